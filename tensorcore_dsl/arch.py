@@ -1,0 +1,103 @@
+"""Target architectures and which of them a form of the table runs on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tensorcore_dsl.errors import ArchError, listing
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A `.target` of PTX: `sm_80`, `sm_90a`. `ptx` is the first PTX version that knows it."""
+
+    number: int
+    suffix: str
+    ptx: tuple[int, int]
+    chip: str
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.number}{self.suffix}"
+
+    @property
+    def cc(self) -> tuple[int, int] | tuple[int, int, str]:
+        """Compute capability as Numba's linker takes it: (8, 0) or (9, 0, "a")."""
+        major, minor = divmod(self.number, 10)
+        return (major, minor, self.suffix) if self.suffix else (major, minor)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ARCHS = {
+    a.name: a
+    for a in (
+        Arch(70, "", (6, 0), "Volta"),
+        Arch(75, "", (6, 3), "Turing"),
+        Arch(80, "", (7, 0), "Ampere A100"),
+        Arch(86, "", (7, 1), "Ampere"),
+        Arch(89, "", (7, 8), "Ada"),
+        Arch(90, "", (7, 8), "Hopper"),
+        Arch(90, "a", (8, 0), "Hopper"),
+        Arch(100, "", (8, 6), "Blackwell"),
+        Arch(100, "a", (8, 6), "Blackwell"),
+        Arch(103, "a", (8, 8), "Blackwell Ultra"),
+        Arch(110, "a", (9, 0), "Thor"),
+        Arch(120, "", (8, 7), "RTX Blackwell"),
+        Arch(120, "a", (8, 7), "RTX Blackwell"),
+        Arch(121, "a", (8, 8), "DGX Spark"),
+    )
+}
+
+
+def arch(name: str | Arch) -> Arch:
+    """The architecture called `name`, for example "sm_90a"."""
+    if isinstance(name, Arch):
+        return name
+    if name not in ARCHS:
+        raise ArchError(f"unknown architecture {name!r}; known are {listing(ARCHS)}")
+    return ARCHS[name]
+
+
+@dataclass(frozen=True)
+class Requires:
+    """Which architectures have a form, in the manual's words.
+
+    `Requires("80")` is sm_80 or later; `"90a"` is sm_90a alone (architecture-specific features
+    do not carry over); `"120f"` is the family: sm_120a and sm_121a; several are alternatives:
+    `"100f 120f"`.
+    """
+
+    text: str
+
+    def met_by(self, target: Arch) -> bool:
+        return any(_meets(part, target) for part in self.text.split())
+
+    def archs(self) -> list[str]:
+        """Names of all known architectures that have it."""
+        return [a.name for a in ARCHS.values() if self.met_by(a)]
+
+    def check(self, target: Arch, what: str) -> None:
+        if not self.met_by(target):
+            raise ArchError(f"{target} has no {what}; it exists on {listing(self.archs())}")
+
+    def __str__(self) -> str:
+        return " or ".join(
+            f"sm_{p}" + ("" if p[-1] in "af" else " or later") for p in self.text.split()
+        )
+
+
+def _meets(part: str, target: Arch) -> bool:
+    match = re.fullmatch(r"(\d+)([af-]?)(\d*)", part)
+    assert match, part
+    number, kind = int(match[1]), match[2]
+    if kind == "a":
+        return target.number == number and target.suffix == "a"
+    if kind == "f":  # a family: same major number, at least this minor, architecture-specific
+        same = target.number // 10 == number // 10
+        return same and target.number >= number and target.suffix == "a"
+    if kind == "-":  # a range of generations, ends included
+        return number <= target.number <= int(match[3])
+    return target.number >= number

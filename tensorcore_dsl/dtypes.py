@@ -1,0 +1,137 @@
+"""Element types: one row per type, with its storage, PTX name and NumPy dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError, listing
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type of the PTX manual (section 5.2).
+
+    kind: f(loat), s(igned), u(nsigned), b(its) or p(redicate). `bits` is the width of one
+    element; `lanes` is 2 for packed pairs such as f16x2.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    numpy: Any = None
+    lanes: int = 1
+    # Set by the language layer: what `f32(x)` means inside a kernel.
+
+    def __call__(self, value: Any) -> Any:
+        """Convert a value of a kernel to this type, or make a typed constant."""
+        from tensorcore_dsl.isa.spec import emitter  # the only upward call: kernels convert
+
+        return emitter().convert(value, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory; sub-byte types have none."""
+        if self.bits % 8:
+            raise ArgumentError(f"{self.name} elements are smaller than a byte: count them in bits")
+        return self.bits // 8
+
+    @property
+    def register_bits(self) -> int:
+        """Width of the register that holds one value: 1, 16, 32, 64 or 128."""
+        if self.kind == "p":
+            return 1
+        return max(16, self.bits)
+
+    @property
+    def per_register(self) -> int:
+        """Elements in one 32-bit register of a fragment (1 for 64-bit types)."""
+        return max(1, 32 // self.storage_bits)
+
+    @property
+    def storage_bits(self) -> int:
+        """Bits an element takes in a register: tf32 sits in 32, fp6 and fp4 in bytes."""
+        return {"tf32": 32, "e3m2": 8, "e2m3": 8}.get(self.name, self.bits)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "su"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in "sf"
+
+
+pred = DType("pred", "p", 1, np.dtype(np.bool_))
+f64 = DType("f64", "f", 64, np.dtype(np.float64))
+f32 = DType("f32", "f", 32, np.dtype(np.float32))
+tf32 = DType("tf32", "f", 32, np.dtype(np.float32))
+f16 = DType("f16", "f", 16, np.dtype(np.float16))
+bf16 = DType("bf16", "f", 16, np.dtype(ml_dtypes.bfloat16))
+e4m3 = DType("e4m3", "f", 8, np.dtype(ml_dtypes.float8_e4m3fn))
+e5m2 = DType("e5m2", "f", 8, np.dtype(ml_dtypes.float8_e5m2))
+e3m2 = DType("e3m2", "f", 6, np.dtype(ml_dtypes.float6_e3m2fn))
+e2m3 = DType("e2m3", "f", 6, np.dtype(ml_dtypes.float6_e2m3fn))
+e2m1 = DType("e2m1", "f", 4, np.dtype(ml_dtypes.float4_e2m1fn))
+ue8m0 = DType("ue8m0", "f", 8, np.dtype(ml_dtypes.float8_e8m0fnu))
+ue4m3 = DType("ue4m3", "f", 8, np.dtype(ml_dtypes.float8_e4m3fn))
+s64 = DType("s64", "s", 64, np.dtype(np.int64))
+s32 = DType("s32", "s", 32, np.dtype(np.int32))
+s16 = DType("s16", "s", 16, np.dtype(np.int16))
+s8 = DType("s8", "s", 8, np.dtype(np.int8))
+s4 = DType("s4", "s", 4, np.dtype(ml_dtypes.int4))
+u64 = DType("u64", "u", 64, np.dtype(np.uint64))
+u32 = DType("u32", "u", 32, np.dtype(np.uint32))
+u16 = DType("u16", "u", 16, np.dtype(np.uint16))
+u8 = DType("u8", "u", 8, np.dtype(np.uint8))
+u4 = DType("u4", "u", 4, np.dtype(ml_dtypes.uint4))
+b1 = DType("b1", "b", 1)
+b8 = DType("b8", "b", 8, np.dtype(np.uint8))
+b16 = DType("b16", "b", 16, np.dtype(np.uint16))
+b32 = DType("b32", "b", 32, np.dtype(np.uint32))
+b64 = DType("b64", "b", 64, np.dtype(np.uint64))
+b128 = DType("b128", "b", 128)
+f16x2 = DType("f16x2", "f", 32, np.dtype(np.uint32), lanes=2)
+bf16x2 = DType("bf16x2", "f", 32, np.dtype(np.uint32), lanes=2)
+
+ALL = {
+    t.name: t
+    for t in (
+        *(pred, f64, f32, tf32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0, ue4m3),
+        *(s64, s32, s16, s8, s4, u64, u32, u16, u8, u4),
+        *(b1, b8, b16, b32, b64, b128, f16x2, bf16x2),
+    )
+}
+
+_FROM_NUMPY = {
+    t.numpy: t
+    for t in (pred, f64, f32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0)
+    + (s64, s32, s16, s8, s4, u64, u32, u16, u8, u4)
+}
+
+
+def named(name: str) -> DType:
+    """The type called `name`."""
+    try:
+        return ALL[name]
+    except KeyError:
+        raise ArgumentError(f"no element type is called {name!r}; there are {listing(ALL)}") from None
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The element type that a NumPy (or ml_dtypes) dtype stores."""
+    found = _FROM_NUMPY.get(np.dtype(dtype))
+    if found is None:
+        names = listing(sorted(str(t) for t in _FROM_NUMPY))
+        raise ArgumentError(f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}")
+    return found

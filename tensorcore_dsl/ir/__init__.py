@@ -1,0 +1,1 @@
+"""The typed IR: nodes, text form, verifier, register coalescing."""

@@ -1,0 +1,241 @@
+"""The IR: typed registers, ops that name rows of the table, structured control flow.
+
+Charter of names: a *value* is a set of registers of one type, mutable as PTX's registers are;
+an *op* is one instruction; a *block* is a list of ops and control nodes; a *kernel* is a
+block with parameters and shared memory. Locations ride on every op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Union
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.isa.spec import Instruction
+
+
+@dataclass(frozen=True)
+class Type:
+    """Registers of one value: `dtype` elements, `registers` of them, laid out as `layout`."""
+
+    dtype: DType
+    registers: int = 1
+    layout: str | None = None
+
+    @property
+    def register_bits(self) -> int:
+        if self.layout is not None:
+            return 64 if self.dtype.bits == 64 else 32
+        return self.dtype.register_bits
+
+    @property
+    def is_group(self) -> bool:
+        """A vector or a fragment: several registers, or a fragment of one."""
+        return self.registers > 1 or self.layout is not None
+
+    def __str__(self) -> str:
+        base = self.dtype.name if self.registers == 1 else f"{self.dtype.name}*{self.registers}"
+        return f"{base}@{self.layout}" if self.layout else base
+
+
+@dataclass(eq=False)
+class Value:
+    """A set of registers. Identity is the object; `id` only names it in text."""
+
+    id: int
+    type: Type
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Const:
+    """A constant operand: its bits are those of `value` in `dtype`."""
+
+    value: int | float | bool
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.value!r}:{self.dtype.name}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """`[base + offset]`, offset in bytes."""
+
+    base: Value | Const
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.base}{self.offset:+d}]" if self.offset else f"[{self.base}]"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Register `index` of a vector or fragment, read as a value of its own."""
+
+    base: Value
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.index}"
+
+
+Source = Union[Value, Const, Address, Part]
+
+
+@dataclass(eq=False)
+class Op:
+    """`results = form operands`, done only where `guard` holds (or, `negated`, does not)."""
+
+    form: Instruction
+    results: tuple[Value, ...]
+    operands: tuple[Source, ...]
+    guard: Value | None = None
+    negated: bool = False
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class Assign:
+    """Copy registers: one source of the target's type, or one for each register of a group.
+
+    A Const as the only source fills every register of the group.
+    """
+
+    target: Value
+    sources: tuple[Value | Const | Part, ...]
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class For:
+    """`for index in range(start, stop, step)`: index is a register that only the loop writes."""
+
+    index: Value
+    start: Value | Const
+    stop: Value | Const
+    step: Value | Const
+    body: Block
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class While:
+    """Run `test`, leave when `condition` is false, run `body`, again."""
+
+    test: Block
+    condition: Value | Const
+    body: Block
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class If:
+    condition: Value
+    then: Block
+    orelse: Block
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class Jump:
+    """`break` and `continue` of the innermost loop, `return` from the kernel."""
+
+    kind: str
+    loc: Loc | None = None
+
+
+Node = Union[Op, Assign, For, While, If, Jump]
+
+
+@dataclass(eq=False)
+class Block:
+    nodes: list[Node] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True)
+class Param:
+    """A scalar of the parameter block; `value` is the register it is loaded to at entry."""
+
+    name: str
+    value: Value
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A kernel ready to be verified, printed or run.
+
+    shared_bytes: shared memory with a size known at compile time; `dynamic` says that a launch
+    adds more behind it. threads: the block size when it is fixed (`.reqntid`), else None.
+    """
+
+    name: str
+    params: list[Param]
+    body: Block
+    shared_bytes: int = 0
+    shared_align: int = 16
+    dynamic: bool = False
+    threads: int | None = None
+    min_blocks: int | None = None
+    max_registers: int | None = None
+    strings: list[str] = field(default_factory=list)
+
+
+def walk(block: Block) -> Iterator[Node]:
+    """Every node, parents before children, in program order."""
+    for node in block:
+        yield node
+        for child in children(node):
+            yield from walk(child)
+
+
+def children(node: Node) -> tuple[Block, ...]:
+    if isinstance(node, For):
+        return (node.body,)
+    if isinstance(node, While):
+        return (node.test, node.body)
+    if isinstance(node, If):
+        return (node.then, node.orelse)
+    return ()
+
+
+def reads(node: Node) -> tuple[Value, ...]:
+    """Values that the node itself reads, its children apart."""
+    if isinstance(node, Op):
+        sources = [s.base if isinstance(s, (Address, Part)) else s for s in node.operands]
+        guard = [node.guard] if node.guard is not None else []
+        kept = list(node.results) if node.guard is not None else []  # a guarded write keeps bits
+        return tuple(s for s in (*sources, *guard, *kept) if isinstance(s, Value))
+    if isinstance(node, Assign):
+        sources = [s.base if isinstance(s, Part) else s for s in node.sources]
+        return tuple(s for s in sources if isinstance(s, Value))
+    if isinstance(node, For):
+        return tuple(s for s in (node.start, node.stop, node.step) if isinstance(s, Value))
+    if isinstance(node, While):
+        return (node.condition,) if isinstance(node.condition, Value) else ()
+    if isinstance(node, If):
+        return (node.condition,)
+    return ()
+
+
+def writes(node: Node) -> tuple[Value, ...]:
+    """Values that the node itself writes, its children apart."""
+    if isinstance(node, Op):
+        return node.results
+    if isinstance(node, Assign):
+        return (node.target,)
+    if isinstance(node, For):
+        return (node.index,)
+    return ()

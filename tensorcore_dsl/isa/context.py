@@ -1,0 +1,75 @@
+"""What the meaning of a row may ask of the machine that runs it.
+
+`execute(ctx, form, *operands)` gets register arrays of raw bits and returns the results:
+
+* a scalar operand is `(T,)`, T being all threads that run together; a fragment or vector is
+  `(registers, T)`; elements are bool for predicates and uint16, uint32 or uint64 otherwise;
+* constants come as NumPy scalars of the same width, immediates as Python ints, an address as
+  a `(T,)` array of uint32 (shared) or uint64 (global) with its offset added;
+* T is a multiple of 32; thread t is lane t % 32 of warp t // 32;
+* `ctx.active` is a bool array of the threads that execute (None: all do). Results of other
+  threads are ignored, but memory must not be touched for them;
+* forms with the effect "blocking" return the bool array of threads that may go on (threads
+  that may not are asked again later), or (array, *results) where they have results.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Memory(Protocol):
+    """Byte-addressed memory of one state space, checked by the machine."""
+
+    def load(self, ctx: Context, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
+        """(count, T) of `width`-byte unsigned words at consecutive addresses."""
+
+    def store(self, ctx: Context, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Store (count, T) words."""
+
+    def atomic(
+        self, ctx: Context, addresses: np.ndarray, width: int, update: Any, *operands: np.ndarray
+    ) -> np.ndarray:
+        """In thread order: old = word; word = update(old, *operands); returns all old words.
+
+        `update` works on arrays of bits; threads with distinct addresses are done together.
+        """
+
+    def copy_async(
+        self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
+    ) -> None:
+        """cp.async: `size` bytes to shared `target` from global `source`, of which `valid` (T,)
+        are read and the rest is zero. Takes effect at the wait."""
+
+
+class Context(Protocol):
+    """The machine as one instruction sees it."""
+
+    arch: str
+    threads: int
+    active: np.ndarray | None
+    shared: Memory
+    globals: Memory
+
+    def special(self, register: str) -> np.ndarray:
+        """(T,) uint32 contents of a special register, for example "tid.x" or "laneid"."""
+
+    def whole_warps(self) -> np.ndarray | None:
+        """(T // 32,) bool of active warps, None when all are; raises Divergence when a warp is
+        active in part."""
+
+    def commit_async(self) -> None:
+        """cp.async.commit_group."""
+
+    def wait_async(self, pending: int) -> None:
+        """cp.async.wait_group."""
+
+    def arrive(self, barrier: np.ndarray, count: np.ndarray | None, wait: bool) -> np.ndarray:
+        """Arrive at a named barrier of the CTA: (T,) ids, thread count (None: all of the CTA).
+
+        Returns who may go on: everybody at once for `wait=False` (bar.arrive)."""
+
+    def print(self, text: str, values: list[np.ndarray]) -> None:
+        """Device-side print, one line a thread."""

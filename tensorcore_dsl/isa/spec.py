@@ -1,0 +1,252 @@
+"""What a row of the table says: text, operands, layouts, target, meaning.
+
+A *form* (`Instruction`) is one instruction with all its modifiers fixed, keyed by its mnemonic.
+A *row* declares a family of forms: a mnemonic with `{axes}`, the operands, and the values that
+each axis takes. Rows are expanded when a form of their opcode is first asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.layout import Layout
+
+
+class Emitter(Protocol):
+    """What a kernel under construction does with an instruction; the frontend implements it."""
+
+    def emit(self, form: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Append `form` to the kernel and return its results."""
+
+    def convert(self, value: Any, dtype: DType) -> Any:
+        """`value` as `dtype`."""
+
+    def zeros(self, operand: Operand) -> Any:
+        """A fragment of zeros for `operand`."""
+
+
+_emitter: ContextVar[Emitter | None] = ContextVar("emitter", default=None)
+
+
+def emitter() -> Emitter:
+    """The kernel under construction."""
+    current = _emitter.get()
+    if current is None:
+        raise OperandError(
+            "instructions can be called only inside a @tc.kernel; "
+            "outside, run one on the CPU with tc.emulate(form.ptx, ...)"
+        )
+    return current
+
+
+def set_emitter(value: Emitter | None) -> Any:
+    """Install `value`; returns the token that restores what was there."""
+    return _emitter.set(value)
+
+
+def reset_emitter(token: Any) -> None:
+    _emitter.reset(token)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of a form.
+
+    kind: "reg" (registers), "imm" (a constant in the text), "addr" (`[base+offset]`, `dtype` being
+    the type of the base register). A fragment has a `layout`; `dtype` is then its element type.
+    """
+
+    name: str
+    dtype: DType
+    registers: int = 1
+    kind: str = "reg"
+    layout: Layout | None = None
+    values: tuple[int, ...] | None = None  # what an immediate may be
+
+    @property
+    def is_fragment(self) -> bool:
+        return self.layout is not None
+
+    @property
+    def register_bits(self) -> int:
+        """Width of each register."""
+        if self.layout is not None:
+            return 64 if self.dtype.bits == 64 else 32
+        return self.dtype.register_bits
+
+    @property
+    def type_name(self) -> str:
+        """How messages and the IR's text call the type."""
+        base = self.dtype.name if self.registers == 1 else f"{self.dtype.name}x{self.registers}"
+        return f"{base}:{self.layout.name}" if self.layout else base
+
+    def zeros(self) -> Any:
+        """In a kernel: a fragment of this operand filled with zeros."""
+        return emitter().zeros(self)
+
+    def __str__(self) -> str:
+        return str(self.layout) if self.layout else f"{self.name}: {self.type_name}"
+
+    def plot(self, path: str | None = None) -> Any:
+        """Draw the layout with matplotlib; written to `path` when one is given."""
+        from tensorcore_dsl.plot import plot_layout
+
+        if self.layout is None:
+            raise OperandError(f"operand {self.name} has no layout to draw")
+        return plot_layout(self.layout, path)
+
+
+Execute = Callable[..., Any]
+
+# Effects: what the optimiser, the verifier and the interpreter must know of a form.
+PURE = frozenset[str]()
+LOAD = frozenset({"load"})
+STORE = frozenset({"store"})
+WARP = frozenset({"warp"})  # all 32 lanes take part
+VOLATILE = frozenset({"volatile"})  # neither moved nor merged nor dropped
+BLOCKING = frozenset({"blocking", "volatile"})  # execute() says which threads may go on
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One form of the table. Called inside a kernel, it emits itself."""
+
+    mnemonic: str
+    results: tuple[Operand, ...]
+    operands: tuple[Operand, ...]
+    requires: Requires
+    version: tuple[int, int]
+    section: str
+    execute: Execute = field(repr=False)
+    effects: frozenset[str] = PURE
+    template: str = ""
+    tied: str | None = None  # the operand that should share the result's registers
+    params: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def ptx(self) -> str:
+        return self.mnemonic
+
+    @property
+    def opcode(self) -> str:
+        return self.mnemonic.split(".", 1)[0]
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """(m, n, k) of a matrix product."""
+        match = re.search(r"m(\d+)n(\d+)k(\d+)", self.mnemonic)
+        return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+    def operand(self, name: str) -> Operand:
+        for op in (*self.results, *self.operands):
+            if op.name == name:
+                return op
+        raise AttributeError(f"{self.mnemonic} has no operand {name!r}")
+
+    def __getattr__(self, name: str) -> Operand:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.operand(name)
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        return emitter().emit(self, operands, options)
+
+    def __str__(self) -> str:
+        return self.mnemonic
+
+    def __repr__(self) -> str:
+        return f"<{self.mnemonic}>"
+
+    @property
+    def signature(self) -> str:
+        """`d:f32 = a:f32, b:f32`."""
+        left = ", ".join(f"{o.name}:{o.type_name}" for o in self.results)
+        right = ", ".join(f"{o.name}:{o.type_name}" for o in self.operands)
+        return f"{left} = {right}" if left else right
+
+    def text(self, results: Sequence[str], operands: Sequence[str]) -> str:
+        """The PTX statement without guard and semicolon."""
+        names = [o.name for o in (*self.results, *self.operands)]
+        if self.template:
+            bound = dict(zip(names, (*results, *operands), strict=True))
+            body = self.template.format(**bound)
+            return body[1:] if body.startswith("!") else f"{self.mnemonic} {body}".rstrip()
+        return f"{self.mnemonic} {', '.join((*results, *operands))}".rstrip()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family of forms.
+
+    `mnemonic` and `signature` may name axes in braces; `axes` gives each axis its values, `""`
+    standing for an absent modifier (a value that is not empty brings its own dot). `where`
+    drops combinations that do not exist. The signature is `d:f32 = a:f32, n:#u32, p:[u64]`:
+    A `template` gives the operands' text where it is not the plain list; one that starts with
+    `!` is the whole statement, for the few mnemonics with several meanings (`mov.b32`).
+    `#` marks an immediate, brackets an address, `*4` after a type several registers.
+    """
+
+    mnemonic: str
+    signature: str
+    axes: Mapping[str, Iterable[str]]
+    requires: str | Callable[[Mapping[str, str]], str]
+    version: tuple[int, int]
+    section: str
+    execute: Execute
+    effects: frozenset[str] = PURE
+    template: str = ""
+    where: Callable[[Mapping[str, str]], bool] = lambda axes: True
+    note: str = ""
+
+    @property
+    def opcode(self) -> str:
+        return self.mnemonic.split(".", 1)[0].split("{", 1)[0]
+
+    def forms(self) -> Iterator[Instruction]:
+        names = list(self.axes)
+        values = [v.split() if isinstance(v, str) else tuple(v) for v in self.axes.values()]
+        for combination in itertools.product(*values):
+            axes = dict(zip(names, combination, strict=True))
+            if self.where(axes):
+                yield self._form(axes)
+
+    def _form(self, axes: dict[str, str]) -> Instruction:
+        signature = self.signature.format(**axes)
+        left, _, right = signature.rpartition("=")
+        requires = self.requires(axes) if callable(self.requires) else self.requires
+        return Instruction(
+            mnemonic=self.mnemonic.format(**axes),
+            results=parse_operands(left),
+            operands=parse_operands(right),
+            requires=Requires(requires),
+            version=self.version,
+            section=self.section,
+            execute=self.execute,
+            effects=self.effects,
+            template=self.template,
+            params=axes,
+            note=self.note,
+        )
+
+
+def parse_operands(text: str) -> tuple[Operand, ...]:
+    return tuple(parse_operand(part) for part in text.split(",") if part.strip())
+
+
+def parse_operand(text: str) -> Operand:
+    """`d:f32*4`, `n:#u32`, `p:[u64]`."""
+    match = re.fullmatch(r"\s*(\w+):(#|\[)?(\w+?)(?:\*(\d+))?\]?\s*", text)
+    assert match, f"bad operand {text!r}"
+    name, mark, dtype, count = match.groups()
+    kind = {"#": "imm", "[": "addr", None: "reg"}[mark]
+    return Operand(name, dtypes.named(dtype), int(count or 1), kind)

@@ -1,0 +1,81 @@
+"""Fragment layouts: which thread and register holds which matrix element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import LayoutError
+
+Formula = Callable[[Any, Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How `threads` threads hold a rows x cols matrix.
+
+    `formula(thread, slot)` gives (row, col) for the element that sits in place `slot` of a
+    thread, counted from the low end of its first register. Integers or arrays.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    dtype: DType
+    formula: Formula = field(repr=False, compare=False)
+    threads: int = 32
+    replicated: bool = False  # several threads may hold the same element
+
+    @property
+    def slots(self) -> int:
+        """Elements that one thread holds."""
+        return self.registers * self.dtype.per_register
+
+    @property
+    def registers(self) -> int:
+        """Registers of one thread: 32-bit ones, or 64-bit ones for 64-bit types."""
+        per_thread = -(-self.rows * self.cols // self.threads)
+        return -(-per_thread // self.dtype.per_register)
+
+    @cached_property
+    def coords(self) -> np.ndarray:
+        """(threads, slots, 2) array of (row, col)."""
+        thread, slot = np.meshgrid(np.arange(self.threads), np.arange(self.slots), indexing="ij")
+        row, col = self.formula(thread, slot)
+        return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
+
+    def check(self) -> None:
+        """Every element is held, and once unless the layout replicates."""
+        flat = self.coords[..., 0] * self.cols + self.coords[..., 1]
+        if flat.min() < 0 or flat.max() >= self.rows * self.cols:
+            raise LayoutError(f"{self.name}: the formula leaves the {self.rows}x{self.cols} matrix")
+        held = np.bincount(flat.ravel(), minlength=self.rows * self.cols)
+        if held.min() == 0:
+            missing = divmod(int(np.argmin(held)), self.cols)
+            raise LayoutError(f"{self.name}: nobody holds element {missing}")
+        if held.max() > 1 and not self.replicated:
+            twice = divmod(int(np.argmax(held)), self.cols)
+            raise LayoutError(f"{self.name}: element {twice} is held twice")
+
+    def __str__(self) -> str:
+        return draw(self)
+
+
+def draw(layout: Layout) -> str:
+    """The matrix as text: each cell says `T<thread>:<slot>` of its first holder."""
+    cells = [["" for _ in range(layout.cols)] for _ in range(layout.rows)]
+    for thread in range(layout.threads):
+        for slot in range(layout.slots):
+            row, col = layout.coords[thread, slot]
+            cells[row][col] = cells[row][col] or f"T{thread}:{slot}"
+    width = max(len(c) for line in cells for c in line) + 1
+    head = f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype.name}, " \
+        f"{layout.registers} registers in each of {layout.threads} threads"
+    top = " " * 4 + "".join(f"{c:>{width}}" for c in range(layout.cols))
+    body = [f"{r:>4}" + "".join(f"{c:>{width}}" for c in cells[r]) for r in range(layout.rows)]
+    return "\n".join([head, top, *body])
