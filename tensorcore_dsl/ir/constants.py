@@ -1,0 +1,42 @@
+"""The bits of a constant: the one rule that the printer and the interpreter share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.nodes import Const
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def const_bits(const: Const) -> int:
+    """The bits of `const`, as an unsigned integer of its type's width.
+
+    Floats are rounded to nearest even; packed pairs such as f16x2 and `.b` types are given as
+    bits already; integers wrap.
+    """
+    dtype = const.dtype
+    if dtype.kind == "f" and dtype.lanes == 1:
+        return _float_bits(const.value, dtype)
+    if isinstance(const.value, float) and not (
+        math.isfinite(const.value) and const.value.is_integer()
+    ):
+        raise OperandError(f"{const.value!r} is no {dtype.name} constant: an integer is needed")
+    return int(const.value) & ((1 << dtype.bits) - 1)
+
+
+def const_int(const: Const) -> int:
+    """The integer that the bits of `const` mean in its type: negative where it is signed."""
+    bits, dtype = const_bits(const), const.dtype
+    return bits - (1 << dtype.bits) if dtype.kind == "s" and bits >> (dtype.bits - 1) else bits
+
+
+def _float_bits(value: int | float | bool, dtype: DType) -> int:
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = np.asarray(float(value)).astype(dtype.numpy)
+    word = stored.view(_WORDS[stored.dtype.itemsize])
+    return int(word) & ((1 << dtype.bits) - 1)

@@ -1,0 +1,420 @@
+"""IR to PTX text. What an instruction looks like is its row's business; nothing here knows one.
+
+Registers are `%p` (predicates), `%h` (16 bits), `%r` (32), `%d` (64) and `%q` (128), counted in
+the order in which the kernel uses them. Constants need no care from whoever builds the IR: one
+that its operand's type lets ptxas take in the text becomes a literal (`-1`, `0f3F800000`), any
+other (predicates, 16-bit and packed floats, bases of addresses) is moved to a register once, at
+the kernel's entry.
+
+Names that rows may use in their text: `shared_memory` (the kernel's static block, extern when it
+passes 48 KiB), `dynamic_shared_memory` (what a launch adds; absent when the static block is
+extern itself: then it starts `shared_bytes` behind `shared_memory`), `string<n>` (the kernel's
+n-th string, a zero-terminated array in global memory) and the function `vprintf` with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import Loc, OperandError
+from tensorcore_dsl.ir.constants import const_bits, const_int
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Op,
+    Param,
+    Part,
+    Source,
+    Type,
+    Value,
+    While,
+    walk,
+)
+from tensorcore_dsl.isa.spec import Operand
+
+STATIC_SHARED_LIMIT = 48 * 1024  # bytes; a larger block has to be given by the launch
+_PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
+_B128_VERSION = (8, 3)
+
+
+def print_kernel(kernel: Kernel, arch: Arch, annotate: bool = False) -> str:
+    """The PTX module of a verified kernel; `annotate` adds source lines as comments."""
+    return _Printer(kernel, arch, annotate).module()
+
+
+def entry_name(name: str) -> str:
+    """`name` as a PTX identifier: what the entry point is called in the module."""
+    plain = re.sub(r"\W", lambda m: f"${ord(m[0]):x}", name, flags=re.ASCII)
+    return plain if re.match(r"[A-Za-z]", plain) or plain[:1] in "_$" and plain[1:] else f"_{plain}"
+
+
+def param_type(dtype: DType) -> str:
+    """The `.param` type of a kernel parameter, without its dot; predicates travel as u32."""
+    if dtype.kind == "p":
+        return "u32"
+    if dtype.bits not in (8, 16, 32, 64):
+        raise OperandError(f"a kernel parameter cannot be {dtype.name}: 8, 16, 32 or 64 bits are")
+    return f"{dtype.kind if dtype.is_integer else 'b'}{dtype.bits}"
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, arch: Arch, annotate: bool) -> None:
+        self.kernel, self.arch, self.annotate = kernel, arch, annotate
+        self.lines: list[str] = []
+        self.counts = dict.fromkeys(_PREFIXES, 0)
+        self.registers: dict[Value, tuple[str, ...]] = {}
+        self.texts: dict[Value, str] = {}
+        self.constants: dict[tuple[int, int], tuple[str, str]] = {}  # (bits, value): name, text
+        self.labels = 0
+        self.targets: set[str] = set()  # labels that some branch goes to
+        self.loops: list[tuple[str, str]] = []  # labels of continue and break
+        self.loc: Loc | None = None
+        self.print_node: dict[type, Callable[..., None]] = {
+            Op: self._op,
+            Assign: self._assign,
+            For: self._for,
+            While: self._while,
+            If: self._if,
+            Jump: self._jump,
+        }
+
+    # --- the module -----------------------------------------------------------------------
+
+    def module(self) -> str:
+        for position, param in enumerate(self.kernel.params):
+            self._load(position, param)
+        loads, self.lines = self.lines, []
+        self._block(self.kernel.body)
+        self._emit("ret")
+        body = [x for x in self.lines if not x.endswith(":") or x[:-1] in self.targets]
+        major, minor = self._version()
+        return "\n".join([
+            f".version {major}.{minor}",
+            f".target {self.arch.name}",
+            ".address_size 64",
+            *self._globals(),
+            "",
+            *self._header(),
+            "{",
+            *self._declarations(),
+            *loads,
+            *self._constant_moves(),
+            *body,
+            "}",
+            "",
+        ])
+
+    def _version(self) -> tuple[int, int]:
+        """The lowest that knows the target and every form, so that old drivers load it."""
+        forms = {n.form for n in walk(self.kernel.body) if isinstance(n, Op)}
+        wide = [_B128_VERSION] if self.counts[128] else []
+        return max([self.arch.ptx, *wide, *(form.version for form in forms)])
+
+    def _globals(self) -> Iterable[str]:
+        kernel = self.kernel
+        extern = kernel.shared_bytes > STATIC_SHARED_LIMIT
+        if kernel.strings:
+            yield ".extern .func (.param .b32 result) vprintf (.param .b64 format, " \
+                ".param .b64 arguments);"
+        for position, string in enumerate(kernel.strings):
+            data = [*string.encode(), 0]
+            yield f".global .align 1 .b8 string{position}[{len(data)}] = " \
+                f"{{{', '.join(map(str, data))}}};"
+        if extern:
+            yield f".extern .shared .align {kernel.shared_align} .b8 shared_memory[];"
+        elif kernel.shared_bytes:
+            yield f".shared .align {kernel.shared_align} .b8 shared_memory[{kernel.shared_bytes}];"
+        if kernel.dynamic and not extern:
+            yield ".extern .shared .align 16 .b8 dynamic_shared_memory[];"
+
+    def _header(self) -> Iterable[str]:
+        kernel = self.kernel
+        types = (param_type(p.value.type.dtype) for p in kernel.params)
+        params = ", ".join(f".param .{kind} p{i}" for i, kind in enumerate(types))
+        yield f".visible .entry {entry_name(kernel.name)}({params})"
+        if kernel.threads is not None:
+            yield f".reqntid {kernel.threads}"
+        if kernel.min_blocks is not None:
+            yield f".minnctapersm {kernel.min_blocks}"
+        if kernel.max_registers is not None:
+            yield f".maxnreg {kernel.max_registers}"
+
+    def _declarations(self) -> Iterable[str]:
+        for bits, count in self.counts.items():
+            if count:
+                yield f"    .reg .{_move_type(bits)} {_PREFIXES[bits]}<{count}>;"
+
+    def _load(self, position: int, param: Param) -> None:
+        """Parameter to register, at entry."""
+        (register,) = self._names(param.value)
+        dtype = param.value.type.dtype
+        if dtype.kind == "p":
+            word = self._fresh(32)
+            self._emit(f"ld.param.u32 {word}, [p{position}]")
+            self._emit(f"setp.ne.u32 {register}, {word}, 0")
+        else:
+            self._emit(f"ld.param.{param_type(dtype)} {register}, [p{position}]")
+
+    def _constant_moves(self) -> Iterable[str]:
+        for (bits, _), (register, text) in self.constants.items():
+            yield f"    mov.{_move_type(bits)} {register}, {text};"
+
+    # --- registers and operands -----------------------------------------------------------
+
+    def _fresh(self, bits: int) -> str:
+        number = self.counts[bits]
+        self.counts[bits] = number + 1
+        return f"{_PREFIXES[bits]}{number}"
+
+    def _names(self, value: Value) -> tuple[str, ...]:
+        """The registers of `value`, consecutive, from the first time it is asked for."""
+        names = self.registers.get(value)
+        if names is None:
+            bits = value.type.register_bits
+            names = tuple(self._fresh(bits) for _ in range(value.type.registers))
+            self.registers[value] = names
+        return names
+
+    def _value(self, value: Value) -> str:
+        text = self.texts.get(value)
+        if text is None:
+            names = self._names(value)
+            text = f"{{{', '.join(names)}}}" if value.type.is_group else names[0]
+            self.texts[value] = text
+        return text
+
+    def _constant(self, value: int, bits: int) -> str:
+        """A register that holds `value` from the kernel's entry on."""
+        if (bits, value) not in self.constants:
+            text = str(value)
+            if bits == 128:  # no literal is that wide
+                low, high = (self._constant(v, 64) for v in (value % (1 << 64), value >> 64))
+                text = f"{{{low}, {high}}}"
+            self.constants[bits, value] = self._fresh(bits), text
+        return self.constants[bits, value][0]
+
+    def _literal(self, const: Const, dtype: DType) -> str:
+        """`const` as an operand that the instruction reads as `dtype`."""
+        if dtype.name in ("f32", "f64"):
+            digits, mark = dtype.bits // 4, "f" if dtype.bits == 32 else "d"
+            return f"0{mark}{const_bits(const):0{digits}X}"
+        if dtype.kind in "sub" and dtype.bits <= 64 and const.dtype.kind != "p":
+            return str(const_int(Const(const_bits(const), dtype)))
+        return self._constant(const_bits(const), dtype.register_bits)
+
+    def _address(self, address: Address) -> str:
+        if isinstance(address.base, Value):
+            base = self._value(address.base)
+        else:
+            const = address.base
+            base = self._constant(const_bits(const), const.dtype.register_bits)
+        return f"[{base}+{address.offset}]" if address.offset else f"[{base}]"
+
+    def _operand(self, source: Source, operand: Operand) -> str:
+        if isinstance(source, Value):
+            return self._value(source)
+        if isinstance(source, Part):
+            return self._names(source.base)[source.index]
+        if isinstance(source, Address):
+            return self._address(source)
+        if operand.kind == "imm":
+            return str(int(source.value))
+        return self._literal(source, operand.dtype)
+
+    # --- statements -----------------------------------------------------------------------
+
+    def _emit(self, statement: str) -> None:
+        self.lines.append(f"    {statement};")
+
+    def _block(self, block: Block) -> None:
+        for node in block.nodes:
+            if self.annotate and node.loc is not None and node.loc != self.loc:
+                self.loc = node.loc
+                self.lines.append(f"    // {node.loc}")
+            self.print_node[type(node)](node)
+
+    def _op(self, op: Op) -> None:
+        form = op.form
+        pairs = zip(op.operands, form.operands, strict=True)
+        text = form.text(
+            [self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs]
+        )
+        if op.guard is None:
+            self.lines.append(f"    {text}{_end(text)}")
+        elif text.startswith("{"):  # several statements cannot share a guard
+            skip = self._label()
+            self._branch(skip, op.guard, not op.negated)
+            self.lines.append(f"    {text}{_end(text)}")
+            self._place(skip)
+        else:
+            self._emit(f"@{'!' if op.negated else ''}{self._value(op.guard)} {text}")
+
+    def _assign(self, node: Assign) -> None:
+        """All sources are read before any register is written."""
+        bits = node.target.type.register_bits
+        moves = list(zip(self._names(node.target), self._sources(node), strict=True))
+        for position, (name, source) in enumerate(moves):
+            if name == source:
+                continue
+            later = moves[position + 1 :]
+            if any(s == name for _, s in later):
+                saved = self._fresh(bits)
+                self._emit(f"mov.{_move_type(bits)} {saved}, {name}")
+                moves[position + 1 :] = [(n, saved if s == name else s) for n, s in later]
+            self._emit(f"mov.{_move_type(bits)} {name}, {source}")
+
+    def _sources(self, node: Assign) -> list[str]:
+        """What goes to each register of the target."""
+        target, sources = node.target.type, node.sources
+        if len(sources) == 1 and isinstance(sources[0], Const):
+            sources *= target.registers
+        found: list[str] = []
+        for source in sources:
+            if isinstance(source, Const):
+                found.append(self._move_source(source, target))
+            elif isinstance(source, Part):
+                found.append(self._names(source.base)[source.index])
+            else:
+                found.extend(self._names(source))
+        return found
+
+    def _move_source(self, const: Const, target: Type) -> str:
+        """`const` as the operand of an untyped move, which takes any literal."""
+        if target.register_bits == 128:
+            return self._constant(const_bits(const), 128)
+        if target.dtype.name in ("f32", "f64"):
+            return self._literal(const, target.dtype)
+        return str(const_bits(const))
+
+    # --- control flow ---------------------------------------------------------------------
+
+    def _label(self) -> str:
+        self.labels += 1
+        return f"$L{self.labels}"
+
+    def _place(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+
+    def _branch(self, label: str, condition: Value | str | None = None, when: bool = True) -> None:
+        self.targets.add(label)
+        if condition is None:
+            self._emit(f"bra {label}")
+        else:
+            name = condition if isinstance(condition, str) else self._value(condition)
+            self._emit(f"@{'' if when else '!'}{name} bra {label}")
+
+    def _jump(self, jump: Jump, condition: Value | None = None, when: bool = True) -> None:
+        if jump.kind != "return":
+            self._branch(self.loops[-1][jump.kind == "break"], condition, when)
+        elif condition is None:
+            self._emit("ret")
+        else:
+            self._emit(f"@{'' if when else '!'}{self._value(condition)} ret")
+
+    def _if(self, node: If) -> None:
+        """A branch around each side; a side that only jumps is a conditional jump."""
+        then, orelse = node.then.nodes, node.orelse.nodes
+        jump = then[0] if then else None
+        if isinstance(jump, Jump):
+            self._jump(jump, node.condition)
+            self._block(node.orelse)
+        elif not then and orelse and isinstance(orelse[0], Jump):
+            self._jump(orelse[0], node.condition, False)
+        elif then or orelse:
+            self._branch_around(node)
+
+    def _branch_around(self, node: If) -> None:
+        orelse, end = self._label(), self._label()
+        if node.then.nodes:
+            self._branch(orelse, node.condition, False)
+            self._block(node.then)
+            if node.orelse.nodes and not isinstance(node.then.nodes[-1], Jump):
+                self._branch(end)
+        else:
+            self._branch(end, node.condition)
+        self._place(orelse)
+        self._block(node.orelse)
+        self._place(end)
+
+    def _while(self, node: While) -> None:
+        top, end = self._label(), self._label()
+        self.loops.append((top, end))
+        self._place(top)
+        self._block(node.test)
+        if isinstance(node.condition, Value):
+            self._branch(end, node.condition, False)
+        elif not node.condition.value:
+            self._branch(end)
+        self._block(node.body)
+        self._branch(top)
+        self._place(end)
+        self.loops.pop()
+
+    def _for(self, node: For) -> None:
+        """One test at the top, which constant bounds spare, then a loop tested at its bottom."""
+        trips = _constant_trips(node)
+        body, again, end = (self._label() for _ in range(3))
+        kind = node.index.type.dtype.name
+        index, stop, step = (self._bound(v, node) for v in (node.index, node.stop, node.step))
+        self._emit(f"mov.b{node.index.type.register_bits} {index}, {self._bound(node.start, node)}")
+        down = self._direction(node, kind, step)
+        if trips is None:
+            self._branch(end, self._inside(down, kind, index, stop), False)
+        elif not trips:
+            return
+        self.loops.append((again, end))
+        self._place(body)
+        self._block(node.body)
+        self._place(again)
+        self._emit(f"add.{kind} {index}, {index}, {step}")
+        self._branch(body, self._inside(down, kind, index, stop))
+        self._place(end)
+        self.loops.pop()
+
+    def _bound(self, source: Value | Const, node: For) -> str:
+        if isinstance(source, Const):
+            return self._literal(source, node.index.type.dtype)
+        return self._value(source)
+
+    def _direction(self, node: For, kind: str, step: str) -> bool | str:
+        """Does the loop count down: known now, or a predicate."""
+        if isinstance(node.step, Const):
+            return const_int(Const(const_bits(node.step), node.index.type.dtype)) < 0
+        if kind.startswith("u"):
+            return False
+        down = self._fresh(1)
+        self._emit(f"setp.lt.{kind} {down}, {step}, 0")
+        return down
+
+    def _inside(self, down: bool | str, kind: str, index: str, stop: str) -> str:
+        """A predicate: the index has not reached `stop`."""
+        inside = self._fresh(1)
+        self._emit(f"setp.{'gt' if down is True else 'lt'}.{kind} {inside}, {index}, {stop}")
+        if isinstance(down, str):
+            self._emit(f"@{down} setp.gt.{kind} {inside}, {index}, {stop}")
+        return inside
+
+
+def _move_type(bits: int) -> str:
+    return "pred" if bits == 1 else f"b{bits}"
+
+
+def _end(text: str) -> str:
+    return "" if text.startswith("{") else ";"
+
+
+def _constant_trips(node: For) -> int | None:
+    """How often the loop runs, when its bounds say so."""
+    bounds = (node.start, node.stop, node.step)
+    dtype = node.index.type.dtype
+    known = [const_int(Const(const_bits(b), dtype)) for b in bounds if isinstance(b, Const)]
+    return len(range(*known)) if len(known) == 3 else None
