@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
-from tensorcore_dsl.ir.constants import const_bits, const_int
+from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.nodes import (
     Address,
     Assign,
@@ -95,7 +95,7 @@ class _Printer:
         loads, self.lines = self.lines, []
         self._block(self.kernel.body)
         self._emit("ret")
-        body = [x for x in self.lines if not x.endswith(":") or x[:-1] in self.targets]
+        body = [x for x in self.lines if not x.startswith("$L") or x[:-1] in self.targets]
         major, minor = self._version()
         return "\n".join([
             f".version {major}.{minor}",
@@ -361,7 +361,7 @@ class _Printer:
 
     def _for(self, node: For) -> None:
         """One test at the top, which constant bounds spare, then a loop tested at its bottom."""
-        trips = _constant_trips(node)
+        trips = constant_trips(node)
         body, again, end = (self._label() for _ in range(3))
         kind = node.index.type.dtype.name
         index, stop, step = (self._bound(v, node) for v in (node.index, node.stop, node.step))
@@ -411,10 +411,3 @@ def _move_type(bits: int) -> str:
 def _end(text: str) -> str:
     return "" if text.startswith("{") else ";"
 
-
-def _constant_trips(node: For) -> int | None:
-    """How often the loop runs, when its bounds say so."""
-    bounds = (node.start, node.stop, node.step)
-    dtype = node.index.type.dtype
-    known = [const_int(Const(const_bits(b), dtype)) for b in bounds if isinstance(b, Const)]
-    return len(range(*known)) if len(known) == 3 else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.ir.nodes import Const
+from tensorcore_dsl.ir.nodes import Const, For
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -27,6 +27,13 @@ def const_bits(const: Const) -> int:
     ):
         raise OperandError(f"{const.value!r} is no {dtype.name} constant: an integer is needed")
     return int(const.value) & ((1 << dtype.bits) - 1)
+
+
+def constant_trips(node: For) -> int | None:
+    """How often the loop runs, when its bounds are constants."""
+    bounds, dtype = (node.start, node.stop, node.step), node.index.type.dtype
+    known = [const_int(Const(const_bits(b), dtype)) for b in bounds if isinstance(b, Const)]
+    return len(range(*known)) if len(known) == 3 else None
 
 
 def const_int(const: Const) -> int:
