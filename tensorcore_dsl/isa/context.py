@@ -50,6 +50,7 @@ class Context(Protocol):
     arch: str
     threads: int
     active: np.ndarray | None
+    exited: np.ndarray | None  # threads that left the kernel; None: nobody did
     shared: Memory
     globals: Memory
 
@@ -70,6 +71,12 @@ class Context(Protocol):
         """Arrive at a named barrier of the CTA: (T,) ids, thread count (None: all of the CTA).
 
         Returns who may go on: everybody at once for `wait=False` (bar.arrive)."""
+
+    def arrive_counting(
+        self, barrier: np.ndarray, count: np.ndarray | None, predicate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Like `arrive` with a wait, also counting: (who may go on, (T,) how many of those who
+        met had a true predicate, (T,) how many met)."""
 
     def print(self, text: str, values: list[np.ndarray]) -> None:
         """Device-side print, one line a thread."""

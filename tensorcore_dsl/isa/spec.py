@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from tensorcore_dsl import dtypes
@@ -188,65 +189,116 @@ class Instruction:
 class Row:
     """A family of forms.
 
-    `mnemonic` and `signature` may name axes in braces; `axes` gives each axis its values, `""`
-    standing for an absent modifier (a value that is not empty brings its own dot). `where`
-    drops combinations that do not exist. The signature is `d:f32 = a:f32, n:#u32, p:[u64]`:
-    A `template` gives the operands' text where it is not the plain list; one that starts with
-    `!` is the whole statement, for the few mnemonics with several meanings (`mov.b32`).
-    `#` marks an immediate, brackets an address, `*4` after a type several registers.
+    `mnemonic` and `signature` may name axes in braces; `axes` gives each axis its values. Values
+    are a tuple of strings, or one string with blanks between; `-` (or `""` in a tuple) stands for
+    an absent modifier, and a value that is not empty brings its own dot. An axis `s_d` binds `s`
+    and `d` together: its values are `u16/u32 u32/u64`. `where` drops combinations that do not
+    exist. The signature is `d:f32 = a:f32, n:#u32(1|2), p:[u64]`: `#` marks an immediate (with the
+    values it may have), brackets an address, `*4` after a type several registers. A `template`
+    gives the operands' text where it is not the plain list; one that starts with `!` is the
+    whole statement, for the few mnemonics with several meanings (`mov.b32`).
     """
 
     mnemonic: str
     signature: str
-    axes: Mapping[str, Iterable[str]]
+    axes: Mapping[str, str | Iterable[str]]
     requires: str | Callable[[Mapping[str, str]], str]
-    version: tuple[int, int]
+    version: tuple[int, int] | Callable[[Mapping[str, str]], tuple[int, int]]
     section: str
     execute: Execute
     effects: frozenset[str] = PURE
     template: str = ""
     where: Callable[[Mapping[str, str]], bool] = lambda axes: True
     note: str = ""
+    tied: str | None = None
 
     @property
     def opcode(self) -> str:
-        return self.mnemonic.split(".", 1)[0].split("{", 1)[0]
+        return re.split(r"[.{]", self.mnemonic, maxsplit=1)[0]
 
     def forms(self) -> Iterator[Instruction]:
-        names = list(self.axes)
-        values = [v.split() if isinstance(v, str) else tuple(v) for v in self.axes.values()]
-        for combination in itertools.product(*values):
-            axes = dict(zip(names, combination, strict=True))
+        """Every form of the family, in the order of the axes."""
+        names = {name for key in self.axes for name in key.split("_")}
+        clash = names & set(re.findall(r"(\w+):", self.signature)) if self.template else set()
+        assert not clash, f"{self.mnemonic}: {clash} name both an axis and an operand"
+        for combination in itertools.product(*map(_bindings, self.axes, self.axes.values())):
+            axes = dict(itertools.chain.from_iterable(combination))
             if self.where(axes):
                 yield self._form(axes)
 
     def _form(self, axes: dict[str, str]) -> Instruction:
-        signature = self.signature.format(**axes)
-        left, _, right = signature.rpartition("=")
+        left, _, right = self.signature.format_map(axes).rpartition("=")
         requires = self.requires(axes) if callable(self.requires) else self.requires
         return Instruction(
-            mnemonic=self.mnemonic.format(**axes),
+            mnemonic=self.mnemonic.format_map(axes),
             results=parse_operands(left),
             operands=parse_operands(right),
-            requires=Requires(requires),
-            version=self.version,
+            requires=_requires(requires),
+            version=self.version(axes) if callable(self.version) else self.version,
             section=self.section,
             execute=self.execute,
             effects=self.effects,
-            template=self.template,
+            template=_fill(self.template, axes),
+            tied=self.tied,
             params=axes,
             note=self.note,
         )
 
 
+def row(
+    mnemonic: str,
+    signature: str,
+    section: str,
+    execute: Execute,
+    *,
+    requires: str | Callable[[Mapping[str, str]], str] = "20",
+    ptx: str = "1.0",
+    effects: frozenset[str] = PURE,
+    template: str = "",
+    where: Callable[[Mapping[str, str]], bool] = lambda axes: True,
+    note: str = "",
+    tied: str | None = None,
+    **axes: str | Iterable[str],
+) -> Row:
+    """A `Row` on one line of a table: keywords that it does not know are axes."""
+    major, minor = ptx.split(".")
+    return Row(
+        mnemonic, signature, axes, requires, (int(major), int(minor)), section, execute,
+        effects, template, where, note, tied,
+    )  # fmt: skip
+
+
+def _bindings(name: str, values: str | Iterable[str]) -> list[tuple[tuple[str, str], ...]]:
+    """What each value of an axis binds: `s_d` with `u16/u32` binds s and d."""
+    names = name.split("_")
+    if isinstance(values, str):
+        values = ["" if v == "-" else v for v in values.split()]
+    return [tuple(zip(names, v.split("/"), strict=True)) for v in values]
+
+
+def _fill(template: str, axes: Mapping[str, str]) -> str:
+    """A template with its axes in place; operands stay in braces."""
+    for name, value in axes.items():
+        template = template.replace("{" + name + "}", value)
+    return template
+
+
+@lru_cache(maxsize=None)
+def _requires(text: str) -> Requires:
+    return Requires(text)
+
+
+@lru_cache(maxsize=None)
 def parse_operands(text: str) -> tuple[Operand, ...]:
     return tuple(parse_operand(part) for part in text.split(",") if part.strip())
 
 
+@lru_cache(maxsize=None)
 def parse_operand(text: str) -> Operand:
-    """`d:f32*4`, `n:#u32`, `p:[u64]`."""
-    match = re.fullmatch(r"\s*(\w+):(#|\[)?(\w+?)(?:\*(\d+))?\]?\s*", text)
+    """`d:f32*4`, `n:#u32`, `size:#u32(4|8|16)`, `p:[u64]`."""
+    match = re.fullmatch(r"\s*(\w+):(#|\[)?(\w+?)(?:\*(\d+))?\]?(?:\(([\d|]+)\))?\s*", text)
     assert match, f"bad operand {text!r}"
-    name, mark, dtype, count = match.groups()
+    name, mark, dtype, count, values = match.groups()
     kind = {"#": "imm", "[": "addr", None: "reg"}[mark]
-    return Operand(name, dtypes.named(dtype), int(count or 1), kind)
+    allowed = tuple(int(v) for v in values.split("|")) if values else None
+    return Operand(name, dtypes.named(dtype), int(count or 1), kind, None, allowed)

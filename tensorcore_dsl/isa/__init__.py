@@ -1,0 +1,111 @@
+"""The table of instructions: `instruction(text)` and `forms()` look rows up.
+
+Forms of an opcode are made when one of them is first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from functools import lru_cache
+from types import MappingProxyType
+
+from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.isa import barrier, memory, scalar, special, warp
+from tensorcore_dsl.isa.spec import Instruction, Row
+
+_MODULES = (scalar, special, warp, memory, barrier)
+
+
+def _rows() -> dict[str, list[Row]]:
+    rows: dict[str, list[Row]] = {}
+    for module in _MODULES:
+        for row in module.ROWS:
+            rows.setdefault(row.opcode, []).append(row)
+    return rows
+
+
+_ROWS = _rows()
+
+
+def opcodes() -> tuple[str, ...]:
+    """Every opcode of the table: `add`, `ld`, `mma`, ..."""
+    return tuple(_ROWS)
+
+
+@lru_cache(maxsize=None)
+def _family(opcode: str) -> MappingProxyType[str, Instruction]:
+    found: dict[str, Instruction] = {}
+    for row in _ROWS.get(opcode, ()):
+        for form in row.forms():
+            if form.mnemonic in found:
+                raise AssertionError(f"two rows of the table make {form.mnemonic}")
+            found[form.mnemonic] = form
+    return MappingProxyType(found)
+
+
+def forms(opcode: str | None = None) -> Iterator[Instruction]:
+    """Every form of `opcode`, or of the whole table."""
+    for name in (opcode,) if opcode is not None else _ROWS:
+        yield from _family(name).values()
+
+
+def instruction(mnemonic: str) -> Instruction:
+    """The form whose PTX text is `mnemonic`, for example "add.rn.f32"."""
+    text = mnemonic.strip().rstrip(";")
+    found = _family(text.split(".", 1)[0]).get(text)
+    if found is None:
+        raise UnknownInstruction(_explain(text))
+    return found
+
+
+def _explain(text: str) -> str:
+    """What is wrong with `text`, and what may stand there instead."""
+    opcode, *modifiers = text.split(".")
+    family = _family(opcode)
+    if not family:
+        near = difflib.get_close_matches(opcode, _ROWS, n=6, cutoff=0.5)
+        hint = f"; nearest: {listing(near)}" if near else ""
+        return f"no instruction is called {opcode!r}{hint}; the table has {listing(_ROWS)}"
+    known = [tuple(name.split(".")[1:]) for name in family]
+    replaced = _replacements(tuple(modifiers), known)
+    if replaced:
+        return f"no form {text!r}: " + "; ".join(replaced)
+    added = _additions(tuple(modifiers), known)
+    if added:
+        return f"no form {text!r}: " + "; ".join(added)
+    near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
+    return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
+
+
+def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+    """Modifiers whose exchange alone makes a form."""
+    found = []
+    for i, wrong in enumerate(given):
+        rest = given[:i] + given[i + 1 :]
+        allowed = [k[i] for k in known if len(k) == len(given) and k[:i] + k[i + 1 :] == rest]
+        if allowed:
+            found.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
+    return found
+
+
+def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+    """Modifiers that are one too many, or one that is missing."""
+    found = []
+    for i, extra in enumerate(given):
+        if given[:i] + given[i + 1 :] in known:
+            found.append(f".{extra} is one too many")
+    for i in range(len(given) + 1):
+        missing = [
+            k[i]
+            for k in known
+            if len(k) == len(given) + 1 and k[:i] == given[:i] and k[i + 1 :] == given[i:]
+        ]
+        if missing:
+            where = f"after .{given[i - 1]}" if i else "after the opcode"
+            found.append(f"{where} one of {_dotted(missing)} is missing")
+    return found
+
+
+def _dotted(names: list[str]) -> str:
+    return listing(f".{name}" for name in dict.fromkeys(names))

@@ -1,0 +1,68 @@
+"""Barriers of a CTA, sleeping and trapping (9.7.13.1, 9.7.19)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.memory import nothing
+from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, row
+
+CTA = BLOCKING | {"barrier"}  # also orders the memory accesses of those who meet
+
+
+def _ids(ctx: Context, value: Any) -> np.ndarray:
+    return np.broadcast_to(np.asarray(value, np.uint32), (ctx.threads,))
+
+
+def sync(ctx: Context, form: Instruction, barrier: Any, count: Any = None) -> np.ndarray:
+    """Arrive and wait for `count` threads (None: all of the CTA)."""
+    return ctx.arrive(_ids(ctx, barrier), None if count is None else _ids(ctx, count), True)
+
+
+def arrive(ctx: Context, form: Instruction, barrier: Any, count: Any) -> np.ndarray:
+    """Arrive and go on."""
+    return ctx.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
+
+
+def vote(
+    ctx: Context, form: Instruction, barrier: Any, *rest: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Meet, and combine the predicates of all who met."""
+    *count, predicate = rest
+    counts = _ids(ctx, count[0]) if count else None
+    predicate = np.broadcast_to(np.asarray(predicate, bool), (ctx.threads,))
+    go, true, arrived = ctx.arrive_counting(_ids(ctx, barrier), counts, predicate)
+    op = form.params["op"]
+    if op == "popc":
+        return go, true.astype(np.uint32)
+    return go, true == arrived if op == "and" else true > 0
+
+
+def trap(ctx: Context, form: Instruction) -> None:
+    if ctx.active is None or ctx.active.any():
+        raise EmulationError("the kernel executed trap")
+
+
+SECTION = "9.7.13.1"
+
+# fmt: off
+ROWS = (
+    #   mnemonic                            operands                                  section   meaning  statement
+    row("bar.sync",                         "id:u32",                                 SECTION,  sync,    effects=CTA),
+    row("bar.sync.count",                   "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, ptx="2.0", template="!bar.sync {id}, {count}"),
+    row("bar.arrive",                       "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="2.0"),
+    row("bar.red.{op}.{t}",                 "d:{t} = id:u32, c:pred",                 SECTION,  vote,    effects=CTA, ptx="2.0", op_t="popc/u32 and/pred or/pred"),
+    row("bar.red.{op}.{t}.count",           "d:{t} = id:u32, count:u32, c:pred",      SECTION,  vote,    effects=CTA, ptx="2.0", op_t="popc/u32 and/pred or/pred", template="!bar.red.{op}.{t} {d}, {id}, {count}, {c}"),
+    row("barrier.sync{al}",                 "id:u32",                                 SECTION,  sync,    effects=CTA, ptx="6.0", requires="30", al="- .aligned"),
+    row("barrier.sync{al}.count",           "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", template="!barrier.sync{al} {id}, {count}"),
+    row("barrier.arrive{al}",               "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="6.0", requires="30", al="- .aligned"),
+    row("barrier.red.{op}{al}.{t}",         "d:{t} = id:u32, c:pred",                 SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred"),
+    row("barrier.red.{op}{al}.{t}.count",   "d:{t} = id:u32, count:u32, c:pred",      SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred", template="!barrier.red.{op}{al}.{t} {d}, {id}, {count}, {c}"),
+    row("nanosleep.u32",                    "t:u32",                                  "9.7.19.2", nothing, effects=VOLATILE, ptx="6.3", requires="70"),
+    row("trap",                             "",                                       "9.7.19.4", trap,  effects=VOLATILE),
+)
+# fmt: on

@@ -1,0 +1,263 @@
+"""Loads, stores, asynchronous copies, atomics and fences (9.7.9.8 to 9.7.9.25, 9.7.13.4 to .6).
+
+An `addr` operand prints with its brackets. Memory words of 8 bits travel in 16-bit registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.isa.context import Context, Memory
+from tensorcore_dsl.isa.spec import LOAD, STORE, VOLATILE, Instruction, row
+
+RMW = LOAD | STORE | VOLATILE
+ORDERED_LOAD = LOAD | VOLATILE
+ORDERED_STORE = STORE | VOLATILE
+COPY = LOAD | STORE | VOLATILE
+
+# The word in memory, its register, and how many of them a vector has: 16 bytes at most.
+WORDS = (
+    "-/b8/b8/1 -/b16/b16/1 -/b32/b32/1 -/b64/b64/1 "
+    ".v2/b8/b8/2 .v2/b16/b16/2 .v2/b32/b32/2 .v2/b64/b64/2 "
+    ".v4/b8/b8/4 .v4/b16/b16/4 .v4/b32/b32/4"
+).replace("-/", "/").split()
+WIDE_WORDS = ".v8/b32/b32/8 .v4/b64/b64/4"
+SCALARS = "/b32/b32/1 /b64/b64/1".split()
+EVICT = ".L1::evict_normal .L1::evict_unchanged .L1::evict_first .L1::evict_last .L1::no_allocate"
+EVICT_L2 = ".L2::evict_normal .L2::evict_first .L2::evict_last"
+
+
+def _space(ctx: Context, form: Instruction) -> Memory:
+    return ctx.shared if ".shared" in form.mnemonic else ctx.globals
+
+
+def load(ctx: Context, form: Instruction, address: np.ndarray, *policy: Any) -> np.ndarray:
+    """ld: bytes are zero-extended to 16 bits."""
+    count, width = int(form.params["n"]), int(form.params["t"][1:]) // 8
+    words = _space(ctx, form).load(ctx, address, width, count)
+    if width == 1:
+        words = words.astype(np.uint16)
+    return words if count > 1 else words[0]
+
+
+def store(ctx: Context, form: Instruction, address: np.ndarray, value: Any, *policy: Any) -> None:
+    """st: of a 16-bit register with a byte, the low half is stored."""
+    word = np.dtype(f"u{int(form.params['t'][1:]) // 8}")
+    count = int(form.params["n"])
+    values = np.asarray(value).astype(word)
+    values = values.reshape(count, -1) if count > 1 else np.atleast_1d(values)[None]
+    _space(ctx, form).store(ctx, address, np.broadcast_to(values, (count, ctx.threads)))
+
+
+def copy_async(
+    ctx: Context, form: Instruction, target: np.ndarray, source: np.ndarray, size: int, *rest: Any
+) -> None:
+    """cp.async: takes effect at a wait; `rest` is how much is read, or whether nothing is."""
+    valid: Any = size
+    if rest and form.params.get("kind") == ".ignore":
+        valid = np.where(rest[0], 0, size)
+    elif rest and form.params.get("kind") == ".zfill":
+        valid = rest[0]
+    valid = np.broadcast_to(np.asarray(valid, np.uint32), (ctx.threads,))
+    ctx.shared.copy_async(ctx, target, source, size, valid)
+
+
+def commit_group(ctx: Context, form: Instruction) -> None:
+    ctx.commit_async()
+
+
+def wait_group(ctx: Context, form: Instruction, pending: int = 0) -> None:
+    """wait_all commits what is open first."""
+    if form.mnemonic == "cp.async.wait_all":
+        ctx.commit_async()
+    ctx.wait_async(pending)
+
+
+def nothing(ctx: Context, form: Instruction, *operands: Any) -> None:
+    """Hints, and orderings that a machine keeps whose accesses take effect at once."""
+
+
+def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
+    """createpolicy: an opaque word; policies are hints."""
+    return np.zeros(ctx.threads, np.uint64)
+
+
+def atomic(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> np.ndarray:
+    """atom: old words, the update being done thread by thread."""
+    kind, vector = form.params["t"], "n" in form.params
+    width = _ATOMIC_WIDTH.get(kind) or int(kind[1:]) // 8
+    update = _update(form.params["op"], kind, form)
+    if not vector:
+        operands = tuple(np.broadcast_to(o, (ctx.threads,)) for o in operands)
+        return _space(ctx, form).atomic(ctx, address, width, update, *operands)
+    words = [
+        _space(ctx, form).atomic(ctx, address + np.uint64(i * width), width, update, value)
+        for i, value in enumerate(np.asarray(operands[0]))
+    ]
+    return np.stack(words)
+
+
+def reduce(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> None:
+    """red: an atom whose old value nobody reads."""
+    atomic(ctx, form, address, *operands)
+
+
+_ATOMIC_WIDTH = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "b16": 2}
+Update = Callable[..., np.ndarray]
+
+
+def _update(op: str, kind: str, form: Instruction) -> Update:
+    """`update(old, *operands)` on arrays of bits."""
+    if op in _BIT_UPDATES:
+        return _BIT_UPDATES[op]
+    if kind[0] in "su":
+        return _integer_update(op, kind)
+    from tensorcore_dsl.numerics import scalar
+
+    # atom.add.f32 flushes subnormals in global memory alone (9.7.13.5).
+    ftz = kind == "f32" and ".global" in form.mnemonic
+    return lambda old, value: scalar.arith(op, kind, old, value, rounding="rn", ftz=ftz)
+
+
+def _integer_update(op: str, kind: str) -> Update:
+    view = np.dtype(kind.replace("s", "i")[0] + str(int(kind[1:]) // 8))
+    ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
+    return lambda old, value: ufunc(old.view(view), value.view(view)).view(old.dtype)
+
+
+_BIT_UPDATES: Mapping[str, Update] = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": lambda old, value: value,
+    "cas": lambda old, expected, value: np.where(old == expected, value, old),
+    "inc": lambda old, limit: np.where(old >= limit, 0, old + 1).astype(old.dtype),
+    "dec": lambda old, limit: np.where(
+        (old == 0) | (old > limit), limit, old - np.asarray(1, old.dtype)
+    ).astype(old.dtype),
+}
+
+SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \
+    ".release.cta .release.gpu .release.sys .acq_rel.cta .acq_rel.gpu .acq_rel.sys"
+RED_SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .release.cta .release.gpu .release.sys"
+SPACE = "global/u64 shared/u32"
+
+# fmt: off
+LOADS = [
+    #   mnemonic                                          operands                    section     meaning  axes
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2="-", v_t_r_n=WORDS, effects=LOAD),
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
+    row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2="-", v_t_r_n=WORDS, effects=LOAD, requires="70", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
+    row("ld.global{e}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.global{e}{f}{v}.{t}",                         "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=LOAD, requires="100", ptx="8.8"),
+    row("ld.global{e}.L2::cache_hint{v}.{t}",             "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.8", load, e=f"- {EVICT}", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2="-", v_t_r_n=WORDS, effects=LOAD, requires="32", ptx="3.1"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
+    row("ld.global{c}.nc{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, c="- .ca .cg .cs", l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2="-", v_t_r_n=WORDS, effects=LOAD, requires="70", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
+    row("ld.global.nc{e}{l2}{v}.{t}",                     "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=EVICT, l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.global.nc{e}{f}{v}.{t}",                      "d:{r}*{n} = p:[u64]",      "9.7.9.9",  load, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=LOAD, requires="100", ptx="8.8"),
+    row("ld.global.nc{e}.L2::cache_hint{v}.{t}",          "d:{r}*{n} = p:[u64], policy:b64", "9.7.9.9", load, e=f"- {EVICT}", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
+    row("ld.shared{v}.{t}",                               "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=LOAD),
+    row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, ptx="1.1"),
+    row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="70", ptx="6.0"),
+    row("ld.{sem}.cluster.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="90", ptx="7.8"),
+]
+
+STORES = [
+    row("st.global{c}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, c="- .wb .cg .cs .wt", v_t_r_n=WORDS, effects=STORE),
+    row("st.global{e}{v}.{t}",                            "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=EVICT, v_t_r_n=WORDS, effects=STORE, requires="70", ptx="7.4"),
+    row("st.global{e}{f}{v}.{t}",                         "p:[u64], b:{r}*{n}",       "9.7.9.11", store, e=f"- {EVICT}", f=f"- {EVICT_L2}", v_t_r_n=WIDE_WORDS, effects=STORE, requires="100", ptx="8.8"),
+    row("st.global{e}.L2::cache_hint{v}.{t}",             "p:[u64], b:{r}*{n}, policy:b64", "9.7.9.11", store, e=f"- {EVICT}", v_t_r_n=WORDS, effects=STORE, requires="80", ptx="7.4"),
+    row("st.shared{v}.{t}",                               "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=STORE),
+    row("st.volatile.{s}{v}.{t}",                         "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, ptx="1.1"),
+    row("st.{sem}.{scope}.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="70", ptx="6.0"),
+    row("st.{sem}.cluster.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="90", ptx="7.8"),
+]
+
+HINTS = [
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L1 L2", effects=VOLATILE, ptx="2.0"),
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L2::evict_last L2::evict_normal", effects=VOLATILE, requires="80", ptx="7.4"),
+    row("createpolicy.fractional.{p}{q}.b64",             "policy:b64",               "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
+]
+
+PREFETCH = "- .L2::64B .L2::128B .L2::256B"
+CP_ASYNC = "9.7.9.25.3.1"
+ASYNC = [
+    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
+    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
+    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=".L2::64B .L2::128B .L2::256B", effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=".L2::64B .L2::128B .L2::256B", effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), skip:pred", CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", effects=COPY, requires="80", ptx="7.5",
+        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {skip}"),
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), skip:pred",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", effects=COPY, requires="80", ptx="7.5",
+        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {skip}"),
+    row("cp.async.ca.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(4|8|16), policy:b64", CP_ASYNC, copy_async, l2=PREFETCH, effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.cg.shared.global.L2::cache_hint{l2}",   "dst:[u32], src:[u64], size:#u32(16), policy:b64",   CP_ASYNC, copy_async, l2=PREFETCH, effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.commit_group",                          "",                         "9.7.9.25.3.2", commit_group, effects=VOLATILE, requires="80", ptx="7.0"),
+    row("cp.async.wait_group",                            "n:#u32",                   "9.7.9.25.3.3", wait_group, effects=COPY, requires="80", ptx="7.0"),
+    row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPY, requires="80", ptx="7.0"),
+]
+
+# One line serves `atom` (with a result and four orderings) and `red` (without, two orderings).
+ATOMICS = [
+    #  operation   types                             suffix     requires ptx
+    ("add",       "u32 s32 u64 f32 f64",             "",        "60",    "6.0"),
+    ("min",       "u32 s32 u64 s64",                 "",        "32",    "6.0"),
+    ("max",       "u32 s32 u64 s64",                 "",        "32",    "6.0"),
+    ("inc",       "u32",                             "",        "20",    "6.0"),
+    ("dec",       "u32",                             "",        "20",    "6.0"),
+    ("and",       "b32 b64",                         "",        "32",    "6.0"),
+    ("or",        "b32 b64",                         "",        "32",    "6.0"),
+    ("xor",       "b32 b64",                         "",        "32",    "6.0"),
+    ("add",       "f16x2",                           ".noftz",  "60",    "6.2"),
+    ("add",       "f16",                             ".noftz",  "70",    "6.3"),
+    ("add",       "bf16 bf16x2",                     ".noftz",  "90",    "7.8"),
+]
+VECTOR_ATOMICS = [
+    ("add",          "v2/2 v4/4",       "f32",           "",       "8.1"),
+    ("add min max",  "v2/2 v4/4 v8/8",  "f16 bf16",      ".noftz", "8.1"),
+    ("add min max",  "v2/2 v4/4",       "f16x2 bf16x2",  ".noftz", "8.1"),
+]
+ATOM, RED = "9.7.13.5", "9.7.13.6"
+ATOMIC = [
+    row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
+    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
+    row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, effects=RMW, requires="70", ptx="6.3"),
+]
+for _op, _types, _tail, _sm, _ptx in ATOMICS:
+    _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "effects": RMW, "requires": _sm, "ptx": _ptx}
+    ATOMIC += [
+        row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=SEM, **_flags),
+        row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=RED_SEM, **_flags),
+    ]
+for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
+    _flags = {"op": _op, "v_n": _vec, "t": _types, "effects": RMW, "requires": "90", "ptx": _ptx}
+    ATOMIC += [
+        row("atom{sem}.global.{op}" + _tail + ".{v}.{t}", "d:{t}*{n} = p:[u64], b:{t}*{n}", ATOM, atomic, sem=SEM, **_flags),
+        row("red{sem}.global.{op}" + _tail + ".{v}.{t}",  "p:[u64], b:{t}*{n}",             RED,  reduce, sem=RED_SEM, **_flags),
+    ]
+
+FENCE = "9.7.13.4"
+FENCES = [
+    row("membar.{scope}",                     "", FENCE, nothing, scope="cta gl sys", effects=VOLATILE, ptx="2.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cta gpu sys", effects=VOLATILE, requires="70", ptx="6.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
+    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
+    row("fence.proxy.alias",                  "", FENCE, nothing, effects=VOLATILE, requires="70", ptx="7.5"),
+    row("fence.proxy.async{space}",           "", FENCE, nothing, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.mbarrier_init.release.cluster", "", FENCE, nothing, effects=VOLATILE, requires="90", ptx="8.0"),
+]
+# fmt: on
+
+ROWS = (*LOADS, *STORES, *HINTS, *ASYNC, *ATOMIC, *FENCES)

@@ -1,0 +1,186 @@
+"""Exchange among the lanes of a warp: shfl, vote, match, redux, elect (9.7.9.6, 9.7.13.2 to .14).
+
+Threads named in a member mask must meet at the same instruction; arrays are (warps, 32).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import Divergence
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
+
+CONVERGENT = VOLATILE | {"convergent"}  # threads named in a mask meet; not moved across control
+LANES = np.arange(32, dtype=np.int64)
+BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
+
+
+def warps(ctx: Context, value: Any) -> np.ndarray:
+    """(T,) or a constant as (warps, 32)."""
+    return np.broadcast_to(value, (ctx.threads,)).reshape(-1, 32)
+
+
+def active(ctx: Context) -> np.ndarray:
+    return warps(ctx, True if ctx.active is None else ctx.active)
+
+
+def members(ctx: Context, form: Instruction, mask: Any) -> np.ndarray:
+    """(warps, 32, 32) bool: [w, i, j] says that lane j takes part with lane i.
+
+    A named lane that is elsewhere (not exited), or a lane that leaves itself out, is an error.
+    """
+    named = (warps(ctx, np.asarray(mask, np.uint32))[:, :, None] & BIT) != 0
+    here = active(ctx)
+    exited = warps(ctx, False if ctx.exited is None else ctx.exited)
+    bad = named & ~(here | exited)[:, None, :] & here[:, :, None]
+    if bad.any():
+        warp, lane, other = (int(i) for i in np.argwhere(bad)[0])
+        raise Divergence(
+            f"{form.mnemonic}: lane {lane} of warp {warp} names lane {other}, which is not here"
+        )
+    alone = here & ~named[:, LANES, LANES]
+    if alone.any():
+        warp, lane = (int(i) for i in np.argwhere(alone)[0])
+        raise Divergence(f"{form.mnemonic}: lane {lane} of warp {warp} is not in its own mask")
+    return np.asarray(named & here[:, None, :])
+
+
+def shuffle(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:
+    """shfl.sync: a lane's own value stays where the source lane is out of range."""
+    members(ctx, form, mask)
+    value, step, clamp = (warps(ctx, x) for x in (a, b, c))
+    step, clamp = step.astype(np.int64) & 31, clamp.astype(np.int64)
+    segment, bound = clamp >> 8 & 31, clamp & 31
+    low = LANES & segment
+    last = low | bound & ~segment & 31
+    source = {
+        "up": LANES - step,
+        "down": LANES + step,
+        "bfly": LANES ^ step,
+        "idx": low | step & ~segment & 31,
+    }[form.params["mode"]]
+    inside = source >= last if form.params["mode"] == "up" else source <= last
+    source = np.where(inside, source, LANES)
+    missing = active(ctx) & ~np.take_along_axis(active(ctx), source, axis=1)
+    if missing.any():
+        warp, lane = (int(i) for i in np.argwhere(missing)[0])
+        raise Divergence(
+            f"{form.mnemonic}: lane {lane} of warp {warp} reads lane {int(source[warp, lane])}, "
+            "which is not active"
+        )
+    result = np.take_along_axis(value, source, axis=1).ravel()
+    return (result, inside.ravel()) if form.params.get("out") else result
+
+
+def vote(ctx: Context, form: Instruction, predicate: Any, mask: Any) -> np.ndarray:
+    """vote.sync over the lanes of each lane's mask."""
+    group = members(ctx, form, mask)
+    true = group & warps(ctx, np.asarray(predicate, bool))[:, None, :]
+    count, total = true.sum(-1), group.sum(-1)
+    result = {
+        "all": count == total,
+        "any": count > 0,
+        "uni": (count == 0) | (count == total),
+        "ballot": _mask(true),
+    }[form.params["mode"]]
+    return np.asarray(result).ravel()
+
+
+def _mask(bits: np.ndarray) -> np.ndarray:
+    """(..., 32) bool to uint32, lane 0 lowest."""
+    return np.asarray((bits * BIT).sum(-1, dtype=np.uint64)).astype(np.uint32)
+
+
+def match(ctx: Context, form: Instruction, a: Any, mask: Any) -> Any:
+    """match.sync: who holds the same value, or whether all do."""
+    group = members(ctx, form, mask)
+    value = warps(ctx, a)
+    same = group & (value[:, :, None] == value[:, None, :])
+    if form.params["mode"] == "any":
+        return _mask(same).ravel()
+    every = (same == group).all(-1)
+    result = np.where(every, _mask(group), np.uint32(0)).ravel()
+    return (result, every.ravel()) if form.params.get("out") else result
+
+
+def reduce(ctx: Context, form: Instruction, a: Any, mask: Any) -> np.ndarray:
+    """redux.sync: every lane gets the reduction over its mask."""
+    group = members(ctx, form, mask)
+    op, kind = form.params["op"], form.params["t"]
+    value = warps(ctx, np.asarray(a, np.uint32))
+    if kind == "f32":
+        return _reduce_float(form, group, value).ravel()
+    signed = value.view(np.int32) if kind == "s32" else value
+    ufunc, start = _REDUCTIONS[op, kind]
+    lanes = np.where(group, signed[:, None, :], np.asarray(start).astype(signed.dtype))
+    return np.asarray(ufunc.reduce(lanes, axis=-1, dtype=signed.dtype)).view(np.uint32).ravel()
+
+
+_REDUCTIONS: dict[tuple[str, str], tuple[np.ufunc, int]] = {
+    ("add", "u32"): (np.add, 0),
+    ("add", "s32"): (np.add, 0),
+    ("min", "u32"): (np.minimum, 0xFFFFFFFF),
+    ("max", "u32"): (np.maximum, 0),
+    ("min", "s32"): (np.minimum, 0x7FFFFFFF),
+    ("max", "s32"): (np.maximum, -0x80000000),
+    ("and", "b32"): (np.bitwise_and, 0xFFFFFFFF),
+    ("or", "b32"): (np.bitwise_or, 0),
+    ("xor", "b32"): (np.bitwise_xor, 0),
+}
+
+
+def _reduce_float(form: Instruction, group: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """min or max with +0 above -0; a result without numbers is the canonical NaN."""
+    if form.params.get("abs"):
+        bits = bits & np.uint32(0x7FFFFFFF)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > 0x7F800000
+    key = np.where(bits >> 31, -(bits & 0x7FFFFFFF).astype(np.int64) - 1, bits.astype(np.int64))
+    least = form.params["op"] == "min"
+    worst = np.int64(1) << 40
+    used = group & ~is_nan[:, None, :]
+    lanes = np.where(used, key[:, None, :], worst if least else -worst)
+    best = lanes.min(-1) if least else lanes.max(-1)
+    result = np.where(best < 0, 0x80000000 | (-best - 1), best) & 0xFFFFFFFF
+    empty = ~used.any(-1)
+    if form.params.get("nan"):
+        empty |= (group & is_nan[:, None, :]).any(-1)
+    return np.where(empty, 0x7FFFFFFF, result).astype(np.uint32)
+
+
+def active_mask(ctx: Context, form: Instruction) -> np.ndarray:
+    masks = _mask(active(ctx))
+    return np.repeat(masks, 32)
+
+
+def elect(ctx: Context, form: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    """elect.sync: the lowest lane of the mask leads."""
+    leader = members(ctx, form, mask).argmax(-1)
+    return leader.astype(np.uint32).ravel(), (leader == LANES).ravel()
+
+
+def warp_sync(ctx: Context, form: Instruction, mask: Any) -> None:
+    members(ctx, form, mask)
+
+
+# fmt: off
+ROWS = (
+    #   mnemonic                        operands                                             section      meaning   axes
+    row("shfl.sync.{mode}.b32",         "d:b32 = a:b32, b:u32, c:u32, mask:u32",             "9.7.9.6",   shuffle,  mode="up down bfly idx", effects=CONVERGENT, requires="30", ptx="6.0"),
+    row("shfl.sync.{mode}.b32.{out}",   "d:b32, p:pred = a:b32, b:u32, c:u32, mask:u32",     "9.7.9.6",   shuffle,  mode="up down bfly idx", out="pred", effects=CONVERGENT, requires="30", ptx="6.0",
+        template="!shfl.sync.{mode}.b32 {d}|{p}, {a}, {b}, {c}, {mask}"),
+    row("bar.warp.sync",                "mask:u32",                                          "9.7.13.2",  warp_sync, effects=CONVERGENT | {"barrier"}, requires="30", ptx="6.0"),
+    row("vote.sync.{mode}.pred",        "d:pred = a:pred, mask:u32",                         "9.7.13.9",  vote,     mode="all any uni", effects=CONVERGENT, requires="30", ptx="6.0"),
+    row("vote.sync.{mode}.b32",         "d:b32 = a:pred, mask:u32",                          "9.7.13.9",  vote,     mode="ballot", effects=CONVERGENT, requires="30", ptx="6.0"),
+    row("match.{mode}.sync.{t}",        "d:b32 = a:{t}, mask:u32",                           "9.7.13.10", match,    mode="any all", t="b32 b64", effects=CONVERGENT, requires="70", ptx="6.0"),
+    row("match.all.sync.{t}.{out}",      "d:b32, p:pred = a:{t}, mask:u32",                   "9.7.13.10", match,    mode="all", t="b32 b64", out="pred", effects=CONVERGENT, requires="70", ptx="6.0",
+        template="!match.all.sync.{t} {d}|{p}, {a}, {mask}"),
+    row("activemask.b32",               "d:b32",                                             "9.7.13.11", active_mask, effects=CONVERGENT, requires="30", ptx="6.2"),
+    row("redux.sync.{op}.{t}",          "d:{t} = a:{t}, mask:u32",                           "9.7.13.12", reduce,   op="add min max", t="u32 s32", effects=CONVERGENT, requires="80", ptx="7.0"),
+    row("redux.sync.{op}.{t}",          "d:{t} = a:{t}, mask:u32",                           "9.7.13.12", reduce,   op="and or xor", t="b32", effects=CONVERGENT, requires="80", ptx="7.0"),
+    row("redux.sync.{op}{abs}{nan}.{t}", "d:{t} = a:{t}, mask:u32",                          "9.7.13.12", reduce,   op="min max", abs="- .abs", nan="- .NaN", t="f32", effects=CONVERGENT, requires="100a", ptx="8.6"),
+    row("elect.sync",                   "d:u32, p:pred = mask:u32",                          "9.7.13.14", elect,    effects=CONVERGENT, requires="90", ptx="8.0", template="{d}|{p}, {mask}"),
+)
+# fmt: on
