@@ -1,0 +1,254 @@
+"""Machine code of one kernel: what ptxas says about it, and the cache on disk.
+
+Nothing here needs Numba or a GPU; `numba_target` makes cubins, this module keeps and reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tensorcore_dsl.errors import AssemblyError
+
+REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
+REGISTER_UNIT = 256  # registers are handed to a warp in units of 256
+MOST_THREADS = 1024  # of one block, on every architecture
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes. Bytes are per thread for spills and local memory, else per block.
+
+    `spill_stores` and `spill_loads` count the bytes of all spill instructions, as ptxas does.
+    `max_threads` is the largest block that the registers and `.maxntid` allow. `warnings` are
+    ptxas' remarks (C75xx: serialised wgmma), each with the PTX line it speaks of.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    local_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+    max_threads: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def spills(self) -> bool:
+        return bool(self.spill_stores or self.spill_loads)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A kernel's machine code (`code`, an ELF image) and the assembler's `log`."""
+
+    name: str
+    arch: str
+    ptx: str
+    code: bytes
+    log: str
+
+    @cached_property
+    def resources(self) -> Resources:
+        """Registers, spills and memory of the kernel; AssemblyError if the log lacks them."""
+        log = _log_of(self.log, self.name)
+        stack, stores, loads = _numbers(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
+        )
+        (registers,) = _numbers(r"Used (\d+) registers", log)
+        shared = re.search(r"Used .*?(\d+) bytes smem", log)
+        return Resources(
+            registers=registers,
+            spill_stores=stores,
+            spill_loads=loads,
+            local_bytes=stack,
+            shared_bytes=int(shared[1]) if shared else 0,
+            constant_bytes=self._constant_bytes(),
+            max_threads=min(self._declared_threads(), threads_that_fit(registers)),
+            warnings=tuple(quote(line, self.ptx) for line in _remarks(self.log)),
+        )
+
+    def parameter_offsets(self) -> dict[int, tuple[int, int]]:
+        """Offset and size in bytes of each kernel parameter, by its position."""
+        found = {}
+        for attribute, value in self._attributes():
+            if attribute == _KPARAM_INFO:
+                _, ordinal, offset, packed = struct.unpack("<IHHI", value)
+                found[ordinal] = (offset, packed >> 18)
+        return dict(sorted(found.items()))
+
+    def _constant_bytes(self) -> int:
+        pattern = re.compile(rf"\.nv\.constant\d+(\.{re.escape(self.name)})?")
+        return sum(len(data) for name, data in sections(self.code) if pattern.fullmatch(name))
+
+    def _declared_threads(self) -> int:
+        for attribute, value in self._attributes():
+            if attribute in (_MAX_THREADS, _REQNTID):
+                x, y, z = struct.unpack("<III", value)
+                return int(x * y * z)
+        return MOST_THREADS
+
+    def _attributes(self) -> Iterator[tuple[int, bytes]]:
+        for name, data in sections(self.code):
+            if name == f".nv.info.{self.name}":
+                yield from _attributes(data)
+
+
+def threads_that_fit(registers: int) -> int:
+    """The largest block whose warps, spread over four partitions, get `registers` a thread."""
+    per_warp = -(-max(registers, 1) * 32 // REGISTER_UNIT) * REGISTER_UNIT
+    return min(MOST_THREADS, REGISTERS_PER_PARTITION // per_warp * 4 * 32)
+
+
+# The cubin file. Attributes of `.nv.info`: format byte, attribute byte, 16-bit value or size.
+_MAX_THREADS, _REQNTID, _KPARAM_INFO = 0x05, 0x10, 0x17
+_SIZED_VALUE = 4
+_NOBITS = 8
+
+
+def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each section of a 64-bit ELF image; sections without bytes are zeros."""
+    (table,) = struct.unpack_from("<Q", code, 0x28)
+    count, names_index = struct.unpack_from("<HH", code, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQ", code, table + 64 * i) for i in range(count)]
+    names = headers[names_index][4]
+    for name, kind, _, _, offset, size in headers:
+        start = names + name
+        text = code[start : code.index(0, start)].decode()
+        yield text, bytes(size) if kind == _NOBITS else code[offset : offset + size]
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(data):
+        form, attribute, value = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form == _SIZED_VALUE:
+            yield attribute, data[at : at + value]
+            at += value
+
+
+# The log.
+
+
+def _log_of(log: str, kernel: str) -> str:
+    """The part of ptxas' log about `kernel`: other functions of the text have their own."""
+    parts = re.split(r"(?=^ptxas info +: Compiling entry function )", log, flags=re.MULTILINE)
+    mine = [part for part in parts if f"entry function '{kernel}'" in part]
+    return mine[0] if mine else log
+
+
+def _numbers(pattern: str, log: str) -> tuple[int, ...]:
+    found = re.search(pattern, log)
+    if found is None:
+        raise AssemblyError(
+            f"the assembler's log does not tell the kernel's resources (looked for "
+            f"{pattern!r}); the log is:\n{log.strip() or '(empty)'}"
+        )
+    return tuple(int(group) for group in found.groups())
+
+
+def _remarks(log: str) -> Iterator[str]:
+    for line in log.splitlines():
+        if re.search(r"\(C\d+\)|\bwarning\b", line):
+            yield re.sub(r"^ptxas\s+(application ptx input, )?", "", line).strip()
+
+
+def quote(message: str, ptx: str) -> str:
+    """`message` followed by the PTX lines that it names as `line N`."""
+    lines = ptx.splitlines()
+    quoted = [message]
+    for number in dict.fromkeys(int(n) for n in re.findall(r"\bline (\d+)", message)):
+        if 1 <= number <= len(lines):
+            quoted.append(f"    {number} | {lines[number - 1].strip()}")
+    return "\n".join(quoted)
+
+
+# The cache on disk.
+
+_MAGIC = b"tensorcore_dsl cubin 1\n"
+
+
+def cache_key(parts: Iterable[object]) -> str:
+    """A name for what `parts` (text, architecture, versions, flags) assemble to."""
+    digest = hashlib.sha256(_MAGIC)
+    for part in parts:
+        data = str(part).encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def cache_directory() -> Path | None:
+    """Where cubins are kept: `TENSORCORE_DSL_CACHE`, or the platform's place; None if "off"."""
+    chosen = os.environ.get("TENSORCORE_DSL_CACHE", "")
+    if chosen.lower() in ("off", "0", "none"):
+        return None
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(base)) / "tensorcore_dsl"
+
+
+def cached(key: str) -> tuple[bytes, str] | None:
+    """Code and log stored under `key`; None if there are none, or they cannot be trusted."""
+    path = _path(key)
+    if path is None:
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    start = len(_MAGIC) + 32
+    payload = data[start:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(payload):
+        return None
+    (size,) = struct.unpack_from("<I", payload)
+    return payload[4 + size :], payload[4 : 4 + size].decode()
+
+
+def keep(key: str, code: bytes, log: str) -> None:
+    """Store code and log under `key`, in one step; a disk that refuses is no error."""
+    path = _path(key)
+    if path is None:
+        return
+    text = log.encode()
+    payload = struct.pack("<I", len(text)) + text + code
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, _MAGIC + _digest(payload) + payload)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Readers and other writers see the old file or the whole new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _path(key: str) -> Path | None:
+    directory = cache_directory()
+    return directory / key[:2] / f"{key}.cubin" if directory else None
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest()

@@ -1,0 +1,235 @@
+"""Reading foreign arrays and streams by the protocols they speak; no library is imported."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError, listing
+
+CURRENT_DEVICE = -1  # an array on the GPU, whose library does not say on which
+
+
+class Raw(NamedTuple):
+    """An array as its protocol tells it: strides in bytes, None for row-major.
+
+    `device` is a GPU's ordinal or CURRENT_DEVICE; None is host memory. `stream` is the stream
+    on which the producer may still be writing, if it names one.
+    """
+
+    dtype: Any
+    pointer: int
+    shape: Sequence[int]
+    strides: Sequence[int] | None
+    readonly: bool = False
+    device: int | None = None
+    stream: int | None = None
+
+
+def read_array(obj: Any) -> Raw | None:
+    """How `obj` lies in memory; None if it is no array."""
+    if isinstance(obj, np.ndarray):
+        return _numpy(obj)
+    if is_torch(type(obj)):
+        return _torch(obj)
+    if getattr(obj, "__cuda_array_interface__", None) is not None:
+        return _cuda_array_interface(obj)
+    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+        return _dlpack(obj)
+    return None
+
+
+def _numpy(array: np.ndarray[Any, Any]) -> Raw:
+    if array.dtype.hasobject or array.dtype.names:
+        raise ArgumentError(f"NumPy arrays of dtype {array.dtype} have no place in a kernel")
+    pointer = array.__array_interface__["data"][0]
+    return Raw(array.dtype, pointer, array.shape, array.strides, not array.flags.writeable)
+
+
+# torch
+
+TORCH_DTYPES: dict[str, Any] = {
+    "bool": np.bool_,
+    **{name: getattr(np, name) for name in ("float64", "float32", "float16")},
+    **{
+        f"{sign}int{bits}": getattr(np, f"{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    **{
+        name: getattr(ml_dtypes, name)
+        for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+    },
+}
+
+
+def is_torch(cls: type) -> bool:
+    """Whether `cls` is torch's tensor or derives from it."""
+    return any(
+        c.__module__ in ("torch", "torch._tensor") and c.__name__ == "Tensor" for c in cls.__mro__
+    )
+
+
+def _torch(tensor: Any) -> Raw:
+    where = tensor.device
+    if where.type not in ("cpu", "cuda"):
+        raise ArgumentError(
+            f"a torch tensor on {where} has no memory that a kernel reaches; use cpu or cuda"
+        )
+    if tensor.is_sparse or str(tensor.layout) != "torch.strided":
+        raise ArgumentError(
+            f"a torch tensor of layout {tensor.layout} has no strides; use tensor.to_dense()"
+        )
+    if tensor.is_neg() or tensor.is_conj():
+        raise ArgumentError(
+            "a lazily negated or conjugated torch tensor; call resolve_neg() and resolve_conj()"
+        )
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in TORCH_DTYPES:
+        raise ArgumentError(
+            f"torch tensors of {tensor.dtype} are not supported; use one of {listing(TORCH_DTYPES)}"
+        )
+    dtype = np.dtype(TORCH_DTYPES[name])
+    strides = [stride * dtype.itemsize for stride in tensor.stride()]
+    device = (where.index or 0) if where.type == "cuda" else None
+    return Raw(dtype, tensor.data_ptr(), tuple(tensor.shape), strides, False, device)
+
+
+# __cuda_array_interface__
+
+
+def _cuda_array_interface(obj: Any) -> Raw:
+    interface = obj.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise ArgumentError("a masked array; kernels know no masks")
+    pointer, readonly = interface["data"]
+    device = getattr(getattr(obj, "device", None), "id", CURRENT_DEVICE)  # CuPy says
+    return Raw(
+        _interface_dtype(obj, interface["typestr"]),
+        pointer or 0,
+        tuple(interface["shape"]),
+        interface.get("strides"),
+        bool(readonly),
+        device if isinstance(device, int) else CURRENT_DEVICE,
+        interface.get("stream"),
+    )
+
+
+def _interface_dtype(obj: Any, typestr: str) -> Any:
+    """The object's own dtype where it has one: a typestr calls bfloat16 `V2`."""
+    told = np.dtype(typestr)
+    own = getattr(obj, "dtype", None)
+    if told.kind == "V" and isinstance(own, np.dtype) and own.itemsize == told.itemsize:
+        return own
+    return told
+
+
+# DLPack (https://dmlc.github.io/dlpack): a capsule around this structure.
+
+_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
+_DL_DTYPES: dict[tuple[int, int], Any] = {
+    **{(0, bits): getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{(1, bits): getattr(np, f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{(2, bits): getattr(np, f"float{bits}") for bits in (16, 32, 64)},
+    (4, 16): ml_dtypes.bfloat16,
+    (6, 8): np.bool_,
+    (10, 8): ml_dtypes.float8_e4m3fn,
+    (12, 8): ml_dtypes.float8_e5m2,
+    (14, 8): ml_dtypes.float8_e8m0fnu,
+}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.restype = ctypes.c_void_p
+
+
+def _dlpack(obj: Any) -> Raw:
+    """Read a capsule and drop it: `obj` itself keeps the memory alive during the launch."""
+    kind = int(obj.__dlpack_device__()[0])
+    if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
+        raise ArgumentError(
+            f"an array on DLPack device type {kind}; kernels reach CPU (1) and CUDA (2, 3, 13)"
+        )
+    on_gpu = kind in (_CUDA, _CUDA_MANAGED)
+    capsule = (
+        obj.__dlpack__(stream=1) if on_gpu else obj.__dlpack__()
+    )  # 1: the legacy default stream
+    tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise ArgumentError(
+            f"DLPack type code {tensor.code} of {tensor.bits} bits and {tensor.lanes} lanes is not "
+            f"supported"
+        )
+    rank = tensor.ndim
+    size = np.dtype(dtype).itemsize
+    strides = [s * size for s in tensor.strides[:rank]] if tensor.strides else None
+    return Raw(
+        np.dtype(dtype),
+        (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[:rank]) if rank else (),
+        strides,
+        _immutable(type(obj)),
+        tensor.device_id if on_gpu else None,
+    )
+
+
+def _immutable(cls: type) -> bool:
+    """JAX hands out its arrays by DLPack, yet nothing may write to them."""
+    return cls.__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+# Streams
+
+
+def stream_handle(stream: Any) -> int:
+    """The CUstream of 0, an int, or a stream of Numba, torch, CuPy or cuda.core."""
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
+        handle = getattr(stream, attribute, None)
+        if isinstance(handle, int):
+            return handle
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    raise ArgumentError(
+        f"a stream cannot be a {type(stream).__name__}; allowed are None, 0, a handle, and streams "
+        f"of Numba, torch, CuPy and cuda.core"
+    )
+
+
+def torch_stream(device: int) -> Callable[[], int]:
+    """Reads torch's current stream of a device, which its users expect a kernel to join."""
+    torch = sys.modules["torch"]
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None:
+        return lambda: int(torch.cuda.current_stream(device).cuda_stream)
+    return lambda: int(raw(device))
+
+
+def cupy_stream() -> Callable[[], int]:
+    """Reads CuPy's current stream."""
+    current = sys.modules["cupy"].cuda.get_current_stream
+    return lambda: int(current().ptr)
