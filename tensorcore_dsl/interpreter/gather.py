@@ -1,0 +1,287 @@
+"""Compiled loops that move words between registers and memory, with every check.
+
+They work on real addresses, so that one compiled function serves every word size. All return 0 or
+`code << 32 | thread` for the first thread that made a mistake.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY = range(1, 6)
+NEVER, WRITTEN, PENDING = range(3)  # what the shadow of shared memory says of a byte
+
+VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
+SPACE_BITS = 40  # allocation i starts near (i + 1) << SPACE_BITS
+
+_FAST = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+def _peek(bits: int) -> Any:
+    @intrinsic  # type: ignore[misc]
+    def peek(context: Any, address: Any) -> Any:
+        """The word at a real address."""
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            return builder.load(pointer, align=1)
+
+        return getattr(types, f"uint{bits}")(types.int64), generate
+
+    return peek
+
+
+def _poke(bits: int) -> Any:
+    @intrinsic  # type: ignore[misc]
+    def poke(context: Any, address: Any, value: Any) -> Any:
+        """Store a word at a real address."""
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            builder.store(args[1], pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, getattr(types, f"uint{bits}")), generate
+
+    return poke
+
+
+peek8, peek16, peek32, peek64 = _peek(8), _peek(16), _peek(32), _peek(64)
+poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
+
+
+@njit(inline="always")  # type: ignore[misc]
+def move(target: int, source: int, width: int) -> None:
+    if width == 4:
+        poke32(target, peek32(source))
+    elif width == 8:
+        poke64(target, peek64(source))
+    elif width == 2:
+        poke16(target, peek16(source))
+    else:
+        poke8(target, peek8(source))
+
+
+@njit(inline="always")  # type: ignore[misc]
+def locate(address: int, size: int, table: Any) -> int:
+    """The real address of `size` bytes at a virtual one, or 0."""
+    which = (address >> SPACE_BITS) - 1
+    if which < 0 or which >= table.shape[0]:
+        return 0
+    offset = address - table[which, VIRTUAL]
+    if offset < 0 or offset + size > table[which, SIZE]:
+        return 0
+    return table[which, REAL] + offset
+
+
+@njit(inline="always")  # type: ignore[misc]
+def shadow_says(shadow: int, size: int) -> int:
+    """0 when all bytes are written, else what is wrong with the first that is not."""
+    for byte in range(size):
+        state = peek8(shadow + byte)
+        if state == NEVER:
+            return UNWRITTEN
+        if state == PENDING:
+            return IN_FLIGHT
+    return 0
+
+
+@njit(inline="always")  # type: ignore[misc]
+def all_written(shadow: int, size: int) -> bool:
+    if size >= 8:
+        for start in range(0, size, 8):
+            if peek64(shadow + start) != 0x0101010101010101:
+                return False
+        return True
+    if size == 4:
+        return peek32(shadow) == 0x01010101
+    return shadow_says(shadow, size) == 0
+
+
+@njit(inline="always")  # type: ignore[misc]
+def in_flight(shadow: int, size: int) -> bool:
+    for byte in range(size):
+        if peek8(shadow + byte) == PENDING:
+            return True
+    return False
+
+
+@njit(inline="always")  # type: ignore[misc]
+def mark(shadow: int, size: int, state: int) -> None:
+    for byte in range(size):
+        poke8(shadow + byte, state)
+
+
+@njit(inline="always")  # type: ignore[misc]
+def mistake(code: int, thread: int) -> int:
+    return code << 32 | thread
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def global_load(
+    addresses: Any, active: Any, table: Any, out: Any, width: int, count: int, aligned: bool
+) -> int:
+    """out: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, out.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address = types.int64(addresses[thread])
+            real = locate(address, size, table)
+            if real == 0:
+                return mistake(OUTSIDE, thread)
+            if aligned and address & (size - 1):
+                return mistake(MISALIGNED, thread)
+            for word in range(count):
+                move(base + (word * threads + thread) * width, real + word * width, width)
+    return 0
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def global_store(
+    addresses: Any, active: Any, table: Any, values: Any, width: int, count: int, aligned: bool
+) -> int:
+    """values: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, values.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address = types.int64(addresses[thread])
+            real = locate(address, size, table)
+            if real == 0:
+                return mistake(OUTSIDE, thread)
+            if table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                return mistake(READ_ONLY, thread)
+            if aligned and address & (size - 1):
+                return mistake(MISALIGNED, thread)
+            for word in range(count):
+                move(real + word * width, base + (word * threads + thread) * width, width)
+    return 0
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def shared_load(
+    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
+    checked: bool,
+) -> int:  # fmt: skip
+    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, out.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    for cta in range(ctas):
+        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return mistake(OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return mistake(MISALIGNED, thread)
+                    if not all_written(shadow_at + address, size):
+                        return mistake(shadow_says(shadow_at + address, size), thread)
+                source = bytes_at + address
+                for word in range(count):
+                    move(base + (word * threads + thread) * width, source + word * width, width)
+    return 0
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def shared_store(
+    addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
+    checked: bool,
+) -> int:  # fmt: skip
+    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, values.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    for cta in range(ctas):
+        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return mistake(OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return mistake(MISALIGNED, thread)
+                    if in_flight(shadow_at + address, size):
+                        return mistake(IN_FLIGHT, thread)
+                    mark(shadow_at + address, size, WRITTEN)
+                target = bytes_at + address
+                for word in range(count):
+                    move(target + word * width, base + (word * threads + thread) * width, width)
+    return 0
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def copy_check(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    size: int, checked: bool,
+) -> int:  # fmt: skip
+    """Check asynchronous copies and mark their targets. A mistake of the global side has its
+    code plus 8."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            target, source = types.int64(targets[thread]), types.int64(sources[thread])
+            if target + size > limit:
+                return mistake(OUTSIDE, thread)
+            if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
+                return mistake(OUTSIDE + 8, thread)
+            if checked:
+                if target & (size - 1):
+                    return mistake(MISALIGNED, thread)
+                if source & (size - 1):
+                    return mistake(MISALIGNED + 8, thread)
+                at = shadow.ctypes.data + (thread // group) * limit + target
+                if in_flight(at, size):
+                    return mistake(IN_FLIGHT, thread)
+                mark(at, size, PENDING)
+    return 0
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def copy_finish(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    size: int, checked: bool,
+) -> None:  # fmt: skip
+    """Carry out copies that were checked before."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            at = (thread // group) * limit + types.int64(targets[thread])
+            target, read = data.ctypes.data + at, types.int64(valid[thread])
+            if read == size and size >= 8:
+                source = locate(types.int64(sources[thread]), size, table)
+                for start in range(0, size, 8):
+                    poke64(target + start, peek64(source + start))
+            else:
+                if read:
+                    source = locate(types.int64(sources[thread]), read, table)
+                    for byte in range(read):
+                        poke8(target + byte, peek8(source + byte))
+                for byte in range(read, size):
+                    poke8(target + byte, 0)
+            if checked:
+                mark(shadow.ctypes.data + at, size, WRITTEN)
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def census(active: Any) -> int:
+    """`warps << 40 | partial warps << 20 | lanes`-style counts of a mask over whole warps."""
+    warps, partial, lanes = 0, 0, 0
+    for warp in range(active.size // 32):
+        count = 0
+        for lane in range(warp * 32, warp * 32 + 32):
+            count += active[lane]
+        lanes += count
+        warps += count > 0
+        partial += 0 < count < 32
+    return warps << 42 | partial << 21 | lanes

@@ -1,0 +1,136 @@
+"""Run a kernel over a grid: chunks of CTAs, spread over the cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from math import prod
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import arch as archs
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.machine import Machine
+from tensorcore_dsl.interpreter.memory import Arguments, GlobalMemory, GlobalPointer, SharedMemory
+from tensorcore_dsl.interpreter.program import Program, compile_program, word
+from tensorcore_dsl.interpreter.report import Report
+from tensorcore_dsl.interpreter.special import Dim3, Geometry
+from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
+
+CHUNK = 2048  # threads that share the cost of a step; more fall out of the caches
+TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
+
+
+def run(
+    kernel: Kernel,
+    grid: Dim3,
+    block: Dim3,
+    arguments: Sequence[Any],
+    *,
+    arch: str,
+    dynamic_shared: int = 0,
+    checks: bool = True,
+    program: Program | None = None,
+    workers: int | None = None,
+    profile: bool = False,
+) -> Report:
+    """Run `kernel`; arrays behind the `GlobalPointer`s among `arguments` are written in place.
+
+    `arguments` has a value for each of the kernel's parameters. `program` is what
+    `compile_program` made of the kernel before. `checks` may switch off what is checked beyond
+    bounds: alignment and the state of shared memory.
+    """
+    program = program or compile_program(kernel)
+    name = archs.arch(arch).name
+    _check_launch(kernel, grid, block, dynamic_shared)
+    memory, parameters = _parameters(kernel, arguments)
+
+    def chunk(first: int, ctas: int) -> Report:
+        geometry = Geometry(grid, block, first, ctas, kernel.shared_bytes, dynamic_shared)
+        shared = np.zeros((ctas, kernel.shared_bytes + dynamic_shared), np.uint8)
+        machine = Machine(
+            program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,
+            parameters, profile,
+        )  # fmt: skip
+        return machine.run()
+
+    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers)
+    if workers == 1:
+        return reduce(add, [chunk(*c) for c in chunks], Report())
+    with ThreadPoolExecutor(workers) as pool:
+        return reduce(add, [f.result() for f in [pool.submit(chunk, *c) for c in chunks]], Report())
+
+
+def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
+    for what, size in (("grid", grid), ("block", block)):
+        if len(size) != 3 or min(size) < 1:
+            raise ArgumentError(f"{what} {size} is no size: three positive numbers are needed")
+    threads = prod(block)
+    if threads > 1024:
+        raise ArgumentError(f"block {block} has {threads} threads; 1024 is the most")
+    if kernel.threads is not None and threads != kernel.threads:
+        raise ArgumentError(f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}")
+    if dynamic_shared and not kernel.dynamic:
+        raise ArgumentError(f"{kernel.name} uses no dynamic shared memory; {dynamic_shared} bytes given")
+
+
+def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, list[Any]]:
+    if len(arguments) != len(kernel.params):
+        names = ", ".join(p.name for p in kernel.params)
+        raise ArgumentError(
+            f"{kernel.name} has {len(kernel.params)} parameters ({names}), {len(arguments)} values given"
+        )
+    memory = Arguments([a for a in arguments if isinstance(a, GlobalPointer)])
+    arrays = iter(range(len(arguments)))
+    bits = [
+        np.uint64(memory.address(next(arrays))) if isinstance(a, GlobalPointer) else _bits(p, a)
+        for p, a in zip(kernel.params, arguments, strict=True)
+    ]
+    return memory, bits
+
+
+def _bits(param: Param, argument: Any) -> Any:
+    dtype = param.value.type.dtype
+    item = argument.item() if isinstance(argument, np.generic) else argument
+    if not isinstance(item, (int, float)):
+        item = float(argument)  # scalars of ml_dtypes
+    return word(param.value.type.register_bits)(const_bits(Const(item, dtype)))
+
+
+def _chunks(
+    kernel: Kernel, ctas: int, threads: int, workers: int | None
+) -> tuple[list[tuple[int, int]], int]:
+    """(first CTA, CTAs) of each chunk, and how many to run at a time."""
+    workers = workers or os.cpu_count() or 1
+    order_matters, waits = _couplings(kernel)
+    if order_matters:
+        workers = 1
+    size = max(1, (TOGETHER if waits else CHUNK) // threads)
+    if not waits:
+        size = min(size, -(-ctas // workers))
+    starts = range(0, ctas, size)
+    return [(s, min(size, ctas - s)) for s in starts], min(workers, len(starts))
+
+
+def _couplings(kernel: Kernel) -> tuple[bool, bool]:
+    """Whether CTAs may see each other's order, and whether one may wait for another."""
+    ordered = any(_couples(node) for node in walk(kernel.body))
+    loops = [node for node in walk(kernel.body) if isinstance(node, While)]
+    waits = any(_couples(n) for loop in loops for b in (loop.test, loop.body) for n in walk(b))
+    return ordered, waits
+
+
+def _couples(node: Any) -> bool:
+    """A global access that other CTAs may meet: atomics, and loads that are not weak."""
+    if not isinstance(node, Op):
+        return False
+    parts = node.form.mnemonic.split(".")
+    if "shared" in parts or "shared::cta" in parts:
+        return False
+    strong = {"acquire", "volatile", "relaxed"} & set(parts)
+    return parts[0] in ("atom", "red") or bool(strong and parts[0] == "ld")

@@ -1,0 +1,395 @@
+"""Runs a program for a chunk of CTAs: cohorts of threads, who may go on, what a step may ask.
+
+All threads of the chunk are columns of the same arrays. A *cohort* is a set of threads at one
+position of the program. On a branch where threads disagree the cohort splits; the scheduler always
+runs the cohort that is furthest behind, and cohorts that meet merge, so structured code reconverges
+at its joins. Arrays in `registers` are never written in place: they may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import (
+    Deadlock,
+    Divergence,
+    EmulationError,
+    TensorCoreError,
+    Uninitialised,
+)
+from tensorcore_dsl.interpreter import gather
+from tensorcore_dsl.interpreter.barrier import Barriers
+from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
+from tensorcore_dsl.interpreter.program import STOP, Program, Run, Step
+from tensorcore_dsl.interpreter.report import Report, Tally
+from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters
+
+SLICE = 64  # backward jumps before a cohort that only polls lets others run
+LONG_SLICE = 4096  # the same for one that does something else
+LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
+
+
+@dataclass
+class Cohort:
+    """Threads at one position. `asked` is the machine's progress when they last had to wait."""
+
+    mask: np.ndarray
+    rounds: int = 0
+    waiting: bool = False
+    asked: int = 0
+    warp: bool = False  # waiting for other lanes of their warps
+
+
+class Machine:
+    """One chunk of a launch; the `Context` that the rows' execute functions see."""
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        memory: GlobalMemory,
+        shared: SharedMemory,
+        arch: str,
+        parameters: list[Any],
+        profile: bool = False,
+    ) -> None:
+        self.program = program
+        self.geometry = geometry
+        self.arch = arch
+        self.threads = geometry.threads
+        self.group = geometry.group
+        self.threads_per_cta = geometry.threads_per_cta
+        self.globals = memory
+        self.shared = shared
+        self.special = SpecialRegisters(geometry)
+        self.barriers = Barriers(geometry.ctas, self.group)
+        self.copies = Copies(self.threads)
+        self.tally = Tally(len(program.steps), profile)
+        self.all_threads = np.ones(self.threads, np.bool_)
+        self.alive = np.arange(self.threads) % self.group < self.threads_per_cta
+        self.registers: list[Any] = [None] * program.places
+        self.cohorts: dict[int, Cohort] = {}
+        self.runs: list[Run] = [step.run for step in program.steps]
+        if profile:
+            self.runs = [_noting(at, run) for at, run in enumerate(self.runs)]
+        self.at_step = 0  # with `profile`, the step that runs
+        self.limit = 0  # the next position ahead where somebody stands
+        self.rounds = 0
+        self.progress = 0
+        self.reads = self.writes = 0
+        self.quiet = 0
+        self._fill(parameters)
+        self.active: np.ndarray | None = None
+        self.mask = self.all_threads  # the same as an array
+        self.warps = 0
+        self.narrow(self.alive.copy())
+
+    def _fill(self, parameters: list[Any]) -> None:
+        for place, item in self.program.constants:
+            self.registers[place] = item
+        for place, item, registers in self.program.fills:
+            shape = (registers, self.threads) if registers else (self.threads,)
+            self.registers[place] = np.full(shape, item)
+        for (place, _), bits in zip(self.program.params, parameters, strict=True):
+            self.registers[place] = np.full(self.threads, bits)
+
+    # --- what rows ask ----------------------------------------------------------------------
+
+    def whole_warps(self) -> np.ndarray | None:
+        """(T // 32,) bool of active warps, None when all are."""
+        if self.active is None:
+            return None
+        lanes = self.active.reshape(-1, 32)
+        some = lanes.any(axis=1)
+        broken = some != lanes.all(axis=1)
+        if broken.any():
+            self._diverged(int(np.argmax(broken)), self.active)
+        return some
+
+    def commit_async(self) -> None:
+        """cp.async.commit_group."""
+        self.copies.commit(self)
+
+    def wait_async(self, pending: int) -> None:
+        """cp.async.wait_group."""
+        self.copies.wait(self, pending)
+
+    def arrive(self, barrier: np.ndarray, count: np.ndarray | None, wait: bool) -> np.ndarray:
+        """Arrive at a named barrier; who may go on."""
+        return self.barriers.arrive(self, barrier, count, wait)
+
+    def print(self, text: str, values: list[np.ndarray]) -> None:
+        """One line a thread."""
+        for thread in np.flatnonzero(self.mask):
+            print(text.format(*(v[thread] if np.ndim(v) else v for v in values)))
+
+    def describe(self, thread: int) -> str:
+        """A thread of the chunk, as messages call it."""
+        g = self.geometry
+        return f"thread {_dim(g.thread(thread), g.block)} of block {_dim(g.cta(thread), g.grid)}"
+
+    # --- what steps ask ---------------------------------------------------------------------
+
+    def write(self, place: int, found: Any, dtype: np.dtype[Any]) -> None:
+        """Set a register in the active threads."""
+        if found.dtype is not dtype and found.dtype != dtype:
+            raise EmulationError(f"a result has type {found.dtype}, the register {dtype}")
+        if found.ndim == 0:
+            found = np.full(self.threads, found)
+        if self.active is not None:
+            old = self.registers[place]
+            if old is not None:
+                found = np.where(self.active, found, old)
+        self.registers[place] = found
+
+    def split(self, mask: np.ndarray, target: int) -> None:
+        """Threads that leave the running cohort for a position ahead."""
+        self._put(target, Cohort(mask, self.rounds))
+        self.limit = min(self.limit, target)
+
+    def narrow(self, mask: np.ndarray) -> None:
+        """Only these threads go on."""
+        counts = gather.census(mask)
+        lanes = counts & 0x1FFFFF
+        self.warps = counts >> 42
+        self.active = None if lanes == self.threads else mask
+        self.mask = self.all_threads if self.active is None else mask
+
+    def block(self, mask: np.ndarray | None, at: int, warp: bool = False) -> None:
+        """Threads that must wait at a position."""
+        mask = self.mask if mask is None else mask
+        self._put(at, Cohort(mask, self.rounds, True, self.progress, warp))
+
+    def park_partial(self, at: int) -> bool:
+        """Lanes wait until all of their warp has come; True when nobody can go on."""
+        lanes = self.mask.reshape(-1, 32)
+        some, every = lanes.any(axis=1), lanes.all(axis=1)
+        if np.array_equal(some, every):
+            return False
+        self.block(self.mask & np.repeat(some & ~every, 32), at, warp=True)
+        if not every.any():
+            return True
+        self.narrow(self.mask & np.repeat(every, 32))
+        return False
+
+    def guarded(self, inner: np.ndarray, run: Run) -> int | None:
+        """Run a step for `inner` alone; of those, the ones that it stops stay behind."""
+        outer = self.mask
+        self.narrow(inner)
+        inside = self.mask
+        stopped = run(self) == STOP
+        outside = outer & ~inside
+        kept = outside if stopped else outside | self.mask
+        if not kept.any():
+            return STOP
+        self.narrow(kept)
+        return None
+
+    @contextmanager
+    def only(self, mask: np.ndarray) -> Iterator[None]:
+        """Memory accesses inside are made by these threads alone."""
+        saved = self.active, self.mask
+        self.active = self.mask = mask
+        try:
+            yield
+        finally:
+            self.active, self.mask = saved
+
+    def exit(self) -> None:
+        """The cohort's threads end."""
+        self.alive &= ~self.mask
+        self.progress += 1
+
+    # --- accounts ---------------------------------------------------------------------------
+
+    def account_load(self, memory: Any, addresses: np.ndarray, size: int) -> None:
+        self.reads += 1
+        self.tally.access(self, memory.space, "load", addresses, size)
+
+    def account_store(self, memory: Any, addresses: np.ndarray, size: int) -> None:
+        self.writes += 1
+        self.tally.access(self, memory.space, "store", addresses, size)
+
+    def account_copy(self, target: np.ndarray, source: np.ndarray, size: int) -> None:
+        self.tally.access(self, "global", "load", source, size)
+        self.tally.access(self, "shared", "store", target, size)
+
+    # --- the scheduler ----------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Run all threads to their end."""
+        if self.alive.any():
+            self._put(0, Cohort(self.mask))
+        with np.errstate(all="ignore"):
+            while self.cohorts:
+                at, cohort = self._select()
+                self.rounds = cohort.rounds
+                self.narrow(cohort.mask)
+                self._run(at)
+        return self.tally.report(self.program)
+
+    def _put(self, at: int, cohort: Cohort) -> None:
+        """Place a cohort; it merges with the one that stands there."""
+        there = self.cohorts.get(at)
+        if there is not None:
+            cohort.mask = cohort.mask | there.mask
+            cohort.rounds = min(cohort.rounds, there.rounds)
+            cohort.waiting = cohort.waiting and there.waiting
+            cohort.asked = min(cohort.asked, there.asked)
+            cohort.warp = cohort.warp or there.warp
+        self.cohorts[at] = cohort
+
+    def _select(self) -> tuple[int, Cohort]:
+        """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
+        ready = [(c.rounds, at) for at, c in self.cohorts.items() if not c.waiting]
+        if not ready:
+            ready = [(c.rounds, at) for at, c in self.cohorts.items() if c.asked < self.progress]
+        if not ready:
+            self._stuck()
+        at = min(ready)[1]
+        return at, self.cohorts.pop(at)
+
+    def _run(self, start: int) -> None:
+        """Run the cohort until it ends, waits, meets another one or has used up its slice."""
+        runs, counts, at = self.runs, self.tally.counts, start
+        self._look_ahead(at)
+        self.budget, self.marked = LONG_SLICE, (self.reads, self.writes)
+        moved = False
+        try:
+            while at < self.limit:
+                counts[at] += self.warps
+                target = runs[at](self)
+                if target is None:
+                    at += 1
+                elif target == STOP:
+                    self.progress += moved
+                    return
+                else:
+                    if target <= at and self._tired():
+                        at = target
+                        break
+                    at = target
+                    self._look_ahead(at)
+                moved = True
+        except Exception as error:
+            self._explain(error, self.program.steps[at])
+        self.progress += 1
+        self._put(at, Cohort(self.mask, self.rounds))
+
+    def _look_ahead(self, at: int) -> None:
+        self.limit = min((p for p in self.cohorts if p >= at), default=len(self.runs))
+
+    def _tired(self) -> bool:
+        """Count a backward jump; is it time to let others run?"""
+        self.budget -= 1
+        if self.budget % SLICE:
+            return False
+        reads, writes = self.marked
+        self.marked = (self.reads, self.writes)
+        polls = self.reads > reads and self.writes == writes
+        self.quiet = self.quiet + 1 if polls else 0
+        if self.quiet > LIVELOCK:
+            raise Deadlock(
+                f"livelock: for {LIVELOCK * SLICE} loops memory was read and never written\n"
+                + self._standings()
+            )
+        if not self.cohorts or not (polls or self.budget <= 0):
+            return False
+        self.rounds += 1
+        for cohort in self.cohorts.values():
+            cohort.waiting = cohort.waiting and cohort.asked == self.progress
+        return True
+
+    # --- mistakes ---------------------------------------------------------------------------
+
+    def _explain(self, error: Exception, step: Step) -> NoReturn:
+        """Raise `error` with the place in the user's source."""
+        unset = [p for p in step.reads if self.registers[p] is None]
+        what = step.form.mnemonic if step.form is not None else "an assignment or a branch"
+        if unset and not isinstance(error, TensorCoreError):
+            raise Uninitialised(
+                f"{what} reads a register that nothing has written", step.loc
+            ) from error
+        if isinstance(error, TensorCoreError):
+            error.loc = error.loc or step.loc
+            raise error
+        raise EmulationError(f"{what} failed: {type(error).__name__}: {error}", step.loc) from error
+
+    def _stuck(self) -> NoReturn:
+        broken = [(at, c) for at, c in self.cohorts.items() if c.warp]
+        if broken:
+            at, cohort = min(broken, key=lambda pair: pair[0])
+            lanes = cohort.mask.reshape(-1, 32)
+            warp = int(np.argmax(lanes.any(axis=1) & ~lanes.all(axis=1)))
+            try:
+                self._diverged(warp, cohort.mask)
+            except Divergence as error:
+                self._explain(error, self.program.steps[at])
+        first = min(self.cohorts)
+        raise Deadlock(
+            "deadlock: every thread that is left waits\n" + self._standings(),
+            self.program.steps[first].loc,
+        )
+
+    def _diverged(self, warp: int, mask: np.ndarray) -> NoReturn:
+        lanes = mask[warp * 32 : warp * 32 + 32]
+        lines = [f"lanes {_ranges(np.flatnonzero(lanes))} of {self._warp_name(warp)} are here"]
+        ended = ~self.alive[warp * 32 : warp * 32 + 32] & ~lanes
+        if ended.any():
+            lines.append(f"lanes {_ranges(np.flatnonzero(ended))} have exited or do not exist")
+        for at, cohort in sorted(self.cohorts.items()):
+            others = cohort.mask[warp * 32 : warp * 32 + 32] & ~lanes
+            if others.any():
+                where = self.program.steps[at].loc
+                lines.append(f"lanes {_ranges(np.flatnonzero(others))} wait at {where}")
+        raise Divergence("a warp-wide instruction needs all 32 lanes: " + "; ".join(lines))
+
+    def _warp_name(self, warp: int) -> str:
+        g = self.geometry
+        thread = warp * 32
+        return f"warp {thread % self.group // 32} of block {_dim(g.cta(thread), g.grid)}"
+
+    def _standings(self) -> str:
+        """Where each group of threads stands, a line each."""
+        lines = []
+        for at, cohort in sorted(self.cohorts.items()):
+            step = self.program.steps[at]
+            what = step.form.mnemonic if step.form is not None else "a branch"
+            lines.append(f"  {self._threads_text(cohort.mask)}: {what} at {step.loc}")
+        return "\n".join(lines)
+
+    def _threads_text(self, mask: np.ndarray) -> str:
+        per_cta = mask.reshape(self.geometry.ctas, self.group // 32, 32).any(axis=2)
+        texts = []
+        for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
+            block = _dim(self.geometry.cta(int(cta) * self.group), self.geometry.grid)
+            texts.append(f"block {block} warps {_ranges(np.flatnonzero(per_cta[cta]))}")
+        more = int(per_cta.any(axis=1).sum()) - len(texts)
+        return ", ".join(texts) + (f" and {more} more blocks" if more else "")
+
+
+def _noting(at: int, run: Run) -> Run:
+    """A step that says first which one it is."""
+
+    def noted(machine: Machine) -> int | None:
+        machine.at_step = at
+        return run(machine)
+
+    return noted
+
+
+def _dim(index: tuple[int, int, int], size: tuple[int, int, int]) -> str:
+    """An index without the axes that the launch does not use."""
+    used = 1 + max([i for i in range(3) if size[i] > 1], default=0)
+    return str(index[0]) if used == 1 else str(index[:used])
+
+
+def _ranges(numbers: np.ndarray) -> str:
+    """`0-3, 7`."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs if len(r))

@@ -1,0 +1,463 @@
+"""The IR made flat: a list of steps with jumps, compiled once for each kernel.
+
+A step is a Python function of the machine. It returns None to go on with the next step, or the
+position that the whole cohort jumps to. All registers, constants and intermediate addresses of a
+kernel live in one list, `machine.registers`; a step knows the places it reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError, Loc
+from tensorcore_dsl.ir.constants import const_bits, const_int
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Op,
+    Part,
+    Source,
+    Type,
+    Value,
+    While,
+)
+from tensorcore_dsl.isa.spec import Instruction, Operand
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.machine import Machine
+
+Run = Callable[["Machine"], "int | None"]
+Fetch = Callable[[list[Any]], tuple[Any, ...]]
+
+STOP = -1  # a step's answer when nobody of its cohort can go on
+_WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def word(bits: int) -> Any:
+    """The NumPy type of a register of `bits`."""
+    if bits not in _WORDS:
+        raise EmulationError(f"registers of {bits} bits are not emulated; 1, 16, 32 and 64 are")
+    return _WORDS[bits]
+
+
+@dataclass
+class Step:
+    """One position of the program. `reads` are the places of its operands, for error reports."""
+
+    run: Run
+    loc: Loc | None
+    form: Instruction | None = None
+    reads: tuple[int, ...] = ()
+
+
+@dataclass
+class Program:
+    """A kernel as flat code.
+
+    constants: what stands in a place at the start, the same in every chunk. fills: places that
+    hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
+    of the kernel's parameters. shapes: registers of each place (0: a scalar).
+    """
+
+    kernel: Kernel
+    steps: list[Step] = field(default_factory=list)
+    places: int = 0
+    constants: list[tuple[int, Any]] = field(default_factory=list)
+    fills: list[tuple[int, Any, int]] = field(default_factory=list)
+    params: list[tuple[int, Type]] = field(default_factory=list)
+
+
+def compile_program(kernel: Kernel) -> Program:
+    """Flatten `kernel`; the result may run any number of times."""
+    return _Compiler(kernel).program
+
+
+class _Label:
+    """A position that is known later; `at` is set when the code gets there."""
+
+    at: int = STOP
+
+
+class _Compiler:
+    def __init__(self, kernel: Kernel) -> None:
+        self.program = Program(kernel)
+        self.places: dict[Any, int] = {}
+        self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
+        self.visit: dict[type, Callable[[Any], None]] = {
+            Op: self._op,
+            Assign: self._assign,
+            For: self._for,
+            While: self._while,
+            If: self._if,
+            Jump: self._jump,
+        }
+        for param in kernel.params:
+            self.program.params.append((self.value(param.value), param.value.type))
+        self.block(kernel.body)
+        self.add(_exit, None)
+
+    # --- places ---------------------------------------------------------------------------
+
+    def place(self, key: Any) -> tuple[int, bool]:
+        """The place of `key`, and whether it is new."""
+        if key in self.places:
+            return self.places[key], False
+        self.places[key] = self.program.places
+        self.program.places += 1
+        return self.places[key], True
+
+    def value(self, value: Value) -> int:
+        word(value.type.register_bits)
+        return self.place(value)[0]
+
+    def constant(self, item: Any) -> int:
+        """A Python int or NumPy scalar that operands may name."""
+        place, new = self.place((type(item), item))
+        if new:
+            self.program.constants.append((place, item))
+        return place
+
+    def fill(self, item: Any, registers: int) -> int:
+        """A NumPy scalar in every thread, and in every register of a group."""
+        place, new = self.place((type(item), item, registers))
+        if new:
+            self.program.fills.append((place, item, registers))
+        return place
+
+    # --- code -----------------------------------------------------------------------------
+
+    @property
+    def here(self) -> int:
+        return len(self.program.steps)
+
+    def add(
+        self,
+        run: Run,
+        loc: Loc | None,
+        form: Instruction | None = None,
+        reads: tuple[int, ...] = (),
+    ) -> None:
+        self.program.steps.append(Step(run, loc, form, reads))
+
+    def block(self, block: Block) -> None:
+        for node in block:
+            self.visit[type(node)](node)
+
+    def _op(self, op: Op) -> None:
+        operands = [self.operand(s, o) for s, o in zip(op.operands, op.form.operands, strict=True)]
+        reads = tuple(place for place, _ in operands)
+        results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
+        call = _call(op.form, _fetch(operands))
+        blocking = "blocking" in op.form.effects
+        warp = "warp" in op.form.effects and not blocking
+        run = (_blocking if blocking else _plain)(call, results, self.here)
+        if op.guard is not None:
+            run = _guarded(_unbroken(run) if warp else run, self.value(op.guard), op.negated)
+            reads = (*reads, self.value(op.guard))
+        self.add(_whole(run, self.here) if warp else run, op.loc, op.form, reads)
+
+    def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
+        """The place of an operand, and what to do to what stands there."""
+        if isinstance(source, Address):
+            return self._address(source, operand)
+        if isinstance(source, Part):
+            return self.value(source.base), _part(source)
+        if isinstance(source, Value):
+            return self.value(source), None
+        if operand.kind == "imm":
+            return self.constant(const_int(source)), None
+        item = word(operand.register_bits)(const_bits(source))
+        if operand.registers > 1 or operand.is_fragment:
+            return self.fill(item, operand.registers), None
+        return self.constant(item), None
+
+    def _address(
+        self, address: Address, operand: Operand
+    ) -> tuple[int, Callable[[Any], Any] | None]:
+        kind = word(operand.register_bits)
+        bits = operand.register_bits
+        if isinstance(address.base, Const):
+            whole = (const_bits(address.base) + address.offset) % (1 << bits)
+            return self.fill(kind(whole), 0), None
+        place = self.value(address.base)
+        if address.offset == 0:
+            return place, None
+        offset = kind(address.offset % (1 << bits))
+        return place, lambda base: base + offset
+
+    def _assign(self, node: Assign) -> None:
+        target, sources = node.target, node.sources
+        place, kind = self.value(target), word(target.type.register_bits)
+        only = sources[0]
+        if len(sources) == 1 and isinstance(only, Const):
+            registers = target.type.registers if target.type.is_group else 0
+            source = self.fill(kind(const_bits(only)), registers)
+            self.add(_copy(place, source), node.loc, reads=(source,))
+        elif len(sources) == 1 and isinstance(only, Value) and only.type.is_group == target.type.is_group:
+            source = self.value(only)
+            self.add(_copy(place, source), node.loc, reads=(source,))
+        else:
+            rows = [self._row(source, kind) for source in sources]
+            run = _gather(place, rows, kind, target.type.is_group)
+            self.add(run, node.loc, reads=tuple(p for p, _ in rows))
+
+    def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
+        """A place and the register of it that is meant (None: it is a scalar)."""
+        if isinstance(source, Const):
+            return self.fill(kind(const_bits(source)), 0), None
+        if isinstance(source, Part):
+            return self.value(source.base), source.index if source.base.type.is_group else None
+        assert isinstance(source, Value)
+        return self.value(source), 0 if source.type.is_group else None
+
+    # --- control flow -----------------------------------------------------------------------
+
+    def _if(self, node: If) -> None:
+        orelse, end = _Label(), _Label()
+        self.branch(self.value(node.condition), orelse, node.loc)
+        self.block(node.then)
+        if len(node.orelse):
+            self.goto(end, node.loc)
+        orelse.at = self.here
+        self.block(node.orelse)
+        end.at = self.here
+
+    def _while(self, node: While) -> None:
+        top, end = _Label(), _Label()
+        top.at = self.here
+        self.loops.append((top, end))
+        self.block(node.test)
+        if isinstance(node.condition, Value):
+            self.branch(self.value(node.condition), end, node.loc)
+        elif not node.condition.value:
+            self.goto(end, node.loc)
+        self.block(node.body)
+        self.goto(top, node.loc)
+        end.at = self.here
+        self.loops.pop()
+
+    def _for(self, node: For) -> None:
+        again, end = _Label(), _Label()
+        index, dtype = self.value(node.index), node.index.type.dtype
+        bits = word(node.index.type.register_bits)
+        kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
+        self._assign(Assign(node.index, (node.start,), node.loc))
+        top = self.here
+        stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
+        inside = self.place(_Label())[0]
+        self.add(_inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
+        self.branch(inside, end, node.loc)
+        self.loops.append((again, end))
+        self.block(node.body)
+        again.at = self.here
+        self.add(_advance(index, step), node.loc, reads=(index, step))
+        self.add(lambda machine: top, node.loc)
+        end.at = self.here
+        self.loops.pop()
+
+    def _bound(self, source: Value | Const, kind: Any) -> int:
+        return self.value(source) if isinstance(source, Value) else self.fill(kind(const_bits(source)), 0)
+
+    def _jump(self, node: Jump) -> None:
+        if node.kind == "return":
+            self.add(_exit, node.loc)
+        else:
+            self.goto(self.loops[-1][node.kind == "break"], node.loc)
+
+    def goto(self, label: _Label, loc: Loc | None) -> None:
+        self.add(lambda machine: label.at, loc)
+
+    def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
+        """Threads whose condition is false go to `label`, which lies ahead."""
+
+        def run(machine: Machine) -> int | None:
+            taken = machine.registers[condition]
+            active = machine.active
+            stay = taken if active is None else taken & active
+            if not stay.any():
+                return label.at
+            leave = ~taken if active is None else active & ~taken
+            if leave.any():
+                machine.split(leave, label.at)
+                machine.narrow(stay)
+            return None
+
+        self.add(run, loc, reads=(condition,))
+
+
+# --- steps ----------------------------------------------------------------------------------
+
+
+def _fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
+    """A function from the list of registers to the operands of one op."""
+    places = [place for place, _ in operands]
+    if any(change for _, change in operands):
+        pairs = [(place, change or _same) for place, change in operands]
+        return lambda registers: tuple([change(registers[place]) for place, change in pairs])
+    if not places:
+        return lambda registers: ()
+    if len(places) == 1:
+        (only,) = places
+        return lambda registers: (registers[only],)
+    return itemgetter(*places)
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _part(part: Part) -> Callable[[Any], Any] | None:
+    if not part.base.type.is_group:
+        return None
+    return itemgetter(part.index)
+
+
+def _call(form: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
+    execute = form.execute
+    return lambda machine: execute(machine, form, *fetch(machine.registers))
+
+
+def _plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
+    """A form that lets everybody go on."""
+    if not results:
+
+        def run(machine: Machine) -> None:
+            call(machine)
+
+    elif len(results) == 1:
+        (place, kind) = results[0]
+
+        def run(machine: Machine) -> None:
+            machine.write(place, call(machine), kind)
+
+    else:
+
+        def run(machine: Machine) -> None:
+            for (place, kind), found in zip(results, call(machine), strict=True):
+                machine.write(place, found, kind)
+
+    return run
+
+
+def _blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
+    """A form that says who may go on; the others are asked again."""
+
+    def run(machine: Machine) -> int | None:
+        answer = call(machine)
+        go = answer[0] if isinstance(answer, tuple) else answer
+        active = machine.active
+        passed = go if active is None else go & active
+        if not passed.any():
+            machine.block(active, at)
+            return STOP
+        stuck = ~go if active is None else active & ~go
+        if stuck.any():
+            machine.block(stuck, at)
+            machine.narrow(passed)
+        if isinstance(answer, tuple):
+            for (place, kind), found in zip(results, answer[1:], strict=True):
+                machine.write(place, found, kind)
+        return None
+
+    return run
+
+
+def _whole(run: Run, at: int) -> Run:
+    """A warp-wide form: lanes wait here until the rest of their warp is here too."""
+
+    def checked(machine: Machine) -> int | None:
+        if machine.active is not None and machine.park_partial(at):
+            return STOP
+        return run(machine)
+
+    return checked
+
+
+def _unbroken(run: Run) -> Run:
+    """A warp-wide form under a guard: the guard may not split a warp."""
+
+    def checked(machine: Machine) -> int | None:
+        machine.whole_warps()
+        return run(machine)
+
+    return checked
+
+
+def _guarded(run: Run, guard: int, negated: bool) -> Run:
+    """Done by the threads where the guard holds; the whole cohort goes on together."""
+
+    def guarded(machine: Machine) -> int | None:
+        flags = machine.registers[guard]
+        outer = machine.active
+        inner = ~flags if negated else flags
+        if outer is not None:
+            inner = inner & outer
+        if not inner.any():
+            return None
+        if inner.all():
+            return run(machine)
+        return machine.guarded(inner, run)
+
+    return guarded
+
+
+def _copy(place: int, source: int) -> Run:
+    def run(machine: Machine) -> None:
+        found = machine.registers[source]
+        machine.write(place, found, found.dtype)
+
+    return run
+
+
+def _gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
+    """Registers of a group from scalars and from registers of other groups."""
+    dtype = np.dtype(kind)
+
+    def run(machine: Machine) -> None:
+        registers = machine.registers
+        found = [registers[p] if r is None else registers[p][r] for p, r in rows]
+        machine.write(place, np.stack(found) if group else found[0], dtype)
+
+    return run
+
+
+def _inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
+    """Does the loop go on: the index lies before `stop`, in the direction of the step."""
+    signed = np.dtype(kind).kind == "i"
+
+    def run(machine: Machine) -> None:
+        registers = machine.registers
+        at, last = registers[index].view(kind), registers[stop].view(kind)
+        inside = at < last
+        if signed:
+            down = registers[step].view(kind) < 0
+            if down.any():
+                inside = np.where(down, at > last, inside)
+        registers[place] = inside
+
+    return run
+
+
+def _advance(index: int, step: int) -> Run:
+    def run(machine: Machine) -> None:
+        registers = machine.registers
+        found = registers[index] + registers[step]
+        machine.write(index, found, found.dtype)
+
+    return run
+
+
+def _exit(machine: Machine) -> int:
+    machine.exit()
+    return STOP

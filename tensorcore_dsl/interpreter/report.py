@@ -1,0 +1,166 @@
+"""What a run counts: instructions by form, bytes by space, conflicts by source line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit, types
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.machine import Machine
+    from tensorcore_dsl.interpreter.program import Program
+
+SECTOR = 32  # bytes of a global transaction
+BANKS = 32
+
+
+@dataclass
+class Traffic:
+    """Memory accesses of one source line.
+
+    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took;
+    ideal: what the bytes alone would take.
+    """
+
+    accesses: int = 0
+    bytes: int = 0
+    units: int = 0
+    ideal: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.accesses + other.accesses,
+            self.bytes + other.bytes,
+            self.units + other.units,
+            self.ideal + other.ideal,
+        )
+
+    @property
+    def excess(self) -> int:
+        """Bank conflicts, or sectors that better coalescing would spare."""
+        return self.units - self.ideal
+
+
+@dataclass
+class Report:
+    """Counts of a launch. instructions: warps that executed each form. bytes: by ("global" or
+    "shared", "load" or "store"). lines: with `profile`, by (file:line, space, verb)."""
+
+    instructions: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lines: dict[tuple[str, str, str], Traffic] = field(default_factory=dict)
+
+    def __add__(self, other: Report) -> Report:
+        lines = dict(self.lines)
+        for key, traffic in other.lines.items():
+            lines[key] = lines.get(key, Traffic()) + traffic
+        return Report(self.instructions + other.instructions, self.bytes + other.bytes, lines)
+
+    def __str__(self) -> str:
+        out = ["instructions (warps):"]
+        out += [f"  {n:>12,}  {form}" for form, n in self.instructions.most_common()]
+        out += ["bytes:"]
+        out += [f"  {n:>12,}  {space} {verb}" for (space, verb), n in sorted(self.bytes.items())]
+        for (line, space, verb), traffic in sorted(self.lines.items()):
+            unit = "sectors" if space == "global" else "bank passes"
+            out.append(f"{line}: {space} {verb}: {traffic.units:,} {unit}, {traffic.ideal:,} ideal")
+        return "\n".join(out)
+
+
+class Tally:
+    """The counters of one machine. `counts` has the warps that passed each step."""
+
+    def __init__(self, steps: int, profile: bool) -> None:
+        self.counts = [0] * steps
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self.profile = profile
+        self.traffic: dict[tuple[int, str, str], Traffic] = {}
+
+    def access(
+        self, machine: Machine, space: str, verb: str, addresses: np.ndarray, size: int
+    ) -> None:
+        lanes = machine.threads if machine.active is None else np.count_nonzero(machine.active)
+        self.bytes[space, verb] += int(lanes) * size
+        if self.profile:
+            self._profile(machine, space, verb, addresses, size, int(lanes))
+
+    def _profile(
+        self, machine: Machine, space: str, verb: str, addresses: np.ndarray, size: int, lanes: int
+    ) -> None:
+        wide = addresses.astype(np.uint64)
+        measure = _sectors if space == "global" else _passes
+        units, ideal = divmod(int(measure(wide, machine.mask, size)), 1 << 32)
+        key = (machine.at_step, space, verb)
+        found = Traffic(lanes, lanes * size, units, ideal)
+        self.traffic[key] = self.traffic.get(key, Traffic()) + found
+
+    def report(self, program: Program) -> Report:
+        instructions: Counter[str] = Counter()
+        for step, count in zip(program.steps, self.counts, strict=True):
+            if step.form is not None and count:
+                instructions[step.form.mnemonic] += count
+        lines: dict[tuple[str, str, str], Traffic] = {}
+        for (at, space, verb), traffic in self.traffic.items():
+            key = (str(program.steps[at].loc), space, verb)
+            lines[key] = lines.get(key, Traffic()) + traffic
+        return Report(instructions, self.bytes, lines)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[misc]
+def _sectors(addresses: Any, active: Any, size: int) -> int:
+    """`sectors << 32 | ideal`, summed over warps."""
+    units, ideal = 0, 0
+    seen = np.empty(32 * 2, np.uint64)
+    for warp in range(addresses.size // 32):
+        found, lanes = 0, 0
+        for thread in range(warp * 32, warp * 32 + 32):
+            if not active[thread]:
+                continue
+            lanes += 1
+            first = addresses[thread] // types.uint64(SECTOR)
+            last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
+            sector = first
+            while sector <= last and found < 64:
+                known = False
+                for i in range(found):
+                    known = known or seen[i] == sector
+                if not known:
+                    seen[found] = sector
+                    found += 1
+                sector += types.uint64(1)
+        units += found
+        ideal += (lanes * size + SECTOR - 1) // SECTOR
+    return units << 32 | ideal
+
+
+@njit(cache=True, nogil=True)  # type: ignore[misc]
+def _passes(addresses: Any, active: Any, size: int) -> int:
+    """`passes << 32 | ideal`: lanes go together as far as 128 bytes reach (32, 16 or 8 lanes);
+    each group takes as many passes as its busiest bank has different words."""
+    units, ideal = 0, 0
+    together = 32 if size <= 4 else 128 // size
+    words = (size + 3) // 4
+    bank_words = np.empty((BANKS, 64), np.uint64)
+    used = np.empty(BANKS, np.int64)
+    for start in range(0, addresses.size, together):
+        used[:] = 0
+        lanes = 0
+        for thread in range(start, start + together):
+            if not active[thread]:
+                continue
+            lanes += 1
+            for i in range(words):
+                word = addresses[thread] // types.uint64(4) + types.uint64(i)
+                bank = types.int64(word % types.uint64(BANKS))
+                known = False
+                for j in range(used[bank]):
+                    known = known or bank_words[bank, j] == word
+                if not known:
+                    bank_words[bank, used[bank]] = word
+                    used[bank] += 1
+        units += used.max()
+        ideal += 1 if lanes else 0
+    return units << 32 | ideal

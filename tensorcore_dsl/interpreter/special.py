@@ -1,0 +1,123 @@
+"""Special registers of a chunk of CTAs (PTX manual, chapter 10)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError, listing
+
+Dim3 = tuple[int, int, int]
+_AXES = "xyz"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a chunk stands in its launch: `first` is its first CTA, counted x fastest.
+
+    group: threads of a CTA rounded up to whole warps; the last ones may not exist.
+    """
+
+    grid: Dim3
+    block: Dim3
+    first: int
+    ctas: int
+    static_shared: int
+    dynamic_shared: int
+
+    @property
+    def threads_per_cta(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def group(self) -> int:
+        return -(-self.threads_per_cta // 32) * 32
+
+    @property
+    def threads(self) -> int:
+        return self.ctas * self.group
+
+    def cta(self, thread: int) -> Dim3:
+        """Block index of a thread of the chunk."""
+        return _coordinates(self.first + thread // self.group, self.grid)
+
+    def thread(self, thread: int) -> Dim3:
+        """Thread index within its block."""
+        return _coordinates(thread % self.group, self.block)
+
+
+def _coordinates(index: int, size: Dim3) -> Dim3:
+    return (index % size[0], index // size[0] % size[1], index // (size[0] * size[1]))
+
+
+class SpecialRegisters:
+    """Values by name, made when first asked for."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.known: dict[str, np.ndarray] = {}
+        self.ticks = 0
+        self.rules = self._rules()
+
+    def __call__(self, name: str) -> np.ndarray:
+        name = name.removeprefix("%")
+        if name in self.known:
+            return self.known[name]
+        rule = self.rules.get(name)
+        if rule is None:
+            raise EmulationError(f"no special register {name!r}; there are {listing(self.rules)}")
+        wide = np.uint64 if name in ("clock64", "globaltimer") else np.uint32
+        found = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(wide)
+        if name not in ("clock", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+            self.known[name] = found
+        return found
+
+    def _rules(self) -> dict[str, Callable[[], object]]:
+        g = self.geometry
+        index = np.arange(g.threads)
+        lane = index % 32
+        inside, cta = index % g.group, g.first + index // g.group
+        rules: dict[str, Callable[[], object]] = {
+            "laneid": lambda: lane,
+            "warpid": lambda: inside // 32,
+            "nwarpid": lambda: 64,
+            "smid": lambda: 0,
+            "nsmid": lambda: 1,
+            "gridid": lambda: 0,
+            "lanemask_eq": lambda: 1 << lane,
+            "lanemask_le": lambda: (2 << lane) - 1,
+            "lanemask_lt": lambda: (1 << lane) - 1,
+            "lanemask_ge": lambda: 0xFFFFFFFF & -(1 << lane),
+            "lanemask_gt": lambda: 0xFFFFFFFF & -(2 << lane),
+            "clock": lambda: self._tick() & 0xFFFFFFFF,
+            "clock64": self._tick,
+            "clock_hi": lambda: 0,
+            "globaltimer": time.time_ns,
+            "globaltimer_lo": lambda: time.time_ns() & 0xFFFFFFFF,
+            "globaltimer_hi": lambda: time.time_ns() >> 32,
+            "dynamic_smem_size": lambda: g.dynamic_shared,
+            "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
+            "shared.base": lambda: 0,
+            "shared.dynamic": lambda: g.static_shared,
+        }
+        for axis, name in enumerate(_AXES):
+            rules[f"tid.{name}"] = lambda axis=axis: _axis(inside, g.block, axis)  # type: ignore[misc]
+            rules[f"ctaid.{name}"] = lambda axis=axis: _axis(cta, g.grid, axis)  # type: ignore[misc]
+            rules[f"ntid.{name}"] = lambda axis=axis: g.block[axis]  # type: ignore[misc]
+            rules[f"nctaid.{name}"] = lambda axis=axis: g.grid[axis]  # type: ignore[misc]
+        return rules
+
+    def _tick(self) -> int:
+        """A counter that grows with every reading."""
+        self.ticks += 1
+        return self.ticks
+
+
+def _axis(index: np.ndarray, size: Dim3, axis: int) -> np.ndarray:
+    below = 1
+    for extent in size[:axis]:
+        below *= extent
+    return index // below % size[axis]
