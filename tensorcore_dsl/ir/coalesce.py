@@ -1,0 +1,392 @@
+"""Register coalescing: values joined by copies become one set of registers.
+
+The frontend writes a copy wherever Python rebinds a variable that a loop or a branch carries
+(`acc <- new`). Values whose live ranges do not meet, copies between them apart, are merged, so
+that `acc = mma(a, b, acc)` in a loop keeps its registers and no copy is left; ptxas serialises
+wgmma when it finds one. Operands that share the result's registers (`Instruction.tied`) are
+merged with it first, and copied where they live on and the text has only one name for both.
+Registers of an instruction with the effect "async" stay in use until an effect "wait".
+
+Liveness is exact on structured control flow and needs no iteration: what a block does to a set
+of live values (one bit for each value that takes part) is
+
+    before = reads | through & after | at_break & to_break | at_continue & to_continue
+
+and the least fixed point of a loop has the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tensorcore_dsl.ir.constants import constant_trips
+from tensorcore_dsl.ir.nodes import (
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Node,
+    Op,
+    Part,
+    Source,
+    Value,
+    While,
+    children,
+    reads,
+    walk,
+    writes,
+)
+from tensorcore_dsl.isa.spec import PURE, Instruction
+
+
+def coalesce(kernel: Kernel) -> None:
+    """Rewrite `kernel` in place: no dead pure ops, no needless copies, tied operands shared."""
+    remove_dead(kernel)
+    merged = _merge(kernel)
+    if merged:
+        _rename(kernel, merged)
+    _rewrite(kernel.body, _ShareTied(_free_id(kernel)))
+
+
+def remove_dead(kernel: Kernel) -> None:
+    """Drop copies and ops without effects whose results nothing needs."""
+    needed: set[Value] = set()
+    makers: dict[Value, list[Node]] = {}
+    pending: list[Value] = []
+    for node in walk(kernel.body):
+        if _droppable(node):
+            for value in writes(node):
+                makers.setdefault(value, []).append(node)
+        else:
+            pending.extend(reads(node))
+    while pending:
+        value = pending.pop()
+        if value not in needed:
+            needed.add(value)
+            for node in makers.get(value, ()):
+                pending.extend(reads(node))
+    _rewrite(
+        kernel.body,
+        lambda node: [] if _droppable(node) and needed.isdisjoint(writes(node)) else [node],
+    )
+
+
+def unwritten_operand(form: Instruction) -> int | None:
+    """Index of the operand that the text names by the result alone, as wgmma's accumulator."""
+    if form.tied is None or not form.template or f"{{{form.tied}}}" in form.template:
+        return None
+    return _tied_index(form)
+
+
+def _free_id(kernel: Kernel) -> int:
+    """One more than any value's number."""
+    values = [p.value for p in kernel.params]
+    for node in walk(kernel.body):
+        values.extend(writes(node))
+    return 1 + max((v.id for v in values), default=-1)
+
+
+def _tied_index(form: Instruction) -> int:
+    return next(i for i, o in enumerate(form.operands) if o.name == form.tied)
+
+
+def _droppable(node: Node) -> bool:
+    return isinstance(node, Assign) or (isinstance(node, Op) and node.form.effects == PURE)
+
+
+def _rewrite(block: Block, change: Callable[[Node], Iterable[Node]]) -> None:
+    """Replace every node by what `change` makes of it, children first."""
+    kept: list[Node] = []
+    for node in block.nodes:
+        for child in children(node):
+            _rewrite(child, change)
+        kept.extend(change(node))
+    block.nodes[:] = kept
+
+
+# --- which values to merge -----------------------------------------------------------------
+
+
+def _copied(node: Node) -> Value | None:
+    """The value that an assignment copies as a whole."""
+    if not isinstance(node, Assign):
+        return None
+    first = node.sources[0]
+    if isinstance(first, Value):
+        return first if len(node.sources) == 1 and first.type == node.target.type else None
+    if isinstance(first, Part) and first.base.type == node.target.type:
+        whole = tuple(Part(first.base, i) for i in range(first.base.type.registers))
+        return first.base if node.sources == whole else None
+    return None
+
+
+def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
+    """(rank, value, value) that should share registers; what ties or loops more ranks lower."""
+    for node in block.nodes:
+        source = _copied(node)
+        if source is not None and isinstance(node, Assign):
+            yield -depth, node.target, source
+        if isinstance(node, Op) and node.form.tied is not None:
+            operand = node.operands[_tied_index(node.form)]
+            if isinstance(operand, Value) and operand.type == node.results[0].type:
+                rank = -2000 if unwritten_operand(node.form) is not None else -1000
+                yield rank - depth, node.results[0], operand
+        for child in children(node):
+            yield from _pairs(child, depth + (not isinstance(node, If)))
+
+
+def _merge(kernel: Kernel) -> dict[Value, Value]:
+    """For each value that gives up its registers, the one whose registers it takes."""
+    indices = {n.index for n in walk(kernel.body) if isinstance(n, For)}
+    pairs = [p for p in _pairs(kernel.body) if indices.isdisjoint(p[1:])]
+    pairs.sort(key=lambda pair: pair[0])
+    values = list(dict.fromkeys(v for _, left, right in pairs for v in (left, right)))
+    if not values:
+        return {}
+    bits = {value: 1 << position for position, value in enumerate(values)}
+    graph = _Interference(bits)
+    graph.kernel(kernel)
+    if graph.dead:
+        _rewrite(kernel.body, lambda node: [] if node in graph.dead else [node])
+    params = {p.value for p in kernel.params}
+    classes = {v: _Class([v], bits[v], graph.rows[v]) for v in values}
+    for _, left, right in pairs:
+        a, b = classes[left], classes[right]
+        if a is b or a.row & b.mask or b.row & a.mask:
+            continue
+        merged = _Class(a.members + b.members, a.mask | b.mask, a.row | b.row)
+        classes.update(dict.fromkeys(merged.members, merged))
+    return {
+        value: kept
+        for value, found in classes.items()
+        if value is not (kept := next((m for m in found.members if m in params), found.members[0]))
+    }
+
+
+class _Class(NamedTuple):
+    """Values that share registers, as a mask, and the mask of all that none may share with."""
+
+    members: list[Value]
+    mask: int
+    row: int
+
+
+# --- liveness ------------------------------------------------------------------------------
+
+
+class _Flow(NamedTuple):
+    """What a node does to live values: see the head of the module."""
+
+    reads: int
+    through: int
+    at_break: int = 0
+    at_continue: int = 0
+
+    def before(self, after: int, to_break: int = 0, to_continue: int = 0) -> int:
+        return (
+            self.reads
+            | self.through & after
+            | self.at_break & to_break
+            | self.at_continue & to_continue
+        )
+
+
+@dataclass
+class _Interference:
+    """Rows of the interference relation: bits of the values live where a value is written."""
+
+    bits: dict[Value, int]
+
+    def __post_init__(self) -> None:
+        self.everything = (1 << len(self.bits)) - 1
+        self.rows = dict.fromkeys(self.bits, 0)
+        self.flows: dict[Node | Block, _Flow] = {}
+        self.dead: set[Node] = set()  # writes that nothing reads
+        self.waiting = 0  # registers that asynchronous instructions use until they are waited for
+
+    def kernel(self, kernel: Kernel) -> None:
+        ops = [n for n in walk(kernel.body) if isinstance(n, Op) and "async" in n.form.effects]
+        self.waiting = self._mask(v for op in ops for v in (*reads(op), *writes(op)))
+        self._block_flow(kernel.body)
+        entry = self._visit(kernel.body, 0, 0, 0)
+        params = [p.value for p in kernel.params]
+        self._write(params, entry | self._mask(params))
+
+    def _mask(self, values: Iterable[Value]) -> int:
+        mask = 0
+        for value in values:
+            mask |= self.bits.get(value, 0)
+        return mask
+
+    def _write(self, values: Iterable[Value], live: int) -> None:
+        for value in values:
+            if value in self.rows:
+                self.rows[value] |= live & ~self.bits[value]
+
+    # Bottom up: the flow of every block and control node.
+
+    def _block_flow(self, block: Block) -> _Flow:
+        total = _Flow(0, self.everything)
+        for node in reversed(block.nodes):
+            flow = self.flows[node] = self._flow(node)
+            total = _Flow(
+                flow.before(total.reads),
+                flow.through & total.through,
+                flow.at_break | flow.through & total.at_break,
+                flow.at_continue | flow.through & total.at_continue,
+            )
+        self.flows[block] = total
+        return total
+
+    def _flow(self, node: Node) -> _Flow:
+        if isinstance(node, If):
+            return self._if_flow(node)
+        if isinstance(node, While):
+            return self._while_flow(node)
+        if isinstance(node, For):
+            return self._for_flow(node)
+        if isinstance(node, Jump):
+            leaves = (self.everything * (node.kind == kind) for kind in ("break", "continue"))
+            return _Flow(0, 0, *leaves)
+        taken = self._mask(reads(node))
+        if isinstance(node, Op) and "wait" in node.form.effects:
+            taken |= self.waiting
+        return _Flow(taken, self.everything & ~self._mask(writes(node)))
+
+    def _if_flow(self, node: If) -> _Flow:
+        then, orelse = self._block_flow(node.then), self._block_flow(node.orelse)
+        either = _Flow(*(a | b for a, b in zip(then, orelse, strict=True)))
+        return either._replace(reads=either.reads | self._mask(reads(node)))
+
+    def _while_flow(self, node: While) -> _Flow:
+        """test; leave unless the condition holds; body; again."""
+        test, body = self._block_flow(node.test), self._block_flow(node.body)
+        leave = 0 if isinstance(node.condition, Const) and node.condition.value else self.everything
+        middle = _Flow(
+            body.reads | self._mask(reads(node)), body.through | body.at_continue,
+            leave | body.at_break,
+        )  # fmt: skip
+        return _Flow(test.before(middle.reads), test.at_break | test.through & middle.at_break)
+
+    def _for_flow(self, node: For) -> _Flow:
+        body = self._block_flow(node.body)
+        bottom = self._mask(s for s in (node.stop, node.step) if isinstance(s, Value))
+        again = body.through | body.at_continue
+        entered = 0 if constant_trips(node) else self.everything
+        return _Flow(
+            self._mask(reads(node)) | body.reads | again & bottom, entered | again | body.at_break
+        )
+
+    # Top down: what is live at every write.
+
+    def _visit(self, block: Block, live: int, to_break: int, to_continue: int) -> int:
+        for node in reversed(block.nodes):
+            after, flow = live, self.flows[node]
+            live = flow.before(after, to_break, to_continue)
+            if _droppable(node) and self._unread(node, after):
+                self.dead.add(node)
+            elif isinstance(node, Op):
+                self._write(node.results, after | self._together(node))
+            elif isinstance(node, Assign):
+                source = _copied(node)
+                same = self.bits.get(source, 0) if source is not None else 0
+                self._write((node.target,), after & ~same)
+            elif isinstance(node, If):
+                for child in children(node):
+                    self._visit(child, after, to_break, to_continue)
+            elif isinstance(node, While):
+                self._visit_while(node, after, live)
+            elif isinstance(node, For):
+                self._visit_for(node, after)
+        return live
+
+    def _unread(self, node: Node, after: int) -> bool:
+        """Is all that the node writes written again, or forgotten, before it is read?"""
+        written = writes(node)
+        return all(v in self.bits for v in written) and not self._mask(written) & after
+
+    def _together(self, op: Op) -> int:
+        """What a result may not share whatever lives: other results, and the operands of a
+        statement list, which may still read them after its first write."""
+        mask = self._mask(op.results) if len(op.results) > 1 else 0
+        return mask | self._mask(reads(op)) if op.form.template.startswith("!{") else mask
+
+    def _visit_while(self, node: While, after: int, head: int) -> None:
+        forever = isinstance(node.condition, Const) and node.condition.value
+        start = self.flows[node.body].before(head, after, head)
+        middle = start | self._mask(reads(node)) | (0 if forever else after)
+        self._visit(node.body, head, after, head)
+        self._visit(node.test, middle, after, head)
+
+    def _visit_for(self, node: For, after: int) -> None:
+        bottom = self._mask(s for s in (node.stop, node.step) if isinstance(s, Value)) | after
+        bottom |= self.flows[node.body].before(bottom, after, bottom)
+        self._visit(node.body, bottom, after, bottom)
+
+
+# --- the rewriting -------------------------------------------------------------------------
+
+
+def _rename(kernel: Kernel, merged: dict[Value, Value]) -> None:
+    for node in walk(kernel.body):
+        _rename_node(node, merged)
+    _rewrite(kernel.body, lambda node: [] if _is_self_copy(node) else [node])
+
+
+def _rename_node(node: Node, merged: dict[Value, Value]) -> None:
+    def value(v: Value) -> Value:
+        return merged.get(v, v)
+
+    def source(s: Source) -> Source:
+        if isinstance(s, Value):
+            return merged.get(s, s)
+        if isinstance(s, Const) or not isinstance(s.base, Value) or s.base not in merged:
+            return s
+        return replace(s, base=merged[s.base])
+
+    if isinstance(node, Op):
+        node.results = tuple(map(value, node.results))
+        node.operands = tuple(map(source, node.operands))
+        node.guard = node.guard and value(node.guard)
+    elif isinstance(node, Assign):
+        node.target = value(node.target)
+        node.sources = tuple(map(source, node.sources))  # type: ignore[arg-type]
+    elif isinstance(node, For):
+        node.start, node.stop, node.step = map(source, (node.start, node.stop, node.step))  # type: ignore[assignment]
+    elif isinstance(node, (While, If)):
+        node.condition = source(node.condition)  # type: ignore[assignment]
+
+
+def _is_self_copy(node: Node) -> bool:
+    return isinstance(node, Assign) and _copied(node) is node.target
+
+
+@dataclass
+class _ShareTied:
+    """Gives the operand that the text leaves out the registers of the result."""
+
+    next_id: int
+
+    def __call__(self, node: Node) -> list[Node]:
+        index = unwritten_operand(node.form) if isinstance(node, Op) else None
+        if not isinstance(node, Op) or index is None or node.operands[index] is node.results[0]:
+            return [node]
+        result = node.results[0]
+        shared = Value(self.next_id, result.type)
+        self.next_id += 1
+        before = Assign(shared, (node.operands[index],), node.loc)  # type: ignore[arg-type]
+        operands = (*node.operands[:index], shared, *node.operands[index + 1 :])
+        op = Op(node.form, (shared, *node.results[1:]), operands, loc=node.loc)
+        nodes: list[Node] = [before, op, Assign(result, (shared,), node.loc)]
+        if node.guard is None:
+            return nodes
+        blocks = (Block(nodes), Block()) if not node.negated else (Block(), Block(nodes))
+        return [If(node.guard, *blocks, node.loc)]
+
+
+__all__ = ["coalesce", "remove_dead", "unwritten_operand"]

@@ -1,0 +1,433 @@
+"""Register coalescing: the same meaning, fewer copies."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorcore_dsl.dtypes import f32, pred, u32
+from tensorcore_dsl.ir.coalesce import coalesce, remove_dead, unwritten_operand
+from tensorcore_dsl.ir.nodes import (
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Op,
+    Param,
+    Part,
+    Type,
+    Value,
+    While,
+    walk,
+)
+from tensorcore_dsl.isa.spec import PURE, VOLATILE, Row
+
+WORD, PAIR = Type(u32), Type(u32, 2)
+
+
+def form(mnemonic: str, signature: str, execute: Any, effects: Any = PURE, **more: Any) -> Any:
+    row = Row(mnemonic, signature, {}, "70", (6, 0), "test", execute, effects, **more)
+    return next(row.forms())
+
+
+ADD = form("add", "d:u32 = a:u32, b:u32", lambda a, b: [a + b])
+BOTH = form("both", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a + b, a - b])
+LISTED = form("listed", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a ^ b, 3 * a + b],
+              template="!{{ x {d}, {a}; y {e}, {a}, {b}; }}")  # fmt: skip
+LESS = form("less", "p:pred = a:u32, b:u32", lambda a, b: [int(a < b)])
+TIED = form("tied", "d:u32 = a:u32, c:u32", lambda a, c: [5 * a + c], tied="c")
+FUSED = form("fused", "d:u32*2 = a:u32, c:u32*2", lambda a, c: [[c[0] + a, c[1] - a]],
+             tied="c", template="{d}, {a}")  # fmt: skip
+OUT = form("out", "a:u32", None, VOLATILE)
+OUTPAIR = form("outpair", "a:u32*2", None, VOLATILE)
+ASYNC = form("issue", "a:u32", None, frozenset({"async", "volatile"}))
+WAIT = form("wait", "", None, frozenset({"wait", "volatile"}))
+
+
+# --- a reference evaluator -----------------------------------------------------------------
+
+
+class Leave(Exception):
+    pass
+
+
+class Machine:
+    """Runs structured IR over lists of integers; `trace` is all that can be seen of a run."""
+
+    def __init__(self, fuel: int = 60) -> None:
+        self.env: dict[Value, list[int]] = {}
+        self.trace: list[Any] = []
+        self.fuel = fuel  # loop iterations
+
+    def read(self, source: Any) -> Any:
+        if isinstance(source, Const):
+            return int(source.value)
+        if isinstance(source, Part):
+            return self.registers(source.base)[source.index]
+        held = self.registers(source)
+        return held if source.type.is_group else held[0]
+
+    def registers(self, value: Value) -> list[int]:
+        return self.env.setdefault(value, [0] * value.type.registers)
+
+    def write(self, value: Value, new: Any) -> None:
+        self.env[value] = [v % 2**32 for v in (new if isinstance(new, list) else [new])]
+
+    def burn(self) -> None:
+        self.fuel -= 1
+        if self.fuel < 0:
+            raise Leave("fuel")
+
+    def block(self, block: Block) -> None:
+        for node in block:
+            getattr(self, type(node).__name__.lower())(node)
+
+    def op(self, op: Op) -> None:
+        if op.guard is not None and bool(self.read(op.guard)) == op.negated:
+            return
+        given_operands = [self.read(s) for s in op.operands]
+        index = unwritten_operand(op.form)
+        if index is not None and self.tied_matters:
+            given_operands[index] = self.read(op.results[0])  # all that the text names
+        if op.form.effects:
+            self.trace.append((op.form.mnemonic, given_operands))
+        elif op.form.template.startswith("!"):  # writes its first result before it is done
+            first = op.form.execute(*given_operands)[0]
+            self.write(op.results[0], first)
+            self.write(op.results[1], op.form.execute(*map(self.read, op.operands))[1])
+        else:
+            for value, new in zip(op.results, op.form.execute(*given_operands), strict=True):
+                self.write(value, new)
+
+    tied_matters = False
+
+    def assign(self, node: Assign) -> None:
+        new: list[int] = []
+        for source in node.sources:
+            got = self.read(source)
+            new.extend(got if isinstance(got, list) else [got])
+        if len(new) == 1:
+            new *= node.target.type.registers
+        self.write(node.target, new)
+
+    def jump(self, node: Jump) -> None:
+        raise Leave(node.kind)
+
+    def body(self, block: Block) -> bool:
+        """Run a loop's block; False when the loop is to be left."""
+        try:
+            self.block(block)
+        except Leave as leave:
+            if leave.args[0] not in ("break", "continue"):
+                raise
+            return bool(leave.args[0] == "continue")
+        return True
+
+    def if_(self, node: If) -> None:
+        self.block(node.then if self.read(node.condition) else node.orelse)
+
+    def while_(self, node: While) -> None:
+        while True:
+            self.burn()
+            test = Block([*node.test.nodes])
+            try:
+                self.block(test)
+            except Leave as leave:
+                if leave.args[0] == "continue":
+                    continue
+                if leave.args[0] == "break":
+                    return
+                raise
+            if not self.read(node.condition) or not self.body(node.body):
+                return
+
+    def for_(self, node: For) -> None:
+        self.write(node.index, self.read(node.start))
+        while self.read(node.index) < self.read(node.stop):
+            self.burn()
+            if not self.body(node.body):
+                return
+            self.write(node.index, self.read(node.index) + self.read(node.step))
+
+
+for _name in ("if", "while", "for"):
+    setattr(Machine, _name, getattr(Machine, f"{_name}_"))
+
+
+def run(kernel: Kernel, tied_matters: bool = False) -> list[Any]:
+    machine = Machine()
+    machine.tied_matters = tied_matters
+    for position, param in enumerate(kernel.params):
+        machine.write(param.value, [7 * position + 3] * param.value.type.registers)
+    try:
+        machine.block(kernel.body)
+    except Leave as leave:
+        machine.trace.append(leave.args[0])
+    return machine.trace
+
+
+# --- random programs -----------------------------------------------------------------------
+
+WORDS, PAIRS, FLAGS, PARAMS = range(6), range(6, 9), range(9, 11), range(11, 13)
+
+
+class Program:
+    """Draws a kernel; every variable starts with a constant."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+        types = {**dict.fromkeys(WORDS, WORD), **dict.fromkeys(PAIRS, PAIR)}
+        types |= {**dict.fromkeys(FLAGS, Type(pred)), **dict.fromkeys(PARAMS, WORD)}
+        self.values = [Value(i, types[i]) for i in range(13)]
+        self.next_id = 13
+        self.indices: list[Value] = []
+
+    def pick(self, numbers: range) -> Value:
+        return self.values[self.draw(st.sampled_from(numbers))]
+
+    def word(self) -> Value:
+        return self.values[self.draw(st.sampled_from([*WORDS, *PARAMS]))]
+
+    def source(self) -> Any:
+        kind = self.draw(st.integers(0, 9))
+        if kind == 0:
+            return Const(self.draw(st.integers(0, 5)), u32)
+        if kind == 1:
+            return Part(self.pick(PAIRS), self.draw(st.integers(0, 1)))
+        if kind == 2 and self.indices:
+            return self.draw(st.sampled_from(self.indices))
+        return self.word()
+
+    def bound(self) -> Any:
+        return Const(self.draw(st.integers(0, 5)), u32) if self.draw(st.booleans()) else self.word()
+
+    def kernel(self) -> Kernel:
+        start = [Assign(v, (Const(v.id + 1, v.type.dtype),)) for v in self.values[:11]]
+        body = self.block(3, False)
+        end = [Op(OUT, (), (self.values[i],)) for i in (0, 11)]
+        params = [Param(f"p{i}", self.values[i]) for i in PARAMS]
+        return Kernel("k", params, Block([*start, *body.nodes, *end]))
+
+    def block(self, depth: int, in_loop: bool) -> Block:
+        count = self.draw(st.integers(0, 7))
+        nodes = [self.node(depth, in_loop) for _ in range(count)]
+        return Block(nodes)
+
+    def node(self, depth: int, in_loop: bool) -> Any:
+        kind = self.draw(st.integers(0, 15 if depth else 11))
+        if kind <= 3:
+            return self.copy()
+        if kind <= 11:
+            return self.op()
+        if kind == 12:
+            return self.for_(depth)
+        if kind == 13:
+            condition = self.pick(FLAGS) if self.draw(st.booleans()) else Const(True, pred)
+            return While(self.block(depth - 1, True), condition, self.block(depth - 1, True))
+        if kind == 14 and in_loop:
+            jump = Jump(self.draw(st.sampled_from(["break", "continue", "break", "return"])))
+            return If(self.pick(FLAGS), Block([*self.block(0, False).nodes, jump]), Block())
+        return If(self.pick(FLAGS), self.block(depth - 1, in_loop), self.block(depth - 1, in_loop))
+
+    def for_(self, depth: int) -> For:
+        index = Value(self.next_id, WORD)
+        self.next_id += 1
+        start, stop = self.bound(), self.bound()
+        step = self.word() if self.draw(st.booleans()) else Const(1, u32)
+        self.indices.append(index)
+        return For(index, start, stop, step, self.block(depth - 1, True))
+
+    def copy(self) -> Assign:
+        kind = self.draw(st.integers(0, 5))
+        if kind == 0:
+            return Assign(self.pick(PAIRS), (self.source(), self.source()))
+        if kind == 1:
+            pair = self.pick(PAIRS)
+            return Assign(self.pick(PAIRS), (Part(pair, 0), Part(pair, 1)))
+        if kind == 2:
+            return Assign(self.pick(PAIRS), (self.pick(PAIRS),))
+        return Assign(self.word(), (self.source(),))
+
+    def op(self) -> Op:
+        form_ = self.draw(st.sampled_from([ADD, BOTH, LISTED, LESS, TIED, FUSED, OUT, OUTPAIR]))
+        results, operands = [], []
+        for operand in form_.results:
+            kind = PAIRS if operand.registers > 1 else FLAGS if operand.dtype is pred else None
+            choice = self.word() if kind is None else self.pick(kind)
+            if choice in results:  # two results never are the same register
+                return Op(OUT, (), (self.word(),))
+            results.append(choice)
+        for operand in form_.operands:
+            operands.append(self.pick(PAIRS) if operand.registers > 1 else self.source())
+        if form_ is LISTED and set(results) & set(operands) | {
+            s for s in operands if isinstance(s, Part)
+        }:
+            return Op(OUT, (), (self.word(),))
+        guarded = self.draw(st.integers(0, 3)) == 0
+        guard = self.pick(FLAGS) if guarded else None
+        return Op(form_, tuple(results), tuple(operands), guard, guarded and self.draw(st.booleans()))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_random_programs_keep_their_meaning(data: Any) -> None:
+    kernel = Program(data.draw).kernel()
+    expected = run(kernel)
+    coalesce(kernel)
+    assert run(kernel, tied_matters=True) == expected
+
+
+# --- what must be merged -------------------------------------------------------------------
+
+
+def value(number: int, type_: Type = WORD) -> Value:
+    return Value(number, type_)
+
+
+def nodes(kernel: Kernel, kind: type) -> list[Any]:
+    return [n for n in walk(kernel.body) if isinstance(n, kind)]
+
+
+def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
+    quad = Type(f32, 4)
+    mma = form("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
+    acc, new, a, index = value(0, quad), value(1, quad), value(2, quad), value(3)
+    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
+        Op(mma, (new,), (a, acc)),
+        Assign(acc, (new,)),
+    ]))  # fmt: skip
+    zero = Assign(acc, (Const(0.0, f32),))
+    show = form("show", "a:f32*4", None, VOLATILE)
+    kernel = Kernel("k", [], Block([zero, Assign(a, (Const(1.0, f32),)), loop, Op(show, (), (acc,))]))
+    coalesce(kernel)
+    (op,) = [n for n in nodes(kernel, Op) if n.form is mma]
+    assert op.results[0] is op.operands[1]
+    assert len(nodes(kernel, Assign)) == 2
+
+
+def test_double_buffers_stay_apart() -> None:
+    now, later, new, index = (value(i) for i in range(4))
+    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
+        Op(ADD, (new,), (now, index)),
+        Op(OUT, (), (later,)),
+        Assign(later, (now,)),
+        Assign(now, (new,)),
+    ]))  # fmt: skip
+    begin = [Assign(now, (Const(1, u32),)), Assign(later, (Const(2, u32),))]
+    kernel = Kernel("k", [], Block([*begin, loop]))
+    expected = run(kernel)
+    coalesce(kernel)
+    assert run(kernel) == expected
+    assert len(nodes(kernel, Assign)) == 4  # each of the three is live where another is written
+
+
+def test_two_branches_write_one_set_of_registers() -> None:
+    flag, left, right, joined, param = value(0, Type(pred)), *(value(i) for i in range(1, 5))
+    branch = If(flag, Block([Op(ADD, (left,), (param, param)), Assign(joined, (left,))]),
+                Block([Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]))  # fmt: skip
+    kernel = Kernel(
+        "k", [Param("f", flag), Param("n", param)], Block([branch, Op(OUT, (), (joined,))])
+    )
+    coalesce(kernel)
+    assert nodes(kernel, Assign) == []
+
+
+def test_a_parameter_that_is_still_needed_is_not_overwritten() -> None:
+    param, counter = value(0), value(1)
+    body = [Assign(counter, (param,)), Op(ADD, (counter,), (counter, Const(1, u32))),
+            Op(OUT, (), (counter,)), Op(OUT, (), (param,))]  # fmt: skip
+    kernel = Kernel("k", [Param("n", param)], Block(body))
+    expected = run(kernel)
+    coalesce(kernel)
+    assert run(kernel) == expected and len(nodes(kernel, Assign)) == 1
+
+
+def test_a_loop_index_keeps_its_own_register() -> None:
+    index, last = value(0), value(1)
+    loop = For(index, Const(0, u32), Const(3, u32), Const(1, u32), Block([
+        Assign(last, (index,)), Op(ADD, (last,), (last, Const(1, u32))), Op(OUT, (), (last,)),
+    ]))  # fmt: skip
+    kernel = Kernel("k", [], Block([loop]))
+    coalesce(kernel)
+    assert run(kernel)[:3] == [("out", [1]), ("out", [2]), ("out", [3])]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_an_unwritten_operand_gets_the_registers_of_the_result(guarded: bool, lives_on: bool) -> None:
+    old, new, n, flag = value(0, PAIR), value(1, PAIR), value(2), value(3, Type(pred))
+    body: list[Any] = [Assign(old, (n, n)), Assign(new, (Const(1, u32),))]
+    body += [Op(FUSED, (new,), (n, old), flag if guarded else None), Op(OUTPAIR, (), (new,))]
+    body += [Op(OUTPAIR, (), (old,))] * lives_on
+    kernel = Kernel("k", [Param("n", n), Param("f", flag)], Block(body))
+    expected = run(kernel)
+    coalesce(kernel)
+    (op,) = [o for o in nodes(kernel, Op) if o.form is FUSED]
+    assert op.results[0] is op.operands[1]
+    assert run(kernel, tied_matters=True) == expected
+    if not lives_on and not guarded:
+        assert len(nodes(kernel, Assign)) == 1
+
+
+def in_flight(wait_first: bool) -> int:
+    """Copies left when `a <- next` could put `next` into registers still being read."""
+    a, later, index = value(0), value(1), value(2)
+    loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
+        Op(ASYNC, (), (a,)),
+        *([Op(WAIT, (), ())] * wait_first),
+        Op(ADD, (later,), (index, index)),
+        *([Op(WAIT, (), ())] * (not wait_first)),
+        Assign(a, (later,)),
+    ]))  # fmt: skip
+    kernel = Kernel("k", [], Block([Assign(a, (Const(1, u32),)), loop]))
+    coalesce(kernel)
+    return len(nodes(kernel, Assign)) - 1
+
+
+def test_registers_of_asynchronous_instructions_are_kept_until_the_wait() -> None:
+    assert in_flight(wait_first=True) == 0
+    assert in_flight(wait_first=False) == 1
+
+
+# --- dead code -----------------------------------------------------------------------------
+
+
+def test_dead_chains_go_and_effects_stay() -> None:
+    a, b, c, index = (value(i) for i in range(4))
+    grows = Op(ADD, (c,), (c, a))  # reads itself, nobody else does
+    body = [Op(ADD, (a,), (Const(1, u32), Const(2, u32))), Op(ADD, (b,), (a, a)),
+            Assign(c, (b,)), For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([grows])),
+            Op(OUT, (), (a,))]  # fmt: skip
+    kernel = Kernel("k", [], Block(body))
+    remove_dead(kernel)
+    assert [type(n).__name__ for n in walk(kernel.body)] == ["Op", "For", "Op"]
+
+
+def test_five_thousand_ops_are_fast() -> None:
+    zero = Const(0, u32)
+    index = value(0)
+    accs = [value(i + 1, PAIR) for i in range(64)]
+    body: list[Any] = []
+    number = 100
+    for _ in range(38):
+        for position, acc in enumerate(accs):
+            new = value(number, PAIR)
+            number += 1
+            body += [Op(FUSED, (new,), (index, acc)), Assign(accs[position], (new,))]
+    start = [Assign(acc, (zero,)) for acc in accs]
+    end = [Op(OUTPAIR, (), (acc,)) for acc in accs]
+    loop = For(index, zero, value(99999), Const(1, u32), Block(body))
+    kernel = Kernel("k", [Param("n", loop.stop)], Block([*start, loop, *end]))  # type: ignore[arg-type]
+    assert sum(1 for _ in walk(kernel.body)) >= 4900
+    begin = time.process_time()
+    coalesce(kernel)
+    spent = time.process_time() - begin
+    assert len(nodes(kernel, Assign)) == 64
+    assert spent < 0.6  # a shared machine; alone it takes a quarter of this
