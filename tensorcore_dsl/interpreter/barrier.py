@@ -34,13 +34,21 @@ class Barriers:
         self.counted = np.zeros_like(self.lanes, np.bool_)  # warps that arrived in this phase
         self.waits_at = np.full(ctas * group, _FREE, np.int64)  # barrier a thread waits at
         self.waits_for = np.zeros(ctas * group, np.int64)  # the phase it waits to see completed
+        self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)  # true predicates, threads, so far
+        self.true = np.zeros(ctas * group, np.int64)  # the same, of the barrier a thread passed
+        self.met = np.zeros(ctas * group, np.int64)
         self.idle = True
 
     def arrive(
-        self, ctx: Machine, barrier: np.ndarray, count: np.ndarray | None, wait: bool
+        self,
+        ctx: Machine,
+        barrier: Any,
+        count: Any,
+        wait: bool,
+        predicate: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Who may go on."""
-        if self.idle and wait and ctx.active is None and count is None:
+        """Who may go on. With a `predicate`, `true` and `met` hold the counts for them."""
+        if self.idle and wait and ctx.active is None and count is None and predicate is None:
             first = np.max(barrier)
             if first == np.min(barrier) and first < BARRIERS:
                 return ctx.mask  # everybody of every CTA is here
@@ -48,8 +56,10 @@ class Barriers:
         go = np.zeros(ctx.threads, np.bool_)
         counts = np.zeros(ctx.threads, np.uint32) if count is None else _all_threads(count, ctx)
         wrong = _arrive(
-            _all_threads(barrier, ctx), counts, wait, ctx.mask, ctx.alive, go, self.arrived,
-            self.expected, self.phase, self.lanes, self.counted, self.waits_at, self.waits_for,
+            _all_threads(barrier, ctx), counts, wait, ctx.mask, ctx.alive,
+            ctx.mask if predicate is None else predicate, go, self.arrived, self.expected,
+            self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
+            self.true, self.met,
         )  # fmt: skip
         if wrong:
             _refuse(ctx, wrong, barrier, counts)
@@ -77,8 +87,9 @@ def _refuse(ctx: Machine, wrong: int, barrier: np.ndarray, counts: np.ndarray) -
 
 @njit(cache=True, nogil=True)  # type: ignore[misc]
 def _arrive(
-    barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, go: Any, arrived: Any,
-    expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any, waits_for: Any,
+    barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
+    arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
+    waits_for: Any, votes: Any, true: Any, met: Any,
 ) -> int:  # fmt: skip
     ctas = arrived.shape[0]
     group = active.size // ctas
@@ -103,6 +114,8 @@ def _arrive(
         if lanes[thread // 32, which] & bit:
             return 5 << 32 | thread
         lanes[thread // 32, which] |= bit
+        votes[cta, which, 0] += predicate[thread]
+        votes[cta, which, 1] += 1
         if wait:
             waits_at[thread] = which
             waits_for[thread] = phase[cta, which]
@@ -113,7 +126,7 @@ def _arrive(
             if expected[cta, which]:
                 wrong = _settle(
                     cta, which, alive, arrived, expected, phase, lanes, counted, waits_at, waits_for,
-                    group,
+                    votes, true, met, group,
                 )  # fmt: skip
                 if wrong:
                     return wrong
@@ -128,7 +141,7 @@ def _arrive(
 @njit(cache=True, nogil=True)  # type: ignore[misc]
 def _settle(
     cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, lanes: Any,
-    counted: Any, waits_at: Any, waits_for: Any, group: int,
+    counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, met: Any, group: int,
 ) -> int:  # fmt: skip
     """Count the warps that are complete; complete the barrier when all are there."""
     exited, elsewhere = 0, False
@@ -156,6 +169,10 @@ def _settle(
     if arrived[cta, which] > goal:
         return 4 << 32 | (cta * group)
     if here >= goal:
+        for thread in range(cta * group, (cta + 1) * group):
+            if waits_at[thread] == which and waits_for[thread] == phase[cta, which]:
+                true[thread], met[thread] = votes[cta, which, 0], votes[cta, which, 1]
+        votes[cta, which] = 0
         arrived[cta, which] = 0
         expected[cta, which] = 0
         phase[cta, which] += 1

@@ -275,13 +275,28 @@ def copy_finish(
 
 @njit(**_FAST)  # type: ignore[misc]
 def census(active: Any) -> int:
-    """`warps << 40 | partial warps << 20 | lanes`-style counts of a mask over whole warps."""
-    warps, partial, lanes = 0, 0, 0
+    """`warps << 32 | lanes` of a mask over whole warps."""
+    warps, lanes = 0, 0
     for warp in range(active.size // 32):
         count = 0
         for lane in range(warp * 32, warp * 32 + 32):
             count += active[lane]
         lanes += count
         warps += count > 0
-        partial += 0 < count < 32
-    return warps << 42 | partial << 21 | lanes
+    return warps << 32 | lanes
+
+
+@njit(**_FAST)  # type: ignore[misc]
+def absent(active: Any, named: Any, excused: Any, out: Any) -> int:
+    """out: active lanes that name a lane of their warp which is neither here nor excused.
+    Returns how many are left that do not."""
+    left = 0
+    for warp in range(active.size // 32):
+        here = types.uint32(0)
+        for lane in range(32):
+            if active[warp * 32 + lane] or excused[warp * 32 + lane]:
+                here |= types.uint32(1) << types.uint32(lane)
+        for thread in range(warp * 32, warp * 32 + 32):
+            out[thread] = active[thread] and (types.uint32(named[thread]) & ~here) != 0
+            left += active[thread] and not out[thread]
+    return left

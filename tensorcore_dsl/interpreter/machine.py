@@ -72,6 +72,8 @@ class Machine:
         self.tally = Tally(len(program.steps), profile)
         self.all_threads = np.ones(self.threads, np.bool_)
         self.alive = np.arange(self.threads) % self.group < self.threads_per_cta
+        self.gone = ~self.alive  # threads that have exited or never were
+        self.exited = self.gone if self.gone.any() else None
         self.registers: list[Any] = [None] * program.places
         self.cohorts: dict[int, Cohort] = {}
         self.runs: list[Run] = [step.run for step in program.steps]
@@ -123,6 +125,13 @@ class Machine:
         """Arrive at a named barrier; who may go on."""
         return self.barriers.arrive(self, barrier, count, wait)
 
+    def arrive_counting(
+        self, barrier: np.ndarray, count: np.ndarray | None, predicate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrive and wait; (who may go on, true predicates, threads) of those who met."""
+        go = self.barriers.arrive(self, barrier, count, True, predicate)
+        return go, self.barriers.true.copy(), self.barriers.met.copy()
+
     def print(self, text: str, values: list[np.ndarray]) -> None:
         """One line a thread."""
         for thread in np.flatnonzero(self.mask):
@@ -154,9 +163,7 @@ class Machine:
 
     def narrow(self, mask: np.ndarray) -> None:
         """Only these threads go on."""
-        counts = gather.census(mask)
-        lanes = counts & 0x1FFFFF
-        self.warps = counts >> 42
+        self.warps, lanes = divmod(gather.census(mask), 1 << 32)
         self.active = None if lanes == self.threads else mask
         self.mask = self.all_threads if self.active is None else mask
 
@@ -165,17 +172,23 @@ class Machine:
         mask = self.mask if mask is None else mask
         self._put(at, Cohort(mask, self.rounds, True, self.progress, warp))
 
-    def park_partial(self, at: int) -> bool:
-        """Lanes wait until all of their warp has come; True when nobody can go on."""
-        lanes = self.mask.reshape(-1, 32)
-        some, every = lanes.any(axis=1), lanes.all(axis=1)
-        if np.array_equal(some, every):
+    def park(self, at: int, named: Any = None) -> bool:
+        """Lanes wait here for the lanes that `named` (T,) masks name, or for their whole warp.
+
+        Only lanes that have exited may be missing, and not from a whole warp. True when nobody
+        can go on.
+        """
+        excused, names = self.gone, named
+        if named is None:
+            excused, names = ~self.all_threads, 0xFFFFFFFF
+        away = np.empty(self.threads, np.bool_)
+        left = gather.absent(self.mask, np.full(self.threads, names, np.uint32), excused, away)
+        if not away.any():
             return False
-        self.block(self.mask & np.repeat(some & ~every, 32), at, warp=True)
-        if not every.any():
-            return True
-        self.narrow(self.mask & np.repeat(every, 32))
-        return False
+        self.block(away, at, warp=True)
+        if left:
+            self.narrow(self.mask & ~away)
+        return not left
 
     def guarded(self, inner: np.ndarray, run: Run) -> int | None:
         """Run a step for `inner` alone; of those, the ones that it stops stay behind."""
@@ -203,6 +216,8 @@ class Machine:
     def exit(self) -> None:
         """The cohort's threads end."""
         self.alive &= ~self.mask
+        self.gone = ~self.alive
+        self.exited = self.gone
         self.progress += 1
 
     # --- accounts ---------------------------------------------------------------------------

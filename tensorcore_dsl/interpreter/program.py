@@ -161,11 +161,14 @@ class _Compiler:
         call = _call(op.form, _fetch(operands))
         blocking = "blocking" in op.form.effects
         warp = "warp" in op.form.effects and not blocking
+        mask = _member_mask(op.form, reads)
         run = (_blocking if blocking else _plain)(call, results, self.here)
         if op.guard is not None:
             run = _guarded(_unbroken(run) if warp else run, self.value(op.guard), op.negated)
             reads = (*reads, self.value(op.guard))
-        self.add(_whole(run, self.here) if warp else run, op.loc, op.form, reads)
+        if warp or mask is not None:
+            run = _gathered(run, self.here, mask)
+        self.add(run, op.loc, op.form, reads)
 
     def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
         """The place of an operand, and what to do to what stands there."""
@@ -373,15 +376,24 @@ def _blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at
     return run
 
 
-def _whole(run: Run, at: int) -> Run:
-    """A warp-wide form: lanes wait here until the rest of their warp is here too."""
+def _member_mask(form: Instruction, reads: tuple[int, ...]) -> int | None:
+    """The place of the mask of lanes that must meet, for forms such as shfl.sync."""
+    if "convergent" not in form.effects:
+        return None
+    masks = [place for place, o in zip(reads, form.operands, strict=True) if o.name == "mask"]
+    return masks[0] if masks else None
 
-    def checked(machine: Machine) -> int | None:
-        if machine.active is not None and machine.park_partial(at):
-            return STOP
+
+def _gathered(run: Run, at: int, mask: int | None) -> Run:
+    """A warp-wide form: lanes wait until those of their warp that must be here are here."""
+
+    def gathered(machine: Machine) -> int | None:
+        if machine.active is not None:
+            if machine.park(at, None if mask is None else machine.registers[mask]):
+                return STOP
         return run(machine)
 
-    return checked
+    return gathered
 
 
 def _unbroken(run: Run) -> Run:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,12 @@ from tensorcore_dsl.errors import EmulationError, listing
 
 Dim3 = tuple[int, int, int]
 _AXES = "xyz"
+_KINDS: dict[str, Any] = {
+    "clock64": np.uint64,
+    "globaltimer": np.uint64,
+    "gridid": np.uint64,
+    "is_explicit_cluster": np.bool_,
+}
 
 
 @dataclass(frozen=True)
@@ -69,9 +77,9 @@ class SpecialRegisters:
         rule = self.rules.get(name)
         if rule is None:
             raise EmulationError(f"no special register {name!r}; there are {listing(self.rules)}")
-        wide = np.uint64 if name in ("clock64", "globaltimer") else np.uint32
-        found = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(wide)
-        if name not in ("clock", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+        kind = _KINDS.get(name, np.uint32)
+        found = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(kind)
+        if not name.startswith(("clock", "globaltimer")):
             self.known[name] = found
         return found
 
@@ -99,15 +107,22 @@ class SpecialRegisters:
             "globaltimer_lo": lambda: time.time_ns() & 0xFFFFFFFF,
             "globaltimer_hi": lambda: time.time_ns() >> 32,
             "dynamic_smem_size": lambda: g.dynamic_shared,
+            "is_explicit_cluster": lambda: False,
+            "cluster_ctarank": lambda: 0,
+            "cluster_nctarank": lambda: 1,
+            "aggr_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "shared.base": lambda: 0,
             "shared.dynamic": lambda: g.static_shared,
         }
-        for axis, name in enumerate(_AXES):
-            rules[f"tid.{name}"] = lambda axis=axis: _axis(inside, g.block, axis)  # type: ignore[misc]
-            rules[f"ctaid.{name}"] = lambda axis=axis: _axis(cta, g.grid, axis)  # type: ignore[misc]
-            rules[f"ntid.{name}"] = lambda axis=axis: g.block[axis]  # type: ignore[misc]
-            rules[f"nctaid.{name}"] = lambda axis=axis: g.grid[axis]  # type: ignore[misc]
+        for axis, name in enumerate(_AXES):  # a launch without clusters has clusters of one CTA
+            block = partial(_axis, cta, g.grid, axis)
+            rules[f"tid.{name}"] = partial(_axis, inside, g.block, axis)
+            rules[f"ctaid.{name}"] = rules[f"clusterid.{name}"] = block
+            rules[f"ntid.{name}"] = partial(int, g.block[axis])
+            rules[f"nctaid.{name}"] = rules[f"nclusterid.{name}"] = partial(int, g.grid[axis])
+            rules[f"cluster_ctaid.{name}"] = partial(int, 0)
+            rules[f"cluster_nctaid.{name}"] = partial(int, 1)
         return rules
 
     def _tick(self) -> int:

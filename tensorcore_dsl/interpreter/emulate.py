@@ -1,0 +1,224 @@
+"""One instruction on register images, for any architecture, without a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import arch as archs
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.interpreter.machine import Machine
+from tensorcore_dsl.interpreter.memory import Arguments, GlobalMemory, SharedMemory
+from tensorcore_dsl.interpreter.program import Program, word
+from tensorcore_dsl.interpreter.special import Geometry
+from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.ir.nodes import Block, Const, Kernel
+from tensorcore_dsl.isa.spec import Instruction, Operand
+
+CHUNK = 8192  # threads done at a time
+_WARP, _WARPGROUP = 32, 128
+
+
+def emulate(
+    text: str | Instruction,
+    *operands: Any,
+    arch: str = "sm_90a",
+    shared: np.ndarray | None = None,
+) -> Any:
+    """The result of one instruction on raw bits.
+
+    Operands come in the order of the PTX operands, without the destination unless it is read too.
+    Fragments and vectors are `(..., threads, registers)` of uint32 (uint64 for 64-bit types),
+    `threads` being 32, or 128 for a warpgroup; other registers are `(..., threads)`, or one Python
+    number for all threads; descriptors are a uint64 or an array of the batch's shape. Leading axes
+    are a batch and broadcast. Immediates, selectors and predicates are Python ints and bools, a
+    `{byte-id, thread-id}` pair a tuple. `shared` is `(..., bytes)` of uint8, address 0 first.
+
+    Returns the result's image in the same convention (a tuple when there are several), or, of
+    an instruction that only stores, the new contents of `shared`.
+    """
+    form = isa.instruction(text) if isinstance(text, str) else text
+    target = archs.arch(arch)
+    form.requires.check(target, form.mnemonic)
+    images = _images(form, _flat(operands))
+    batch = _batch(form, images, shared)
+    memory = _shared(shared, batch)
+    threads, total = _threads(form), prod(batch)
+    step = max(1, CHUNK // threads)
+    parts = [
+        _run(form, target.name, images, batch, memory[at : at + step], at, min(step, total - at))
+        for at in range(0, total, step)
+    ]
+    if not form.results:
+        return memory.reshape(*batch, -1) if "store" in form.effects else None
+    results = [
+        _result(operand, [part[i] for part in parts], batch, threads)
+        for i, operand in enumerate(form.results)
+    ]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _flat(operands: Sequence[Any]) -> list[Any]:
+    """Operands with `{byte-id, thread-id}` pairs taken apart."""
+    return [part for o in operands for part in (o if isinstance(o, tuple) else (o,))]
+
+
+def _threads(form: Instruction) -> int:
+    """Threads that execute the form together."""
+    layouts = [o.layout.threads for o in (*form.results, *form.operands) if o.layout is not None]
+    return max(layouts, default=_WARPGROUP if form.opcode == "wgmma" else _WARP)
+
+
+class _Image:
+    """One operand: its array and which leading axes are the batch."""
+
+    def __init__(self, form: Instruction, operand: Operand, given: Any) -> None:
+        self.operand = operand
+        self.group = operand.registers > 1 or operand.is_fragment
+        self.immediate = operand.kind == "imm"
+        self.number = None if isinstance(given, np.ndarray) else self._number(form, given)
+        self.array = np.empty(0) if self.number is not None else self._array(form, given)
+        self.batch: tuple[int, ...] = ()
+        if self.number is None:
+            self._shape(form)
+
+    def _number(self, form: Instruction, given: Any) -> Any:
+        if not isinstance(given, (int, float, np.number, np.bool_)):
+            raise OperandError(
+                f"{form}: operand {self.operand.name} is a {type(given).__name__}; "
+                "a NumPy array of register bits or a number is needed"
+            )
+        if self.group:
+            raise OperandError(f"{form}: operand {self.operand.name} needs {_wanted(form, self)}")
+        if self.immediate:
+            return self._allowed(form, int(given))
+        if isinstance(given, np.number):
+            given = given.item()
+        return word(self.operand.register_bits)(const_bits(Const(given, self.operand.dtype)))
+
+    def _allowed(self, form: Instruction, given: int) -> int:
+        values = self.operand.values
+        if values is not None and given not in values:
+            raise OperandError(
+                f"{form}: {self.operand.name} = {given} is not allowed; one of {values} is"
+            )
+        return given
+
+    def _array(self, form: Instruction, given: np.ndarray) -> np.ndarray:
+        wanted = np.dtype(word(self.operand.register_bits))
+        if given.dtype == wanted:
+            return given
+        if given.dtype.kind in "iu" and given.dtype.itemsize == wanted.itemsize:
+            return given.view(wanted)
+        raise OperandError(
+            f"{form}: operand {self.operand.name} has dtype {given.dtype}; registers are given as "
+            f"raw bits, {wanted} here (.view() reinterprets)"
+        )
+
+    def _shape(self, form: Instruction) -> None:
+        """Bring the array to (*batch, threads[, registers])."""
+        threads, shape = _threads(form), self.array.shape
+        tail = (threads, self.operand.registers) if self.group else (threads,)
+        descriptor = self.operand.register_bits == 64 and self.operand.name.startswith("desc")
+        if not self.group and shape[-2:] == (threads, 1):
+            self.array, shape = self.array[..., 0], shape[:-1]
+        if descriptor:
+            self.array = np.broadcast_to(self.array[..., None], (*shape, threads))
+        elif shape[-len(tail) :] != tail:
+            raise OperandError(
+                f"{form}: operand {self.operand.name} has shape {shape}; {_wanted(form, self)} "
+                "is needed"
+            )
+        self.batch = self.array.shape[: self.array.ndim - len(tail)]
+
+    def columns(self, batch: tuple[int, ...], at: int, count: int) -> Any:
+        """What execute takes for `count` elements of the batch from `at` on."""
+        if self.number is not None:
+            return self.number
+        tail = self.array.shape[len(self.batch) :]
+        whole = self.array
+        if self.batch != batch:
+            whole = np.broadcast_to(whole, (*batch, *tail))
+        part = whole.reshape(-1, *tail)[at : at + count]
+        if not self.group:
+            return np.array(part.reshape(-1))
+        return np.ascontiguousarray(part.reshape(-1, tail[-1]).T)
+
+
+def _wanted(form: Instruction, image: _Image) -> str:
+    shape = f"(..., {_threads(form)}"
+    return shape + (f", {image.operand.registers})" if image.group else ")")
+
+
+def _images(form: Instruction, operands: list[Any]) -> list[_Image]:
+    if len(operands) != len(form.operands):
+        names = ", ".join(o.name for o in form.operands)
+        raise OperandError(
+            f"{form} takes {len(form.operands)} operands ({names}), {len(operands)} were given"
+        )
+    return [_Image(form, o, given) for o, given in zip(form.operands, operands, strict=True)]
+
+
+def _batch(form: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
+    shapes = [i.batch for i in images] + ([] if shared is None else [shared.shape[:-1]])
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        named = [f"{i.operand.name} {i.batch}" for i in images if i.number is None]
+        named += [] if shared is None else [f"shared {shared.shape[:-1]}"]
+        raise OperandError(f"{form}: the batches do not broadcast: {', '.join(named)}") from None
+
+
+def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
+    """(batch, bytes), a copy."""
+    if shared is None:
+        return np.zeros((prod(batch), 0), np.uint8)
+    if shared.dtype != np.uint8:
+        raise OperandError(f"shared has dtype {shared.dtype}; bytes (uint8) are needed")
+    return np.array(np.broadcast_to(shared, (*batch, shared.shape[-1]))).reshape(
+        prod(batch), shared.shape[-1]
+    )
+
+
+def _run(
+    form: Instruction,
+    arch: str,
+    images: list[_Image],
+    batch: tuple[int, ...],
+    memory: np.ndarray,
+    at: int,
+    count: int,
+) -> tuple[Any, ...]:
+    """Results of `count` elements of the batch; `memory` is written in place."""
+    threads = _threads(form)
+    geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0)
+    shared = SharedMemory(memory, True, written=True)
+    nothing = Program(Kernel("emulate", [], Block()))
+    machine = Machine(nothing, geometry, GlobalMemory(Arguments([]), True), shared, arch, [])
+    operands = [image.columns(batch, at, count) for image in images]
+    with np.errstate(all="ignore"):
+        found = form.execute(machine, form, *operands)
+        machine.wait_async(0)
+    if "blocking" in form.effects:
+        found = found[1:] if isinstance(found, tuple) else None
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _result(operand: Operand, parts: list[Any], batch: tuple[int, ...], threads: int) -> np.ndarray:
+    """(*batch, threads[, registers]) from (registers, T) columns."""
+    total = prod(batch)
+    if operand.registers == 1 and not operand.is_fragment:
+        sizes = [min(max(1, CHUNK // threads), total - i * max(1, CHUNK // threads)) for i in range(len(parts))]
+        full = [np.broadcast_to(p, (n * threads,)) for p, n in zip(parts, sizes, strict=True)]
+        return np.concatenate(full).reshape(*batch, threads)
+    out = np.empty((total * threads, operand.registers), parts[0].dtype)
+    at = 0
+    for part in parts:
+        part = part.reshape(operand.registers, -1)
+        out[at : at + part.shape[1]] = part.T
+        at += part.shape[1]
+    return out.reshape(*batch, threads, operand.registers)
