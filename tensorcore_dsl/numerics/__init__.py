@@ -1,0 +1,1 @@
+"""How tensor cores and scalar instructions round, per architecture: models as data, compiled loops."""

@@ -1,0 +1,476 @@
+"""Compiled loops of the matrix products: gather, decode, fused sums, rounding, scatter.
+
+Everything works in binary64, which is exact here: a product of two elements has at most 22
+significant bits, and all terms of one fused sum are integers below 2**53 once they are aligned.
+Not-a-numbers and infinities follow binary64's own rules, which are those of the hardware.
+
+All compiled code of the 32-bit operands is in this one file, because Numba's cache notices a change
+of the file of the function that is called, and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .softfloat import fused as fma
+
+LOW = -(1 << 20)  # the exponent of a zero: it never decides an alignment
+HIGH = 200  # at least as large as every exponent of an element
+LANES = 8  # columns of one vector
+
+# Places in the array of settings, which is the loops' only view of a product and its model.
+(
+    M, N, K, DEPTH, TILES, SCALES,
+    STEP_A, STEP_B, STEP_C, STEP_D,
+    MASK_A, MASK_B, MASK_C,
+    FRACTION_A, FRACTION_B, FRACTION_C,
+    WIDTH_A, WIDTH_B, WIDTH_C,
+    ENGINE, LENGTH, ALIGNED, FLOOR, KEPT, LEAST, LIMIT, NEAREST, LATE,
+    FRACTION_D, WIDTH_D, CONVERT, SATURATE, SPARSE, OFFSET,
+    SETTINGS,
+) = range(35)  # fmt: skip
+
+FUSED, GROUPED, SCALAR = range(3)  # engines
+
+_FAST = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+def _vector(element: ir.Type) -> ir.VectorType:
+    return ir.VectorType(element, LANES)
+
+
+def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    vector = _vector(value.type)
+    first = builder.insert_element(
+        ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
+    )
+    lanes = ir.Constant(_vector(ir.IntType(32)), [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), lanes)
+
+
+class _Columns:
+    """Emits the fused sums of eight columns; `self.data` maps argument names to data pointers."""
+
+    def __init__(self, context: Any, builder: ir.IRBuilder, kinds: Any, values: Any) -> None:
+        self.builder = builder
+        self.data = {}
+        self.number = {}
+        names = ("va", "ea", "vb", "eb", "rows", "vc", "ec", "out")
+        for name, kind, value in zip(names, kinds, values, strict=False):
+            self.data[name] = context.make_array(kind)(context, builder, value).data
+        numbers = ("at_a", "at_row", "at_c", "column", "length", "aligned", "floor")
+        for name, kind, value in zip(numbers, kinds[8:], values[8:], strict=True):
+            self.number[name] = context.cast(builder, value, kind, types.int64)
+        self.trunc = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(_vector(ir.DoubleType()), [_vector(ir.DoubleType())]),
+            f"llvm.trunc.v{LANES}f64",
+        )
+
+    def at(self, name: str, index: ir.Value) -> ir.Value:
+        """The scalar at an index, in all lanes."""
+        return _splat(self.builder, self.builder.load(self.pointer(name, index)))
+
+    def pointer(self, name: str, index: ir.Value) -> ir.Value:
+        return self.builder.gep(self.data[name], [index])
+
+    def load(self, name: str, index: ir.Value) -> ir.Value:
+        pointer = self.pointer(name, index)
+        vector = _vector(pointer.type.pointee)
+        width = 8 if isinstance(pointer.type.pointee, ir.DoubleType) else 4
+        return self.builder.load(self.builder.bitcast(pointer, vector.as_pointer()), align=width)
+
+    def power(self, exponent: ir.Value) -> ir.Value:
+        """2.0**exponent for int32 lanes in the normal range."""
+        wide = _vector(ir.IntType(64))
+        biased = self.builder.add(self.builder.sext(exponent, wide), ir.Constant(wide, [1023] * 8))
+        bits = self.builder.shl(biased, ir.Constant(wide, [52] * LANES))
+        return self.builder.bitcast(bits, _vector(ir.DoubleType()))
+
+    @contextmanager
+    def over_k(self) -> Iterator[tuple[ir.Value, ir.Value]]:
+        """A loop over the elements of the step, with their indices into A and into B."""
+        with cgutils.for_range(self.builder, self.number["length"]) as loop:
+            k = loop.index
+            row = self.builder.load(self.pointer("rows", self.builder.add(self.number["at_row"], k)))
+            row = self.builder.sext(row, ir.IntType(64))
+            yield (
+                self.builder.add(self.number["at_a"], k),
+                self.builder.add(row, self.number["column"]),
+            )
+
+    def largest_exponent(self) -> ir.Value:
+        narrow = ir.IntType(32)
+        floor = _splat(self.builder, self.builder.trunc(self.number["floor"], narrow))
+        largest = cgutils.alloca_once(self.builder, _vector(narrow))
+        self._raise_to(largest, floor, self.load("ec", self.number["at_c"]))
+        with self.over_k() as (a, b):
+            exponent = self.builder.add(self.at("ea", a), self.load("eb", b))
+            self._raise_to(largest, self.builder.load(largest), exponent)
+        return self.builder.load(largest)
+
+    def _raise_to(self, slot: ir.Value, one: ir.Value, other: ir.Value) -> None:
+        greater = self.builder.icmp_signed(">", one, other)
+        self.builder.store(self.builder.select(greater, one, other), slot)
+
+    def emit(self) -> None:
+        builder = self.builder
+        aligned = _splat(builder, builder.trunc(self.number["aligned"], ir.IntType(32)))
+        shift = builder.sub(aligned, self.largest_exponent())
+        up = self.power(shift)
+        down = self.power(builder.neg(shift))
+        total = cgutils.alloca_once(builder, _vector(ir.DoubleType()))
+        c = self.load("vc", self.number["at_c"])
+        builder.store(builder.call(self.trunc, [builder.fmul(c, up)]), total)
+        with self.over_k() as (a, b):
+            product = builder.fmul(self.at("va", a), self.load("vb", b))
+            term = builder.call(self.trunc, [builder.fmul(product, up)])
+            builder.store(builder.fadd(builder.load(total), term), total)
+        out = self.pointer("out", self.number["at_c"])
+        out = builder.bitcast(out, _vector(ir.DoubleType()).as_pointer())
+        builder.store(builder.fmul(builder.load(total), down), out, align=8)
+
+
+@intrinsic
+def fused_columns(
+    typing: Any, va: Any, ea: Any, vb: Any, eb: Any, rows: Any, vc: Any, ec: Any, out: Any,
+    at_a: Any, at_row: Any, at_c: Any, column: Any, length: Any, aligned: Any, floor: Any,
+) -> Any:  # fmt: skip
+    """One fused step of eight neighbouring columns of one row, written as vectors.
+
+    out[at_c + j] = (sum of trunc(term * 2**(aligned - E)) over c and the products) * 2**(E - aligned)
+    with E = max(exponents of the nonzero terms, floor); rows[at_row + k] is where row k of B starts.
+    """
+    arguments = (va, ea, vb, eb, rows, vc, ec, out)
+    arguments += (at_a, at_row, at_c, column, length, aligned, floor)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        _Columns(context, builder, signature.args, values).emit()
+        return context.get_dummy_value()
+
+    return types.void(*arguments), codegen
+
+
+@njit(**_FAST)
+def power(exponent):
+    """2.0**exponent in the normal range."""
+    return np.int64((np.int64(exponent) + 1023) << 52).view(np.float64)
+
+
+@njit(**_FAST)
+def bits_of(value):
+    return np.float64(value).view(np.int64)
+
+
+@njit(**_FAST)
+def exponent_of(value, least):
+    """The exponent that takes part in an alignment: no normalisation below `least`."""
+    field = (bits_of(value) >> 52) & 0x7FF
+    return np.int32(min(max(field - 1023, least), HIGH)) if value != 0.0 else np.int32(LOW)
+
+
+@njit(**_FAST)
+def gather(words, base, places, mask, out):
+    """Bits of each element; a place is 32 * word + shift."""
+    for p in range(out.size):
+        place = places[p]
+        out[p] = (np.int32(words[base + (place >> 5)]) >> (place & 31)) & mask
+
+
+@njit(**_FAST)
+def look_up(bits, table, values, exponents):
+    """Decode elements of at most 8 bits by a table of (values, exponents)."""
+    for p in range(bits.size):
+        values[p] = table[0, bits[p]]
+        exponents[p] = np.int32(table[1, bits[p]])
+
+
+@njit(**_FAST)
+def decode(bits, fraction, width, values, exponents):
+    """Decode IEEE-like floats of `fraction` and `width` (exponent) bits."""
+    top = (1 << width) - 1
+    bias = top >> 1
+    for p in range(bits.size):
+        u = np.int64(bits[p])
+        field = (u >> fraction) & top
+        tail = u & ((1 << fraction) - 1)
+        significand = tail | (np.int64(field != 0) << fraction)
+        exponent = max(field, 1) - bias
+        value = np.float64(significand) * power(exponent - fraction)
+        special = np.inf if tail == 0 else np.nan
+        value = special if field == top else value
+        values[p] = -value if (u >> (fraction + width)) & 1 else value
+        exponents[p] = np.int32(exponent if significand != 0 else LOW)
+
+
+@njit(**_FAST)
+def integers(bits, values, exponents):
+    for p in range(bits.size):
+        values[p] = np.float64(bits[p])
+        exponents[p] = np.int32(LOW)
+
+
+@njit(**_FAST)
+def elements(words, operand, warp, places, tables, s, bits, values, exponents):
+    """Gather and decode one operand of one tile; operand is 0 for A, 1 for B, 2 for C."""
+    fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
+    gather(words, warp * s[STEP_A + operand], places, s[MASK_A + operand], bits)
+    if width == 0:
+        look_up(bits, tables[operand], values, exponents)
+    elif fraction == 0:
+        integers(bits, values, exponents)
+    else:
+        decode(bits, fraction, width, values, exponents)
+
+
+@njit(**_FAST)
+def rounded(x, fraction, least, limit, nearest):
+    """x to `fraction` bits, gradually below 2**least, infinite from limit on; -0 becomes +0."""
+    exponent = min(max(((bits_of(x) >> 52) & 0x7FF) - 1023, least), HIGH)
+    scaled = x * power(fraction - exponent)
+    scaled = np.rint(scaled) if nearest else np.trunc(scaled)
+    value = scaled * power(exponent - fraction) + 0.0
+    value = np.inf if value >= limit else value
+    return -np.inf if value <= -limit else value
+
+
+@njit(**_FAST)
+def round_all(x, fraction, least, limit, nearest, values, exponents):
+    for p in range(x.size):
+        value = rounded(x[p], fraction, least, limit, nearest)
+        values[p] = value
+        exponents[p] = exponent_of(value, least)
+
+
+@njit(**_FAST)
+def encode(values, fraction, width, bits):
+    """Bits of values that the format holds exactly; every not-a-number is the canonical one."""
+    top = (1 << width) - 1
+    bias = top >> 1
+    least = power(1 - bias)
+    for p in range(values.size):
+        value = values[p]
+        u = bits_of(value)
+        size = abs(value)
+        small = np.int64(np.int32(min(size, least) * power(fraction + bias - 1)))
+        large = ((u & 0x7FFFFFFFFFFFFFFF) >> (52 - fraction)) - ((1023 - bias) << fraction)
+        magnitude = small if size < least else min(large, top << fraction)
+        word = magnitude | (((u >> 63) & 1) << (fraction + width))
+        bits[p] = np.int32(word if value == value else (1 << (fraction + width)) - 1)
+
+
+@njit(**_FAST)
+def encode_integers(values, saturate, bits):
+    for p in range(values.size):
+        value = values[p]
+        if saturate:
+            value = min(max(value, -2147483648.0), 2147483647.0)
+        bits[p] = np.int32(np.int64(value))
+
+
+@njit(**_FAST)
+def scatter(bits, places, positions, words, base):
+    """Put every element of a tile where its threads hold it; the words are zero beforehand."""
+    for p in range(places.size):
+        place = places[p]
+        words[base + (place >> 5)] |= np.uint32(bits[positions[p]]) << np.uint32(place & 31)
+
+
+@njit(**_FAST)
+def fused(va, ea, vb, eb, rows, vc, ec, x, s):
+    """The chain of fused steps; vc, ec hold the accumulator before and after."""
+    m, n, k, length = s[M], s[N], s[K], s[LENGTH]
+    row_step = k if s[SPARSE] else 0
+    for first in range(0, k, length):
+        step = min(length, k - first)
+        for j in range(0, n, LANES):
+            for i in range(m):
+                fused_columns(
+                    va, ea, vb, eb, rows, vc, ec, x,
+                    i * k + first, i * row_step + first, i * n + j, j, step, s[ALIGNED], s[FLOOR],
+                )  # fmt: skip
+        limit = power(s[LIMIT])
+        if s[NEAREST]:
+            round_all(x, s[KEPT], s[LEAST], limit, True, vc, ec)
+        else:
+            round_all(x, s[KEPT], s[LEAST], limit, False, vc, ec)
+
+
+@njit(**_FAST)
+def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
+    """One element: exact sums of groups, each scaled, then aligned by the scales' exponents."""
+    k, n, length, blocks = s[K], s[N], s[LENGTH], s[SCALES]
+    largest = max(np.int64(ec), s[FLOOR])
+    for phase in range(2):
+        total = np.trunc(c * power(s[ALIGNED] - largest))
+        for first in range(0, k, length):
+            exact, alive = 0.0, False
+            for q in range(first, min(first + length, k)):
+                product = va[i * k + q] * vb[rows[row + q] + j]
+                exact += product
+                alive |= product != 0.0
+            block = first * blocks // k
+            at_a, at_b = i * blocks + block, scale_b + block * n + j
+            significand = scales[0, at_a] * scales[0, at_b]
+            exponent = np.int64(scales[1, at_a] + scales[1, at_b])
+            if phase == 1:
+                total += np.trunc(exact * significand * power(exponent + s[ALIGNED] - largest))
+            elif alive and significand != 0.0:
+                largest = max(largest, exponent)
+    return total * power(largest - s[ALIGNED])
+
+
+@njit(**_FAST)
+def grouped(va, vb, rows, vc, ec, scales, x, s):
+    """Block-scaled 4-bit products: sums of groups of LENGTH elements meet in one fused step."""
+    m, n, k = s[M], s[N], s[K]
+    for i in range(m):
+        row = i * k if s[SPARSE] else 0
+        for j in range(n):
+            p = i * n + j
+            x[p] = grouped_sum(va, vb, rows, vc[p], ec[p], i, j, row, scales, m * s[SCALES], s)
+    round_all(x, s[KEPT], s[LEAST], power(s[LIMIT]), False, vc, ec)
+
+
+@njit(**_FAST)
+def chained(va, vb, vc, s):
+    """m8n8k4 in scalar binary32 instructions, as GPUs without that unit run it."""
+    m, n = s[M], s[N]
+    zero = np.float32(0)
+    for i in range(m):
+        a = va[4 * i : 4 * i + 4].astype(np.float32)
+        for j in range(n):
+            b = vb[j :: n].astype(np.float32)
+            c = np.float32(vc[i * n + j])
+            if s[CONVERT]:
+                low = fma(a[1], b[1], a[0] * b[0])
+                high = fma(a[3], b[3], a[2] * b[2])
+                vc[i * n + j] = (c + low) + high
+            else:
+                total = zero
+                for q in range(4):
+                    total = fma(a[q], b[q], total)
+                vc[i * n + j] = c + total
+
+
+@njit(**_FAST)
+def scales_of(extra, table, s, scales):
+    """Significands and exponents of the scales: those of A, row by row, then those of B."""
+    first = s[M] * s[K] if s[SPARSE] else 0
+    for p in range((s[M] + s[N]) * s[SCALES]):
+        scales[0, p] = table[0, extra[first + p]]
+        scales[1, p] = table[1, extra[first + p]]
+
+
+@njit(**_FAST)
+def scale_elements(va, ea, vb, eb, scales, s):
+    """Multiply each element by the scale of its block, in value and in exponent."""
+    k, n, depth, blocks = s[K], s[N], s[DEPTH], s[SCALES]
+    for p in range(va.size):
+        at = p // k * blocks + p % k * blocks // k
+        va[p] *= scales[0, at] * power(np.int64(scales[1, at]))
+        ea[p] += np.int32(scales[1, at])
+    for p in range(vb.size):
+        at = s[M] * blocks + p // n * blocks // depth * n + p % n
+        vb[p] *= scales[0, at] * power(np.int64(scales[1, at]))
+        eb[p] += np.int32(scales[1, at])
+
+
+@njit(**_FAST)
+def begin(vc, ec, late, s):
+    """The accumulator's exponents; a late c steps aside."""
+    for p in range(vc.size):
+        late[p] = vc[p]
+        if s[LATE]:
+            vc[p] = 0.0
+        ec[p] = exponent_of(vc[p], s[LEAST])
+    if s[FRACTION_C] == 0:
+        vc += np.float64(s[OFFSET])
+        ec[:] = LOW
+
+
+@njit(**_FAST)
+def finish(vc, late, s, bits):
+    """What follows the chain: the late addition of c, the conversion to D's type, the encoding."""
+    fraction, width = s[FRACTION_D], s[WIDTH_D]
+    if s[LATE] or s[CONVERT]:
+        least, limit = 2 - (1 << (width - 1)), power(1 << (width - 1))
+        for p in range(vc.size):
+            x = vc[p] + late[p] if s[LATE] else vc[p]
+            value = rounded(x, fraction, least, limit, True)
+            vc[p] = np.copysign(value, x) if s[CONVERT] else value
+    if fraction == 0:
+        encode_integers(vc, s[SATURATE], bits)
+    else:
+        encode(vc, fraction, width, bits)
+
+
+@njit(**_FAST)
+def starts(logical, n, rows):
+    """Where the row of B that meets each stored element of A starts."""
+    for p in range(rows.size):
+        rows[p] = logical[p] * n
+
+
+@njit(**_FAST)
+def part(places, first, size, tile):
+    return places[first + tile * size : first + (tile + 1) * size]
+
+
+@njit(**_FAST)
+def products(a, b, c, extra, active, places, tables, settings, d):
+    """All products of one call, into d, which is zero beforehand.
+
+    a, b, c, d: words of register images or matrices, uint32, one dimension each.
+    extra: (products, n) int32: the logical k of each stored element of A if sparse, then the bytes
+    of the scales of A, then of B. active: bool, one for each warp. places: of the elements of A, B,
+    C, D, then the position in the tile of each element of D. tables: (3, 2, 256), values and
+    exponents of all 8-bit patterns of A, B and the scales.
+    """
+    s = settings
+    engine, tiles = s[ENGINE], s[TILES]
+    size_a, size_b, size_c = s[M] * s[K], s[DEPTH] * s[N], s[M] * s[N]
+    bits = np.empty(max(size_a, size_b, size_c), np.int32)
+    va, ea = np.empty(size_a), np.empty(size_a, np.int32)
+    vb, eb = np.empty(size_b), np.empty(size_b, np.int32)
+    vc, ec = np.empty(size_c), np.empty(size_c, np.int32)
+    x, late = np.empty(size_c), np.empty(size_c)
+    rows = np.empty(size_a if s[SPARSE] else s[K], np.int32)
+    starts(np.arange(rows.size), s[N], rows)
+    scales = np.empty((2, (s[M] + s[N]) * s[SCALES]))
+    end_a = tiles * size_a
+    end_b = end_a + tiles * size_b
+    end_c = end_b + tiles * size_c
+    held = (places.size - end_c) // (2 * tiles)
+    for w in range(active.size):
+        if not active[w]:
+            continue
+        if s[SPARSE]:
+            starts(extra[w], s[N], rows)
+        for t in range(tiles):
+            elements(a, 0, w, part(places, 0, size_a, t), tables, s, bits[:size_a], va, ea)
+            elements(b, 1, w, part(places, end_a, size_b, t), tables, s, bits[:size_b], vb, eb)
+            elements(c, 2, w, part(places, end_b, size_c, t), tables, s, bits[:size_c], vc, ec)
+            begin(vc, ec, late, s)
+            if s[SCALES]:
+                scales_of(extra[w], tables[2], s, scales)
+            if engine == GROUPED:
+                grouped(va, vb, rows, vc, ec, scales, x, s)
+            elif engine == SCALAR:
+                chained(va, vb, vc, s)
+            else:
+                if s[SCALES]:
+                    scale_elements(va, ea, vb, eb, scales, s)
+                fused(va, ea, vb, eb, rows, vc, ec, x, s)
+            finish(vc, late, s, bits[:size_c])
+            to = part(places, end_c, held, t)
+            positions = part(places, end_c + tiles * held, held, t)
+            scatter(bits, to, positions, d, w * s[STEP_D])

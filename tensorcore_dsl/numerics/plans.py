@@ -1,0 +1,232 @@
+"""Prepares the compiled loops for a product: where elements lie, decode tables, constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import loops
+from .architectures import GROUPED_KINDS, Model, Product
+from .formats import FORMATS, bit_table, scale_table, table
+
+Array = npt.NDArray[Any]
+
+ENGINES = {"fused": loops.FUSED, "grouped": loops.GROUPED, "scalar": loops.SCALAR, "double": -1}
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentMaps:
+    """Where each thread's elements lie: (threads, slots, 2) of (row, column), slots low to high.
+
+    `threads` is 32 for a warp, 128 for a warpgroup; the pair of b is (k, n). Where a or b is None,
+    that operand of `fragments` is a batch of matrices, as those of `matmul` are. The four products
+    of m8n8k4 on f16 belong to the four quad pairs of a warp, and all have rows and columns below 8.
+    """
+
+    a: Array | None
+    b: Array | None
+    c: Array
+    d: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Where the elements of one operand are.
+
+    places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of two
+    warps in words; shape is that of one warp's matrix or of the whole register image.
+    """
+
+    places: Array
+    step: int
+    shape: tuple[int, ...]
+    positions: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All that the compiled loops need to know about a product."""
+
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    places: Array
+    tables: Array
+    settings: Array
+
+
+@lru_cache(maxsize=1024)
+def plan(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
+    """`total` is the number of threads of the register images, and 0 for matrices."""
+    order = _order(product, model)
+    shapes = {
+        "a": (product.m, product.stored),
+        "b": (product.k, product.n),
+        "c": (product.m, product.n),
+        "d": (product.m, product.n),
+    }
+    operands = {}
+    for name, shape in shapes.items():
+        kind = getattr(product, name)
+        lies = getattr(maps, name) if maps is not None else None
+        if lies is None:
+            operands[name] = _matrix(shape, kind)
+        else:
+            storage = _storage(product, kind)
+            operands[name] = _registers(product, name, shape, lies, storage, total)
+    operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
+    if not product.sparse:
+        operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
+    ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
+    places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
+    tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
+    return Plan(**operands, places=places, tables=tables, settings=_settings(product, model, operands))
+
+
+def extra_operands(
+    product: Product, model: Model, batch: int, selection: Any, scale_a: Any, scale_b: Any
+) -> Array:
+    """Selection and scales (batch, n) as the compiled loops take them."""
+    wanted = {
+        "selection": (selection, product.sparse, (product.m, product.stored)),
+        "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),
+        "scale_b": (scale_b, product.scale_kind, (product.scale_vec, product.n)),
+    }
+    parts = [np.zeros((batch, 0), np.int32)]
+    for name, (operand, needed, shape) in wanted.items():
+        if operand is None and not needed:
+            continue
+        given = None if operand is None else np.shape(operand)
+        if given != (batch, *shape) or not needed:
+            allowed = (batch, *shape) if needed else None
+            raise ValueError(f"{product}: {name} has shape {given}, not {allowed}")
+        operand = np.asarray(operand)
+        if name == "selection":
+            if operand.min(initial=0) < 0 or operand.max(initial=0) >= product.k:
+                raise ValueError(f"{product}: selection has a k outside 0..{product.k - 1}")
+            operand = operand[:, :, _order(product, model)]
+        parts.append(operand.reshape(batch, -1))
+    return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.int32)
+
+
+def _order(product: Product, model: Model) -> Array:
+    """The stored k in the order in which the hardware meets them."""
+    k = np.arange(product.stored)
+    if model.order == "interleaved":
+        return np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
+    return k
+
+
+def _storage(product: Product, kind: str) -> tuple[int, int]:
+    """Bits that an element takes in a register, and the lowest of them that counts."""
+    if kind == "tf32":
+        return 32, 13
+    if kind == "e2m1":
+        return (4, 0) if product.scale_kind in GROUPED_KINDS else (8, 2)
+    return (8, 0) if kind in ("e3m2", "e2m3") else (FORMATS[kind].bits, 0)
+
+
+def _matrix(shape: tuple[int, int], kind: str) -> Operand:
+    """An operand of one word for each element."""
+    size = shape[0] * shape[1]
+    words = np.arange(size, dtype=np.int64)[None]
+    return Operand(32 * words + (13 if kind == "tf32" else 0), size, shape, words)
+
+
+def _registers(
+    product: Product,
+    name: str,
+    shape: tuple[int, int],
+    lies: Array,
+    storage: tuple[int, int],
+    total: int,
+) -> Operand:
+    """An operand in a register image of `total` threads."""
+    threads, slots, _ = lies.shape
+    bits, low = storage
+    packed = max(32 // bits, 1)
+    slot = np.arange(slots)
+    words = slot // packed * total + np.arange(threads)[:, None]
+    held = 32 * words + slot % packed * bits + low
+    tiles = _tiles_of_lanes(product, threads)
+    position = lies[..., 0] * shape[1] + lies[..., 1]
+    if lies.min() < 0 or (lies.reshape(-1, 2).max(axis=0) >= shape).any():
+        raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
+    places = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
+    for tile, lanes in enumerate(tiles):
+        places[tile, position[lanes].ravel()] = held[lanes].ravel()
+    if name != "d":
+        if (places < 0).any():
+            missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
+            raise ValueError(f"{product}: no thread holds element {missing} of {name}")
+    else:
+        places = np.stack([held[lanes].ravel() for lanes in tiles])
+    positions = np.stack([position[lanes].ravel() for lanes in tiles])
+    return Operand(places, threads, (-(-slots // packed), total), positions)
+
+
+def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
+    """The lanes of each independent product: of all, or of each quad pair of m8n8k4 on f16."""
+    lanes = np.arange(threads)
+    if (product.a, product.m, product.n, product.k) == ("f16", 8, 8, 4):
+        return [lanes[lanes % 16 // 4 == pair] for pair in range(4)]
+    return [lanes]
+
+
+def _reordered(operand: Operand, shape: tuple[int, int], order: Any) -> Operand:
+    places = operand.places.reshape(-1, *shape)[(slice(None), *order)]
+    return Operand(places.reshape(len(places), -1), operand.step, operand.shape)
+
+
+def _positions(d: Operand) -> Array:
+    assert d.positions is not None
+    return d.positions.ravel()
+
+
+def _tables(product: Product, model: Model) -> list[Array]:
+    if product.a == "b1":
+        return [bit_table(product.operation, operand) for operand in range(2)]
+    names = (product.a, product.b)
+    small = [FORMATS[name].bits <= 8 for name in names]
+    return [
+        table(name, model.least) if fits else np.zeros((2, 256))
+        for name, fits in zip(names, small, strict=True)
+    ]
+
+
+def _settings(product: Product, model: Model, operands: dict[str, Operand]) -> Array:
+    """The array that `loops` indexes by its constants."""
+    s = np.zeros(loops.SETTINGS, np.int64)
+    s[[loops.M, loops.N, loops.K]] = product.m, product.n, product.stored
+    s[[loops.DEPTH, loops.TILES]] = product.k, len(operands["a"].places)
+    s[loops.SCALES] = product.scale_vec if product.scale_kind else 0
+    s[loops.SPARSE] = product.sparse
+    for index, name in enumerate("abc"):
+        form = FORMATS[getattr(product, name)]
+        small = name != "c" and form.bits <= 8
+        s[loops.MASK_A + index] = (1 << min(form.bits, 32)) - 1
+        s[loops.FRACTION_A + index] = 0 if small else form.fraction
+        s[loops.WIDTH_A + index] = 0 if small else max(form.width, 1)
+    for index, name in enumerate("abcd"):
+        s[loops.STEP_A + index] = operands[name].step
+    form = FORMATS[product.d]
+    s[[loops.FRACTION_D, loops.WIDTH_D]] = form.fraction, form.width
+    s[loops.SATURATE] = product.satfinite
+    s[loops.OFFSET] = product.k // 2 if product.operation == "xor" else 0
+    s[loops.CONVERT] = product.d == "f16" and (model.accumulator, model.engine) != ("f16", "fused")
+    _set_model(s, model)
+    return s
+
+
+def _set_model(s: Array, model: Model) -> None:
+    accumulator = FORMATS[model.accumulator]
+    s[loops.ENGINE] = ENGINES[model.engine]
+    s[[loops.LENGTH, loops.ALIGNED, loops.FLOOR]] = model.length, model.fraction, model.floor
+    s[[loops.KEPT, loops.NEAREST, loops.LATE]] = model.kept, model.nearest, model.late
+    s[loops.LEAST] = accumulator.least if accumulator.width else 0
+    s[loops.LIMIT] = 1 << accumulator.width - 1 if accumulator.width else 1000

@@ -1,0 +1,113 @@
+"""Products of a tensor core, bit for bit: of whole matrices, or of the register images of warps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import double, loops
+from .architectures import Model, Product, model as model_of
+from .formats import FORMATS
+from .plans import FragmentMaps, Plan, extra_operands, plan
+
+__all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of"]
+
+Array = npt.NDArray[Any]
+
+
+def matmul(
+    product: Product,
+    arch: str,
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    selection: Array | None = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
+    model: Model | None = None,
+) -> Array:
+    """Multiply (batch, M, K) by (batch, K, N) and add (batch, M, N), all as the bits of elements.
+
+    Sparse: a is (batch, M, K/2) and selection, of the same shape, holds the k of each stored
+    element. Block scaled: scale_a is (batch, M, blocks), scale_b (batch, blocks, N), in bytes.
+    `model` replaces the architecture's constants.
+    """
+    model = model or model_of(product, arch)
+    prepared = plan(product, model, None, 0)
+    batch = len(a)
+    for name, operand in (("a", a), ("b", b), ("c", c)):
+        shape = (batch, *getattr(prepared, name).shape)
+        if operand.shape != shape:
+            raise ValueError(f"{product}: {name} has shape {operand.shape}, not {shape}")
+    extra = extra_operands(product, model, batch, selection, scale_a, scale_b)
+    d = np.zeros((batch, product.m, product.n), _word(product))
+    _run(product, prepared, a, b, c, extra, np.ones(batch, np.bool_), d)
+    return d.astype(f"u{FORMATS[product.d].bits // 8}", copy=False)
+
+
+def fragments(
+    product: Product,
+    arch: str,
+    maps: FragmentMaps,
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    active: Array | None = None,
+    selection: Array | None = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
+    model: Model | None = None,
+) -> Array:
+    """The product of every warp (or warpgroup), from and to register images (registers, T).
+
+    Images are uint32, of f64 uint64; T is a multiple of the map's threads. Elements are packed low
+    to high; those of 6 bits lie in the low bits of bytes, e2m1 without mxf4 in bits 2 to 5.
+    `active`, one bool for each warp, leaves out the others, whose part of the result is unspecified.
+    The other arguments are those of `matmul`, with the warps as the batch.
+    """
+    model = model or model_of(product, arch)
+    threads, total = len(maps.c), c.shape[1]
+    warps = total // threads
+    prepared = plan(product, model, maps, total)
+    for name, operand in (("a", a), ("b", b), ("c", c)):
+        shape = getattr(prepared, name).shape
+        wanted = shape if getattr(maps, name) is not None else (warps, *shape)
+        if operand.shape != wanted or total % threads:
+            raise ValueError(
+                f"{product}: {name} has shape {operand.shape}, not {wanted}; a warp has {threads} threads"
+            )
+    if active is None:
+        active = np.ones(warps, np.bool_)
+    extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
+    d = np.zeros(prepared.d.shape, _word(product))
+    _run(product, prepared, a, b, c, extra, active, d)
+    return d
+
+
+def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
+    return np.uint64 if product.a == "f64" else np.uint32
+
+
+def _words(operand: Array, word: Any) -> Array:
+    """The operand's bits in one dimension of words, writable as Numba's one specialisation wants."""
+    if operand.dtype != word:
+        operand = operand.view(f"u{operand.itemsize}").astype(word)
+    return np.require(operand, requirements=("C", "W")).reshape(-1)
+
+
+def _run(
+    product: Product, prepared: Plan, a: Array, b: Array, c: Array, extra: Array, active: Array, d: Array
+) -> None:
+    word = _word(product)
+    operands = [_words(operand, word) for operand in (a, b, c)]
+    if word is np.uint64:
+        mode = ("rn", "rz", "rm", "rp").index(product.rounding)
+        double.products(*operands, active, prepared.places, prepared.settings, mode, d.reshape(-1))
+        return
+    loops.products(
+        *operands, extra, active, prepared.places, prepared.tables, prepared.settings, d.reshape(-1)
+    )
