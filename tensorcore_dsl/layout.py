@@ -29,18 +29,29 @@ class Layout:
     dtype: DType
     formula: Formula = field(repr=False, compare=False)
     threads: int = 32
-    replicated: bool = False  # several threads may hold the same element
+    copies: int = 1  # how many matrices of this shape, or copies of one, the threads hold
+    container: int = 0  # bits of a register that an element takes, when not the type's own
+
+    @property
+    def replicated(self) -> bool:
+        """Several threads hold the same place."""
+        return self.copies > 1
+
+    @property
+    def per_register(self) -> int:
+        """Elements in one register."""
+        return 32 // self.container if self.container else self.dtype.per_register
 
     @property
     def slots(self) -> int:
         """Elements that one thread holds."""
-        return self.registers * self.dtype.per_register
+        return self.registers * self.per_register
 
     @property
     def registers(self) -> int:
         """Registers of one thread: 32-bit ones, or 64-bit ones for 64-bit types."""
-        per_thread = -(-self.rows * self.cols // self.threads)
-        return -(-per_thread // self.dtype.per_register)
+        per_thread = -(-self.rows * self.cols * self.copies // self.threads)
+        return -(-per_thread // self.per_register)
 
     @cached_property
     def coords(self) -> np.ndarray:
@@ -50,7 +61,7 @@ class Layout:
         return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
 
     def check(self) -> None:
-        """Every element is held, and once unless the layout replicates."""
+        """Every element is held, as often as the layout says."""
         flat = self.coords[..., 0] * self.cols + self.coords[..., 1]
         if flat.min() < 0 or flat.max() >= self.rows * self.cols:
             raise LayoutError(f"{self.name}: the formula leaves the {self.rows}x{self.cols} matrix")
@@ -58,9 +69,11 @@ class Layout:
         if held.min() == 0:
             missing = divmod(int(np.argmin(held)), self.cols)
             raise LayoutError(f"{self.name}: nobody holds element {missing}")
-        if held.max() > 1 and not self.replicated:
-            twice = divmod(int(np.argmax(held)), self.cols)
-            raise LayoutError(f"{self.name}: element {twice} is held twice")
+        if held.max() > self.copies:
+            often = divmod(int(np.argmax(held)), self.cols)
+            raise LayoutError(
+                f"{self.name}: element {often} is held {held.max()} times, not {self.copies}"
+            )
 
     def __str__(self) -> str:
         return draw(self)

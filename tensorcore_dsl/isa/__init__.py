@@ -9,16 +9,27 @@ import difflib
 from collections.abc import Iterator
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
-from tensorcore_dsl.isa import barrier, memory, scalar, special, warp
-from tensorcore_dsl.isa.spec import Instruction, Row
-
-_MODULES = (scalar, special, warp, memory, barrier)
+from tensorcore_dsl.isa import barrier, matrix, memory, mma, scalar, special, warp
+from tensorcore_dsl.isa.spec import Instruction
 
 
-def _rows() -> dict[str, list[Row]]:
-    rows: dict[str, list[Row]] = {}
+class Family(Protocol):
+    """A line of the table: a `Row`, or what a family of matrix products is declared with."""
+
+    @property
+    def opcode(self) -> str: ...
+
+    def forms(self) -> Iterator[Instruction]: ...
+
+
+_MODULES = (scalar, special, warp, memory, barrier, mma, matrix)
+
+
+def _rows() -> dict[str, list[Family]]:
+    rows: dict[str, list[Family]] = {}
     for module in _MODULES:
         for row in module.ROWS:
             rows.setdefault(row.opcode, []).append(row)

@@ -187,16 +187,21 @@ HINTS = [
     row("createpolicy.fractional.{p}{q}.b64",             "policy:b64",               "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
 ]
 
-PREFETCH = "- .L2::64B .L2::128B .L2::256B"
+PREFETCH_SIZE = ".L2::64B .L2::128B .L2::256B"
+PREFETCH = f"- {PREFETCH_SIZE}"
 CP_ASYNC = "9.7.9.25.3.1"
 ASYNC = [
     row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
     row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2="-", effects=COPY, requires="80", ptx="7.0"),
-    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=".L2::64B .L2::128B .L2::256B", effects=COPY, requires="80", ptx="7.4"),
-    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=".L2::64B .L2::128B .L2::256B", effects=COPY, requires="80", ptx="7.4"),
-    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+    row("cp.async.ca.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(4|8|16)",           CP_ASYNC, copy_async, l2=PREFETCH_SIZE, effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.cg.shared.global{l2}",                  "dst:[u32], src:[u64], size:#u32(16)",               CP_ASYNC, copy_async, l2=PREFETCH_SIZE, effects=COPY, requires="80", ptx="7.4"),
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2="-", kind=".zfill", effects=COPY, requires="80", ptx="7.0",
         template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
-    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+    row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), valid:u32", CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
+        template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {valid}"),
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2="-", kind=".zfill", effects=COPY, requires="80", ptx="7.0",
+        template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
+    row("cp.async.cg.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(16), valid:u32",    CP_ASYNC, copy_async, l2=PREFETCH_SIZE, kind=".zfill", effects=COPY, requires="80", ptx="7.4",
         template="!cp.async.cg.shared.global{l2} {dst}, {src}, {size}, {valid}"),
     row("cp.async.ca.shared.global{l2}{kind}",            "dst:[u32], src:[u64], size:#u32(4|8|16), skip:pred", CP_ASYNC, copy_async, l2=PREFETCH, kind=".ignore", effects=COPY, requires="80", ptx="7.5",
         template="!cp.async.ca.shared.global{l2} {dst}, {src}, {size}, {skip}"),

@@ -14,7 +14,7 @@ def read(ctx: Context, form: Instruction) -> Any:
 
 XYZ = "x y z"
 READ = "!mov.u32 {d}, %{s}"
-D = "d:u32"
+D = "d:u32 ="
 
 
 # fmt: off
@@ -29,8 +29,8 @@ ROWS = (
     row("mov.u32.%{s}",  D,       "10.7",  read, s="nctaid.x nctaid.y nctaid.z",                               template=READ, ptx="2.0"),
     row("mov.u32.%{s}",  D,       "10.8",  read, s="smid",                                                     template=READ, ptx="1.3", effects=VOLATILE),
     row("mov.u32.%{s}",  D,       "10.9",  read, s="nsmid",                                                    template=READ, ptx="2.0"),
-    row("mov.u64.%{s}",  "d:u64", "10.10", read, s="gridid",                                                   template="!mov.u64 {d}, %{s}", ptx="3.0"),
-    row("mov.pred.%{s}", "d:pred", "10.11", read, s="is_explicit_cluster",                                     template="!mov.pred {d}, %{s}", ptx="7.8", requires="90"),
+    row("mov.u64.%{s}",  "d:u64 =", "10.10", read, s="gridid",                                                   template="!mov.u64 {d}, %{s}", ptx="3.0"),
+    row("mov.pred.%{s}", "d:pred =", "10.11", read, s="is_explicit_cluster",                                     template="!mov.pred {d}, %{s}", ptx="7.8", requires="90"),
     row("mov.u32.%{s}",  D,       "10.12", read, s="clusterid.x clusterid.y clusterid.z",                      template=READ, ptx="7.8", requires="90"),
     row("mov.u32.%{s}",  D,       "10.13", read, s="nclusterid.x nclusterid.y nclusterid.z",                   template=READ, ptx="7.8", requires="90"),
     row("mov.u32.%{s}",  D,       "10.14", read, s="cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z",          template=READ, ptx="7.8", requires="90"),
@@ -39,8 +39,8 @@ ROWS = (
     row("mov.u32.%{s}",  D,       "10.17", read, s="cluster_nctarank",                                         template=READ, ptx="7.8", requires="90"),
     row("mov.u32.%{s}",  D,       "10.18", read, s="lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt", template=READ, ptx="2.0"),
     row("mov.u32.%{s}",  D,       "10.23", read, s="clock clock_hi",                                           template=READ, ptx="5.0", effects=VOLATILE),
-    row("mov.u64.%{s}",  "d:u64", "10.24", read, s="clock64",                                                  template="!mov.u64 {d}, %{s}", ptx="2.0", effects=VOLATILE),
-    row("mov.u64.%{s}",  "d:u64", "10.28", read, s="globaltimer",                                              template="!mov.u64 {d}, %{s}", ptx="3.1", requires="30", effects=VOLATILE),
+    row("mov.u64.%{s}",  "d:u64 =", "10.24", read, s="clock64",                                                  template="!mov.u64 {d}, %{s}", ptx="2.0", effects=VOLATILE),
+    row("mov.u64.%{s}",  "d:u64 =", "10.28", read, s="globaltimer",                                              template="!mov.u64 {d}, %{s}", ptx="3.1", requires="30", effects=VOLATILE),
     row("mov.u32.%{s}",  D,       "10.28", read, s="globaltimer_lo globaltimer_hi",                            template=READ, ptx="3.1", requires="30", effects=VOLATILE),
     row("mov.u32.%{s}",  D,       "10.30", read, s="total_smem_size",                                          template=READ, ptx="4.1"),
     row("mov.u32.%{s}",  D,       "10.31", read, s="aggr_smem_size",                                           template=READ, ptx="8.1", requires="90"),

@@ -1,0 +1,136 @@
+"""Fragments of matrix products: layouts as formulas, and what a product means on them.
+
+A formula takes a thread and a slot (both integers, arrays or values of a kernel: only + - * // and
+% are used) and gives the element there. With e elements to a register, `lane // 4` names a row of A
+or a column of B, `lane % 4` a run of e columns of A or rows of B, and registers walk the rows of A
+in steps of 8 first, then the columns in steps of 4e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.layout import Formula, Layout
+
+Shape = tuple[int, int, int]
+
+
+def a_formula(rows: int, e: int) -> Formula:
+    """A of `rows` rows (8 or 16): a0..a(e-1) are neighbours in one row."""
+    blocks = rows // 8
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        row = thread // 4 + 8 * (slot // e % blocks)
+        return row, slot % e + e * (thread % 4) + 4 * e * (slot // (e * blocks))
+
+    return element
+
+
+def b_formula(e: int) -> Formula:
+    """B, as (k, n)."""
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        return slot % e + e * (thread % 4) + 4 * e * (slot // e), thread // 4
+
+    return element
+
+
+def c_formula(thread: Any, slot: Any) -> tuple[Any, Any]:
+    """C and D: pairs of columns, then rows in steps of 8."""
+    return thread // 4 + 8 * (slot // 2), 2 * (thread % 4) + slot % 2
+
+
+@lru_cache(maxsize=None)
+def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) -> Layout:
+    """The layout of A, B or C of `mma`; forms that share a shape and a type share the layout."""
+    element = dtypes.named(dtype)
+    e = 32 // container if container else element.per_register
+    formula = {"A": a_formula(rows, e), "B": b_formula(e), "C": c_formula}[role]
+    width = f"in{container}" if container else ""
+    return checked(f"mma.{role}.{rows}x{cols}.{dtype}{width}", rows, cols, dtype, formula, container=container)
+
+
+def checked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
+    """A layout that has proved itself."""
+    layout = Layout(name, rows, cols, dtypes.named(dtype), formula, **more)
+    layout.check()
+    return layout
+
+
+def operand(name: str, layout: Layout) -> Operand:
+    """The operand whose registers hold `layout`."""
+    return Operand(name, layout.dtype, layout.registers, "reg", layout)
+
+
+def size(shape: str) -> Shape:
+    """("m16n8k16") -> (16, 8, 16)."""
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    return int(m), int(n), int(k)
+
+
+@lru_cache(maxsize=None)
+def prepared(form: Instruction) -> tuple[Any, Any]:
+    """(Product, FragmentMaps) of a form."""
+    from tensorcore_dsl.numerics.products import FragmentMaps, Product
+
+    p = form.params
+    m, n, k = size(p["shape"])
+    product = Product(
+        p.get("family", "mma"), m, n, k, p["a"], p["b"], p["c"], p["d"],
+        operation=p.get("operation", "mul"),
+        rounding=p.get("rounding", "rn"),
+        satfinite=bool(p.get("satfinite")),
+        sparse=bool(p.get("sparse")),
+        scale_kind=p.get("scale_kind"),
+        scale_vec=int(p.get("scale_vec", 0)),
+        scale_type=p.get("scale_type"),
+    )  # fmt: skip
+    maps = {name: _map(form, name) for name in "abcd"}
+    return product, FragmentMaps(**maps)
+
+
+def _map(form: Instruction, name: str) -> np.ndarray | None:
+    try:
+        layout = form.operand(name).layout
+    except AttributeError:
+        return None
+    return layout.coords if layout is not None else None
+
+
+def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: Any) -> np.ndarray:
+    """d = a * b + c on the register images of all whole warps."""
+    from tensorcore_dsl.numerics import products
+
+    product, maps = prepared(form)
+    images = [image(ctx, form, name, x) for name, x in zip("abc", (a, b, c), strict=True)]
+    return products.fragments(
+        product, ctx.arch, maps, *images, active=ctx.whole_warps(), **extra
+    )
+
+
+def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
+    """(registers, T): constants become one value for each thread."""
+    wanted = form.operand(name)
+    word = np.uint64 if wanted.register_bits == 64 else np.uint32
+    array = np.asarray(value).astype(word, copy=False)
+    if array.ndim < 2:
+        array = array[None] if array.ndim else array[None, None]
+    return np.broadcast_to(array, (wanted.registers, ctx.threads))
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """`f16/f32 f32/f32` as pairs."""
+    return [(a, b) for a, b in (part.split("/") for part in text.split())]
+
+
+def square(names: Sequence[str]) -> str:
+    """Every pair of `names`, as `pairs` reads them."""
+    return " ".join(f"{a}/{b}" for a in names for b in names)

@@ -1,0 +1,123 @@
+"""`ldmatrix`, `stmatrix` and `movmatrix` (9.7.14.5.15 to .17)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, row
+from tensorcore_dsl.isa.warp import LANES, active, warps
+
+
+def _whole(ctx: Context) -> np.ndarray:
+    """(warps, 1) bool of the warps that take part; a warp divided is an error."""
+    whole = ctx.whole_warps()
+    return active(ctx)[:, :1] if whole is None else whole[:, None]
+
+
+class _Lanes:
+    """A context whose active threads are those that hand in a row's address."""
+
+    def __init__(self, ctx: Context, rows: np.ndarray) -> None:
+        self._ctx = ctx
+        self.active = rows.ravel()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.ndarray:
+    """(warps, matrices, rows, 16) bytes of the rows that the lanes point at."""
+    matrices, rows = int(form.params["x"]), _rows(form)
+    taking = _whole(ctx) & (LANES < matrices * rows)
+    lanes: Any = _Lanes(ctx, taking)
+    words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
+    data = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
+    return data.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
+
+
+def _rows(form: Instruction) -> int:
+    return 16 if form.params["shape"].startswith("m16") else 8
+
+
+def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
+    """ldmatrix: rows of 16 bytes become fragments."""
+    packed = {"p32": 12, "p64": 8}.get(form.params.get("pad", ""), 16)
+    data = _row_bytes(ctx, form, address, 16)
+    if packed != 16:
+        data = _unpack(data[..., :packed], 8 * packed // 16)
+    element = 2 if form.params["t"] == "b16" else 1
+    matrix = data.view(f"u{element}")
+    if form.params.get("trans"):
+        matrix = matrix.swapaxes(-1, -2)
+    return _fragments(np.ascontiguousarray(matrix))
+
+
+def _unpack(data: np.ndarray, bits: int) -> np.ndarray:
+    """Elements of 4 or 6 bits, each to the low end of a byte."""
+    flat = np.unpackbits(data, axis=-1, bitorder="little")
+    fields = flat.reshape(*data.shape[:-1], 16, bits)
+    return np.packbits(fields, axis=-1, bitorder="little")[..., 0]
+
+
+def _fragments(matrix: np.ndarray) -> np.ndarray:
+    """(warps, matrices, rows, cols) to (registers, T): 4 bytes of row lane // 4 in each register.
+
+    Where a matrix has 16 rows, rows 8 to 15 go to the register behind.
+    """
+    count, matrices, rows, cols = matrix.shape
+    per = 4 // matrix.itemsize
+    blocks = matrix.reshape(count, matrices, rows // 8, 8, cols // (4 * per), 4, per)
+    words = np.ascontiguousarray(blocks.transpose(1, 4, 2, 0, 3, 5, 6))
+    return words.view(np.uint32).reshape(-1, count * 32)
+
+
+def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
+    """stmatrix: the inverse of ldmatrix; 16x8 matrices of bytes are stored by columns."""
+    matrices = int(form.params["x"])
+    words = np.broadcast_to(np.asarray(value, np.uint32).reshape(-1, ctx.threads), (matrices, ctx.threads))
+    matrix = np.ascontiguousarray(words.T).reshape(-1, 8, 4, matrices)
+    matrix = np.ascontiguousarray(matrix.transpose(0, 3, 1, 2))
+    data: np.ndarray
+    if form.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
+        parts = matrix.view(np.uint8).reshape(-1, matrices, 8, 4, 2, 2)
+        data = parts.transpose(0, 1, 3, 5, 4, 2)
+    else:
+        elements = matrix.view(np.uint16)
+        data = elements.swapaxes(-1, -2) if form.params["trans"] else elements
+    data = np.ascontiguousarray(data).view(np.uint32).reshape(len(matrix), matrices * 8, 4)
+    lanes = np.zeros((len(matrix), 32, 4), np.uint32)
+    lanes[:, : matrices * 8] = data
+    taking: Any = _Lanes(ctx, _whole(ctx) & (LANES < matrices * 8))
+    ctx.shared.store(taking, warps(ctx, address).ravel(), lanes.reshape(-1, 4).T)
+
+
+def transpose(ctx: Context, form: Instruction, a: Any) -> np.ndarray:
+    """movmatrix: an 8x8 matrix of 16-bit elements, transposed across the warp."""
+    _whole(ctx)
+    words = np.ascontiguousarray(warps(ctx, np.asarray(a, np.uint32)))
+    elements = words.view(np.uint16).reshape(-1, 8, 8)
+    return np.ascontiguousarray(elements.swapaxes(1, 2)).view(np.uint32).ravel()
+
+
+SYNC = WARP | LOAD
+FAMILY8 = "100f 110f 120f"
+
+# fmt: off
+ROWS = (
+    #   mnemonic                                                 operands                   section         meaning  axes
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32 = p:[u32]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{x} = p:[u32]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{n} = p:[u32]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", effects=SYNC, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.b8x16.{src}_{pad}", "d:b32*{n} = p:[u32]", "9.7.14.5.15", load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32 = p:[u32]",      "9.7.14.5.15",  load, shape="m8n16", x="1", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6", template="{{{d}}}, {p}"),
+    row("ldmatrix.sync.aligned.{shape}.x{x}.shared.b8x16.{src}_{pad}", "d:b32*{x} = p:[u32]",  "9.7.14.5.15",  load, shape="m8n16", x="2 4", t="b8", src_pad="b6x16/p32 b4x16/p64", effects=SYNC, requires=FAMILY8, ptx="8.6"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m8n8", x="1", trans="- .trans", t="b16", effects=WARP | STORE, requires="90", ptx="7.8", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP | STORE, requires="90", ptx="7.8"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
+    row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6"),
+    row("movmatrix.sync.aligned.m8n8.trans.b16",                 "d:b32 = a:b32",           "9.7.14.5.17",  transpose, effects=WARP, requires="75", ptx="7.8"),
+)
+# fmt: on
