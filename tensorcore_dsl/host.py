@@ -1,0 +1,55 @@
+"""Array arguments of an emulated launch as NumPy arrays that share their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
+
+_TORCH_VIEWS = {
+    "torch.bfloat16": ("int16", ml_dtypes.bfloat16),
+    "torch.float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
+    "torch.float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
+}
+
+
+@contextmanager
+def on_host(args: Sequence[Any]) -> Iterator[list[Any]]:
+    """NumPy views of the arguments; arrays on the GPU are copied here and back afterwards."""
+    back: list[tuple[Any, np.ndarray[Any, Any]]] = []
+    yield [_view(arg, back) for arg in args]
+    for device, array in back:
+        device.copy_to_device(array)
+
+
+def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
+    if isinstance(arg, (np.ndarray, np.generic, bool, int, float)):
+        return arg
+    if type(arg).__module__.partition(".")[0] == "torch":
+        return _torch_view(arg)
+    if hasattr(arg, "copy_to_host") and hasattr(arg, "copy_to_device"):  # Numba's arrays
+        array = arg.copy_to_host()
+        back.append((arg, array))
+        return array
+    if hasattr(arg, "__dlpack__") and not hasattr(arg, "__cuda_array_interface__"):
+        return np.from_dlpack(arg)
+    raise ArgumentError(
+        f"a {type(arg).__name__} cannot be read by the CPU: pass a NumPy array or a CPU tensor"
+    )
+
+
+def _torch_view(tensor: Any) -> Any:
+    if tensor.is_cuda:
+        raise ArgumentError("a CUDA tensor cannot be read by the CPU: pass tensor.cpu()")
+    tensor = tensor.detach()
+    bits = _TORCH_VIEWS.get(str(tensor.dtype))
+    if bits is None:
+        return tensor.numpy()
+    import torch
+
+    return tensor.view(getattr(torch, bits[0])).numpy().view(bits[1])
