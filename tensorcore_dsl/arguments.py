@@ -94,8 +94,13 @@ class Description(NamedTuple):
         return self.device is None and isinstance(self.type, ArrayType)
 
 
-def describe(obj: Any, name: str = "argument") -> Description:
-    """Type, address, shape and strides of an argument; ArgumentError names what does not fit."""
+def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
+    """Type, address, shape and strides of an argument; ArgumentError names what does not fit.
+
+    `declared` is the type of a parameter that takes scalars of this type alone.
+    """
+    if declared is not None:
+        return Description(ScalarType(declared), converted(obj, declared, name))
     scalar = _scalar(obj, name)
     if scalar is not None:
         return scalar
@@ -120,6 +125,34 @@ def _scalar(obj: Any, name: str) -> Description | None:
     if isinstance(obj, float):
         return Description(ScalarType(dtypes.f32), checked_f32(obj, name))
     return None
+
+
+def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
+    """What to write into a parameter declared as `dtype`, for a number that it can hold."""
+    if not isinstance(value, (bool, int, float, np.generic)) or np.iscomplexobj(value):
+        raise ArgumentError(
+            f"{name} is a {class_name(value)}; the parameter takes a {dtype} number"
+        )
+    if dtype.kind == "p":
+        return int(bool(value))
+    if dtype.is_float:
+        return _rounded(float(value), dtype, name)
+    low, high = (
+        (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1))
+        if dtype.kind == "s"
+        else (0, 2**dtype.bits)
+    )
+    if value != int(value) or not low <= int(value) < high:
+        raise ArgumentError(f"{name} is {value}; a {dtype} holds integers from {low} to {high - 1}")
+    return int(value)
+
+
+def _rounded(value: float, dtype: DType, name: str) -> Any:
+    if dtype.name == "f64":
+        return value
+    if dtype.name == "f32":
+        return checked_f32(value, name)
+    return number_bits(dtype.numpy.type(value))
 
 
 def integer_type(value: int, name: str = "argument") -> DType:

@@ -2,8 +2,8 @@
 
 A `Launcher` belongs to one kernel and one configuration. The first call with arguments of new
 types or shapes makes a `Plan`: a kernel for these types, and slots of memory that hold the whole
-launch but for pointers, scalars and the stream. Later calls find the plan by a key that a reader
-for each argument's class computes, write those numbers, and call `cuLaunchKernelEx`.
+launch but for pointers, scalars and the stream. Later calls run straight-line code written for
+the arguments' classes (`readers`): it finds the plan, writes those numbers, and calls the driver.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tensorcore_dsl.arguments import (
     describe,
 )
 from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.launch_config import Config, Slot
 from tensorcore_dsl.protocols import (
@@ -33,7 +34,7 @@ from tensorcore_dsl.protocols import (
     stream_handle,
     torch_stream,
 )
-from tensorcore_dsl.readers import READERS
+from tensorcore_dsl.readers import launcher, reader
 
 STATIC_SHARED_LIMIT = 48 * 1024  # dynamic shared memory beyond this needs the kernel's consent
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest go
@@ -78,68 +79,88 @@ class Target(Protocol):
 
 # Plans and launchers.
 
-# What reading arguments that were never seen, or cannot be read, may raise.
-_NEW_OR_BAD = (KeyError, ArgumentError, RuntimeError, TypeError, AttributeError)
+# What happens before a launch with arguments that are new or bad, or without a free slot.
+_BEFORE_LAUNCH = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _LEGACY_STREAM = 1  # the handle that means what 0 means
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
 
 class Plan:
-    """A loaded kernel with a configuration and arguments of known types, shapes and strides."""
+    """A kernel in a GPU's context, with a configuration and arguments of known types and shapes.
+
+    `free` are its slots that no thread is using: the places of the values and of the stream, what
+    reads the current stream, three arguments of the driver, and what to do if it fails. A plan on
+    CURRENT_DEVICE follows its user from one GPU to another.
+    """
 
     def __init__(
         self,
-        loaded: Loaded,
+        cubin: Cubin,
+        device: int,
         config: Config,
         arguments: Sequence[Description],
         target: Target,
         stream: Callable[[], int],
     ) -> None:
-        self._loaded = loaded
+        self.free: list[tuple[Any, ...]] = []  # its operations are atomic
+        self._cubin = cubin
+        self._device = device
         self._config = config
         self._arguments = tuple(arguments)
         self._packer = Packer([argument.type for argument in arguments])
         self._target = target
-        self._call = target.launch
-        self._function = loaded.function
         self._stream = stream
         self._producers = {a.stream for a in arguments if a.stream is not None}
-        self._free: list[Slot] = []  # pop and append are atomic: threads never share a slot
+        self._load()
 
-    def launch(self, values: Sequence[Any], args: Sequence[Any] = ()) -> None:
+    @property
+    def plain(self) -> bool:
+        """Nothing is to be done but to write values and to launch."""
+        return not self._producers
+
+    def launch(self, values: Sequence[Any], args: Sequence[Any]) -> None:
         """Launch with these pointers and numbers. `args` are their owners."""
         stream = self._stream()
-        if self._producers:
-            self._await_producers(stream)
+        for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
+            if producer != (stream or _LEGACY_STREAM):
+                self._target.synchronize(producer)
         self._run(values, stream)
+
+    def _load(self) -> None:
+        self._loaded = self._target.load(self._cubin, self._device)
+        _check(self._loaded, self._config)
+        self._target.allow_shared(self._loaded, self._config)
+        self.free.clear()
+
+    def _new_slot(self) -> tuple[Any, ...]:
+        slot = Slot(self._config, self._packer, self._arguments)
+        call = (slot.config, self._loaded.function, slot.extra)
+        return (*slot.places, slot.stream, self._stream, *call, self._retry)
 
     def _run(self, values: Sequence[Any], stream: int) -> None:
         try:
-            slot = self._free.pop()
+            slot = self.free.pop()
         except IndexError:
-            slot = Slot(self._config, self._packer, self._arguments)
-        for place, value in zip(slot.places, values):
+            slot = self._new_slot()
+        *places, stream_place, _, config, function, extra, _ = slot
+        for place, value in zip(places, values, strict=True):
             place[0] = value
-        slot.stream[0] = stream
-        code = self._call(slot.config, self._function, None, slot.extra)
-        if code:
-            self._retry(code, slot)
-        self._free.append(slot)
+        stream_place[0] = stream
+        if code := self._target.launch(config, function, None, extra):
+            self._retry(code, config, extra)
+        else:
+            self.free.append(slot)
 
-    def _await_producers(self, stream: int) -> None:
-        """`__cuda_array_interface__` asks it of the consumer, unless both use one stream."""
-        for producer in self._producers:
-            if producer != (stream or _LEGACY_STREAM):
-                self._target.synchronize(producer)
-
-    def _retry(self, code: int, slot: Slot) -> None:
-        """Once more in the kernel's own context, if another one was current, or none."""
+    def _retry(self, code: int, config: int, extra: int) -> None:
+        """Once more in the right context, if another one was current, or none."""
+        device = self._device
         if code == _NO_CONTEXT:
             self._target.attach(self._loaded.device)
-            code = self._call(slot.config, self._function, None, slot.extra)
-        elif code == _WRONG_CONTEXT:
-            with self._target.on_device(self._loaded.device):
-                code = self._call(slot.config, self._function, None, slot.extra)
+        elif code == _WRONG_CONTEXT and device == CURRENT_DEVICE:
+            self._load()
+        if code in (_NO_CONTEXT, _WRONG_CONTEXT):
+            with self._target.on_device(device):
+                code = self._target.launch(config, self._loaded.function, None, extra)
         if code:
             raise LaunchError(_explain(self._target.error_text(code), self._loaded, self._config))
 
@@ -147,11 +168,12 @@ class Plan:
 class HostPlan(Plan):
     """A plan with NumPy arrays: they are copied to the GPU, and back when the kernel has ended."""
 
-    def launch(self, values: Sequence[Any], args: Sequence[Any] = ()) -> None:
-        with self._target.on_device(self._loaded.device):
+    plain = False
+
+    def launch(self, values: Sequence[Any], args: Sequence[Any]) -> None:
+        with self._target.on_device(self._device):
             stream = self._stream()
-            memory = self._target.memory(stream)
-            staged = transfer.Staging(self._arguments, values, args, memory)
+            staged = transfer.Staging(self._arguments, values, args, self._target.memory(stream))
             self._run(staged.values, stream)
             staged.finish()
 
@@ -169,12 +191,25 @@ def _explain(failure: str, loaded: Loaded, config: Config) -> str:
     )
 
 
+def _check(loaded: Loaded, config: Config) -> None:
+    if config.threads > loaded.max_threads:
+        failure = f"a block of {config.threads} threads is too large"
+        raise LaunchError(_explain(failure, loaded, config))
+    if config.shared_bytes + loaded.static_shared > loaded.most_shared:
+        raise LaunchError(_explain("too much shared memory", loaded, config))
+
+
+def _none_yet(*_: Any) -> None:
+    raise KeyError
+
+
 class Launcher:
     """`launcher(*args)` launches a kernel on the GPU with one configuration.
 
     `specialise` gives the cubin for the types of the arguments, and is asked once for each.
     `stream` None means the current stream of the library that the arrays come from (torch,
-    CuPy), else the default stream. `names` are the parameters' names, for messages.
+    CuPy), else the default stream. `names` are the parameters' names, for messages; `declared`
+    are the element types of those that take scalars of one type alone, None for the others.
     """
 
     def __init__(
@@ -184,6 +219,7 @@ class Launcher:
         target: Target,
         stream: Any = None,
         names: Sequence[str] = (),
+        declared: Sequence[DType | None] = (),
     ) -> None:
         self._specialise = specialise
         self._config = config
@@ -191,48 +227,73 @@ class Launcher:
         self._stream_object = stream  # kept alive
         self._handle = None if stream is None else stream_handle(stream)
         self._names = tuple(names)
+        self._declared = tuple(declared)
         self._plans: dict[tuple[Hashable, ...], Plan] = {}
+        self._slots: dict[tuple[Hashable, ...], list[Any]] = {}  # of the plain plans
+        self._by_classes: dict[tuple[type, ...], Callable[..., None]] = {}
+        self._last: Callable[..., None] = _none_yet  # for the classes of the last call
 
     def __call__(self, *args: Any) -> None:
-        keys = []
-        values = []
         try:
-            for arg in args:
-                key, value = READERS[arg.__class__](arg)
-                keys.append(key)
-                values.append(value)
-            plan = self._plans[tuple(keys)]
-        except _NEW_OR_BAD:
+            return self._last(*args)
+        except _BEFORE_LAUNCH:
+            pass  # and out of the handler: an error of what follows has no other in its back
+        return self._launch(*args)
+
+    def _launch(self, *args: Any) -> None:
+        """Any launch: of new classes, types or shapes, with host arrays, or with bad arguments."""
+        classes = tuple(type(arg) for arg in args)
+        try:
+            key, values = reader(classes, self._declared_for(args))(*args)
+            plan = self._plans.get(key)
+        except _BEFORE_LAUNCH:
+            self._describe(args)  # tells what is wrong with them
+            raise
+        if plan is None:
             plan = self.prepare(*args)
-            if len(keys) == len(args):
-                self._remember(tuple(keys), plan)
-            else:  # a reader failed where describing did not
-                values = [READERS[arg.__class__](arg)[1] for arg in args]
+            self._remember(key, plan)
+        if plan.plain:
+            self._last = self._written_for(classes)
         plan.launch(values, args)
+
+    def _written_for(self, classes: tuple[type, ...]) -> Callable[..., None]:
+        if classes not in self._by_classes:
+            declared = self._declared_for(classes)
+            call = self._target.launch
+            self._by_classes[classes] = launcher(classes, declared, self._slots, call)
+        return self._by_classes[classes]
 
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        arguments = [describe(arg, self._name(index)) for index, arg in enumerate(args)]
+        arguments = self._describe(args)
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))
-        loaded = self._target.load(cubin, device)
-        self._check(loaded)
-        self._target.allow_shared(loaded, self._config)
-        host = any(argument.on_host for argument in arguments)
-        plan = HostPlan if host else Plan
-        return plan(
-            loaded, self._config, arguments, self._target, self._stream(args, loaded.device)
-        )
+        plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
+        stream = self._stream(args, device)
+        return plan(cubin, device, self._config, arguments, self._target, stream)
+
+    def _describe(self, args: Sequence[Any]) -> list[Description]:
+        declared = self._declared_for(args)
+        return [
+            describe(arg, self._name(index), dtype)
+            for index, (arg, dtype) in enumerate(zip(args, declared, strict=True))
+        ]
+
+    def _declared_for(self, args: Sequence[Any]) -> tuple[DType | None, ...]:
+        return (*self._declared, *(None,) * len(args))[: len(args)]
 
     def _remember(self, key: tuple[Hashable, ...], plan: Plan) -> None:
         if len(self._plans) >= MOST_PLANS:
-            self._plans.pop(next(iter(self._plans)), None)
+            oldest = next(iter(self._plans))
+            self._plans.pop(oldest, None)
+            self._slots.pop(oldest, None)
         self._plans[key] = plan
+        if plan.plain:
+            self._slots[key] = plan.free
 
     def _name(self, index: int) -> str:
-        return (
-            f"argument {self._names[index]!r}" if index < len(self._names) else f"argument {index}"
-        )
+        named = index < len(self._names)
+        return f"argument {self._names[index]!r}" if named else f"argument {index}"
 
     def _device(self, arguments: Sequence[Description], args: Sequence[Any]) -> int:
         """Which GPU the arrays are on; NumPy arrays go to any, other host arrays to none."""
@@ -249,14 +310,6 @@ class Launcher:
             places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
             raise ArgumentError(f"the arguments lie on several GPUs: {places}")
         return next(iter(devices), CURRENT_DEVICE)
-
-    def _check(self, loaded: Loaded) -> None:
-        config = self._config
-        if config.threads > loaded.max_threads:
-            failure = f"block of {config.threads} threads, {loaded.max_threads} are possible"
-            raise LaunchError(_explain(failure, loaded, config))
-        if config.shared_bytes + loaded.static_shared > loaded.most_shared:
-            raise LaunchError(_explain("too much shared memory", loaded, config))
 
     def _stream(self, args: Sequence[Any], device: int) -> Callable[[], int]:
         if self._handle is not None:

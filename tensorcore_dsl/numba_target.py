@@ -127,6 +127,12 @@ def cuda_available() -> bool:
         return False
 
 
+def device_number() -> int:
+    """Compute capability of the current GPU, as 90 for 9.0."""
+    major, minor = gpu().capability()
+    return 10 * major + minor
+
+
 @lru_cache
 def gpu() -> NumbaTarget:
     """The one target of this process; LaunchError where there is no GPU."""
@@ -155,6 +161,11 @@ class NumbaTarget:
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
         self._driver.ensure_initialized()
         self.launch = prototype(("cuLaunchKernelEx", self._driver.lib))
+
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of the current GPU."""
+        major, minor = self._cuda.current_context().device.compute_capability
+        return int(major), int(minor)
 
     def load(self, cubin: Cubin, device: int = CURRENT_DEVICE) -> Loaded:
         """The kernel in the context of `device`; loaded once for each."""

@@ -1,81 +1,143 @@
-"""Reading arguments fast: from an argument to (key, value), by a function for its class.
+"""Reading arguments fast: straight-line Python, written for the classes of a launch's arguments.
 
-Arguments with equal keys have equal types, shapes and strides, so all that was prepared for one
-fits the other; the value, a pointer or a number, is what may differ.
+For each class there is a pair of expressions: the value of an argument (a pointer or a number),
+and what else distinguishes it. Arguments that differ in nothing else have equal types, shapes
+and strides, so what was prepared for one launch fits the other but for the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.arguments import checked_f32, describe, integer_type, number_bits
-from tensorcore_dsl.protocols import is_torch
-
-Reader = Callable[[Any], tuple[Hashable, Any]]
+from tensorcore_dsl.arguments import F32_MAX, converted, describe, number_bits
+from tensorcore_dsl.dtypes import DType
 
 
-def _read_torch(tensor: Any) -> tuple[Hashable, Any]:
-    pointer = tensor.data_ptr()
-    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device(), pointer & 15), pointer
+class Reading(NamedTuple):
+    """Expressions in `{a}`, the argument, and `{v}`, its value."""
+
+    value: str
+    key: tuple[str, ...] = ()
 
 
-def _read_numba(array: Any) -> tuple[Hashable, Any]:
-    pointer = array.device_ctypes_pointer.value or 0
-    return (array.dtype, array.shape, array.strides, pointer & 15), pointer
+_NUMBER = Reading("number_bits({a})")
+_DESCRIBED = Reading("({a}_is := describe({a})).value", ("{a}_is._replace(value=0)",))
+_TORCH = Reading(
+    "{a}.data_ptr()", ("{a}.dtype", "{a}.shape", "{a}.stride()", "{a}.get_device()", "{v} & 15")
+)
+_F32 = Reading("{a}", (f"-{F32_MAX!r} <= {{a}} <= {F32_MAX!r} or {{a}} - {{a}} != 0",))
+_CONVERTED = Reading("converted({a}, {a}_dtype)")
+_BY_NAME = {
+    "builtins.bool": Reading("{a}"),
+    "builtins.int": Reading("{a}", ("-2147483648 <= {a} < 2147483648",)),
+    "builtins.float": _F32,
+    "torch.Tensor": _TORCH,
+    "torch.nn.parameter.Parameter": _TORCH,
+    "numba.cuda.cudadrv.devicearray.DeviceNDArray": Reading(
+        "{a}.device_ctypes_pointer.value or 0",
+        ("{a}.dtype", "{a}.shape", "{a}.strides", "{v} & 15"),
+    ),
+    "cupy.ndarray": Reading(
+        "{a}.data.ptr", ("{a}.dtype", "{a}.shape", "{a}.strides", "{a}.device.id", "{v} & 15")
+    ),
+}
 
 
-def _read_int(value: int) -> tuple[Hashable, Any]:
-    if -2147483648 <= value < 2147483648:
-        return "s32", value
-    return integer_type(value).name, value
+def reading(cls: type, declared: DType | None = None) -> Reading:
+    """How arguments of this class are read; a class without expressions is described each time.
+
+    `declared` is the type of a parameter that takes scalars of this type alone.
+    """
+    if declared is not None:
+        return _reading_as(cls, declared)
+    known = _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
+    return known or (_NUMBER if issubclass(cls, np.generic) else _DESCRIBED)
 
 
-def _read_float(value: float) -> tuple[Hashable, Any]:
-    return "f32", checked_f32(value)
+def _reading_as(cls: type, declared: DType) -> Reading:
+    """Numbers that Python writes as the declared type, or refuses, need no conversion."""
+    if cls is int and declared.is_integer:
+        return Reading("{a}")
+    if cls in (int, float) and declared.name in ("f32", "f64"):
+        return _F32 if declared.name == "f32" else Reading("{a}")
+    return _CONVERTED
 
 
-def _read_bool(value: bool) -> tuple[Hashable, Any]:
-    return "pred", value
+_READ = """\
+def read({arguments}):
+    {values}
+    return ({key}), [{all_values}]
+"""
+
+# Slots hold, in this order, what the unpacking names.
+_LAUNCH = """\
+def launch({arguments}):
+    {values}
+    free = plans[{key}]
+    slot = free.pop()
+    {places}stream, current_stream, config, function, extra, retry = slot
+    {writes}
+    stream[0] = current_stream()
+    code = call(config, function, None, extra)
+    if code:
+        retry(code, config, extra)
+    else:
+        free.append(slot)
+"""
 
 
-def _read_number(value: np.generic) -> tuple[Hashable, Any]:
-    return value.dtype, number_bits(value)
+@lru_cache(maxsize=1024)
+def reader(
+    classes: tuple[type, ...], declared: tuple[DType | None, ...]
+) -> Callable[..., tuple[tuple[Any, ...], list[Any]]]:
+    """A function from arguments of these classes to their key and their values."""
+    namespace = _compiled(_READ, classes, declared, {})
+    return namespace["read"]  # type: ignore[no-any-return]
 
 
-def _read_any(tag: object, obj: Any) -> tuple[Hashable, Any]:
-    found = describe(obj)
-    return (tag, found.type, found.shape, found.strides, found.device, found.stream), found.value
+def launcher(
+    classes: tuple[type, ...],
+    declared: tuple[DType | None, ...],
+    plans: dict[tuple[Any, ...], list[Any]],
+    call: Callable[..., int],
+) -> Callable[..., None]:
+    """A function that launches with arguments of these classes.
+
+    It takes a free slot of the plan under the arguments' key, writes pointers, numbers and the
+    stream, calls the driver, and puts the slot back. Before the call, it raises KeyError where
+    there is no plan, IndexError where no slot is free, or what reading the arguments raises.
+    """
+    namespace = _compiled(_LAUNCH, classes, declared, {"plans": plans, "call": call})
+    return namespace["launch"]  # type: ignore[no-any-return]
 
 
-class _Readers(dict[type, Reader]):
-    """The reader of each class met so far."""
-
-    def __missing__(self, cls: type) -> Reader:
-        reader: Reader
-        if cls in (bool, np.bool_):
-            reader = _read_bool
-        elif cls is int:
-            reader = _read_int
-        elif cls is float:
-            reader = _read_float
-        elif issubclass(cls, np.generic):
-            reader = _read_number
-        elif (
-            is_torch(cls)
-            and cls.__module__.startswith("torch.")
-            and cls.__name__ in ("Tensor", "Parameter")
-        ):
-            reader = _read_torch
-        elif cls.__module__.startswith("numba.cuda") and cls.__name__ == "DeviceNDArray":
-            reader = _read_numba
-        else:
-            reader = partial(_read_any, cls)
-        self[cls] = reader
-        return reader
-
-
-READERS = _Readers()
+def _compiled(
+    template: str,
+    classes: tuple[type, ...],
+    declared: tuple[DType | None, ...],
+    names: dict[str, Any],
+) -> dict[str, Any]:
+    numbers = range(len(classes))
+    values, key = [], []
+    for number, (cls, dtype) in enumerate(zip(classes, declared, strict=True)):
+        found = reading(cls, dtype)
+        values.append(f"v{number} = {found.value.format(a=f'a{number}')}")
+        key.append(f"a{number}.__class__")
+        key += [f"({part.format(a=f'a{number}', v=f'v{number}')})" for part in found.key]
+    source = template.format(
+        arguments=", ".join(f"a{n}" for n in numbers),
+        values="\n    ".join(values) or "pass",
+        key="".join(f"{part}, " for part in key) or "()",
+        all_values=", ".join(f"v{n}" for n in numbers),
+        places="".join(f"p{n}, " for n in numbers),
+        writes="\n    ".join(f"p{n}[0] = v{n}" for n in numbers) or "pass",
+    )
+    functions = {"describe": describe, "number_bits": number_bits, "converted": converted}
+    dtypes = {f"a{number}_dtype": dtype for number, dtype in enumerate(declared)}
+    namespace = {**functions, **dtypes, **names}
+    exec(compile(source, "<launch path>", "exec"), namespace)
+    return namespace
