@@ -54,7 +54,7 @@ def print_kernel(kernel: Kernel, arch: Arch, annotate: bool = False) -> str:
 def entry_name(name: str) -> str:
     """`name` as a PTX identifier: what the entry point is called in the module."""
     plain = re.sub(r"\W", lambda m: f"${ord(m[0]):x}", name, flags=re.ASCII)
-    return plain if re.match(r"[A-Za-z]", plain) or plain[:1] in "_$" and plain[1:] else f"_{plain}"
+    return plain if re.match(r"[A-Za-z]|[_$].", plain) else f"_{plain}"
 
 
 def param_type(dtype: DType) -> str:

@@ -309,7 +309,8 @@ def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
     ]))  # fmt: skip
     zero = Assign(acc, (Const(0.0, f32),))
     show = form("show", "a:f32*4", None, VOLATILE)
-    kernel = Kernel("k", [], Block([zero, Assign(a, (Const(1.0, f32),)), loop, Op(show, (), (acc,))]))
+    one = Assign(a, (Const(1.0, f32),))
+    kernel = Kernel("k", [], Block([zero, one, loop, Op(show, (), (acc,))]))
     coalesce(kernel)
     (op,) = [n for n in nodes(kernel, Op) if n.form is mma]
     assert op.results[0] is op.operands[1]
@@ -334,8 +335,9 @@ def test_double_buffers_stay_apart() -> None:
 
 def test_two_branches_write_one_set_of_registers() -> None:
     flag, left, right, joined, param = value(0, Type(pred)), *(value(i) for i in range(1, 5))
-    branch = If(flag, Block([Op(ADD, (left,), (param, param)), Assign(joined, (left,))]),
-                Block([Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]))  # fmt: skip
+    then = [Op(ADD, (left,), (param, param)), Assign(joined, (left,))]
+    orelse = [Op(ADD, (right,), (param, Const(1, u32))), Assign(joined, (right,))]
+    branch = If(flag, Block(then), Block(orelse))
     kernel = Kernel(
         "k", [Param("f", flag), Param("n", param)], Block([branch, Op(OUT, (), (joined,))])
     )
@@ -359,7 +361,8 @@ def test_a_loop_index_keeps_its_own_register() -> None:
         Assign(last, (index,)), Op(ADD, (last,), (last, Const(1, u32))), Op(OUT, (), (last,)),
     ]))  # fmt: skip
     after = Value(2, WORD)
-    again = For(index, Const(0, u32), Const(3, u32), Const(1, u32), Block([Assign(after, (index,))]))
+    copies = Block([Assign(after, (index,))])
+    again = For(index, Const(0, u32), Const(3, u32), Const(1, u32), copies)
     kernel = Kernel("k", [], Block([loop, again, Op(OUT, (), (after,))]))
     coalesce(kernel)
     assert run(kernel) == [("out", [1]), ("out", [2]), ("out", [3]), ("out", [2])]
@@ -367,7 +370,7 @@ def test_a_loop_index_keeps_its_own_register() -> None:
 
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("lives_on", [False, True])
-def test_an_unwritten_operand_gets_the_registers_of_the_result(guarded: bool, lives_on: bool) -> None:
+def test_an_unwritten_operand_gets_the_result_registers(guarded: bool, lives_on: bool) -> None:
     old, new, n, flag = value(0, PAIR), value(1, PAIR), value(2), value(3, Type(pred))
     body: list[Any] = [Assign(old, (n, n)), Assign(new, (Const(1, u32),))]
     body += [Op(FUSED, (new,), (n, old), flag if guarded else None), Op(OUTPAIR, (), (new,))]
@@ -426,9 +429,8 @@ def test_a_value_lives_through_a_continue() -> None:
     loop = For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([
         If(flag, Block([Jump("continue")]), Block()), Assign(kept, (n,)),
     ]))  # fmt: skip
-    before = [Op(ADD, (kept,), (n, n)), Assign(other, (n,)), Op(ADD, (other,), (other, n))]
     kernel = Kernel("k", [Param("n", n), Param("f", flag)], Block(
-        [*before, Op(OUT, (), (other,)), Assign(other, (kept,)), Op(OUT, (), (other,)),
+        [Op(ADD, (kept,), (n, n)), Assign(other, (kept,)), Op(OUT, (), (other,)),
          Op(ADD, (other,), (n, Const(9, u32))), Op(OUT, (), (other,)), loop, Op(OUT, (), (kept,))]
     ))  # fmt: skip
     expected = run(kernel)
@@ -443,8 +445,8 @@ def test_dead_chains_go_and_effects_stay() -> None:
     a, b, c, index = (value(i) for i in range(4))
     grows = Op(ADD, (c,), (c, a))  # reads itself, nobody else does
     body = [Op(ADD, (a,), (Const(1, u32), Const(2, u32))), Op(ADD, (b,), (a, a)),
-            Assign(c, (b,)), For(index, Const(0, u32), Const(2, u32), Const(1, u32), Block([grows])),
-            Op(OUT, (), (a,))]  # fmt: skip
+            Assign(c, (b,)), For(index, Const(0, u32), Const(2, u32), Const(1, u32),
+                                 Block([grows])), Op(OUT, (), (a,))]  # fmt: skip
     kernel = Kernel("k", [], Block(body))
     remove_dead(kernel)
     assert [type(n).__name__ for n in walk(kernel.body)] == ["Op", "For", "Op"]
