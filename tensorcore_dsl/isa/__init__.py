@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
-from tensorcore_dsl.isa import barrier, matrix, memory, mma, scalar, special, warp
+from tensorcore_dsl.isa import barrier, convert, matrix, memory, mma, scalar, special, warp
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -25,7 +25,7 @@ class Family(Protocol):
     def forms(self) -> Iterator[Instruction]: ...
 
 
-_MODULES = (scalar, special, warp, memory, barrier, mma, matrix)
+_MODULES = (scalar, convert, special, warp, memory, barrier, mma, matrix)
 
 
 def _rows() -> dict[str, list[Family]]:

@@ -1,4 +1,4 @@
-"""Arithmetic, logic, comparison and moves on the registers of one thread (9.7.1 to 9.7.9.4)."""
+"""Arithmetic, logic, comparison and moves on the registers of one thread (9.7.1 to 9.7.9.7)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from tensorcore_dsl.isa.meaning import (
     compare,
     copy,
     floating,
-    funnel_shift,
     integer,
-    logic,
-    lookup3,
-    mixed,
+    lookup,
     pack,
-    permute,
     select,
     unpack,
 )
@@ -50,6 +46,9 @@ INTEGER = [
     row("mad.{m}.{t}",            D_ABC,                                    "9.7.1.4",  integer, t=INT, m="lo hi"),
     row("mad.hi.sat.s32",         "d:s32 = a:s32, b:s32, c:s32",            "9.7.1.4",  integer, t="s32", m="hi", sat=".sat"),
     row("mad.{m}.{t}",            "d:{w} = a:{t}, b:{t}, c:{w}",            "9.7.1.4",  integer, t_w=WIDE, m="wide"),
+    row("mul24.{m}.{t}",          D_AB,                                     "9.7.1.5",  integer, t="u32 s32", m="lo hi"),
+    row("mad24.{m}.{t}",          D_ABC,                                    "9.7.1.6",  integer, t="u32 s32", m="lo hi"),
+    row("mad24.hi.sat.s32",       "d:s32 = a:s32, b:s32, c:s32",            "9.7.1.6",  integer, t="s32", m="hi", sat=".sat"),
     row("sad.{t}",                D_ABC,                                    "9.7.1.7",  integer, t=INT),
     row("div.{t}",                D_AB,                                     "9.7.1.8",  integer, t=INT),
     row("rem.{t}",                D_AB,                                     "9.7.1.9",  integer, t=INT),
@@ -75,16 +74,17 @@ INTEGER = [
 ]
 
 LOGIC = [
-    row("and.{t}",                D_AB,                                     "9.7.8.1",  logic,   t=f"pred {BITS}"),
-    row("or.{t}",                 D_AB,                                     "9.7.8.2",  logic,   t=f"pred {BITS}"),
-    row("xor.{t}",                D_AB,                                     "9.7.8.3",  logic,   t=f"pred {BITS}"),
-    row("not.{t}",                D_A,                                      "9.7.8.4",  logic,   t=f"pred {BITS}"),
-    row("cnot.{t}",               D_A,                                      "9.7.8.5",  logic,   t=BITS),
-    row("lop3.b32",               "d:b32 = a:b32, b:b32, c:b32, lut:#u32",  "9.7.8.6",  lookup3, requires="50", ptx="4.3"),
-    row("shf.{m}.b32",            "d:b32 = a:b32, b:b32, c:u32",            "9.7.8.7",  funnel_shift, m="l.clamp l.wrap r.clamp r.wrap", requires="32", ptx="3.1"),
+    row("and.{t}",                D_AB,                                     "9.7.8.1",  integer, t=f"pred {BITS}"),
+    row("or.{t}",                 D_AB,                                     "9.7.8.2",  integer, t=f"pred {BITS}"),
+    row("xor.{t}",                D_AB,                                     "9.7.8.3",  integer, t=f"pred {BITS}"),
+    row("not.{t}",                D_A,                                      "9.7.8.4",  integer, t=f"pred {BITS}"),
+    row("cnot.{t}",               D_A,                                      "9.7.8.5",  integer, t=BITS),
+    row("lop3.b32",               "d:b32 = a:b32, b:b32, c:b32, lut:#u32",  "9.7.8.6",  lookup,  requires="50", ptx="4.3"),
+    row("lop3.{bool}.b32",        "d:b32, p:pred = a:b32, b:b32, c:b32, lut:#u32, q:pred", "9.7.8.6", lookup, bool="or and", requires="70", ptx="8.2", template="{d}|{p}, {a}, {b}, {c}, {lut}, {q}"),
+    row("shf.{m}.b32",            "d:b32 = a:b32, b:b32, c:u32",            "9.7.8.7",  integer, t="b32", m="l.clamp l.wrap r.clamp r.wrap", requires="32", ptx="3.1"),
     row("shl.{t}",                "d:{t} = a:{t}, n:u32",                   "9.7.8.8",  integer, t=BITS),
     row("shr.{t}",                "d:{t} = a:{t}, n:u32",                   "9.7.8.9",  integer, t=f"{BITS} {INT}"),
-    row("prmt.b32{m}",            "d:b32 = a:b32, b:b32, c:b32",            "9.7.9.7",  permute, m="- .f4e .b4e .rc8 .ecl .ecr .rc16", ptx="2.0"),
+    row("prmt.b32{m}",            "d:b32 = a:b32, b:b32, c:b32",            "9.7.9.7",  integer, t="b32", m="- .f4e .b4e .rc8 .ecl .ecr .rc16", ptx="2.0"),
 ]
 
 FLOAT = [
@@ -138,6 +138,7 @@ HALF = [
     row("fma{rnd}{ftz}{sat}.{t}", D_ABC,                                    "9.7.4.4",  floating, t="f16 f16x2", rnd=".rn", ftz=FTZ, sat=SAT, requires="53", ptx="4.2"),
     row("fma{rnd}{ftz}{relu}.{t}", D_ABC,                                   "9.7.4.4",  floating, t="f16 f16x2", rnd=".rn", ftz=FTZ, relu=".relu", requires="80", ptx="7.0"),
     row("fma{rnd}{relu}.{t}",     D_ABC,                                    "9.7.4.4",  floating, t="bf16 bf16x2", rnd=".rn", relu=RELU, requires="80", ptx="7.0"),
+    row("fma{rnd}.oob{relu}.{t}", D_ABC,                                    "9.7.4.4",  floating, t="f16 f16x2 bf16 bf16x2", rnd=".rn", relu=RELU, oob="yes", requires="90", ptx="8.1"),
     row("neg{ftz}.{t}",           D_A,                                      "9.7.4.5",  floating, t="f16 f16x2", ftz=FTZ, requires="53", ptx="6.0"),
     row("neg.{t}",                D_A,                                      "9.7.4.5",  floating, t="bf16 bf16x2", requires="80", ptx="7.0"),
     row("abs{ftz}.{t}",           D_A,                                      "9.7.4.6",  floating, t="f16 f16x2", ftz=FTZ, requires="53", ptx="6.5"),
@@ -154,9 +155,9 @@ HALF = [
     row("tanh{rnd}.{t}",          D_A,                                      "9.7.4.9",  floating, t="bf16 bf16x2", rnd=".approx", requires="90", ptx="7.8"),
     row("ex2{rnd}.{t}",           D_A,                                      "9.7.4.10", floating, t="f16 f16x2", rnd=".approx", requires="75", ptx="7.0"),
     row("ex2{rnd}{ftz}.{t}",      D_A,                                      "9.7.4.10", floating, t="bf16 bf16x2", rnd=".approx", ftz=".ftz", requires="90", ptx="7.8"),
-    row("add{rnd}{sat}.f32.{s}",  "d:f32 = a:{s}, c:f32",                   "9.7.5.1",  mixed,    s="f16 bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
-    row("sub{rnd}{sat}.f32.{s}",  "d:f32 = a:{s}, c:f32",                   "9.7.5.2",  mixed,    s="f16 bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
-    row("fma{rnd}{sat}.f32.{s}",  "d:f32 = a:{s}, b:{s}, c:f32",            "9.7.5.3",  mixed,    s="f16 bf16", rnd=RND1, sat=SAT, requires="100", ptx="8.6"),
+    row("add{rnd}{sat}.{t}", "d:f32 = a:{s}, c:f32",                  "9.7.5.1",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
+    row("sub{rnd}{sat}.{t}", "d:f32 = a:{s}, c:f32",                  "9.7.5.2",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND, sat=SAT, requires="100", ptx="8.6"),
+    row("fma{rnd}{sat}.{t}",     "d:f32 = a:{s}, b:{s}, c:f32",            "9.7.5.3",  floating, t_s="f32.f16/f16 f32.bf16/bf16", rnd=RND1, sat=SAT, requires="100", ptx="8.6"),
 ]
 
 CMP = "eq ne lt le gt ge"

@@ -177,7 +177,7 @@ ROWS = (
     row("match.{mode}.sync.{t}",        "d:b32 = a:{t}, mask:u32",                           "9.7.13.10", match,    mode="any all", t="b32 b64", effects=CONVERGENT, requires="70", ptx="6.0"),
     row("match.all.sync.{t}.{out}",      "d:b32, p:pred = a:{t}, mask:u32",                   "9.7.13.10", match,    mode="all", t="b32 b64", out="pred", effects=CONVERGENT, requires="70", ptx="6.0",
         template="!match.all.sync.{t} {d}|{p}, {a}, {mask}"),
-    row("activemask.b32",               "d:b32",                                             "9.7.13.11", active_mask, effects=CONVERGENT, requires="30", ptx="6.2"),
+    row("activemask.b32",               "d:b32 =",                                            "9.7.13.11", active_mask, effects=CONVERGENT, requires="30", ptx="6.2"),
     row("redux.sync.{op}.{t}",          "d:{t} = a:{t}, mask:u32",                           "9.7.13.12", reduce,   op="add min max", t="u32 s32", effects=CONVERGENT, requires="80", ptx="7.0"),
     row("redux.sync.{op}.{t}",          "d:{t} = a:{t}, mask:u32",                           "9.7.13.12", reduce,   op="and or xor", t="b32", effects=CONVERGENT, requires="80", ptx="7.0"),
     row("redux.sync.{op}{abs}{nan}.{t}", "d:{t} = a:{t}, mask:u32",                          "9.7.13.12", reduce,   op="min max", abs="- .abs", nan="- .NaN", t="f32", effects=CONVERGENT, requires="100a", ptx="8.6"),

@@ -1,0 +1,157 @@
+"""`cvt` among all types, with every rounding of the manual (9.7.9.21, 9.7.9.22).
+
+In packed forms the first source goes to the upper half. The names of pairs of 8-bit and smaller
+floats (`e4m3x2`) stand for 16-bit registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.spec import Instruction, row
+
+_FLAGS = ("sat", "satfinite", "relu", "ftz")
+
+
+def _flags(form: Instruction, *names: str) -> dict[str, bool]:
+    return {name: bool(form.params.get(name)) for name in names}
+
+
+def _rounding(form: Instruction) -> str | None:
+    return form.params.get("rnd", "").lstrip(".") or None
+
+
+def single(ctx: Context, form: Instruction, a: Any, *scale: Any) -> np.ndarray:
+    """One source, scalar or packed."""
+    from tensorcore_dsl.numerics import convert
+
+    p = form.params
+    more = {"scale": scale[0]} if scale else {}
+    return convert.convert(a, p["a"], p["d"], _rounding(form), **_flags(form, *_FLAGS), **more)
+
+
+def pair(ctx: Context, form: Instruction, a: Any, b: Any, *extra: Any) -> np.ndarray:
+    """Two f32 to the halves of a register; `extra` is random bits or two scales."""
+    from tensorcore_dsl.numerics import convert
+
+    p = form.params
+    more = {p["extra"]: extra[0]} if extra else {}
+    flags = _flags(form, "satfinite", "relu")
+    return convert.convert_pair(a, b, "f32", p["d"], _rounding(form), **flags, **more)
+
+
+def quad(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
+    """Four f32 to the quarters of a register, the first one highest, with random bits."""
+    from tensorcore_dsl.numerics import convert
+
+    *sources, rbits = operands
+    flags = _flags(form, "satfinite", "relu")
+    return convert.convert_quad(sources, "f32", form.params["d"], "rs", rbits=rbits, **flags)
+
+
+def saturating_pack(ctx: Context, form: Instruction, a: Any, b: Any, *c: Any) -> np.ndarray:
+    """cvt.pack: two saturated integers, above the low bits of c."""
+    from tensorcore_dsl.numerics import convert
+
+    return convert.convert_pack(a, b, c[0] if c else None, form.params["d"])
+
+
+def _range(name: str) -> tuple[int, int]:
+    bits = int(name[1:])
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if name[0] == "s" else (0, (1 << bits) - 1)
+
+
+def may_saturate(axes: Mapping[str, str]) -> bool:
+    """Some value of the source does not fit the destination."""
+    low, high = _range(axes["a"])
+    least, most = _range(axes["d"])
+    return low < least or high > most
+
+
+INT = "u8 s8 u16 s16 u32 s32 u64 s64"
+INT16 = "u16 s16 u32 s32 u64 s64"
+RND = ".rn .rz .rm .rp"
+RND2 = ".rn .rz"
+IRND = ".rni .rzi .rmi .rpi"
+SAT, FTZ, RELU, SATFINITE = "- .sat", "- .ftz", "- .relu", "- .satfinite"
+FP8 = "e4m3x2 e5m2x2"
+FP6 = "e2m3x2 e3m2x2"
+FAMILY = "100f 110f 120f"
+STOCHASTIC = "100a 103a"
+FIXED = "100a 103a 110a 120a 121a"
+CVT, PACK = "9.7.9.21", "9.7.9.22"
+NO_BYTES = "the assembler has no forms between bf16 and 8-bit integers"
+E2M1 = "!{{ .reg .b8 pair; "
+
+# fmt: off
+SCALAR = [
+    #   mnemonic                          operands            section meaning axes
+    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d=INT, a=INT),
+    row("cvt{sat}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d=INT, a=INT, sat=".sat", where=may_saturate),
+    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d="f16 f64", a=INT, rnd=RND, sat=SAT),
+    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d="f32", a=INT, rnd=RND, ftz=FTZ, sat=SAT),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d="bf16", a=INT16, rnd=RND, requires="90", ptx="7.8", note=NO_BYTES),
+    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d=INT, a="f16 f64", rnd=IRND, sat=SAT),
+    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d=INT, a="f32", rnd=IRND, ftz=FTZ, sat=SAT),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d=INT16, a="bf16", rnd=IRND, requires="90", ptx="7.8", note=NO_BYTES),
+    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f16/f16 f64/f64", rnd=f"- {IRND}", sat=SAT),
+    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d_a="f32/f32", rnd=f"- {IRND}", ftz=FTZ, sat=SAT),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/bf16", rnd=f"- {IRND}", requires="90", ptx="7.8"),
+    row("cvt{sat}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="f64/f16", sat=SAT),
+    row("cvt{ftz}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f32/f16 f64/f32", ftz=FTZ, sat=SAT),
+    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d_a="f32/bf16", requires="80", ptx="7.1"),
+    row("cvt{ftz}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="f32/bf16", ftz=".ftz", requires="90", ptx="7.8"),
+    row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d_a="f64/bf16", requires="90", ptx="7.8"),
+    row("cvt{rnd}{ftz}{sat}.{d}.{a}",     "d:{d} = a:{a}",     CVT, single, d_a="f16/f32 f32/f64", rnd=RND, ftz=FTZ, sat=SAT),
+    row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d_a="f16/f64", rnd=RND, sat=SAT),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f64 bf16/f16 f16/bf16", rnd=RND, requires="90", ptx="7.8"),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="bf16/f32", rnd=RND2, requires="80", ptx="7.0"),
+    row("cvt{rnd}{relu}.{d}.{a}",         "d:{d} = a:{a}",     CVT, single, d="f16 bf16", a="f32", rnd=RND2, relu=".relu", requires="80", ptx="7.0"),
+    row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="bf16", a="f32", rnd=RND2, relu=RELU, satfinite=".satfinite", requires="80", ptx="8.1"),
+    row("cvt{rnd}{relu}{satfinite}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d="f16", a="f32", rnd=RND2, relu=".relu", satfinite=".satfinite", requires="80", ptx="8.1"),
+    row("cvt{rnd}{satfinite}.{d}.{a}",    "d:{d} = a:{a}",  CVT, single, d="f16", a="f32", rnd=RND2, satfinite=".satfinite", ptx="8.1"),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=".rna", requires="80", ptx="7.0"),
+    row("cvt{rnd}{satfinite}.{d}.{a}",    "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=".rna", satfinite=".satfinite", requires="80", ptx="8.1"),
+    row("cvt{rnd}{relu}.{d}.{a}",         "d:{d} = a:{a}",     CVT, single, d_a="tf32/f32", rnd=RND2, relu=RELU, requires="90", ptx="7.8"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:{d} = a:{a}",  CVT, single, d_a="tf32/f32", rnd=RND2, satfinite=".satfinite", relu=RELU, requires="100", ptx="8.6"),
+]
+
+PACKED = [
+    row("cvt{rnd}{relu}.{d}.f32",         "d:{d} = a:f32, b:f32",  CVT, pair, d="f16x2 bf16x2", rnd=RND2, relu=RELU, requires="80", ptx="7.0"),
+    row("cvt{rnd}{relu}{satfinite}.{d}.f32", "d:{d} = a:f32, b:f32", CVT, pair, d="f16x2 bf16x2", rnd=RND2, relu=RELU, satfinite=".satfinite", requires="80", ptx="8.1"),
+    row("cvt{rnd}{relu}{satfinite}.{d}.f32", "d:{d} = a:f32, b:f32, rbits:b32", CVT, pair, d="f16x2 bf16x2", rnd=".rs", relu=RELU, satfinite=SATFINITE, extra="rbits", requires=STOCHASTIC, ptx="8.7"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.f32", "d:b16 = a:f32, b:f32", CVT, pair, d=FP8, rnd=".rn", satfinite=".satfinite", relu=RELU, requires="89", ptx="8.1", note="sm_90 has it from PTX 7.8"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:b16 = a:f16x2",   CVT, single, d=FP8, a="f16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires="89", ptx="8.1", note="sm_90 has it from PTX 7.8"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:b16 = a:bf16x2",  CVT, single, d=FP8, a="bf16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FAMILY, ptx="9.1"),
+    row("cvt{rnd}{relu}.{d}.{a}",         "d:f16x2 = a:b16",       CVT, single, d="f16x2", a=FP8, rnd=".rn", relu=RELU, requires="89", ptx="8.1", note="sm_90 has it from PTX 7.8"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.f32", "d:b16 = a:f32, b:f32", CVT, pair, d=FP6, rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FAMILY, ptx="8.6"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:b16 = a:{a}",     CVT, single, d=FP6, a="f16x2 bf16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FAMILY, ptx="9.1"),
+    row("cvt{rnd}{relu}.{d}.{a}",         "d:f16x2 = a:b16",       CVT, single, d="f16x2", a=FP6, rnd=".rn", relu=RELU, requires=FAMILY, ptx="8.6"),
+    row("cvt{rnd}{satfinite}{relu}.{to}.f32", "x:b16 = a:f32, b:f32", CVT, pair, d_to="e2m1x2/e2m1x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FAMILY, ptx="8.6",
+        template=E2M1 + "cvt{rnd}{satfinite}{relu}.{to}.f32 pair, {a}, {b}; cvt.u16.u8 {x}, pair; }}"),
+    row("cvt{rnd}{satfinite}{relu}.{to}.{source}", "x:b16 = y:{source}", CVT, single, d_to="e2m1x2/e2m1x2", a_source="f16x2/f16x2 bf16x2/bf16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FAMILY, ptx="9.1",
+        template=E2M1 + "cvt{rnd}{satfinite}{relu}.{to}.{source} pair, {y}; cvt.u16.u8 {x}, pair; }}"),
+    row("cvt{rnd}{relu}.f16x2.{source}",  "x:f16x2 = y:b16",       CVT, single, d="f16x2", a_source="e2m1x2/e2m1x2", rnd=".rn", relu=RELU, requires=FAMILY, ptx="8.6",
+        template=E2M1 + "cvt.u8.u16 pair, {y}; cvt{rnd}{relu}.f16x2.{source} {x}, pair; }}"),
+    row("cvt{rnd}{satfinite}.{d}.f32",    "d:b16 = a:f32, b:f32",  CVT, pair, d="ue8m0x2", rnd=".rz .rp", satfinite=SATFINITE, requires=FAMILY, ptx="8.6"),
+    row("cvt{rnd}{satfinite}.{d}.{a}",    "d:b16 = a:{a}",         CVT, single, d="ue8m0x2", a="bf16x2", rnd=".rz .rp", satfinite=SATFINITE, requires=FAMILY, ptx="8.6"),
+    row("cvt{rnd}.{d}.{a}",               "d:{d} = a:b16",         CVT, single, d="bf16x2", a="ue8m0x2", rnd=".rn", requires=FAMILY, ptx="8.6"),
+    row("cvt{rnd}{relu}{satfinite}.{d}.f32", "x:{r} = a:f32, b:f32, e:f32, f:f32, rbits:b32", CVT, quad, d_r="e4m3x4/b32 e5m2x4/b32 e2m3x4/b32 e3m2x4/b32 e2m1x4/b16", rnd=".rs", relu=RELU, satfinite=".satfinite", requires=STOCHASTIC, ptx="8.7",
+        template="{x}, {{{a}, {b}, {e}, {f}}}, {rbits}"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.f32", "d:b16 = a:f32, b:f32", CVT, pair, d="s2f6x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FIXED, ptx="9.1"),
+    row("cvt{rnd}{satfinite}{relu}{scaled}.{d}.f32", "d:b16 = a:f32, b:f32, scale:b16", CVT, pair, d="s2f6x2", rnd=".rn", satfinite=".satfinite", relu=RELU, scaled=".scaled::n2::ue8m0", extra="scale", requires=FIXED, ptx="9.1"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:b16 = a:{a}",      CVT, single, d="s2f6x2", a="bf16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, requires=FIXED, ptx="9.1"),
+    row("cvt{rnd}{satfinite}{relu}{scaled}.{d}.{a}", "d:b16 = a:{a}, scale:b16", CVT, single, d="s2f6x2", a="bf16x2", rnd=".rn", satfinite=".satfinite", relu=RELU, scaled=".scaled::n2::ue8m0", requires=FIXED, ptx="9.1"),
+    row("cvt{rnd}{satfinite}{relu}.{d}.{a}", "d:{d} = a:b16",      CVT, single, d="bf16x2", a="s2f6x2", rnd=".rn", satfinite=SATFINITE, relu=RELU, requires=FIXED, ptx="9.1"),
+    row("cvt{rnd}{satfinite}{relu}{scaled}.{d}.{a}", "d:{d} = a:b16, scale:b16", CVT, single, d="bf16x2", a="s2f6x2", rnd=".rn", satfinite=SATFINITE, relu=RELU, scaled=".scaled::n2::ue8m0", requires=FIXED, ptx="9.1"),
+    row("cvt.pack.sat.{d}.s32",           "d:b32 = a:s32, b:s32",        PACK, saturating_pack, d="u16 s16", requires="72", ptx="6.5"),
+    row("cvt.pack.sat.{d}.s32.b32",       "d:b32 = a:s32, b:s32, c:b32", PACK, saturating_pack, d="u8 s8", requires="72", ptx="6.5"),
+    row("cvt.pack.sat.{d}.s32.b32",       "d:b32 = a:s32, b:s32, c:b32", PACK, saturating_pack, d="u2 s2 u4 s4", requires="75", ptx="6.5"),
+]
+# fmt: on
+
+ROWS = (*SCALAR, *PACKED)
