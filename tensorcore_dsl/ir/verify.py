@@ -1,0 +1,456 @@
+"""The rules of the IR: one short function each, run by one generic walk.
+
+A rule gets a node (or the kernel) and yields what is wrong with it, in words that say what was
+given and what is allowed; the first complaint is raised with the node's location. Kernels are
+verified after `coalesce`, and the printer and the interpreter rely on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import VerifyError, listing, located
+from tensorcore_dsl.ir.coalesce import unwritten_operand
+from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Node,
+    Op,
+    Part,
+    Source,
+    Type,
+    Value,
+    While,
+    children,
+    reads,
+    writes,
+)
+from tensorcore_dsl.isa.spec import Instruction, Operand
+
+Complaints = Iterator[str]
+
+MAX_THREADS = 1024  # of a block, on every architecture
+
+
+def verify(kernel: Kernel, arch: Arch) -> None:
+    """Raise VerifyError (or ArchError) for the first rule that `kernel` breaks on `arch`."""
+    for rule in KERNEL_RULES:
+        for complaint in rule(kernel):
+            raise VerifyError(f"kernel {kernel.name}: {complaint}")
+    _Walk(arch).block(kernel.body, ())
+    _Assigned(kernel).check()
+
+
+@dataclass
+class _Walk:
+    """Runs the rules of each node's class."""
+
+    arch: Arch
+    supported: set[Instruction] = field(default_factory=set)
+    named: dict[int, Value] = field(default_factory=dict)
+
+    def block(self, block: Block, loops: tuple[Node, ...]) -> None:
+        for node in block:
+            if isinstance(node, Op) and node.form not in self.supported:
+                with located(node.loc):
+                    node.form.requires.check(self.arch, node.form.mnemonic)
+                self.supported.add(node.form)
+            for rule in NODE_RULES[type(node)]:
+                for complaint in rule(node):
+                    raise VerifyError(complaint, node.loc)
+            if isinstance(node, Jump):
+                self.jump(node, loops)
+            self.written(node, loops)
+            inside = (*loops, node) if isinstance(node, (For, While)) else loops
+            for child in children(node):
+                self.block(child, inside)
+
+    def jump(self, node: Jump, loops: tuple[Node, ...]) -> None:
+        if node.kind != "return" and not loops:
+            raise VerifyError(f"`{node.kind}` outside of a loop", node.loc)
+
+    def written(self, node: Node, loops: tuple[Node, ...]) -> None:
+        """Names are unique, and loops alone write what they count with."""
+        for value in writes(node):
+            if self.named.setdefault(value.id, value) is not value:
+                raise VerifyError(f"two values are called {value}", node.loc)
+            for loop in loops:
+                if isinstance(loop, For) and value in (loop.index, loop.stop, loop.step):
+                    part = "index" if value is loop.index else "bound or step"
+                    raise VerifyError(f"{value} is the {part} of a loop that writes it", node.loc)
+
+
+# --- the kernel -----------------------------------------------------------------------------
+
+
+def params_are_scalars(kernel: Kernel) -> Complaints:
+    for param in kernel.params:
+        type = param.value.type
+        if type.is_group or not (type.dtype.kind == "p" or type.dtype.bits in (8, 16, 32, 64)):
+            yield f"parameter {param.name} is {type}; scalars of 8 to 64 bits and pred are allowed"
+
+
+def params_are_distinct(kernel: Kernel) -> Complaints:
+    for key in (lambda p: p.name, lambda p: str(p.value)):
+        found = Counter(map(key, kernel.params)).most_common(1)
+        if found and found[0][1] > 1:
+            yield f"{found[0][1]} parameters are called {found[0][0]}"
+
+
+def threads_fit_a_block(kernel: Kernel) -> Complaints:
+    if kernel.threads is not None and not 1 <= kernel.threads <= MAX_THREADS:
+        yield f"{kernel.threads} threads in a block; 1 to {MAX_THREADS} are allowed"
+
+
+def shared_memory_is_sized(kernel: Kernel) -> Complaints:
+    if kernel.shared_bytes < 0:
+        yield f"{kernel.shared_bytes} bytes of shared memory"
+    if kernel.shared_align < 1 or kernel.shared_align & (kernel.shared_align - 1):
+        yield f"shared memory aligned to {kernel.shared_align}; powers of two are allowed"
+
+
+KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
+    params_are_scalars,
+    params_are_distinct,
+    threads_fit_a_block,
+    shared_memory_is_sized,
+)
+
+
+# --- instructions ---------------------------------------------------------------------------
+
+
+def agree(have: DType, want: DType) -> bool:
+    """May a register of type `have` be an operand of type `want` (PTX 9.4)?
+
+    Bit types agree with all of their size, signed integers with unsigned ones; tf32 is f32 with
+    fewer bits that count.
+    """
+    if have == want:
+        return True
+    if have.register_bits != want.register_bits:
+        return False
+    untyped = "b" in (have.kind, want.kind) or (have.is_integer and want.is_integer)
+    return untyped or {have.name, want.name} == {"f32", "tf32"}
+
+
+def fits(type: Type, operand: Operand) -> bool:
+    """May a value of `type` stand for `operand`?"""
+    if operand.layout is not None:
+        return type == Type(operand.dtype, operand.registers, operand.layout.name)
+    return (
+        type.layout is None
+        and type.registers == operand.registers
+        and agree(type.dtype, operand.dtype)
+    )
+
+
+def needed(operand: Operand) -> str:
+    layout = operand.layout.name if operand.layout else None
+    return f"{Type(operand.dtype, operand.registers, layout)} is needed"
+
+
+def count_of_operands(op: Op) -> Complaints:
+    for what, given, wanted in (
+        ("operands", op.operands, op.form.operands),
+        ("results", op.results, op.form.results),
+    ):
+        if len(given) != len(wanted):
+            names = f" ({listing(o.name for o in wanted)})" if wanted else ""
+            yield f"{op.form} has {len(wanted)} {what}{names}, {len(given)} were given"
+
+
+def kinds_and_types_of_operands(op: Op) -> Complaints:
+    for source, operand in zip(op.operands, op.form.operands):
+        complaint = _OPERAND_KINDS[operand.kind](source, operand)
+        if complaint:
+            yield f"operand {operand.name} of {op.form}: {complaint}"
+
+
+def types_of_results(op: Op) -> Complaints:
+    for value, operand in zip(op.results, op.form.results):
+        if not isinstance(value, Value) or not fits(value.type, operand):
+            given = _described(value)
+            yield f"result {operand.name} of {op.form}: {given}, where {needed(operand)}"
+
+
+def results_are_distinct(op: Op) -> Complaints:
+    if len(set(op.results)) < len(op.results):
+        yield f"{op.form} writes one value twice: {listing(op.results)}"
+
+
+def guard_is_a_predicate(op: Op) -> Complaints:
+    if op.guard is None:
+        return
+    if not isinstance(op.guard, Value) or not _is_predicate(op.guard):
+        yield f"the guard of {op.form} is {_described(op.guard)}, where a predicate is needed"
+
+
+def tied_operand_is_the_result(op: Op) -> Complaints:
+    index = unwritten_operand(op.form)
+    if index is not None and op.operands[index] is not op.results[0]:
+        name = op.form.operands[index].name
+        yield f"operand {name} of {op.form} has no text of its own: it must be the result"
+
+
+def _register(source: Source, operand: Operand) -> str | None:
+    if isinstance(source, Part):
+        return _part_complaint(source) or (
+            None
+            if not operand.is_fragment and operand.registers == 1
+            and agree(_part_type(source), operand.dtype)
+            else f"{_described(source)}, where {needed(operand)}"
+        )  # fmt: skip
+    if isinstance(source, Value):
+        good = fits(source.type, operand)
+    else:
+        single = not operand.is_fragment and operand.registers == 1
+        good = isinstance(source, Const) and single and agree(source.dtype, operand.dtype)
+    return None if good else f"{_described(source)}, where {needed(operand)}"
+
+
+def _immediate(source: Source, operand: Operand) -> str | None:
+    if not isinstance(source, Const) or int(source.value) != source.value:
+        return f"{_described(source)}, where an integer known at compile time is needed"
+    if operand.values is not None and source.value not in operand.values:
+        return f"{source.value} was given; allowed are {listing(operand.values)}"
+    return None
+
+
+def _address(source: Source, operand: Operand) -> str | None:
+    if not isinstance(source, Address):
+        return f"{_described(source)}, where an address is needed"
+    base = source.base
+    dtype = base.type.dtype if isinstance(base, Value) else base.dtype
+    group = isinstance(base, Value) and base.type.is_group
+    if group or dtype.kind not in "sub" or dtype.bits != operand.dtype.bits:
+        return f"an address in {_described(base)}, where {operand.dtype} is needed"
+    if not -(2**31) <= source.offset < 2**31:
+        return f"offset {source.offset} of an address; 32 bits with a sign are allowed"
+    return None
+
+
+_OPERAND_KINDS = {"reg": _register, "imm": _immediate, "addr": _address}
+
+
+# --- copies and control flow ----------------------------------------------------------------
+
+
+def copies_fill_their_target(node: Assign) -> Complaints:
+    target, sources = node.target.type, node.sources
+    if len(sources) == 1 and isinstance(sources[0], Const):
+        return
+    given = sum(s.type.registers if isinstance(s, Value) else 1 for s in sources)
+    if given != target.registers or (len(sources) > 1 and any(map(_is_group, sources))):
+        yield f"{given} registers are copied to {node.target}, which has {target.registers}"
+
+
+def copies_keep_the_width(node: Assign) -> Complaints:
+    for source in node.sources:
+        complaint = _part_complaint(source) if isinstance(source, Part) else None
+        if complaint or _width(source) != node.target.type.register_bits:
+            yield f"{complaint or _described(source)} is copied to {node.target}, which holds " \
+                f"{node.target.type}"
+
+
+def loops_count_with_integers(node: For) -> Complaints:
+    if node.index.type.is_group or not node.index.type.dtype.is_integer:
+        yield f"a loop counts with {_described(node.index)}, where one integer is needed"
+        return
+    wanted = node.index.type.dtype
+    for name, source in (("start", node.start), ("stop", node.stop), ("step", node.step)):
+        dtype = source.type.dtype if isinstance(source, Value) else source.dtype
+        if _is_group(source) or not dtype.is_integer or not agree(dtype, wanted):
+            yield f"the {name} of a loop is {_described(source)}, where {wanted} is needed"
+
+
+def steps_go_somewhere(node: For) -> Complaints:
+    if not isinstance(node.step, Const):
+        return
+    step = const_int(Const(const_bits(node.step), node.index.type.dtype))
+    if step == 0:
+        yield "the step of a loop is 0"
+    if int(node.step.value) < 0 and not node.index.type.dtype.is_signed:
+        yield f"a loop over {node.index.type} has step {node.step.value}; it must be positive"
+
+
+def condition_is_a_predicate(node: If | While) -> Complaints:
+    condition = node.condition
+    good = _is_predicate(condition) if isinstance(condition, Value) else (
+        isinstance(node, While) and condition.dtype.kind == "p"
+    )  # fmt: skip
+    if not good:
+        name = type(node).__name__.lower()
+        yield f"the condition of `{name}` is {_described(condition)}, where a predicate is needed"
+
+
+def jumps_have_a_kind(node: Jump) -> Complaints:
+    if node.kind not in ("break", "continue", "return"):
+        yield f"jump {node.kind!r}; break, continue and return are allowed"
+
+
+def predicates_are_single(node: Node) -> Complaints:
+    for value in writes(node):
+        if value.type.dtype.kind == "p" and value.type.is_group:
+            yield f"{_described(value)}: predicates have one register and no layout"
+
+
+Rules = tuple[Callable[[Any], Complaints], ...]
+NODE_RULES: dict[type, Rules] = {
+    Op: (
+        count_of_operands,
+        kinds_and_types_of_operands,
+        types_of_results,
+        results_are_distinct,
+        guard_is_a_predicate,
+        tied_operand_is_the_result,
+        predicates_are_single,
+    ),
+    Assign: (copies_fill_their_target, copies_keep_the_width, predicates_are_single),
+    For: (loops_count_with_integers, steps_go_somewhere),
+    While: (condition_is_a_predicate,),
+    If: (condition_is_a_predicate,),
+    Jump: (jumps_have_a_kind,),
+}
+
+
+# --- what rules ask -------------------------------------------------------------------------
+
+
+def _is_group(source: Source) -> bool:
+    return isinstance(source, Value) and source.type.is_group
+
+
+def _is_predicate(value: Value) -> bool:
+    return value.type.dtype.kind == "p" and not value.type.is_group
+
+
+def _part_complaint(part: Part) -> str | None:
+    if 0 <= part.index < part.base.type.registers:
+        return None
+    return f"register {part.index} of {_described(part.base)}, which has {part.base.type.registers}"
+
+
+def _part_type(part: Part) -> DType:
+    """The type of one register: its element's, or bits where it holds several elements."""
+    type = part.base.type
+    if type.layout is None or type.dtype.storage_bits == type.register_bits:
+        return type.dtype
+    return DType(f"b{type.register_bits}", "b", type.register_bits)
+
+
+def _width(source: Source) -> int:
+    """Bits of each register of a copy's source."""
+    if isinstance(source, Value):
+        return source.type.register_bits
+    if isinstance(source, Part):
+        return source.base.type.register_bits
+    return source.dtype.register_bits if isinstance(source, Const) else 0
+
+
+def _described(source: Any) -> str:
+    """What was given, for messages."""
+    if isinstance(source, Value):
+        return f"{source} of type {source.type}"
+    if isinstance(source, Part):
+        return f"register {source.index} of {_described(source.base)}"
+    if isinstance(source, Const):
+        return f"the {source.dtype} constant {source.value!r}"
+    if isinstance(source, Address):
+        return f"the address {source}"
+    return repr(source)
+
+
+# --- definite assignment --------------------------------------------------------------------
+
+
+class _Assigned:
+    """Every value is written before it is read, on every path.
+
+    A set of values is the bits of an integer; -1, all of them, stands for a place that is never
+    reached.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.bits: dict[Value, int] = {}
+        self.leaves: list[dict[str, int]] = []  # for each loop: what holds at its jumps
+
+    def mask(self, value: Value) -> int:
+        bit = self.bits.get(value)
+        if bit is None:
+            bit = self.bits[value] = 1 << len(self.bits)
+        return bit
+
+    def check(self) -> None:
+        held = 0
+        for param in self.kernel.params:
+            held |= self.mask(param.value)
+        self.block(self.kernel.body, held)
+
+    def block(self, block: Block, held: int) -> int:
+        """What is written after `block`, where `held` is before it."""
+        for node in block:
+            if not isinstance(node, While):  # which reads after its test
+                self.read(node, held)
+            if isinstance(node, (Op, Assign)):
+                for value in writes(node):
+                    held |= self.mask(value)
+            elif isinstance(node, If):
+                held = self.block(node.then, held) & self.block(node.orelse, held)
+            elif isinstance(node, Jump):
+                if node.kind != "return":
+                    self.leaves[-1][node.kind] &= held
+                held = -1
+            else:
+                held = self.loop(node, held)
+        return held
+
+    def read(self, node: Node, held: int) -> None:
+        for value in reads(node):
+            if not self.mask(value) & held:
+                self.complain(node, value)
+
+    def complain(self, node: Node, value: Value) -> NoReturn:
+        if isinstance(node, Op) and value in node.results:
+            raise VerifyError(
+                f"a guarded {node.form} keeps {value} where its guard does not hold, "
+                "but a path leads here on which nothing was written to it", node.loc,
+            )  # fmt: skip
+        raise VerifyError(
+            f"{_described(value)} is read, but a path leads here on which it was not written",
+            node.loc,
+        )
+
+    def loop(self, node: For | While, held: int) -> int:
+        """A loop's head holds what its entry holds: nothing is ever unwritten."""
+        self.leaves.append({"break": -1, "continue": -1})
+        after = self.while_(node, held) if isinstance(node, While) else self.for_(node, held)
+        return after & self.leaves.pop()["break"]
+
+    def while_(self, node: While, held: int) -> int:
+        held = self.block(node.test, held)
+        self.read(node, held)
+        self.block(node.body, held)
+        forever = isinstance(node.condition, Const) and node.condition.value
+        return -1 if forever else held
+
+    def for_(self, node: For, held: int) -> int:
+        index = self.mask(node.index)
+        after = self.block(node.body, held | index) & self.leaves[-1]["continue"]
+        return after & ~(index & ~held) if constant_trips(node) else held
+
+
+__all__ = ["KERNEL_RULES", "NODE_RULES", "agree", "fits", "verify"]
