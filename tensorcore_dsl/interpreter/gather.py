@@ -16,7 +16,7 @@ OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY = range(1, 6)
 NEVER, WRITTEN, PENDING = range(3)  # what the shadow of shared memory says of a byte
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
-SPACE_BITS = 40  # allocation i starts near (i + 1) << SPACE_BITS
+SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS
 
 _FAST = {"cache": True, "nogil": True, "error_model": "numpy"}
 

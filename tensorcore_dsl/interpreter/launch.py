@@ -49,10 +49,11 @@ def run(
     name = archs.arch(arch).name
     _check_launch(kernel, grid, block, dynamic_shared)
     memory, parameters = _parameters(kernel, arguments)
+    static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     def chunk(first: int, ctas: int) -> Report:
-        geometry = Geometry(grid, block, first, ctas, kernel.shared_bytes, dynamic_shared)
-        shared = np.zeros((ctas, kernel.shared_bytes + dynamic_shared), np.uint8)
+        geometry = Geometry(grid, block, first, ctas, static, dynamic_shared)
+        shared = np.zeros((ctas, static + dynamic_shared), np.uint8)
         machine = Machine(
             program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,
             parameters, profile,

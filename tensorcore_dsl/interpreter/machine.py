@@ -8,8 +8,6 @@ at its joins. Arrays in `registers` are never written in place: they may be shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -203,16 +201,6 @@ class Machine:
         self.narrow(kept)
         return None
 
-    @contextmanager
-    def only(self, mask: np.ndarray) -> Iterator[None]:
-        """Memory accesses inside are made by these threads alone."""
-        saved = self.active, self.mask
-        self.active = self.mask = mask
-        try:
-            yield
-        finally:
-            self.active, self.mask = saved
-
     def exit(self) -> None:
         """The cohort's threads end."""
         self.alive &= ~self.mask
@@ -222,17 +210,15 @@ class Machine:
 
     # --- accounts ---------------------------------------------------------------------------
 
-    def account_load(self, memory: Any, addresses: np.ndarray, size: int) -> None:
-        self.reads += 1
-        self.tally.access(self, memory.space, "load", addresses, size)
-
-    def account_store(self, memory: Any, addresses: np.ndarray, size: int) -> None:
-        self.writes += 1
-        self.tally.access(self, memory.space, "store", addresses, size)
-
-    def account_copy(self, target: np.ndarray, source: np.ndarray, size: int) -> None:
-        self.tally.access(self, "global", "load", source, size)
-        self.tally.access(self, "shared", "store", target, size)
+    def account(
+        self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> None:
+        """An access of `size` bytes by each thread of `mask`."""
+        if verb == "load":
+            self.reads += 1
+        else:
+            self.writes += 1
+        self.tally.access(self.at_step, space, verb, addresses, mask, size)
 
     # --- the scheduler ----------------------------------------------------------------------
 

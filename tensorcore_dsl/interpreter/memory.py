@@ -1,8 +1,8 @@
 """Global and shared memory of the interpreter: addresses, checks, atomics, asynchronous copies.
 
-Argument i of a launch that is an array becomes allocation i, which starts near the virtual address
-`(i + 1) << 40`; its bytes are those of the array itself. No two allocations are neighbours, so that
-whatever leaves one is caught. Shared memory has a shadow, one byte for each byte: never written,
+Array i of a launch becomes allocation i, in the middle of the virtual addresses from `(i + 1) << 40`
+on; its bytes are those of the array itself. No two allocations are neighbours, so that whatever
+leaves one is caught. Shared memory has a shadow, one byte for each byte: never written,
 written, or owned by an asynchronous copy in flight.
 """
 
@@ -73,7 +73,8 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
         owner = owner.base
     shift = (low - _span(owner)[0]) % _ALIGNMENT
     writable = pointer.writable and array.flags.writeable
-    return ((index + 1) << gather.SPACE_BITS) + shift, high - low, low, int(writable)
+    start = ((2 * index + 3) << (gather.SPACE_BITS - 1)) + shift
+    return start, high - low, low, int(writable)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
@@ -99,9 +100,10 @@ class GlobalMemory:
     def load(self, ctx: Machine, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) words."""
         out = np.empty((count, addresses.size), _WORDS[width])
-        ctx.account_load(self, addresses, width * count)
+        mask = _mask(ctx)
+        ctx.account(self.space, "load", addresses, mask, width * count)
         wrong = gather.global_load(
-            addresses, ctx.mask, self.table, out.view(np.uint8), width, count, self.checks
+            addresses, mask, self.table, out.view(np.uint8), width, count, self.checks
         )
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "load")
@@ -111,9 +113,10 @@ class GlobalMemory:
         """values: (count, T) words."""
         values = np.ascontiguousarray(values)
         count, width = values.shape[0], values.dtype.itemsize
-        ctx.account_store(self, addresses, width * count)
+        mask = _mask(ctx)
+        ctx.account(self.space, "store", addresses, mask, width * count)
         wrong = gather.global_store(
-            addresses, ctx.mask, self.table, values.view(np.uint8), width, count, self.checks
+            addresses, mask, self.table, values.view(np.uint8), width, count, self.checks
         )
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "store")
@@ -151,9 +154,10 @@ class SharedMemory:
     def load(self, ctx: Machine, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) words."""
         out = np.empty((count, addresses.size), _WORDS[width])
-        ctx.account_load(self, addresses, width * count)
+        mask = _mask(ctx)
+        ctx.account(self.space, "load", addresses, mask, width * count)
         wrong = gather.shared_load(
-            addresses, ctx.mask, self.data, self.shadow, out.view(np.uint8), width, count, self.checks
+            addresses, mask, self.data, self.shadow, out.view(np.uint8), width, count, self.checks
         )
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "load")
@@ -163,9 +167,10 @@ class SharedMemory:
         """values: (count, T) words."""
         values = np.ascontiguousarray(values)
         count, width = values.shape[0], values.dtype.itemsize
-        ctx.account_store(self, addresses, width * count)
+        mask = _mask(ctx)
+        ctx.account(self.space, "store", addresses, mask, width * count)
         wrong = gather.shared_store(
-            addresses, ctx.mask, self.data, self.shadow, values.view(np.uint8), width, count,
+            addresses, mask, self.data, self.shadow, values.view(np.uint8), width, count,
             self.checks,
         )  # fmt: skip
         if wrong:
@@ -207,23 +212,40 @@ class SharedMemory:
         raise Uninitialised(f"uninitialised: {what}: nothing has written byte {byte:#x}")
 
 
+class Lanes:
+    """A context in which only some threads are active."""
+
+    def __init__(self, ctx: Any, threads: np.ndarray) -> None:
+        self._ctx = ctx
+        self.active = np.zeros(ctx.threads, np.bool_)
+        self.active[threads] = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _mask(ctx: Any) -> np.ndarray:
+    """The active threads of a context, as an array."""
+    active: np.ndarray | None = ctx.active
+    every: np.ndarray = ctx.all_threads
+    return every if active is None else active
+
+
 def _atomic(
     memory: Any, ctx: Machine, addresses: np.ndarray, keys: np.ndarray, width: int, update: Any,
     operands: tuple[Any, ...],
 ) -> np.ndarray:  # fmt: skip
     """Rounds in which no address occurs twice; an address meets its threads in their order."""
     result = np.zeros(addresses.size, _WORDS[width])
-    who = np.flatnonzero(ctx.mask)
+    who = np.flatnonzero(_mask(ctx))
     for threads in _rounds(keys[who], who):
-        mask = np.zeros(addresses.size, np.bool_)
-        mask[threads] = True
-        with ctx.only(mask):
-            old = memory.load(ctx, addresses, width, 1)[0]
-            given = [o[threads] if np.ndim(o) else o for o in operands]
-            new = old.copy()
-            new[threads] = update(old[threads], *given)
-            if not np.array_equal(new[threads], old[threads]):
-                memory.store(ctx, addresses, new[None])
+        lanes = Lanes(ctx, threads)
+        old = memory.load(lanes, addresses, width, 1)[0]
+        given = [o[threads] if np.ndim(o) else o for o in operands]
+        new = old.copy()
+        new[threads] = update(old[threads], *given)
+        if not np.array_equal(new[threads], old[threads]):
+            memory.store(lanes, addresses, new[None])
         result[threads] = old[threads]
     return result
 
@@ -266,15 +288,17 @@ class Copies:
     ) -> None:
         shared, table = ctx.shared, ctx.globals.table
         valid = np.ascontiguousarray(np.broadcast_to(valid, target.shape), dtype=np.uint32)
-        ctx.account_copy(target, source, size)
+        mask = _mask(ctx)
+        ctx.account("global", "load", source, mask, size)
+        ctx.account("shared", "store", target, mask, size)
         wrong = gather.copy_check(
-            target, source, valid, ctx.mask, table, shared.data, shared.shadow, size, shared.checks
+            target, source, valid, mask, table, shared.data, shared.shadow, size, shared.checks
         )
         if wrong >> 32 > 8:
             ctx.globals.refuse(ctx, wrong - (8 << 32), source, size, "asynchronous copy")
         if wrong:
             shared.refuse(ctx, wrong, target, size, "asynchronous copy")
-        self.queue.append(_Copy(ctx.mask, self.groups, target, source, size, valid))
+        self.queue.append(_Copy(mask, self.groups, target, source, size, valid))
 
     def commit(self, ctx: Machine) -> None:
         self.groups = self.groups + ctx.mask

@@ -10,7 +10,6 @@ import numpy as np
 from numba import njit, types
 
 if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.machine import Machine
     from tensorcore_dsl.interpreter.program import Program
 
 SECTOR = 32  # bytes of a global transaction
@@ -80,22 +79,16 @@ class Tally:
         self.traffic: dict[tuple[int, str, str], Traffic] = {}
 
     def access(
-        self, machine: Machine, space: str, verb: str, addresses: np.ndarray, size: int
+        self, at: int, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
     ) -> None:
-        lanes = machine.threads if machine.active is None else np.count_nonzero(machine.active)
-        self.bytes[space, verb] += int(lanes) * size
+        lanes = int(np.count_nonzero(mask))
+        self.bytes[space, verb] += lanes * size
         if self.profile:
-            self._profile(machine, space, verb, addresses, size, int(lanes))
-
-    def _profile(
-        self, machine: Machine, space: str, verb: str, addresses: np.ndarray, size: int, lanes: int
-    ) -> None:
-        wide = addresses.astype(np.uint64)
-        measure = _sectors if space == "global" else _passes
-        units, ideal = divmod(int(measure(wide, machine.mask, size)), 1 << 32)
-        key = (machine.at_step, space, verb)
-        found = Traffic(lanes, lanes * size, units, ideal)
-        self.traffic[key] = self.traffic.get(key, Traffic()) + found
+            measure = _sectors if space == "global" else _passes
+            units, ideal = divmod(int(measure(addresses.astype(np.uint64), mask, size)), 1 << 32)
+            found = Traffic(lanes, lanes * size, units, ideal)
+            key = (at, space, verb)
+            self.traffic[key] = self.traffic.get(key, Traffic()) + found
 
     def report(self, program: Program) -> Report:
         instructions: Counter[str] = Counter()

@@ -34,7 +34,7 @@ class Geometry:
     first: int
     ctas: int
     static_shared: int
-    dynamic_shared: int
+    dynamic_shared: int  # bytes behind the static ones
 
     @property
     def threads_per_cta(self) -> int:

@@ -1,0 +1,458 @@
+"""Control flow and registers of the interpreter, against a thread-by-thread reading of the IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import (
+    ADD, ADD64, AND, BUMP_GLOBAL, CTAID, EQUAL, LANE, LESS, LOAD_GLOBAL, LOAD_GLOBAL4, MEET, MUL,
+    STORE_GLOBAL, TID, VOTE, WARP_ID, WIDE, XOR, Builder, form, line_of, pred, s32, u32, u64,
+)  # fmt: skip
+
+from tensorcore_dsl.errors import (
+    ArgumentError,
+    Deadlock,
+    Divergence,
+    EmulationError,
+    Uninitialised,
+)
+from tensorcore_dsl.interpreter import GlobalPointer, compile_program, machine, run
+from tensorcore_dsl.ir.nodes import Assign, Block, Const, For, If, Jump, Op, Part, While
+
+
+def outputs(build: Any, threads: int = 64, grid: int = 2, **options: Any) -> np.ndarray:
+    """Run `build(b, thread) -> value`; what each thread stored."""
+    b = Builder(("out", u64))
+    out = np.full(threads * grid, 0xDEAD, np.uint32)
+    thread = b.thread(threads)
+    found = build(b, thread)
+    b.op(STORE_GLOBAL, b.element(b.params[0], thread), found)
+    b.run(out, grid=grid, block=threads, **options)
+    return out
+
+
+class TestControl:
+    def test_straight_line(self) -> None:
+        out = outputs(lambda b, t: b.op(MUL, b.op(ADD, t, 7), 3))
+        assert np.array_equal(out, (np.arange(128) + 7) * 3)
+
+    def test_lanes_take_both_sides_of_a_branch(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            found = b.value()
+            with b.when(b.op(LESS, b.op(LANE), 10)) as orelse:
+                b.op(ADD, t, 1, into=found)
+                with b.inside(orelse):
+                    b.op(ADD, t, 1000, into=found)
+            return b.op(ADD, found, 1)
+
+        t = np.arange(128)
+        assert np.array_equal(outputs(build), np.where(t % 32 < 10, t + 2, t + 1001))
+
+    def test_a_loop_has_its_own_count_in_each_lane(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            total = b.variable(0)
+            with b.loop(0, t) as i:
+                b.op(ADD, total, i, into=total)
+            return total
+
+        assert np.array_equal(outputs(build), [t * (t - 1) // 2 for t in range(128)])
+
+    def test_a_loop_counts_down(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            total = b.variable(0, s32)
+            with b.loop(5, -3, -2, s32) as i:
+                b.op(ADD, b.op(MUL, total, 10), i, into=total)
+            return total
+
+        assert outputs(build)[0] == np.uint32(((5 * 10 + 3) * 10 + 1) * 10 - 1)
+
+    def test_the_step_of_a_loop_may_differ_in_sign(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            even = b.op(EQUAL, b.op(AND, t, 1), 0)
+            step, stop = b.variable(-1, s32), b.variable(-4, s32)
+            with b.when(even):
+                b.assign(step, 1)
+                b.assign(stop, 6)
+            turns = b.variable(0)
+            with b.loop(0, stop, step, s32):
+                b.op(ADD, turns, 1, into=turns)
+            return turns
+
+        assert outputs(build)[:4].tolist() == [6, 4, 6, 4]
+
+    def test_break_and_continue_leave_with_some_lanes(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            total = b.variable(0)
+            with b.loop(0, 50) as i:
+                with b.when(b.op(EQUAL, b.op(AND, i, 3), b.op(AND, t, 3))):
+                    b.jump("continue")
+                with b.when(b.op(EQUAL, i, t)):
+                    b.jump("break")
+                b.op(ADD, total, i, into=total)
+            return total
+
+        def one(t: int) -> int:
+            total = 0
+            for i in range(50):
+                if i & 3 == t & 3:
+                    continue
+                if i == t:
+                    break
+                total += i
+            return total
+
+        assert np.array_equal(outputs(build), [one(t) for t in range(128)])
+
+    def test_return_ends_some_threads(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(LESS, t, 40)):
+                b.jump("return")
+            return t
+
+        t = np.arange(128)
+        assert np.array_equal(outputs(build), np.where(t < 40, 0xDEAD, t))
+
+    def test_while_runs_its_test_each_time(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            left, turns, more = b.variable(t), b.variable(0), b.value(pred)
+            with b.forever(more) as test:
+                with b.inside(test):
+                    b.op(LESS, 0, left, into=more)
+                b.op(ADD, left, 0xFFFFFFFF, into=left)
+                b.op(ADD, turns, 2, into=turns)
+            return turns
+
+        assert np.array_equal(outputs(build), 2 * np.arange(128))
+
+    @pytest.mark.parametrize("negated", [False, True])
+    def test_a_guard_keeps_the_bits_of_the_others(self, negated: bool) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            found = b.variable(5)
+            b.op(ADD, t, 0, into=found, guard=b.op(LESS, t, 20), negated=negated)
+            return found
+
+        t = np.arange(128)
+        assert np.array_equal(outputs(build), np.where((t < 20) != negated, t, 5))
+
+    def test_constants_alone_make_a_value_for_every_thread(self) -> None:
+        assert set(outputs(lambda b, t: b.op(ADD, 3, 4))) == {7}
+
+    def test_a_block_of_three_dimensions_and_a_broken_last_warp(self) -> None:
+        b = Builder(("out", u64))
+        out = np.zeros((5, 3, 3), np.uint32)
+        x, y, z = (
+            b.op(form(f"mov.tid.{axis}", "d:u32 =", lambda c, f, axis=axis: c.special(f"tid.{axis}")))
+            for axis in "xyz"
+        )
+        index = b.op(ADD, b.op(MUL, b.op(ADD, b.op(MUL, z, 3), y), 3), x)
+        b.op(BUMP_GLOBAL, b.element(b.params[0], index), b.op(ADD, index, 1))
+        b.run(out, block=(3, 3, 5))
+        assert np.array_equal(out.ravel(), np.arange(45) + 1)
+
+
+class TestGroups:
+    def test_registers_of_a_vector(self) -> None:
+        b = Builder(("a", u64), ("out", u64))
+        a, out = np.arange(128, dtype=np.uint32), np.zeros(32, np.uint32)
+        t = b.op(TID)
+        vector = b.op(LOAD_GLOBAL4, b.element(b.params[0], t, 16))
+        swapped = b.value(u32, 4)
+        b.assign(swapped, *(Part(vector, i) for i in (3, 2, 1, 0)))
+        b.assign(swapped, Part(swapped, 1), Part(swapped, 0), t, 9)  # all read before any is written
+        digits = b.variable(0)
+        for i in range(4):
+            b.op(ADD, b.op(MUL, digits, 10), Part(swapped, i), into=digits)
+        b.op(STORE_GLOBAL, b.element(b.params[1], t), digits)
+        b.run(a, out)
+        t = np.arange(32)
+        assert np.array_equal(out, (4 * t + 2) * 1000 + (4 * t + 3) * 100 + t * 10 + 9)
+
+    def test_one_constant_fills_a_vector(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            vector = b.value(u32, 3)
+            b.assign(vector, 4)
+            return b.op(ADD, Part(vector, 0), Part(vector, 2))
+
+        assert set(outputs(build)) == {8}
+
+
+class TestReference:
+    """Random structured programs: all threads at once against one thread after the other."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.data())
+    def test_random_programs(self, data: Any) -> None:
+        b = Builder(("out", u64))
+        thread = b.thread(32)
+        variables = [b.variable(thread), b.variable(1), b.variable(77)]
+        _random_block(data.draw, b, variables, depth=0, in_loop=False)
+        for i, variable in enumerate(variables):
+            place = b.op(ADD, b.op(MUL, thread, 3), i)
+            b.op(STORE_GLOBAL, b.element(b.params[0], place), variable)
+        out, expected = np.zeros((64, 3), np.uint32), np.zeros((64, 3), np.uint32)
+        b.run(out, grid=2)
+        for t in range(64):
+            _Reading(b, t, expected).run()
+        assert np.array_equal(out, expected)
+
+
+def _random_block(draw: Any, b: Builder, variables: list[Any], depth: int, in_loop: bool) -> None:
+    kinds = ["op", "op", "guard", "assign"] + ["if", "for", "while"] * (depth < 3)
+    kinds += ["break", "continue"] * in_loop + ["return"] * (depth > 1)
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=5)):
+        target, x, y = (draw(st.sampled_from(variables)) for _ in range(3))
+        small = b.op(AND, x, draw(st.sampled_from([1, 2, 3, 7])))
+        condition = b.op(LESS, small, draw(st.integers(0, 4)))
+        if kind == "op":
+            b.op(draw(st.sampled_from([ADD, MUL, XOR])), x, y, into=target)
+        elif kind == "guard":
+            b.op(XOR, x, 0x55, into=target, guard=condition, negated=draw(st.booleans()))
+        elif kind == "assign":
+            b.assign(target, y)
+        elif kind == "if":
+            with b.when(condition) as orelse:
+                _random_block(draw, b, variables, depth + 1, in_loop)
+                if draw(st.booleans()):
+                    with b.inside(orelse):
+                        _random_block(draw, b, variables, depth + 1, in_loop)
+        elif kind == "for":
+            with b.loop(0, small):
+                _random_block(draw, b, variables, depth + 1, True)
+        elif kind == "while":
+            turns, more = b.variable(0), b.value(pred)
+            with b.forever(more) as test:
+                with b.inside(test):
+                    b.op(ADD, turns, 1, into=turns)
+                    b.op(LESS, turns, small, into=more)
+                _random_block(draw, b, variables, depth + 1, True)
+        else:
+            with b.when(condition):
+                b.jump(kind)
+
+
+class _Leave(Exception):
+    """A jump on its way out."""
+
+
+class _Reading:
+    """One thread of a kernel, read node by node."""
+
+    def __init__(self, b: Builder, thread: int, out: np.ndarray) -> None:
+        self.b, self.out = b, out.reshape(-1)
+        self.values: dict[Any, int] = {b.params[0]: 0}
+        self.special = {"mov.tid.x": thread % 32, "mov.ctaid.x": thread // 32}
+
+    def run(self) -> None:
+        try:
+            self.block(self.b.kernel.body)
+        except _Leave:
+            pass
+
+    def block(self, block: Block) -> None:
+        for node in block:
+            getattr(self, type(node).__name__.lower())(node)
+
+    def read(self, source: Any) -> int:
+        source = getattr(source, "base", source)
+        return int(source.value) if isinstance(source, Const) else self.values[source]
+
+    def op(self, node: Op) -> None:
+        if node.guard is not None and bool(self.values[node.guard]) == node.negated:
+            return
+        a = [self.read(s) for s in node.operands]
+        name = node.form.mnemonic
+        if name == STORE_GLOBAL.mnemonic:
+            self.out[a[0] // 4] = a[1]
+            return
+        meanings = {
+            "add.u32": lambda: a[0] + a[1], "mul.u32": lambda: a[0] * a[1],
+            "xor.u32": lambda: a[0] ^ a[1], "and.u32": lambda: a[0] & a[1],
+            "lt.u32": lambda: a[0] < a[1], "cvt.u64.u32": lambda: a[0], "add.u64": lambda: a[0] + a[1],
+        }  # fmt: skip
+        found = self.special[name] if name in self.special else meanings[name]()
+        self.values[node.results[0]] = int(found) & 0xFFFFFFFF
+
+    def assign(self, node: Assign) -> None:
+        self.values[node.target] = self.read(node.sources[0])
+
+    def _body(self, block: Block) -> bool:
+        """False when the loop is left."""
+        try:
+            self.block(block)
+        except _Leave as jump:
+            if str(jump) == "return":
+                raise
+            return str(jump) == "continue"
+        return True
+
+    def _for(self, node: For) -> None:
+        self.values[node.index] = self.read(node.start)
+        while self.values[node.index] < self.read(node.stop) and self._body(node.body):
+            self.values[node.index] += self.read(node.step)
+
+    def _while(self, node: While) -> None:
+        while True:
+            self.block(node.test)
+            if not self.values[node.condition] or not self._body(node.body):
+                return
+
+    def _if(self, node: If) -> None:
+        self.block(node.then if self.values[node.condition] else node.orelse)
+
+    def jump(self, node: Jump) -> None:
+        raise _Leave(node.kind)
+
+
+for _name in ("for", "while", "if"):
+    setattr(_Reading, _name, getattr(_Reading, f"_{_name}"))
+
+
+class TestWarps:
+    def test_a_warp_reconverges_after_a_branch(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            flag = b.op(LESS, b.op(LANE), 5)
+            with b.when(flag):
+                b.op(ADD, t, 0)
+            return b.op(VOTE, flag)
+
+        assert set(outputs(build)) == {5}
+
+    def test_part_of_a_warp_is_an_error(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            flag = b.op(LESS, b.op(LANE), 5)
+            with b.when(flag):
+                b.op(VOTE, flag)
+                self.line = b.line
+            return t
+
+        with pytest.raises(Divergence, match=r"lanes 0-4 of warp 0 of block 0 are here") as error:
+            outputs(build)
+        assert line_of(error) == self.line
+
+    def test_an_exited_lane_is_missed(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(EQUAL, b.op(LANE), 31)):
+                b.jump("return")
+            return b.op(VOTE, b.op(LESS, t, 5))
+
+        with pytest.raises(Divergence, match="lanes 31 have exited"):
+            outputs(build)
+
+    def test_a_guard_may_not_split_a_warp(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            flag = b.op(LESS, b.op(LANE), 5)
+            found = b.variable(0)
+            b.op(VOTE, flag, into=found, guard=flag)
+            return found
+
+        with pytest.raises(Divergence, match="lanes 0-4"):
+            outputs(build)
+
+    def test_whole_warps_may_differ(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            found = b.variable(9)
+            with b.when(b.op(EQUAL, b.op(WARP_ID), 1)):
+                b.op(VOTE, b.op(LESS, b.op(LANE), 3), into=found)
+            return found
+
+        assert np.array_equal(outputs(build), np.where(np.arange(128) % 64 < 32, 9, 3))
+
+    def test_lanes_of_a_mask_wait_for_each_other(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            found = b.variable(0)
+            with b.when(b.op(LESS, b.op(LANE), 4)):
+                b.op(MEET, b.op(LANE), 0xF, into=found)
+            return found
+
+        assert outputs(build)[:6].tolist() == [6, 6, 6, 6, 0, 0]
+
+    def test_a_named_lane_that_never_comes(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(LESS, b.op(LANE), 4)):
+                b.op(MEET, t, 0x1F)
+            b.op(MEET, t, 0xFFFFFFFF)
+            return t
+
+        with pytest.raises(Divergence, match="lanes 4-31 wait at kernel.py"):
+            outputs(build)
+
+
+class TestMistakes:
+    def test_a_register_that_nothing_wrote(self) -> None:
+        with pytest.raises(Uninitialised, match="add.u32 reads a register that nothing") as error:
+            outputs(lambda b, t: b.op(ADD, b.value(), t))
+        assert line_of(error) == 5
+
+    def test_a_form_that_fails_says_where(self) -> None:
+        broken = form("broken.u32", "d:u32 = a:u32", lambda ctx, form, a: 1 // 0)
+        with pytest.raises(EmulationError, match="broken.u32 failed: ZeroDivisionError") as error:
+            outputs(lambda b, t: b.op(broken, t))
+        assert line_of(error) == 5
+
+    def test_a_result_of_the_wrong_type(self) -> None:
+        wrong = form("wrong.u32", "d:u32 = a:u32", lambda ctx, form, a: a.astype(np.float32))
+        with pytest.raises(EmulationError, match="float32, the register uint32"):
+            outputs(lambda b, t: b.op(wrong, t))
+
+    def test_a_loop_that_only_polls(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "LIVELOCK", 20)
+
+        def build(b: Builder, t: Any) -> Any:
+            with b.forever():
+                b.op(LOAD_GLOBAL, b.params[0])
+            return t
+
+        with pytest.raises(Deadlock, match="livelock"):
+            outputs(build)
+
+    def test_launches_that_cannot_be(self) -> None:
+        b = Builder(("n", u32))
+        for options, message in (
+            (dict(block=2048), "1024 is the most"),
+            (dict(grid=0), "three positive numbers"),
+            (dict(dynamic_shared=16), "no dynamic shared memory"),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                b.run(1, **options)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=r"has 1 parameters \(n\), 0 values given"):
+            run(b.kernel, (1, 1, 1), (32, 1, 1), [], arch="sm_80")
+        with pytest.raises(ArgumentError, match="is a list, not a NumPy array"):
+            run(b.kernel, (1, 1, 1), (32, 1, 1), [GlobalPointer([1], "n")], arch="sm_80")  # type: ignore[arg-type]
+
+
+class TestChunks:
+    def test_results_do_not_depend_on_how_the_grid_is_cut(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            total = b.variable(0)
+            with b.loop(0, b.op(AND, t, 15)) as i:
+                b.op(ADD, b.op(MUL, total, 3), i, into=total)
+            return total
+
+        one = outputs(build, 128, 40, workers=1)
+        assert np.array_equal(one, outputs(build, 128, 40, workers=3))
+
+    def test_a_program_serves_many_runs(self) -> None:
+        b = Builder(("out", u64), ("n", u32))
+        b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(ADD, b.params[1], b.op(CTAID)))
+        program = compile_program(b.kernel)
+        for n in (3, 4):
+            out = np.zeros(32, np.uint32)
+            b.run(out, n, program=program)
+            assert set(out) == {n}
+
+    def test_ctas_may_wait_for_each_other(self) -> None:
+        """The last of 40 CTAs to add sets free all that poll the counter."""
+        b = Builder(("count", u64))
+        arrived = b.op(BUMP_GLOBAL, b.params[0], 1)
+        waiting = b.value(pred)
+        with b.forever(waiting) as test:
+            with b.inside(test):
+                b.op(LESS, b.op(BUMP_GLOBAL, b.params[0], 0), 40 * 128, into=waiting)
+        b.op(BUMP_GLOBAL, b.op(ADD64, b.params[0], b.op(WIDE, 4)), b.op(AND, arrived, 1))
+        count = np.zeros(2, np.uint32)
+        b.run(count, grid=40, block=128)
+        assert count.tolist() == [40 * 128, 20 * 128]

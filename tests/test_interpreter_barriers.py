@@ -1,0 +1,209 @@
+"""Named barriers, waiting and deadlocks in the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kit import (
+    ADD, ARRIVE, BUMP_SHARED, COUNT, EQUAL, LESS, LOAD_SHARED, MUL, STORE_GLOBAL, STORE_SHARED,
+    SYNC, SYNC_COUNT, TID, WARP_ID, Builder, line_of, pred, u64,
+)  # fmt: skip
+
+from tensorcore_dsl.errors import Deadlock, EmulationError
+
+
+class TestBarriers:
+    def test_warps_see_what_was_written_before(self) -> None:
+        """Each warp loops a different number of times before the barrier."""
+        b = Builder(("out", u64), shared=4 * 128)
+        t = b.op(TID)
+        with b.loop(0, b.op(MUL, b.op(WARP_ID), 3)):
+            b.op(ADD, t, 1)
+        b.op(STORE_SHARED, b.op(MUL, t, 4), t)
+        b.op(SYNC, 0)
+        other = b.op(ADD, 127, b.op(MUL, t, 0xFFFFFFFF))
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(LOAD_SHARED, b.op(MUL, other, 4)))
+        out = np.zeros(128, np.uint32)
+        b.run(out, block=128)
+        assert np.array_equal(out, np.arange(128)[::-1])
+
+    def test_producer_and_consumers_hand_over(self) -> None:
+        """Warp 0 produces ten values, one at a time; warps 1 and 2 add them up."""
+        b = Builder(("out", u64), shared=4)
+        t, total = b.op(TID), b.variable(0)
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as consumers:
+            with b.loop(0, 10) as i:
+                b.op(SYNC_COUNT, 2, 96)  # empty
+                b.op(STORE_SHARED, 0, b.op(MUL, i, i))
+                b.op(ARRIVE, 1, 96)  # full
+            with b.inside(consumers):
+                with b.loop(0, 10):
+                    b.op(ARRIVE, 2, 96)
+                    b.op(SYNC_COUNT, 1, 96)
+                    b.op(ADD, total, b.op(LOAD_SHARED, 0), into=total)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), total)
+        out = np.zeros(96, np.uint32)
+        report = b.run(out, block=96)
+        assert np.array_equal(out, np.where(np.arange(96) < 32, 0, sum(i * i for i in range(10))))
+        assert report.instructions["bar.arrive"] == 10 + 20
+
+    def test_different_instructions_meet_at_one_barrier(self) -> None:
+        b = Builder(("out", u64), shared=4)
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
+            b.op(STORE_SHARED, 0, 5)
+            b.op(SYNC, 3)
+            with b.inside(others):
+                b.op(SYNC_COUNT, 3, 64)
+        b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(LOAD_SHARED, 0))
+        out = np.zeros(64, np.uint32)
+        b.run(out, block=64)
+        assert set(out) == {5}
+
+    @pytest.mark.parametrize("count", [None, 96])
+    def test_exited_warps_are_not_waited_for(self, count: int | None) -> None:
+        b = Builder(("out", u64))
+        t = b.op(TID)
+        with b.when(b.op(LESS, t, 40)):  # warp 0, and a quarter of warp 1
+            b.jump("return")
+        b.op(SYNC, 0) if count is None else b.op(SYNC_COUNT, 0, count)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)
+        out = np.zeros(96, np.uint32)
+        b.run(out, block=96)
+        assert np.array_equal(out, np.arange(96) >= 40)
+
+    def test_a_broken_last_warp_counts_whole(self) -> None:
+        b = Builder(("out", u64))
+        b.op(SYNC_COUNT, 1, 64)
+        b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), 1)
+        out = np.zeros(40, np.uint32)
+        b.run(out, block=40)
+        assert out.all()
+
+    def test_lanes_of_a_warp_may_arrive_apart(self) -> None:
+        b = Builder(("out", u64))
+        t = b.op(TID)
+        with b.when(b.op(LESS, t, 10)) as rest:
+            b.op(SYNC, 0)
+            with b.inside(rest):
+                b.op(SYNC, 0)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)
+        out = np.zeros(64, np.uint32)
+        b.run(out, block=64)
+        assert out.all()
+
+    def test_reduction(self) -> None:
+        b = Builder(("out", u64))
+        t = b.thread(64)
+        first = b.op(COUNT, 0, b.op(LESS, t, 70))
+        second = b.op(COUNT, 0, b.op(LESS, b.op(TID), 5))
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(ADD, b.op(MUL, first, 100), second))
+        out = np.zeros(128, np.uint32)
+        b.run(out, grid=2, block=64)
+        assert np.array_equal(out, np.where(np.arange(128) < 64, 6405, 605))
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("form", "operands", "message"),
+        [
+            (SYNC, (16,), "barrier 16 does not exist: a CTA has barriers 0 to 15"),
+            (SYNC_COUNT, (0, 48), "thread count 48 is no positive multiple of 32"),
+            (SYNC_COUNT, (0, 128), "at most 64"),
+            (ARRIVE, (0, 0), "thread count 0 is no positive"),
+        ],
+    )
+    def test_operands(self, form: Any, operands: Any, message: str) -> None:
+        b = Builder()
+        b.op(form, *operands)
+        with pytest.raises(EmulationError, match=message):
+            b.run(block=64)
+
+    def test_counts_that_differ(self) -> None:
+        b = Builder()
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
+            b.op(SYNC_COUNT, 0, 64)
+            with b.inside(others):
+                b.op(SYNC_COUNT, 0, 96)
+        with pytest.raises(EmulationError, match="expects 96 threads, those before it"):
+            b.run(block=96)
+
+    def test_a_warp_that_arrives_too_often(self) -> None:
+        b = Builder()
+        with b.when(b.op(LESS, b.op(TID), 40)):
+            b.op(ARRIVE, 0, 96)
+            b.op(ARRIVE, 0, 96)
+        with pytest.raises(EmulationError, match="thread 32 of block 0 arrives a second time"):
+            b.run(block=96)
+
+    def test_a_deadlock_lists_who_waits_where(self) -> None:
+        b = Builder()
+        with b.when(b.op(LESS, b.op(WARP_ID), 2)) as others:
+            b.op(SYNC_COUNT, 1, 128)
+            one = b.line
+            with b.inside(others):
+                b.op(SYNC_COUNT, 2, 128)
+        with pytest.raises(Deadlock) as error:
+            b.run(block=128, grid=2, workers=1)
+        text = str(error.value)
+        assert line_of(error) == one
+        assert f"block 0 warps 0-1, block 1 warps 0-1: bar.sync.count at kernel.py:{one}" in text
+        assert f"block 0 warps 2-3, block 1 warps 2-3: bar.sync.count at kernel.py:{b.line}" in text
+
+
+class TestFairness:
+    def test_a_spinning_warp_lets_the_others_run(self) -> None:
+        """Warp 0 polls a flag that warp 1 sets later in the program."""
+        b = Builder(("out", u64), shared=4)
+        t = b.op(TID)
+        with b.when(b.op(EQUAL, t, 0)):
+            b.op(STORE_SHARED, 0, 0)
+        b.op(SYNC, 0)
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as other:
+            waits = b.value(pred)
+            with b.forever(waits) as test:
+                with b.inside(test):
+                    b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
+            with b.inside(other):
+                b.op(STORE_SHARED, 0, 7)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(LOAD_SHARED, 0))
+        out = np.zeros(64, np.uint32)
+        b.run(out, block=64)
+        assert set(out) == {7}
+
+    def test_a_spinning_warp_does_not_starve_those_a_barrier_released(self) -> None:
+        """Warp 0 polls; warps 1 and 2 meet at a barrier first, then warp 2 sets the flag."""
+        b = Builder(shared=4)
+        b.op(STORE_SHARED, 0, 0, guard=b.op(EQUAL, b.op(TID), 0))
+        b.op(SYNC, 0)
+        with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
+            waits = b.value(pred)
+            with b.forever(waits) as test:
+                with b.inside(test):
+                    b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
+            with b.inside(others):
+                with b.when(b.op(EQUAL, b.op(WARP_ID), 1)) as last:
+                    b.op(SYNC_COUNT, 1, 64)
+                    with b.inside(last):
+                        b.op(SYNC_COUNT, 1, 64)
+                        b.op(STORE_SHARED, 0, 1)
+        b.run(block=96)
+
+    def test_a_lock_within_a_warp(self) -> None:
+        """Lanes take turns: each waits for its number, and passes it on inside the loop."""
+        b = Builder(("out", u64), shared=8)
+        t = b.op(TID)
+        with b.when(b.op(EQUAL, t, 0)):
+            b.op(STORE_SHARED, 0, 0)
+            b.op(STORE_SHARED, 4, 0)
+        b.op(SYNC, 0)
+        with b.forever():
+            with b.when(b.op(EQUAL, b.op(LOAD_SHARED, 0), t)):
+                order = b.op(BUMP_SHARED, 4, 1)
+                b.op(STORE_GLOBAL, b.element(b.params[0], t), order)
+                b.op(STORE_SHARED, 0, b.op(ADD, t, 1))
+                b.jump("break")
+        out = np.zeros(64, np.uint32)
+        b.run(out, block=64)
+        assert np.array_equal(out, np.arange(64))

@@ -1,0 +1,292 @@
+"""Memory of the interpreter: what is caught, atomics, asynchronous copies, what is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kit import (
+    ADD, BUMP_GLOBAL, BUMP_SHARED, COMMIT, COPY, LANE, LESS, LOAD_GLOBAL, LOAD_GLOBAL4, LOAD_SHARED,
+    LOAD_SHARED4, MUL, STORE_GLOBAL, STORE_SHARED, SYNC, TID, WAIT, Builder, line_of, u32, u64,
+)  # fmt: skip
+
+from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
+from tensorcore_dsl.interpreter import GlobalPointer, run
+from tensorcore_dsl.ir.nodes import Address, Part
+
+
+def loads(array: np.ndarray, offset: int = 0, form: Any = LOAD_GLOBAL) -> Builder:
+    """Every thread loads the element of its number, `offset` bytes further on."""
+    b = Builder(("a", u64))
+    b.op(form, Address(b.element(b.params[0], b.thread(32)), offset))
+    return b
+
+
+class TestGlobal:
+    def test_the_error_names_argument_bytes_and_thread(self) -> None:
+        a = np.zeros((4, 10), np.float32)
+        b = loads(a)
+        with pytest.raises(OutOfBounds) as error:
+            b.run(a, grid=2)
+        assert line_of(error) == b.line
+        assert (
+            "global load of 4 bytes at 0x180000000a0 by thread 8 of block 1: byte 160 of argument "
+            "'a', which has bytes 0 to 159 (shape (4, 10), dtype float32)"
+        ) in str(error.value)
+
+    def test_before_the_start(self) -> None:
+        a = np.zeros(32, np.uint32)
+        with pytest.raises(OutOfBounds, match="byte -4 of argument 'a'"):
+            loads(a, -4).run(a)
+
+    def test_a_number_is_no_pointer(self) -> None:
+        with pytest.raises(OutOfBounds, match="belongs to no argument"):
+            loads(np.zeros(1)).run(4096)
+
+    def test_misaligned(self) -> None:
+        a = np.zeros(64, np.uint32)
+        with pytest.raises(Misaligned, match="thread 0 of block 0, which is no multiple of 4"):
+            loads(a, 2).run(a)
+        with pytest.raises(Misaligned, match="load of 16 bytes .* by thread 1 of"):
+            loads(a, 0, LOAD_GLOBAL4).run(a)
+
+    def test_a_slice_keeps_its_alignment(self) -> None:
+        a = np.zeros(257, np.uint32)
+        loads(a).run(a[1:])
+        with pytest.raises(Misaligned, match="by thread 0 of"):
+            loads(a, 0, LOAD_GLOBAL4).run(a[1:])
+
+    @pytest.mark.parametrize("guilty", ["argument", "array"])
+    def test_read_only(self, guilty: str) -> None:
+        b = Builder(("a", u64))
+        b.op(STORE_GLOBAL, b.params[0], 1)
+        a = np.zeros(4, np.uint32)
+        a.flags.writeable = guilty != "array"
+        pointer = GlobalPointer(a, "a", writable=guilty != "argument")
+        with pytest.raises(EmulationError, match="read-only memory: global store of 4 bytes"):
+            run(b.kernel, (1, 1, 1), (32, 1, 1), [pointer], arch="sm_80")
+        assert not a.any()
+
+    def test_strides_and_overlap(self) -> None:
+        """Two views of one array: what is stored through one is loaded through the other."""
+        a = np.arange(64, dtype=np.uint32)
+        b = Builder(("x", u64), ("y", u64))
+        t = b.op(TID)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t, 8), b.op(ADD, t, 500))
+        low = Address(b.element(b.params[1], t, 4), -4 * 63)  # y points at the last element
+        seen = b.op(LOAD_GLOBAL, low)
+        b.op(STORE_GLOBAL, Address(b.element(b.params[0], t, 8), 4), seen)
+        b.run(a[::2], a[::-1], block=1)
+        assert a[:3].tolist() == [500, 500, 2]
+        with pytest.raises(OutOfBounds, match="argument 'x', which has bytes 0 to 251"):
+            b.run(a[::2], a[::-1], block=32)
+
+    def test_an_empty_array_has_no_bytes(self) -> None:
+        with pytest.raises(OutOfBounds):
+            loads(np.zeros(0)).run(np.zeros((0, 4), np.uint32))
+
+    def test_unchecked_runs_still_stay_in_bounds(self) -> None:
+        a = np.zeros(40, np.uint32)
+        loads(a, 2).run(a, checks=False)
+        with pytest.raises(OutOfBounds):
+            loads(a, 64).run(a, checks=False)
+
+
+class TestShared:
+    def test_what_nothing_wrote(self) -> None:
+        b = Builder(shared=64)
+        b.op(STORE_SHARED, 12, 1)
+        b.op(LOAD_SHARED, 12)
+        b.op(LOAD_SHARED4, 0)
+        with pytest.raises(Uninitialised, match="nothing has written byte 0x0") as error:
+            b.run()
+        assert line_of(error) == b.line
+        b.run(checks=False)
+
+    def test_bounds_and_alignment(self) -> None:
+        for address, kind, message in (
+            (64, OutOfBounds, "the CTA has bytes 0 to 0x3f"),
+            (0xFFFFFFFC, OutOfBounds, "0xfffffffc"),
+            (6, Misaligned, "no multiple of 4"),
+        ):
+            b = Builder(shared=64)
+            b.op(STORE_SHARED, address, 1)
+            with pytest.raises(kind, match=message):
+                b.run()
+
+    def test_a_launch_may_add_shared_memory(self) -> None:
+        b = Builder(shared=8, dynamic=True)
+        b.op(STORE_SHARED, 28, 1)
+        b.run(dynamic_shared=16)
+        with pytest.raises(OutOfBounds):
+            b.run(dynamic_shared=8)
+
+    def test_each_block_has_its_own(self) -> None:
+        b = Builder(("out", u64), shared=128)
+        t, everywhere = b.op(TID), b.thread(32)
+        b.op(STORE_SHARED, b.op(MUL, t, 4), everywhere)
+        b.op(SYNC, 0)
+        other = b.op(MUL, b.op(ADD, 31, b.op(MUL, t, 0xFFFFFFFF)), 4)
+        b.op(STORE_GLOBAL, b.element(b.params[0], everywhere), b.op(LOAD_SHARED, other))
+        out = np.zeros((8, 32), np.uint32)
+        b.run(out, grid=8)
+        assert np.array_equal(out, np.arange(256).reshape(8, 32)[:, ::-1])
+
+
+class TestAtomics:
+    @pytest.mark.parametrize("space", ["global", "shared"])
+    def test_threads_come_in_order(self, space: str) -> None:
+        """Old values of one word are the sums of all threads before."""
+        b = Builder(("word", u64), ("out", u64), shared=4)
+        t = b.thread(64)
+        value = b.op(ADD, t, 1)
+        if space == "global":
+            old = b.op(BUMP_GLOBAL, b.params[0], value)
+        else:
+            with b.when(b.op(LESS, b.op(TID), 1)):
+                b.op(STORE_SHARED, 0, 0)
+            b.op(SYNC, 0)
+            old = b.op(BUMP_SHARED, 0, value)
+        b.op(STORE_GLOBAL, b.element(b.params[1], t), old)
+        word, out = np.zeros(1, np.uint32), np.zeros((4, 64), np.uint32)
+        b.run(word, out, grid=4, block=64)
+        added = np.arange(256).reshape(4, 64) + 1
+        sums = np.cumsum(added) if space == "global" else np.cumsum(added, axis=1)
+        assert np.array_equal(out.ravel(), sums.ravel() - added.ravel())
+
+    def test_only_active_threads_add(self) -> None:
+        b = Builder(("words", u64))
+        lane = b.op(LANE)
+        with b.when(b.op(LESS, lane, 7)):
+            b.op(BUMP_GLOBAL, b.element(b.params[0], lane), 1)
+            b.op(BUMP_GLOBAL, b.params[0], 10)
+        words = np.zeros(8, np.uint32)
+        b.run(words, block=64)
+        assert words.tolist() == [142, 2, 2, 2, 2, 2, 2, 0]
+
+
+class TestAsynchronousCopies:
+    def kernel(self, waits: tuple[int, ...], valid: int = 16) -> Builder:
+        """Two committed copies of 16 bytes a thread, 512 bytes apart; then waits and a load."""
+        b = Builder(("a", u64), ("out", u64), shared=1024)
+        t = b.op(TID)
+        at = b.op(MUL, t, 16)
+        for half in (0, 512):
+            b.op(COPY, Address(at, half), Address(b.element(b.params[0], t, 16), half), 16, valid)
+            b.op(COMMIT)
+        for pending in waits:
+            b.op(WAIT, pending)
+        vector = b.op(LOAD_SHARED4, at)
+        b.op(STORE_GLOBAL, b.element(b.params[1], t), Part(vector, 3))
+        return b
+
+    def test_reading_before_the_wait(self) -> None:
+        a, out = np.arange(256, dtype=np.uint32), np.zeros(32, np.uint32)
+        with pytest.raises(Uninitialised, match="still owns byte 0x0; wait for the copy first"):
+            self.kernel((2,)).run(a, out)
+        for pending in (0, 1):
+            self.kernel((pending,)).run(a, out)
+            assert np.array_equal(out, 4 * np.arange(32) + 3)
+
+    def test_the_rest_is_zero(self) -> None:
+        a, out = np.arange(256, dtype=np.uint32), np.ones(32, np.uint32)
+        self.kernel((0,), valid=12).run(a, out)
+        assert not out.any()
+
+    def test_an_uncommitted_copy_stays_in_flight(self) -> None:
+        b = Builder(("a", u64), shared=16)
+        b.op(COPY, 0, b.params[0], 16, 16, guard=b.op(LESS, b.op(TID), 1))
+        b.op(WAIT, 0)
+        b.op(LOAD_SHARED, 0)
+        with pytest.raises(Uninitialised, match="asynchronous copy"):
+            b.run(np.zeros(4, np.uint32))
+
+    def test_groups_are_counted_by_thread(self) -> None:
+        """Lanes below 16 commit twice: only their first group is complete when one is pending."""
+        b = Builder(("a", u64), shared=1024)
+        t = b.op(TID)
+        b.op(COPY, b.op(MUL, t, 16), b.element(b.params[0], t, 16), 16, 16)
+        b.op(COMMIT)
+        few = b.op(LESS, t, 16)
+        with b.when(few):
+            b.op(COMMIT)
+        b.op(WAIT, 1)
+        with b.when(few):
+            b.op(LOAD_SHARED, b.op(MUL, t, 16))
+        b.op(LOAD_SHARED, b.op(MUL, t, 16))
+        with pytest.raises(Uninitialised, match="by thread 16 of block 0: an asynchronous copy"):
+            b.run(np.zeros(128, np.uint32))
+
+    @pytest.mark.parametrize(
+        ("target", "offset", "valid", "kind", "message"),
+        [
+            (1024, 0, 16, OutOfBounds, "shared asynchronous copy of 16 bytes at 0x400"),
+            (0, 512, 16, OutOfBounds, "global asynchronous copy of 16 bytes .* argument 'a'"),
+            (8, 0, 16, Misaligned, "shared asynchronous copy"),
+            (0, 8, 16, Misaligned, "global asynchronous copy"),
+        ],
+    )
+    def test_mistakes_show_where_the_copy_starts(
+        self, target: int, offset: int, valid: int, kind: Any, message: str
+    ) -> None:
+        b = Builder(("a", u64), shared=1024)
+        b.op(COPY, target, Address(b.params[0], offset), 16, valid)
+        with pytest.raises(kind, match=message) as error:
+            b.run(np.zeros(128, np.uint32), block=1)
+        assert line_of(error) == b.line
+
+    def test_nothing_is_read_where_nothing_is_valid(self) -> None:
+        b = Builder(("a", u64), shared=16)
+        b.op(COPY, 0, Address(b.params[0], 1 << 20), 16, 0)
+        b.op(COMMIT)
+        b.op(WAIT, 0)
+        b.op(LOAD_SHARED4, 0)
+        b.run(np.zeros(4, np.uint32), block=1)
+
+    def test_two_copies_to_the_same_bytes(self) -> None:
+        b = Builder(("a", u64), shared=16)
+        b.op(COPY, 0, b.params[0], 16, 16)
+        with pytest.raises(Uninitialised, match="by thread 1 .* still owns"):
+            b.run(np.zeros(4, np.uint32))
+
+
+class TestReport:
+    def test_instructions_and_bytes(self) -> None:
+        b = Builder(("a", u64), ("n", u32))
+        t = b.op(TID)
+        with b.loop(0, b.params[1]):
+            value = b.op(LOAD_GLOBAL, b.element(b.params[0], t))
+        with b.when(b.op(LESS, t, 16)):
+            b.op(STORE_GLOBAL, b.element(b.params[0], t), value)
+        report = b.run(np.zeros(64, np.uint32), 5, grid=3, block=64)
+        assert report.instructions["ld.globals"] == 5 * 3 * 2
+        assert report.instructions["st.globals"] == 3
+        assert report.bytes == {("global", "load"): 5 * 3 * 256, ("global", "store"): 3 * 64}
+        assert "30  ld.globals" in str(report)
+
+    @pytest.mark.parametrize(
+        ("stride", "sectors", "passes"), [(1, 4, 1), (2, 8, 2), (8, 32, 8), (32, 32, 32), (0, 1, 1)]
+    )
+    def test_sectors_and_bank_conflicts(self, stride: int, sectors: int, passes: int) -> None:
+        b = Builder(("a", u64), shared=4096)
+        index = b.op(MUL, b.op(TID), stride)
+        b.op(LOAD_GLOBAL, b.element(b.params[0], index))
+        load = b.line
+        b.op(STORE_SHARED, b.op(MUL, index, 4), 0)
+        report = b.run(np.zeros(1024, np.uint32), profile=True)
+        coalesced = report.lines[f"kernel.py:{load}", "global", "load"]
+        assert (coalesced.units, coalesced.ideal) == (sectors, 4)
+        banks = report.lines[f"kernel.py:{b.line}", "shared", "store"]
+        assert (banks.units, banks.ideal, banks.excess) == (passes, 1, passes - 1)
+
+    def test_wide_accesses_go_by_quarter_warps(self) -> None:
+        b = Builder(("a", u64), shared=4096)
+        b.op(LOAD_GLOBAL4, b.element(b.params[0], b.op(TID), 16))
+        for i in range(4):
+            b.op(STORE_SHARED, Address(b.op(MUL, b.op(TID), 16), 4 * i), 0)
+        b.op(LOAD_SHARED4, b.op(MUL, b.op(TID), 16))
+        report = b.run(np.zeros(128, np.uint32), profile=True)
+        assert report.lines[f"kernel.py:{b.line}", "shared", "load"].units == 4
+        stores = [t for key, t in report.lines.items() if key[1:] == ("shared", "store")]
+        assert [t.units for t in stores] == [4] * 4
