@@ -17,12 +17,12 @@ from tensorcore_dsl.frontend.fragments import (
 from tensorcore_dsl.frontend.language import (
     arch_number, atomic, barrier, barrier_arrive, blockDim, blockIdx, cos, cp_async,
     cp_async_commit, cp_async_wait, dynamic_shared, emit, exp, exp2, fma, fragment, gridDim,
-    lane_id, load, local, log2, match_any, maximum, minimum, rcp, reduce, redux, rsqrt, select,
+    lane_id, launch_bounds, load, local, log2, match_any, maximum, minimum, rcp, reduce, redux, rsqrt, select,
     shared, shfl, shfl_down, shfl_up, shfl_xor, sin, special, sqrt, store, syncwarp, tanh,
-    threadIdx, vector, vote, warp_id,
+    threadIdx, trap, vector, vote, warp_id,
 )  # fmt: skip
 from tensorcore_dsl.frontend.memory import Pointer, Tile
 from tensorcore_dsl.frontend.ranges import RuntimeRange as range
 from tensorcore_dsl.frontend.ranges import static_range
-from tensorcore_dsl.isa import instruction
+from tensorcore_dsl.isa import instruction, mma
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target

@@ -74,6 +74,18 @@ def arch_number() -> int:
     return int(_builder().arch.number)
 
 
+def launch_bounds(threads: int, min_blocks: int | None = None) -> None:
+    """Fix the block size at compile time (`.reqntid`), so that the assembler may use all the
+    registers such a block leaves each thread; min_blocks: how many shall fit on an SM."""
+    builder = _builder()
+    builder.kernel.threads, builder.kernel.min_blocks = int(threads), min_blocks
+
+
+def trap() -> None:
+    """Stop the kernel with an error."""
+    emit("trap")
+
+
 # -- memory -----------------------------------------------------------------------------------
 
 

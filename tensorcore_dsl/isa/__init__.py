@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
-from tensorcore_dsl.isa import barrier, convert, matrix, memory, mma, scalar, special, warp
+from tensorcore_dsl.isa import (
+    barrier, convert, matrix, memory, mma, printing, scalar, special, warp,
+)  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -64,6 +66,8 @@ def forms(opcode: str | None = None) -> Iterator[Instruction]:
 def instruction(mnemonic: str) -> Instruction:
     """The form whose PTX text is `mnemonic`, for example "add.rn.f32"."""
     text = mnemonic.strip().rstrip(";")
+    if text.split(".", 1)[0] == "vprintf":
+        return printing.form(text)
     found = _family(text.split(".", 1)[0]).get(text)
     if found is None:
         raise UnknownInstruction(_explain(text))

@@ -1,0 +1,273 @@
+"""What the sm_80 GEMM kernels share: tiles, the copy pipeline, fragments, the epilogue.
+
+These are helpers in the kernel language: the compiler inlines them into each kernel.
+Names: BM x BN x BK is the block's tile, WM x WN a warp's. A is "K-major" when its elements
+along K are neighbours in memory (row-major A, column-major B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile sizes and pipeline depth; all compile-time constants of a kernel."""
+
+    BM: int = 128
+    BN: int = 128
+    BK: int = 32
+    WM: int = 64
+    WN: int = 64
+    stages: int = 3
+    group: int = 8  # block rows that share their columns of B in the L2 cache
+
+    @property
+    def warps(self) -> int:
+        return (self.BM // self.WM) * (self.BN // self.WN)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the host knows of the operands: strides, alignment, edges.
+
+    vec_a, vec_b, vec_d: bytes that one access may move. full: M, N and K are multiples of the
+    tile, so that nothing needs a bound check. scaled: D = alpha A B, else D = A B; has_c: plus
+    beta C.
+    """
+
+    a_k_major: bool = True
+    b_k_major: bool = True
+    vec_a: int = 16
+    vec_b: int = 16
+    vec_d: int = 16
+    full: bool = True
+    scaled: bool = False
+    has_c: bool = False
+
+
+def block_tile(M, N, BM: int, BN: int, group: int):
+    """First row and column of this block's tile; blocks of `group` rows go column by column."""
+    rows, cols = (M + (BM - 1)) // BM, (N + (BN - 1)) // BN
+    block = tc.blockIdx.x
+    span = cols * group
+    first = block // span * group
+    height = min(rows - first, group)
+    inside = block % span
+    return (first + inside % height) * BM, inside // height * BN
+
+
+@dataclass
+class Source:
+    """The part of a global operand that a block reads, and the shared ring it goes to.
+
+    The ring's slots are `lines` x `run` elements, `run` along memory. `along_k` tells whether
+    K runs along memory. Each thread copies one vector of every `step`-th line.
+    """
+
+    ring: Any
+    pointers: list[Any]
+    inside: list[Any]  # per copied line: may it be read at all? (None: yes)
+    line: Any
+    column: Any
+    step: int
+    vec: int  # elements
+    along_k: bool
+    extent: Any  # length of the operand along memory
+    advance: Any  # elements to the next tile along K
+    k: Any
+    first: Any
+    full: bool
+
+
+def open_source(view, ring, origin, limit, K, along_k: bool, vec_bytes: int, threads: int, full: bool):
+    """Prepare the copies of operand `view` (line, position along memory) into `ring`.
+
+    origin is the block's first row (or column), limit how many there are.
+    """
+    _, lines, run = ring.shape
+    size = ring.dtype.itemsize
+    vec = max(vec_bytes, 4) // size
+    chunks = run // vec
+    if threads % chunks or lines % (threads // chunks):
+        raise ValueError(
+            f"{threads} threads cannot share {lines} lines of {chunks} vectors evenly; "
+            "choose other tile sizes"
+        )
+    step = threads // chunks
+    tid = tc.threadIdx.x
+    line, column = tid // chunks, tid % chunks * vec
+    pointers, inside = [], []
+    for i in tc.static_range(0, lines, step):
+        if along_k:
+            pointers.append(view.at(origin + line + i, column))
+            inside.append(None if full else (origin + line + i < limit))
+        else:
+            pointers.append(view.at(line + i, origin + column))
+            inside.append(None)
+    advance = ring.shape[2] if along_k else view.strides[0] * lines
+    extent = K if along_k else limit
+    return Source(
+        ring, pointers, inside, line, column, step, vec, along_k, extent, advance, K, origin, full
+    )
+
+
+def copy_tile(source, slot, k0, vec_bytes: int):
+    """Start the copies of the tile that begins at `k0` along K into slot `slot`."""
+    size = source.ring.dtype.itemsize
+    for index, pointer in enumerate(source.pointers):
+        line = source.line + index * source.step
+        target = source.ring.at(slot, line, source.column)
+        if source.full:
+            tc.cp_async(target, pointer, source.vec * size)
+            continue
+        # Elements of this vector that exist: those before the end of memory's line ...
+        position = k0 + source.column if source.along_k else source.first + source.column
+        left = min(max(source.extent - position, 0), source.vec)
+        # ... on lines that exist.
+        exists = source.inside[index] if source.along_k else (k0 + line < source.k)
+        count = tc.select(exists, left, 0)
+        if vec_bytes >= 4:
+            tc.cp_async(target, pointer, source.vec * size, valid=count * size)
+        else:
+            copy_elements(target, pointer, count, source.vec)
+
+
+def copy_elements(target, pointer, count, vec: int):
+    """A vector whose elements lie at odd addresses: loaded one by one, stored at once."""
+    elements = [(pointer + e).load(pred=count > e) for e in range(vec)]
+    target.store(tc.vector(elements))
+
+
+def advance(source):
+    """Move on by one tile along K."""
+    source.pointers = [p + source.advance for p in source.pointers]
+
+
+def read_fragments(ring, slot, first, k: int, extent: int, depth: int, operand, k_major: bool, is_a: bool):
+    """The fragments of `extent` rows of A (columns of B) from `first`, at `k` inside the tile."""
+    if k_major:
+        view = ring[slot, first : first + extent, k : k + depth]
+        view = view if is_a else view.T
+    else:
+        view = ring[slot, k : k + depth, first : first + extent]
+        view = view.T if is_a else view
+    found = tc.ldmatrix(view, operand)
+    return found if isinstance(found, list) else [found]
+
+
+def next_slot(slot, stages: int):
+    return tc.select(slot == stages - 1, 0, slot + 1)
+
+
+def mainloop(a, b, mma, m0, n0, config: Config, problem: Problem):
+    """acc[i][j] = sum over K of A B for this warp's fragments."""
+    shape = mma.shape
+    dtype_a = a.dtype
+    ring_a = ring(dtype_a, config.BM, config.BK, config.stages, problem.a_k_major)
+    ring_b = ring(b.dtype, config.BN, config.BK, config.stages, problem.b_k_major)
+    M, K = a.shape
+    N = b.shape[1]
+    b_lines = b.T if problem.b_k_major else b
+    a_lines = a if problem.a_k_major else a.T
+    threads = config.threads
+    source_a = open_source(
+        a_lines, ring_a, m0, M, K, problem.a_k_major, problem.vec_a, threads, problem.full
+    )
+    source_b = open_source(
+        b_lines, ring_b, n0, N, K, problem.b_k_major, problem.vec_b, threads, problem.full
+    )
+    warp = tc.warp_id()
+    warp_m = warp % (config.BM // config.WM) * config.WM
+    warp_n = warp // (config.BM // config.WM) * config.WN
+    acc = [
+        [mma.d.zeros() for _ in range(config.WN // shape[1])]
+        for _ in range(config.WM // shape[0])
+    ]
+    tiles = (K + (config.BK - 1)) // config.BK
+    for stage in tc.static_range(config.stages - 1):
+        if problem.full:
+            if stage < tiles:
+                copy_tile(source_a, stage, stage * config.BK, problem.vec_a)
+                copy_tile(source_b, stage, stage * config.BK, problem.vec_b)
+        else:
+            copy_tile(source_a, stage, stage * config.BK, problem.vec_a)
+            copy_tile(source_b, stage, stage * config.BK, problem.vec_b)
+        advance(source_a)
+        advance(source_b)
+        tc.cp_async_commit()
+    read, write = 0, config.stages - 1
+    for tile in range(tiles):
+        tc.cp_async_wait(config.stages - 2)
+        tc.barrier()
+        ahead = tile + (config.stages - 1)
+        if ahead < tiles:
+            copy_tile(source_a, write, ahead * config.BK, problem.vec_a)
+            copy_tile(source_b, write, ahead * config.BK, problem.vec_b)
+            advance(source_a)
+            advance(source_b)
+        tc.cp_async_commit()
+        for k in tc.static_range(0, config.BK, shape[2]):
+            fa = read_fragments(
+                ring_a, read, warp_m, k, config.WM, shape[2], mma.a, problem.a_k_major, True
+            )
+            fb = read_fragments(
+                ring_b, read, warp_n, k, config.WN, shape[2], mma.b, problem.b_k_major, False
+            )
+            for i in tc.static_range(len(acc)):
+                for j in tc.static_range(len(acc[0])):
+                    acc[i][j] = mma(fa[i], fb[j], acc[i][j])
+        read, write = next_slot(read, config.stages), next_slot(write, config.stages)
+    return acc, m0 + warp_m, n0 + warp_n
+
+
+def ring(dtype, extent: int, depth: int, stages: int, k_major: bool):
+    """Shared slots for `stages` tiles, swizzled as far as a line of the tile allows."""
+    shape = (extent, depth) if k_major else (depth, extent)
+    line = shape[1] * dtype.itemsize
+    swizzle = 128 if line % 128 == 0 else 64 if line % 64 == 0 else 32 if line % 32 == 0 else 0
+    return tc.shared((stages, *shape), dtype, swizzle=swizzle)
+
+
+def epilogue(acc, m0, n0, c, d, alpha, beta, mma, problem: Problem):
+    """D = alpha acc + beta C, two neighbours at once where alignment allows."""
+    M, N = d.shape
+    rows, cols, _ = mma.shape
+    for i, line in enumerate(acc):
+        for j, fragment in enumerate(line):
+            for slot in tc.static_range(0, len(fragment), 2):
+                row, col = fragment.coordinates(slot)
+                row, col = m0 + i * rows + row, n0 + j * cols + col
+                store_pair(
+                    (fragment[slot], fragment[slot + 1]), row, col, M, N, c, d, alpha, beta, problem
+                )
+
+
+def store_pair(values, row, col, M, N, c, d, alpha, beta, problem: Problem):
+    """Two elements of one row, at `col` and `col + 1`."""
+    if problem.scaled:
+        values = [alpha * v for v in values]
+    pair = problem.vec_d >= 2 * d.dtype.itemsize
+    if problem.full and pair:
+        finish_pair(values, row, col, c, d, beta, problem, None)
+        return
+    for e, value in enumerate(values):
+        inside = (row < M) & (col + e < N)
+        if inside:
+            if problem.has_c:
+                value = beta * c[row, col + e].to(value.dtype) + value
+            d[row, col + e] = value.to(d.dtype)
+
+
+def finish_pair(values, row, col, c, d, beta, problem: Problem, inside):
+    if problem.has_c:
+        old = c.at(row, col).load(2)
+        values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
+    d.at(row, col).store([v.to(d.dtype) for v in values], pred=inside)

@@ -1,0 +1,17 @@
+"""D = alpha A B + beta C in f64 with `mma.sync`, for sm_80 and later."""
+
+import tensorcore_dsl as tc
+from kernels.pipeline import Config, Problem, block_tile, epilogue, mainloop
+
+
+@tc.kernel
+def f64_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
+    config: tc.Const = Config(), problem: tc.Const = Problem(),
+):  # fmt: skip
+    """One block computes a tile of D; the grid has one block a tile."""
+    tc.launch_bounds(config.threads)
+    mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
+    m0, n0 = block_tile(a.shape[0], b.shape[1], config.BM, config.BN, config.group)
+    acc, m, n = mainloop(a, b, mma, m0, n0, config, problem)
+    epilogue(acc, m, n, c, d, alpha, beta, mma, problem)

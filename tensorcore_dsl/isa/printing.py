@@ -1,0 +1,82 @@
+"""Device-side printing: a call of `vprintf`, spelled as an instruction of any operand types.
+
+`vprintf.s32.f32` takes the number of the kernel's format string and one operand a type. CUDA's
+`vprintf` is a function of the driver: its arguments lie in a buffer in local memory, as C would
+promote them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.errors import UnknownInstruction
+from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
+
+# Operand type -> its conversion in the format, and its bytes in the buffer.
+CONVERSIONS = {
+    "s32": ("%d", 4),
+    "u32": ("%u", 4),
+    "s64": ("%lld", 8),
+    "u64": ("%llu", 8),
+    "f64": ("%.9g", 8),
+}
+
+
+@lru_cache(maxsize=None)
+def form(mnemonic: str) -> Instruction:
+    """The instruction `vprintf.<type>.<type>...`."""
+    names = mnemonic.split(".")[1:]
+    for name in names:
+        if name not in CONVERSIONS:
+            raise UnknownInstruction(
+                f"{mnemonic}: {name} cannot be printed; {', '.join(CONVERSIONS)} can"
+            )
+    operands = [Operand(f"a{i}", dtypes.named(name)) for i, name in enumerate(names)]
+    return Instruction(
+        mnemonic=mnemonic,
+        results=(),
+        operands=(Operand("text", dtypes.u32, kind="imm"), *operands),
+        requires=Requires("70"),
+        version=(6, 0),
+        section="vprintf",
+        execute=execute,
+        effects=VOLATILE,
+        template=_statement(names),
+    )
+
+
+def _statement(names: list[str]) -> str:
+    """The block of PTX; it ends in a comment because the printer adds a semicolon."""
+    lines, offset = [], 0
+    for i, name in enumerate(names):
+        size = CONVERSIONS[name][1]
+        offset = -(-offset // size) * size
+        lines.append(f"st.local.b{8 * size} [arguments+{offset}], {{a{i}}};")
+        offset += size
+    body = [
+        f".local .align 8 .b8 arguments[{max(offset, 8)}];",
+        ".reg .b64 %buffer, %format;",
+        ".param .b64 first; .param .b64 second; .param .b32 count;",
+        *lines,
+        "mov.u64 %buffer, arguments;",
+        "cvta.local.u64 %buffer, %buffer;",
+        "mov.u64 %format, string{text};",
+        "cvta.global.u64 %format, %format;",
+        "st.param.b64 [first], %format;",
+        "st.param.b64 [second], %buffer;",
+        "call.uni (count), vprintf, (first, second);",
+    ]
+    return "!{{\n        " + "\n        ".join(body) + "\n    }} //"
+
+
+def execute(ctx: Any, form: Instruction, text: int, *values: np.ndarray) -> None:
+    """Each thread's line, formatted as C would."""
+    typed = [
+        np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, form.operands[1:], strict=True)
+    ]
+    ctx.print(text, typed)
