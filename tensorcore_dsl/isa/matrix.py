@@ -52,7 +52,8 @@ def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
     matrix = data.view(f"u{element}")
     if form.params.get("trans"):
         matrix = matrix.swapaxes(-1, -2)
-    return _fragments(np.ascontiguousarray(matrix))
+    registers = _fragments(np.ascontiguousarray(matrix))
+    return registers if form.results[0].registers > 1 else registers[0]
 
 
 def _unpack(data: np.ndarray, bits: int) -> np.ndarray:

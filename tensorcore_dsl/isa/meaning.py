@@ -26,6 +26,11 @@ def integer(ctx: Context, form: Instruction, *operands: Any) -> Bits:
     return numerics.integer(op, kind, *operands, sat=bool(p.get("sat")), relu=bool(p.get("relu")))
 
 
+def boolean(ctx: Context, form: Instruction, *operands: Any) -> Bits:
+    """Logic on predicates."""
+    return _COMBINE[form.opcode](*operands)
+
+
 def floating(ctx: Context, form: Instruction, *operands: Any) -> Bits:
     """IEEE and approximate arithmetic."""
     from tensorcore_dsl.numerics import scalar
@@ -45,7 +50,7 @@ def compare(ctx: Context, form: Instruction, a: Bits, b: Bits, *condition: Bits)
     return _COMBINE[p["bool"]](found, condition[0]) if condition else found
 
 
-_COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
 
 
 def select(ctx: Context, form: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:

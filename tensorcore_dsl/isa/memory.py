@@ -184,7 +184,7 @@ STORES = [
 HINTS = [
     row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L1 L2", effects=VOLATILE, ptx="2.0"),
     row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L2::evict_last L2::evict_normal", effects=VOLATILE, requires="80", ptx="7.4"),
-    row("createpolicy.fractional.{p}{q}.b64",             "policy:b64",               "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
+    row("createpolicy.fractional.{p}{q}.b64",             "policy:b64 =",             "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
 ]
 
 PREFETCH_SIZE = ".L2::64B .L2::128B .L2::256B"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorcore_dsl.isa.meaning import (
+    boolean,
     compare,
     copy,
     floating,
@@ -74,10 +75,14 @@ INTEGER = [
 ]
 
 LOGIC = [
-    row("and.{t}",                D_AB,                                     "9.7.8.1",  integer, t=f"pred {BITS}"),
-    row("or.{t}",                 D_AB,                                     "9.7.8.2",  integer, t=f"pred {BITS}"),
-    row("xor.{t}",                D_AB,                                     "9.7.8.3",  integer, t=f"pred {BITS}"),
-    row("not.{t}",                D_A,                                      "9.7.8.4",  integer, t=f"pred {BITS}"),
+    row("and.{t}",                D_AB,                                     "9.7.8.1",  integer, t=BITS),
+    row("and.{t}",                D_AB,                                     "9.7.8.1",  boolean, t="pred"),
+    row("or.{t}",                 D_AB,                                     "9.7.8.2",  integer, t=BITS),
+    row("or.{t}",                 D_AB,                                     "9.7.8.2",  boolean, t="pred"),
+    row("xor.{t}",                D_AB,                                     "9.7.8.3",  integer, t=BITS),
+    row("xor.{t}",                D_AB,                                     "9.7.8.3",  boolean, t="pred"),
+    row("not.{t}",                D_A,                                      "9.7.8.4",  integer, t=BITS),
+    row("not.{t}",                D_A,                                      "9.7.8.4",  boolean, t="pred"),
     row("cnot.{t}",               D_A,                                      "9.7.8.5",  integer, t=BITS),
     row("lop3.b32",               "d:b32 = a:b32, b:b32, c:b32, lut:#u32",  "9.7.8.6",  lookup,  requires="50", ptx="4.3"),
     row("lop3.{bool}.b32",        "d:b32, p:pred = a:b32, b:b32, c:b32, lut:#u32, q:pred", "9.7.8.6", lookup, bool="or and", requires="70", ptx="8.2", template="{d}|{p}, {a}, {b}, {c}, {lut}, {q}"),

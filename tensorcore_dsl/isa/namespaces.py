@@ -1,0 +1,158 @@
+"""Typed constructors over the table: `mma.m16n8k16(bf16, bf16, f32)` is a form.
+
+A namespace knows nothing of its own: shapes, types and options are the params of the forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.isa.spec import Instruction
+
+_TYPES = ("a", "b", "c", "d")
+_FIXED = ("shape", "family", "group", *_TYPES)
+_DEFAULTS = {"layout": "row.col"}
+
+
+class UnknownShape(UnknownInstruction, AttributeError):
+    """A namespace has no such shape."""
+
+
+class Namespace:
+    """The forms of one opcode and group; attributes are shapes, or the groups below it."""
+
+    def __init__(self, opcode: str, group: str = "", below: Iterable[str] = ()) -> None:
+        self._opcode, self._group = opcode, group
+        prefix = f"{group}." if group else ""
+        self._below = {name: Namespace(opcode, prefix + name, ()) for name in below}
+
+    @property
+    def _name(self) -> str:
+        return f"{self._opcode}.{self._group}" if self._group else self._opcode
+
+    def _forms(self) -> list[Instruction]:
+        every = isa.forms(self._opcode)
+        return [f for f in every if "shape" in f.params and f.params.get("group", "") == self._group]
+
+    def __dir__(self) -> list[str]:
+        return [*dict.fromkeys(f.params["shape"] for f in self._forms()), *self._below]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._below:
+            return self._below[name]
+        if not any(f.params["shape"] == name for f in self._forms()):
+            raise UnknownShape(f"{self._name} has no shape {name}; it has {listing(self.__dir__(), 80)}")
+        return Shape(self, name)
+
+    def __call__(self, *types: DType | str, **options: Any) -> Instruction:
+        """The form of the only shape that has these types; `shape=` chooses among several."""
+        if "shape" in options:
+            return getattr(self, options.pop("shape"))(*types, **options)  # type: ignore[no-any-return]
+        found = [f for f in self._forms() if _matches(f, types)]
+        shapes = list(dict.fromkeys(f.params["shape"] for f in found))
+        if len(shapes) > 1:
+            raise UnknownInstruction(f"{self._name}{_named(types)} exists as {listing(shapes)}: choose one")
+        return _choose(self._name, found or self._forms(), types, options)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {listing(self.__dir__())}>"
+
+
+class Shape:
+    """One shape of a namespace; called with element types, it gives the form."""
+
+    def __init__(self, namespace: Namespace, name: str) -> None:
+        self._namespace, self._shape = namespace, name
+
+    def forms(self) -> list[Instruction]:
+        """Every form of this shape."""
+        return [f for f in self._namespace._forms() if f.params["shape"] == self._shape]
+
+    def __call__(self, *types: DType | str, **options: Any) -> Instruction:
+        """`(a, b, accumulator[, d])` and the form's options, for example `satfinite=True`."""
+        return _choose(f"{self._namespace._name}.{self._shape}", self.forms(), types, options)
+
+    def __repr__(self) -> str:
+        return f"<{self._namespace._name}.{self._shape}: {_combinations(self.forms())}>"
+
+
+def _matches(form: Instruction, types: tuple[DType | str, ...]) -> bool:
+    return all(form.params[key] == str(t) for key, t in zip(_TYPES, types, strict=False))
+
+
+def _named(types: Iterable[DType | str]) -> str:
+    return f"({', '.join(str(t) for t in types)})"
+
+
+def _combinations(forms: Iterable[Instruction]) -> str:
+    """`(a, b, accumulator)` of the forms, with d where it is another type than c."""
+    kinds = ([f.params[k] for k in _TYPES if k != "d" or f.params["d"] != f.params["c"]] for f in forms)
+    return listing(dict.fromkeys(_named(k) for k in kinds), 60)
+
+
+def _choose(
+    what: str, forms: list[Instruction], types: tuple[DType | str, ...], options: Mapping[str, Any]
+) -> Instruction:
+    if not 3 <= len(types) <= 4:
+        raise UnknownInstruction(
+            f"{what} takes the element types of a, b and the accumulator (and of d where it "
+            f"differs); {_named(types)} was given, there are {_combinations(forms)}"
+        )
+    found = [f for f in forms if _matches(f, types)]
+    if len(types) == 3:
+        found = [f for f in found if f.params["d"] == f.params["c"]] or found
+    if not found:
+        raise UnknownInstruction(
+            f"{what}{_named(types)} does not exist; (a, b, accumulator) may be {_combinations(forms)}"
+        )
+    for key, value in options.items():
+        found = _with_option(what, found, key, value)
+    return _by_default(what, found)
+
+
+def _spelled(value: Any) -> str:
+    return "" if value in (None, False) else str(value)
+
+
+def _with_option(what: str, forms: list[Instruction], key: str, value: Any) -> list[Instruction]:
+    values = list(dict.fromkeys(f.params.get(key, "") for f in forms))
+    allowed = [k for f in forms for k in f.params if k not in _FIXED]
+    if key not in allowed:
+        raise UnknownInstruction(
+            f"{what} has no option {key!r} here; it has {listing(dict.fromkeys(allowed)) or 'none'}"
+        )
+    wanted = key if value is True else _spelled(value)
+    found = [f for f in forms if f.params.get(key, "") == wanted]
+    if not found:
+        shown = listing(repr(_shown(key, v)) for v in values)
+        raise UnknownInstruction(f"{what}: {key} may be {shown}; {value!r} was given")
+    return found
+
+
+def _shown(key: str, value: str) -> Any:
+    """A flag's value is its own name: as users write it."""
+    return True if value == key else value or None
+
+
+def _by_default(what: str, forms: list[Instruction]) -> Instruction:
+    """Options that were not given: absent where a form without them exists."""
+    for key in dict.fromkeys(k for f in forms for k in f.params if k not in _FIXED):
+        plain = [f for f in forms if f.params.get(key, "") == _DEFAULTS.get(key, "")]
+        forms = plain or forms
+    if len(forms) == 1:
+        return forms[0]
+    keys = {k: dict.fromkeys(f.params.get(k) for f in forms) for k in forms[0].params if k not in _FIXED}
+    needed = [f"{k}={' or '.join(map(repr, v))}" for k, v in keys.items() if len(v) > 1]
+    if not needed:
+        needed = ["d, the type of the result: " + listing(dict.fromkeys(f.params["d"] for f in forms))]
+    raise UnknownInstruction(f"{what}: say {', '.join(needed)}")
+
+
+mma = Namespace("mma", below=("sp", "block_scale"))
+wgmma = Namespace("wgmma", below=("sp",))
