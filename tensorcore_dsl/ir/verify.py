@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, named
 from tensorcore_dsl.errors import VerifyError, listing, located
 from tensorcore_dsl.ir.coalesce import unwritten_operand
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
@@ -348,7 +348,7 @@ def _part_type(part: Part) -> DType:
     type = part.base.type
     if type.layout is None or type.dtype.storage_bits == type.register_bits:
         return type.dtype
-    return DType(f"b{type.register_bits}", "b", type.register_bits)
+    return named(f"b{type.register_bits}")
 
 
 def _width(source: Source) -> int:

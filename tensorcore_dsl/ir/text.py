@@ -1,0 +1,444 @@
+"""The text of a kernel's IR, to read and to parse back.
+
+    kernel gemm(a = %0:u64, n = %1:s32) shared 1024 align 128 threads 128 {
+      %2:f32*4@mma.D.16x8.f32 <- 0.0
+      for %3:s32 = 0 to %1 step 1 {
+        @%4 %2 = mma.sync.aligned... %5, %6, %2
+        if %7 {
+          break
+        } else {
+          st.global.v2.f32 [%0+16], %8.1
+        }
+      }
+    }
+
+A value's type stands where it is named first (`%5.1:f32*4` for a part); a constant's type
+(`1.5:f32`) is left out where it is the one that its place asks for. With locations, ops end in
+`#3`, a line of the table below the kernel: `loc 3 "file.py":12:4-20 "function" from 2`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tensorcore_dsl.dtypes import ALL, DType, pred
+from tensorcore_dsl.errors import CompileError, Loc, UnknownInstruction, listing
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Node,
+    Op,
+    Param,
+    Part,
+    Source,
+    Type,
+    Value,
+    While,
+)
+from tensorcore_dsl.isa import instruction
+from tensorcore_dsl.isa.spec import Instruction
+
+_ATTRIBUTES = ("threads", "min_blocks", "max_registers")
+
+
+def format_kernel(kernel: Kernel, locations: bool = False) -> str:
+    """The text of `kernel`; with `locations`, every op says where it comes from."""
+    return _Writer(locations).kernel(kernel)
+
+
+def parse_kernel(text: str, lookup: Callable[[str], Instruction] = instruction) -> Kernel:
+    """The kernel that `text` spells, `lookup` finding the forms; CompileError names the line."""
+    return _Reader(text, lookup).kernel()
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+class _Writer:
+    def __init__(self, locations: bool) -> None:
+        self.locations = locations
+        self.lines: list[str] = []
+        self.depth = 0
+        self.seen: set[Value] = set()
+        self.table: dict[Loc, int] = {}
+
+    def kernel(self, kernel: Kernel) -> str:
+        params = ", ".join(f"{p.name} = {self.value(p.value)}" for p in kernel.params)
+        words = [f"kernel {kernel.name}({params})"]
+        if kernel.shared_bytes or kernel.shared_align != 16:
+            words.append(f"shared {kernel.shared_bytes} align {kernel.shared_align}")
+        if kernel.dynamic:
+            words.append("dynamic")
+        given = ((name, getattr(kernel, name)) for name in _ATTRIBUTES)
+        words += [f"{name} {number}" for name, number in given if number is not None]
+        self.line(" ".join([*words, "{"]))
+        self.depth += 1
+        for string in kernel.strings:
+            self.line(f"string {json.dumps(string)}")
+        self.depth -= 1
+        self.block(kernel.body)
+        self.line("}")
+        self.lines += self.table_lines()
+        return "\n".join([*self.lines, ""])
+
+    def table_lines(self) -> Iterator[str]:
+        for loc, number in self.table.items():
+            where = f"{json.dumps(loc.filename)}:{loc.line}:{loc.column}-{loc.end_column}"
+            caller = "" if loc.caller is None else f" from {self.table[loc.caller]}"
+            yield f"loc {number} {where} {json.dumps(loc.function)}{caller}"
+
+    def line(self, text: str, loc: Loc | None = None) -> None:
+        end = f" #{self.place(loc)}" if self.locations and loc is not None else ""
+        self.lines.append(f"{'  ' * self.depth}{text}{end}")
+
+    def place(self, loc: Loc) -> int:
+        """The number of `loc` in the table, after those of its callers."""
+        if loc not in self.table:
+            if loc.caller is not None:
+                self.place(loc.caller)
+            self.table[loc] = len(self.table)
+        return self.table[loc]
+
+    def block(self, block: Block) -> None:
+        self.depth += 1
+        for node in block:
+            getattr(self, f"_{type(node).__name__.lower()}")(node)
+        self.depth -= 1
+
+    def _op(self, op: Op) -> None:
+        guard = f"@{'!' if op.negated else ''}{self.value(op.guard)} " if op.guard else ""
+        results = ", ".join(map(self.value, op.results))
+        wanted = [o.dtype for o in op.form.operands]
+        wanted += [pred] * (len(op.operands) - len(wanted))
+        operands = ", ".join(map(self.source, op.operands, wanted))
+        text = f"{guard}{results}{' = ' if results else ''}{op.form.mnemonic} {operands}"
+        self.line(text.rstrip(), op.loc)
+
+    def _assign(self, node: Assign) -> None:
+        target = self.value(node.target)
+        dtype = node.target.type.dtype
+        sources = ", ".join(self.source(s, dtype) for s in node.sources)
+        self.line(f"{target} <- {sources}", node.loc)
+
+    def _for(self, node: For) -> None:
+        index, dtype = self.value(node.index), node.index.type.dtype
+        start, stop, step = (self.source(s, dtype) for s in (node.start, node.stop, node.step))
+        self.line(f"for {index} = {start} to {stop} step {step} {{", node.loc)
+        self.block(node.body)
+        self.line("}")
+
+    def _while(self, node: While) -> None:
+        self.line("while {", node.loc)
+        self.block(node.test)
+        self.line(f"}} do {self.source(node.condition, pred)} {{")
+        self.block(node.body)
+        self.line("}")
+
+    def _if(self, node: If) -> None:
+        self.line(f"if {self.value(node.condition)} {{", node.loc)
+        self.block(node.then)
+        if len(node.orelse):
+            self.line("} else {")
+            self.block(node.orelse)
+        self.line("}")
+
+    def _jump(self, node: Jump) -> None:
+        self.line(node.kind, node.loc)
+
+    def value(self, value: Value, index: str = "") -> str:
+        if value in self.seen:
+            return f"%{value.id}{index}"
+        self.seen.add(value)
+        return f"%{value.id}{index}:{value.type}"
+
+    def source(self, source: Source, wanted: DType) -> str:
+        if isinstance(source, Value):
+            return self.value(source)
+        if isinstance(source, Part):
+            return self.value(source.base, f".{source.index}")
+        if isinstance(source, Address):
+            offset = f"{source.offset:+d}" if source.offset else ""
+            return f"[{self.source(source.base, wanted)}{offset}]"
+        kind = "" if source.dtype == wanted else f":{source.dtype.name}"
+        return f"{_number(source.value)}{kind}"
+
+
+def _number(value: int | float | bool) -> str:
+    """A constant in Python's notation; an integer has neither point nor exponent."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(float(value)) if isinstance(value, float) else str(int(value))
+
+
+# --- reading --------------------------------------------------------------------------------
+
+_NUMBER = r"(true|false|nan|-?inf|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_TYPE = r":(\w+)(?:\*(\d+))?(?:@([^\s,()\[\]{}]+))?"
+_STRING = r'"(?:[^"\\]|\\.)*"'
+
+
+@dataclass
+class _Cursor:
+    """One line of the text and how far it is read."""
+
+    number: int
+    text: str
+    position: int = 0
+
+    def fail(self, expected: str) -> CompileError:
+        found = self.text[self.position :].strip()
+        found = f"found {found!r}" if found else "the line ends"
+        return CompileError(f"line {self.number}: expected {expected}, {found}\n    {self.text}")
+
+    def maybe(self, pattern: str) -> re.Match[str] | None:
+        """What `pattern` matches next, read; blanks before it are skipped."""
+        match = re.compile(rf"\s*{pattern}").match(self.text, self.position)
+        if match:
+            self.position = match.end()
+        return match
+
+    def take(self, pattern: str, expected: str) -> re.Match[str]:
+        match = self.maybe(pattern)
+        if match is None:
+            raise self.fail(expected)
+        return match
+
+    def end(self) -> None:
+        self.take("$", "the end of the line")
+
+
+@dataclass
+class _Reader:
+    text: str
+    lookup: Callable[[str], Instruction]
+    values: dict[int, Value] = field(default_factory=dict)
+    locs: dict[int, Loc] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        numbered = enumerate(self.text.splitlines(), 1)
+        lines = [(n, x) for n, x in numbered if x.strip() and not x.lstrip().startswith("//")]
+        for number, line in lines:
+            if line.startswith("loc "):
+                self.read_loc(_Cursor(number, line))
+        self.lines = [_Cursor(n, x) for n, x in lines if not x.startswith("loc ")]
+        self.last = lines[-1][0] if lines else 0
+        self.at = 0
+
+    def next(self, expected: str) -> _Cursor:
+        if self.at == len(self.lines):
+            raise CompileError(f"line {self.last + 1}: expected {expected}, the text ends")
+        self.at += 1
+        return self.lines[self.at - 1]
+
+    # Structure.
+
+    def kernel(self) -> Kernel:
+        c = self.next("`kernel`")
+        name = c.take(r"kernel\s+([^\s(]+)\(", "`kernel name(`")[1]
+        params: list[Param] = []
+        while not c.maybe(r"\)"):
+            if params:
+                c.take(",", "`,` or `)`")
+            label = c.take(r"([^\s=]+)\s*=", "`name =`")[1]
+            params.append(Param(label, self.value(c)))
+        kernel = Kernel(name, params, Block())
+        if match := c.maybe(r"shared (\d+) align (\d+)"):
+            kernel.shared_bytes, kernel.shared_align = int(match[1]), int(match[2])
+        kernel.dynamic = bool(c.maybe("dynamic"))
+        for attribute in _ATTRIBUTES:
+            if match := c.maybe(rf"{attribute} (\d+)"):
+                setattr(kernel, attribute, int(match[1]))
+        c.take(r"\{", "shared, dynamic, " + ", ".join(_ATTRIBUTES) + " (in this order) or `{`")
+        c.end()
+        while self.at < len(self.lines) and (s := self.lines[self.at].maybe(f"string ({_STRING})")):
+            kernel.strings.append(json.loads(s[1]))
+            self.next("a string").end()
+        kernel.body, close = self.block()
+        close.end()
+        if self.at < len(self.lines):
+            raise self.lines[self.at].fail("nothing after the kernel")
+        return kernel
+
+    def block(self) -> tuple[Block, _Cursor]:
+        """Nodes up to a `}`, and the line that goes on behind it."""
+        block = Block()
+        while True:
+            c = self.next("a statement or `}`")
+            if c.maybe(r"\}"):
+                return block, c
+            block.nodes.append(self.node(c))
+
+    def node(self, c: _Cursor) -> Node:
+        word = c.maybe(r"(for|while|if|break|continue|return)\b(?=[\s{]|$)")
+        if word is None:
+            return self.statement(c)
+        if word[1] == "for":
+            return self.for_(c)
+        if word[1] == "while":
+            return self.while_(c)
+        return self.if_(c) if word[1] == "if" else Jump(word[1], self.loc(c))
+
+    def for_(self, c: _Cursor) -> For:
+        index = self.value(c)
+        bounds = []
+        for mark in ("=", "to", "step"):
+            c.take(mark, f"`{mark}`")
+            bounds.append(self.scalar(c, index.type.dtype))
+        start, stop, step = bounds
+        loc = self.open(c)
+        body, close = self.block()
+        close.end()
+        return For(index, start, stop, step, body, loc)
+
+    def while_(self, c: _Cursor) -> While:
+        loc = self.open(c)
+        test, c = self.block()
+        c.take("do", "`do`")
+        condition = self.scalar(c, pred)
+        self.open(c)
+        body, close = self.block()
+        close.end()
+        return While(test, condition, body, loc)
+
+    def if_(self, c: _Cursor) -> If:
+        condition = self.value(c)
+        loc = self.open(c)
+        then, c = self.block()
+        orelse = Block()
+        if c.maybe("else"):
+            self.open(c)
+            orelse, c = self.block()
+        c.end()
+        return If(condition, then, orelse, loc)
+
+    def open(self, c: _Cursor) -> Loc | None:
+        c.take(r"\{", "`{`")
+        return self.loc(c)
+
+    # Ops and copies.
+
+    def statement(self, c: _Cursor) -> Op | Assign:
+        guard, negated = None, False
+        if mark := c.maybe("@(!?)"):
+            guard, negated = self.value(c), bool(mark[1])
+        results: list[Value] = []
+        while c.maybe("(?=%)"):
+            results.append(self.value(c))
+            if not c.maybe(","):
+                break
+        if len(results) == 1 and guard is None and c.maybe("<-"):
+            return self.copy(c, results[0])
+        if results:
+            c.take("=", "`=` or `<-`")
+        form = self.form(c)
+        operands = self.operands(c, form)
+        return Op(form, tuple(results), operands, guard, negated, self.loc(c))
+
+    def copy(self, c: _Cursor, target: Value) -> Assign:
+        sources: list[Value | Const | Part] = []
+        while not sources or c.maybe(","):
+            source = self.source(c, target.type.dtype)
+            if isinstance(source, Address):
+                raise c.fail("a value or a constant before")
+            sources.append(source)
+        return Assign(target, tuple(sources), self.loc(c))
+
+    def form(self, c: _Cursor) -> Instruction:
+        mnemonic = c.take(r"([A-Za-z][^\s]*)", "an instruction")[1]
+        try:
+            return self.lookup(mnemonic)
+        except UnknownInstruction as error:
+            raise UnknownInstruction(f"line {c.number}: {error.message}") from None
+
+    def operands(self, c: _Cursor, form: Instruction) -> tuple[Source, ...]:
+        found: list[Source] = []
+        while not c.maybe(r"(?=$|#)"):
+            if found:
+                c.take(",", "`,` or the end of the line")
+            place = len(found)
+            wanted = form.operands[place].dtype if place < len(form.operands) else pred
+            found.append(self.source(c, wanted))
+        return tuple(found)
+
+    def loc(self, c: _Cursor) -> Loc | None:
+        mark = c.maybe(r"#(\d+)")
+        c.end()
+        if mark is None:
+            return None
+        if int(mark[1]) not in self.locs:
+            raise CompileError(f"line {c.number}: the text has no line `loc {mark[1]}`")
+        return self.locs[int(mark[1])]
+
+    def read_loc(self, c: _Cursor) -> None:
+        number = int(c.take(r"loc (\d+)", "a number")[1])
+        file, line, column, end = c.take(
+            rf"({_STRING}):(\d+):(\d+)-(\d+)", '`"file":line:column-end`'
+        ).groups()
+        function = json.loads(c.take(_STRING, "the function's name")[0])
+        caller = c.maybe(r"from (\d+)")
+        c.end()
+        if caller and int(caller[1]) not in self.locs:
+            raise CompileError(f"line {c.number}: loc {caller[1]} has to come before {number}")
+        called_from = self.locs[int(caller[1])] if caller else None
+        self.locs[number] = Loc(
+            json.loads(file), int(line), int(column), int(end), function, called_from
+        )
+
+    # Values.
+
+    def value(self, c: _Cursor) -> Value:
+        value, index = self.part(c)
+        if index is not None:
+            raise c.fail(f"a whole value, not register {index} of one, before")
+        return value
+
+    def part(self, c: _Cursor) -> tuple[Value, int | None]:
+        """A value, typed where it is new, and the register that is meant of it."""
+        match = c.take(r"%(\d+)(?:\.(\d+))?", "a value such as `%5`")
+        number, index = int(match[1]), match[2] and int(match[2])
+        kind = c.maybe(_TYPE)
+        known = self.values.get(number)
+        if kind is not None:
+            given = Type(self.dtype(c, kind[1]), int(kind[2] or 1), kind[3])
+            if known is not None and known.type != given:
+                raise CompileError(f"line {c.number}: %{number} is {known.type}, not {given}")
+            known = self.values.setdefault(number, Value(number, given))
+        if known is None:
+            raise CompileError(f"line {c.number}: the type of %{number} is not known yet")
+        return known, index  # type: ignore[return-value]
+
+    def source(self, c: _Cursor, wanted: DType) -> Source:
+        if c.maybe("(?=%)"):
+            value, index = self.part(c)
+            return value if index is None else Part(value, index)
+        if c.maybe(r"\["):
+            base = self.scalar(c, wanted)
+            offset = c.maybe(r"([+-]\d+)")
+            c.take(r"\]", "`]`")
+            return Address(base, int(offset[1]) if offset else 0)
+        return self.constant(c, wanted)
+
+    def scalar(self, c: _Cursor, wanted: DType) -> Value | Const:
+        return self.value(c) if c.maybe("(?=%)") else self.constant(c, wanted)
+
+    def constant(self, c: _Cursor, wanted: DType) -> Const:
+        text = c.take(_NUMBER, "a value, a constant or an address")[1]
+        kind = c.maybe(r":(\w+)")
+        dtype = self.dtype(c, kind[1]) if kind else wanted
+        if text in ("true", "false"):
+            return Const(text == "true", dtype)
+        return Const(int(text) if re.fullmatch(r"-?\d+", text) else float(text), dtype)
+
+    def dtype(self, c: _Cursor, name: str) -> DType:
+        if name not in ALL:
+            raise CompileError(f"line {c.number}: no type is called {name!r}; {listing(ALL)}")
+        return ALL[name]
