@@ -124,3 +124,9 @@ def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str
 
 def _dotted(names: list[str]) -> str:
     return listing(f".{name}" for name in dict.fromkeys(names))
+
+
+# Last, for the names: `isa.mma` is the namespace of forms, whatever module it is declared in.
+from tensorcore_dsl.isa.namespaces import mma, wgmma  # type: ignore[assignment]  # noqa: E402, F811
+
+__all__ = ["Instruction", "forms", "instruction", "mma", "opcodes", "wgmma"]
