@@ -49,13 +49,18 @@ class Resources:
 
 @dataclass(frozen=True)
 class Cubin:
-    """A kernel's machine code (`code`, an ELF image) and the assembler's `log`."""
+    """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
+
+    block_shared: bytes of `extern` shared memory that the kernel's own tiles take, which every
+    launch adds to what its caller asks for.
+    """
 
     name: str
     arch: str
     ptx: str
     code: bytes
     log: str
+    block_shared: int = 0
 
     @cached_property
     def resources(self) -> Resources:

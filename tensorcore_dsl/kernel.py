@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +31,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
 from tensorcore_dsl.launch_config import Config
-from tensorcore_dsl.ptx import print_kernel
+from tensorcore_dsl.ptx import STATIC_SHARED_LIMIT, entry_name, print_kernel
 
 DEFAULT_ARCH = "sm_90a"
 TARGETS = ("cpu", "cuda")
@@ -147,7 +147,9 @@ class Specialisation:
 
     @cached_property
     def cubin(self) -> Cubin:
-        return numba_target.assemble(self.ptx, self.arch, self.ir.name)
+        cubin = numba_target.assemble(self.ptx, self.arch, entry_name(self.ir.name))
+        extern = self.ir.shared_bytes if self.ir.shared_bytes > STATIC_SHARED_LIMIT else 0
+        return replace(cubin, block_shared=extern)
 
     @cached_property
     def program(self) -> Program:

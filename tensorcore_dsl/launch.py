@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -242,15 +242,12 @@ class Launcher:
 
     def _launch(self, *args: Any) -> None:
         """Any launch: of new classes, types or shapes, with host arrays, or with bad arguments."""
+        arguments = self._describe(args)  # tells what is wrong with them, if anything is
         classes = tuple(type(arg) for arg in args)
-        try:
-            key, values = reader(classes, self._declared_for(args))(*args)
-            plan = self._plans.get(key)
-        except _BEFORE_LAUNCH:
-            self._describe(args)  # tells what is wrong with them
-            raise
+        key, values = reader(classes, self._declared_for(args))(*args)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self.prepare(*args)
+            plan = self._prepare(args, arguments)
             self._remember(key, plan)
         if plan.plain:
             self._last = self._written_for(classes)
@@ -265,12 +262,17 @@ class Launcher:
 
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        arguments = self._describe(args)
+        return self._prepare(args, self._describe(args))
+
+    def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))
         plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
         stream = self._stream(args, device)
-        return plan(cubin, device, self._config, arguments, self._target, stream)
+        config = self._config
+        if cubin.block_shared:
+            config = replace(config, shared_bytes=config.shared_bytes + cubin.block_shared)
+        return plan(cubin, device, config, arguments, self._target, stream)
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
