@@ -73,7 +73,7 @@ def nearest(x: Fraction) -> int:
 
 
 def encode(name: str, x: Fraction, kept: int, to_nearest: bool, signed_zero: bool = False) -> int:
-    """Bits of a finite number rounded to `kept` fraction bits, gradually below the least exponent."""
+    """Bits of a number rounded to `kept` fraction bits, gradually below the least exponent."""
     width, fraction, _ = FLOATS[name]
     bias = (1 << (width - 1)) - 1
     sign = (1 << (width + fraction)) if x < 0 else 0
@@ -165,7 +165,8 @@ def element(p: Any, arch: str, a: list[int], b: list[int], c: int, sa: Any, sb: 
         return c + sum(bits) & 0xFFFFFFFF
     x, y = [decode(p.a, v) for v in a], [decode(p.b, v) for v in b]
     if p.a in WIDTHS:
-        total = int(sum(u.value * v.value for u, v in zip(x, y, strict=True)) + decode("s32", c).value)
+        dot = sum(u.value * v.value for u, v in zip(x, y, strict=True))
+        total = int(dot + decode("s32", c).value)
         return (min(max(total, -(2**31)), 2**31 - 1) if p.satfinite else total) & 0xFFFFFFFF
     if p.scale_kind:
         return scaled(p, x, y, c, sa, sb)
@@ -290,7 +291,9 @@ def matmul(p, arch, a, b, c, selection=None, scale_a=None, scale_b=None):
     d = np.zeros((*a.shape[:2], p.n), f"u{2 if p.d == 'f16' else 4}")
     for t, i, j in np.ndindex(d.shape):
         rows = range(p.k) if selection is None else selection[t, i]
-        scales = (None, None) if scale_a is None else (scale_a[t, i].tolist(), scale_b[t, :, j].tolist())
+        scales = (None, None)
+        if scale_a is not None:
+            scales = scale_a[t, i].tolist(), scale_b[t, :, j].tolist()
         column = [int(b[t, k, j]) for k in rows]
         d[t, i, j] = element(p, arch, a[t, i].tolist(), column, int(c[t, i, j]), *scales)
     return d

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 
 import exact_products as exact
 import numpy as np
 import pytest
 
-from tensorcore_dsl.numerics.architectures import UNITS, model
-from tensorcore_dsl.numerics.products import FragmentMaps, Product, fragments, matmul
+from tensorcore_dsl.numerics.architectures import UNITS
+from tensorcore_dsl.numerics.products import Product, matmul
 
 ARCHS = tuple(UNITS)
 SINCE_TURING, SINCE_AMPERE, SINCE_HOPPER = ARCHS[1:], ARCHS[2:], ARCHS[5:]
-FLOATS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23), "e4m3": (4, 3), "e5m2": (5, 2)}
-BITS = {**exact.WIDTHS, "e3m2": 6, "e2m3": 6, "e2m1": 4, "e4m3": 8, "e5m2": 8, "f16": 16, "bf16": 16,
-        "tf32": 32, "f32": 32, "f64": 64}  # fmt: skip
+FLOATS = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23),
+          "e4m3": (4, 3), "e5m2": (5, 2)}  # fmt: skip
+BITS = {**exact.WIDTHS, "e3m2": 6, "e2m3": 6, "e2m1": 4, "e4m3": 8, "e5m2": 8,
+        "f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64}  # fmt: skip
 
 
 def mma(shape, a, d, b=None, c=None, family="mma", **more):
@@ -27,9 +27,15 @@ def scaled(k, a, b, kind, vec, name, **more):
     return mma((16, 8, k), a, "f32", b, scale_kind=kind, scale_vec=vec, scale_type=name, **more)
 
 
-F4 = (("mxf4", 2, "ue8m0"), ("mxf4nvf4", 2, "ue8m0"), ("mxf4nvf4", 4, "ue8m0"), ("mxf4nvf4", 4, "ue4m3"))
+F4 = (
+    ("mxf4", 2, "ue8m0"),
+    ("mxf4nvf4", 2, "ue8m0"),
+    ("mxf4nvf4", 4, "ue8m0"),
+    ("mxf4nvf4", 4, "ue4m3"),
+)
 CASES = [
-    *((mma((8, 8, 4), "f16", d, c=c), ARCHS) for d, c in (("f16", "f16"), ("f32", "f32"), ("f32", "f16"))),
+    *((mma((8, 8, 4), "f16", d, c=c), ARCHS) for d, c in (
+        ("f16", "f16"), ("f32", "f32"), ("f32", "f16"))),
     *((mma((16, 8, 8), "f16", d), SINCE_TURING) for d in ("f16", "f32")),
     *((mma((16, 8, 16), "f16", d), SINCE_AMPERE) for d in ("f16", "f32")),
     *((mma((16, 8, k), "bf16", "f32"), SINCE_AMPERE) for k in (8, 16)),
@@ -120,7 +126,8 @@ def selected(rng, p, batch):
     group = {"tf32": 2, "e2m1": 8 if p.scale_kind in ("mxf4", "mxf4nvf4") else 4}.get(p.a, 4)
     chunks = p.k // group
     if group == 8:
-        pairs = np.sort(rng.permuted(np.tile(np.arange(4), (batch, p.m, chunks, 1)), axis=-1)[..., :2])
+        every = np.tile(np.arange(4), (batch, p.m, chunks, 1))
+        pairs = np.sort(rng.permuted(every, axis=-1)[..., :2])
         chosen = np.stack([2 * pairs, 2 * pairs + 1], axis=-1).reshape(batch, p.m, chunks, 4)
     else:
         every = np.tile(np.arange(group), (batch, p.m, chunks, 1))

@@ -1,4 +1,4 @@
-"""What each architecture's tensor cores do, as data: units, and the products they do not run as stated.
+"""What each architecture's tensor cores do, as data.
 
 A product runs on the unit of its input type; a rewrite changes the model where the hardware, or the
 assembler, replaces the product by other instructions.
@@ -150,8 +150,10 @@ REWRITES = (
         "8-bit floats are unpacked to f16, summed in two halves, and c is added at the end",
         ("sm_90a", "sm_100a"),
         lambda p: p.family == "mma" and {p.a, p.b} <= set(F8),
-        lambda p, units: _unit_fields(p, units["f16"])
-        | {"length": p.stored // 2, "order": "interleaved", "late": True, "least": -14},
+        lambda p, units: (
+            _unit_fields(p, units["f16"])
+            | {"length": p.stored // 2, "order": "interleaved", "late": True, "least": -14}
+        ),
     ),
     Rewrite(
         "tf32 of wmma runs in steps of k4",
@@ -205,7 +207,7 @@ def _is_integer(product: Product) -> bool:
 
 
 def _unit_fields(product: Product, unit: Unit) -> dict[str, Any]:
-    """A unit's constants for the product's accumulator; a mix of C and D types accumulates in f32."""
+    """A unit's constants; C and D of different types accumulate in f32."""
     half = product.c == product.d == "f16"
     return {
         "engine": unit.engine,

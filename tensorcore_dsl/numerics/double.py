@@ -1,29 +1,36 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: disallow-untyped-calls=False
 """Compiled loop of the binary64 products: chains of fused multiply-adds in any rounding."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from .softfloat import RN, as_bits, as_float, fma64, fused
 
+fma: Any = fused
+
 # Places of the settings of `loops`.
 M, N, K = range(3)
 STEP_A, STEP_B, STEP_C, STEP_D = range(6, 10)
 
+compiled: Any = njit(cache=True, nogil=True)
 
-@njit(cache=True, nogil=True)
+
+@compiled
 def step(a, b, c, mode):
     """One step on words: the machine's own instruction where its result is beyond doubt."""
     if mode == RN:
-        result = fused(as_float(a), as_float(b), as_float(c))
+        result = fma(as_float(a), as_float(b), as_float(c))
         if result == result:
             return as_bits(result)
     return fma64(a, b, c, mode)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def products(a, b, c, active, places, settings, mode, d):
     """All products of one call; the arguments are those of `loops.products`, of 64-bit words."""
     m, n, k = settings[M], settings[N], settings[K]
@@ -40,7 +47,8 @@ def products(a, b, c, active, places, settings, mode, d):
             for q in range(k):
                 at_a = places[p // n * k + q] >> 5
                 at_b = places[to_b + q * n + p % n] >> 5
-                word = step(a[w * settings[STEP_A] + at_a], b[w * settings[STEP_B] + at_b], word, mode)
+                x, y = a[w * settings[STEP_A] + at_a], b[w * settings[STEP_B] + at_b]
+                word = step(x, y, word, mode)
             total[p] = word
         for p in range(held):
             place = places[to_d + p] >> 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ Table = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """A float has `width` exponent bits, an integer none; `special` tells what the top codes mean."""
+    """A float has `width` exponent bits, an integer none."""
 
     name: str
     bits: int
     fraction: int = 0
     width: int = 0
-    special: str = "finite"  # "ieee": infinities and NaNs; "nan": all ones is NaN; "finite": none
+    special: str = "finite"  # top codes: "ieee", "nan" (all ones), "finite" (plain numbers)
     signed: bool = True
 
     @property
@@ -77,7 +77,7 @@ FORMATS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(name: str, least: int | None = None) -> Table:
     """Values and exponents (2, 256) of a type of at most 8 bits.
 
@@ -94,7 +94,7 @@ def table(name: str, least: int | None = None) -> Table:
     return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def bit_table(operation: str, operand: int) -> Table:
     """Values (2, 256) of single bits of A (operand 0) or B.
 
@@ -106,7 +106,7 @@ def bit_table(operation: str, operand: int) -> Table:
     return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def scale_table(name: str | None) -> Table:
     """Significands and exponents (2, 256) of a block scale's bytes."""
     result = np.zeros((2, 256))

@@ -1,3 +1,5 @@
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Compiled loops of the matrix products: gather, decode, fused sums, rounding, scatter.
 
 Everything works in binary64, which is exact here: a product of two elements has at most 22
@@ -20,7 +22,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .softfloat import fused as fma
+from . import softfloat
 
 LOW = -(1 << 20)  # the exponent of a zero: it never decides an alignment
 HIGH = 200  # at least as large as every exponent of an element
@@ -40,7 +42,9 @@ LANES = 8  # columns of one vector
 
 FUSED, GROUPED, SCALAR = range(3)  # engines
 
-_FAST = {"cache": True, "nogil": True, "error_model": "numpy"}
+compiled: Any = njit(cache=True, nogil=True, error_model="numpy")
+inlined: Any = intrinsic
+fma: Any = softfloat.fused
 
 
 def _vector(element: ir.Type) -> ir.VectorType:
@@ -100,12 +104,10 @@ class _Columns:
         """A loop over the elements of the step, with their indices into A and into B."""
         with cgutils.for_range(self.builder, self.number["length"]) as loop:
             k = loop.index
-            row = self.builder.load(self.pointer("rows", self.builder.add(self.number["at_row"], k)))
-            row = self.builder.sext(row, ir.IntType(64))
-            yield (
-                self.builder.add(self.number["at_a"], k),
-                self.builder.add(row, self.number["column"]),
-            )
+            at_row = self.builder.add(self.number["at_row"], k)
+            row = self.builder.load(self.pointer("rows", at_row))
+            at_b = self.builder.add(self.builder.sext(row, ir.IntType(64)), self.number["column"])
+            yield self.builder.add(self.number["at_a"], k), at_b
 
     def largest_exponent(self) -> ir.Value:
         narrow = ir.IntType(32)
@@ -139,18 +141,19 @@ class _Columns:
         builder.store(builder.fmul(builder.load(total), down), out, align=8)
 
 
-@intrinsic
+@inlined
 def fused_columns(
     typing: Any, va: Any, ea: Any, vb: Any, eb: Any, rows: Any, vc: Any, ec: Any, out: Any,
     at_a: Any, at_row: Any, at_c: Any, column: Any, length: Any, aligned: Any, floor: Any,
 ) -> Any:  # fmt: skip
     """One fused step of eight neighbouring columns of one row, written as vectors.
 
-    out[at_c + j] = (sum of trunc(term * 2**(aligned - E)) over c and the products) * 2**(E - aligned)
-    with E = max(exponents of the nonzero terms, floor); rows[at_row + k] is where row k of B starts.
+    out[at_c + j] = sum(trunc(t * 2**(aligned - E)) for t in (c, *products)) * 2**(E - aligned),
+    where E = max(exponents of the terms that are not zero, floor). rows[at_row + k] is where the
+    row of B starts that meets element k of A.
     """
-    arguments = (va, ea, vb, eb, rows, vc, ec, out)
-    arguments += (at_a, at_row, at_c, column, length, aligned, floor)
+    arrays = (va, ea, vb, eb, rows, vc, ec, out)
+    arguments = (*arrays, at_a, at_row, at_c, column, length, aligned, floor)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         _Columns(context, builder, signature.args, values).emit()
@@ -159,25 +162,25 @@ def fused_columns(
     return types.void(*arguments), codegen
 
 
-@njit(**_FAST)
+@compiled
 def power(exponent):
     """2.0**exponent in the normal range."""
     return np.int64((np.int64(exponent) + 1023) << 52).view(np.float64)
 
 
-@njit(**_FAST)
+@compiled
 def bits_of(value):
     return np.float64(value).view(np.int64)
 
 
-@njit(**_FAST)
+@compiled
 def exponent_of(value, least):
     """The exponent that takes part in an alignment: no normalisation below `least`."""
     field = (bits_of(value) >> 52) & 0x7FF
     return np.int32(min(max(field - 1023, least), HIGH)) if value != 0.0 else np.int32(LOW)
 
 
-@njit(**_FAST)
+@compiled
 def gather(words, base, places, mask, out):
     """Bits of each element; a place is 32 * word + shift."""
     for p in range(out.size):
@@ -185,7 +188,7 @@ def gather(words, base, places, mask, out):
         out[p] = (np.int32(words[base + (place >> 5)]) >> (place & 31)) & mask
 
 
-@njit(**_FAST)
+@compiled
 def look_up(bits, table, values, exponents):
     """Decode elements of at most 8 bits by a table of (values, exponents)."""
     for p in range(bits.size):
@@ -193,7 +196,7 @@ def look_up(bits, table, values, exponents):
         exponents[p] = np.int32(table[1, bits[p]])
 
 
-@njit(**_FAST)
+@compiled
 def decode(bits, fraction, width, values, exponents):
     """Decode IEEE-like floats of `fraction` and `width` (exponent) bits."""
     top = (1 << width) - 1
@@ -211,14 +214,14 @@ def decode(bits, fraction, width, values, exponents):
         exponents[p] = np.int32(exponent if significand != 0 else LOW)
 
 
-@njit(**_FAST)
+@compiled
 def integers(bits, values, exponents):
     for p in range(bits.size):
         values[p] = np.float64(bits[p])
         exponents[p] = np.int32(LOW)
 
 
-@njit(**_FAST)
+@compiled
 def elements(words, operand, warp, places, tables, s, bits, values, exponents):
     """Gather and decode one operand of one tile; operand is 0 for A, 1 for B, 2 for C."""
     fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
@@ -231,7 +234,7 @@ def elements(words, operand, warp, places, tables, s, bits, values, exponents):
         decode(bits, fraction, width, values, exponents)
 
 
-@njit(**_FAST)
+@compiled
 def rounded(x, fraction, least, limit, nearest):
     """x to `fraction` bits, gradually below 2**least, infinite from limit on; -0 becomes +0."""
     exponent = min(max(((bits_of(x) >> 52) & 0x7FF) - 1023, least), HIGH)
@@ -242,7 +245,7 @@ def rounded(x, fraction, least, limit, nearest):
     return -np.inf if value <= -limit else value
 
 
-@njit(**_FAST)
+@compiled
 def round_all(x, fraction, least, limit, nearest, values, exponents):
     for p in range(x.size):
         value = rounded(x[p], fraction, least, limit, nearest)
@@ -250,7 +253,7 @@ def round_all(x, fraction, least, limit, nearest, values, exponents):
         exponents[p] = exponent_of(value, least)
 
 
-@njit(**_FAST)
+@compiled
 def encode(values, fraction, width, bits):
     """Bits of values that the format holds exactly; every not-a-number is the canonical one."""
     top = (1 << width) - 1
@@ -267,7 +270,7 @@ def encode(values, fraction, width, bits):
         bits[p] = np.int32(word if value == value else (1 << (fraction + width)) - 1)
 
 
-@njit(**_FAST)
+@compiled
 def encode_integers(values, saturate, bits):
     for p in range(values.size):
         value = values[p]
@@ -276,7 +279,7 @@ def encode_integers(values, saturate, bits):
         bits[p] = np.int32(np.int64(value))
 
 
-@njit(**_FAST)
+@compiled
 def scatter(bits, places, positions, words, base):
     """Put every element of a tile where its threads hold it; the words are zero beforehand."""
     for p in range(places.size):
@@ -284,7 +287,7 @@ def scatter(bits, places, positions, words, base):
         words[base + (place >> 5)] |= np.uint32(bits[positions[p]]) << np.uint32(place & 31)
 
 
-@njit(**_FAST)
+@compiled
 def fused(va, ea, vb, eb, rows, vc, ec, x, s):
     """The chain of fused steps; vc, ec hold the accumulator before and after."""
     m, n, k, length = s[M], s[N], s[K], s[LENGTH]
@@ -304,7 +307,7 @@ def fused(va, ea, vb, eb, rows, vc, ec, x, s):
             round_all(x, s[KEPT], s[LEAST], limit, False, vc, ec)
 
 
-@njit(**_FAST)
+@compiled
 def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
     """One element: exact sums of groups, each scaled, then aligned by the scales' exponents."""
     k, n, length, blocks = s[K], s[N], s[LENGTH], s[SCALES]
@@ -328,7 +331,7 @@ def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
     return total * power(largest - s[ALIGNED])
 
 
-@njit(**_FAST)
+@compiled
 def grouped(va, vb, rows, vc, ec, scales, x, s):
     """Block-scaled 4-bit products: sums of groups of LENGTH elements meet in one fused step."""
     m, n, k = s[M], s[N], s[K]
@@ -340,15 +343,15 @@ def grouped(va, vb, rows, vc, ec, scales, x, s):
     round_all(x, s[KEPT], s[LEAST], power(s[LIMIT]), False, vc, ec)
 
 
-@njit(**_FAST)
-def chained(va, vb, vc, s):
+@compiled
+def scalar(va, vb, vc, s):
     """m8n8k4 in scalar binary32 instructions, as GPUs without that unit run it."""
     m, n = s[M], s[N]
     zero = np.float32(0)
     for i in range(m):
         a = va[4 * i : 4 * i + 4].astype(np.float32)
         for j in range(n):
-            b = vb[j :: n].astype(np.float32)
+            b = vb[j::n].astype(np.float32)
             c = np.float32(vc[i * n + j])
             if s[CONVERT]:
                 low = fma(a[1], b[1], a[0] * b[0])
@@ -361,7 +364,7 @@ def chained(va, vb, vc, s):
                 vc[i * n + j] = c + total
 
 
-@njit(**_FAST)
+@compiled
 def scales_of(extra, table, s, scales):
     """Significands and exponents of the scales: those of A, row by row, then those of B."""
     first = s[M] * s[K] if s[SPARSE] else 0
@@ -370,7 +373,7 @@ def scales_of(extra, table, s, scales):
         scales[1, p] = table[1, extra[first + p]]
 
 
-@njit(**_FAST)
+@compiled
 def scale_elements(va, ea, vb, eb, scales, s):
     """Multiply each element by the scale of its block, in value and in exponent."""
     k, n, depth, blocks = s[K], s[N], s[DEPTH], s[SCALES]
@@ -384,7 +387,7 @@ def scale_elements(va, ea, vb, eb, scales, s):
         eb[p] += np.int32(scales[1, at])
 
 
-@njit(**_FAST)
+@compiled
 def begin(vc, ec, late, s):
     """The accumulator's exponents; a late c steps aside."""
     for p in range(vc.size):
@@ -397,7 +400,7 @@ def begin(vc, ec, late, s):
         ec[:] = LOW
 
 
-@njit(**_FAST)
+@compiled
 def finish(vc, late, s, bits):
     """What follows the chain: the late addition of c, the conversion to D's type, the encoding."""
     fraction, width = s[FRACTION_D], s[WIDTH_D]
@@ -413,19 +416,19 @@ def finish(vc, late, s, bits):
         encode(vc, fraction, width, bits)
 
 
-@njit(**_FAST)
+@compiled
 def starts(logical, n, rows):
     """Where the row of B that meets each stored element of A starts."""
     for p in range(rows.size):
         rows[p] = logical[p] * n
 
 
-@njit(**_FAST)
+@compiled
 def part(places, first, size, tile):
     return places[first + tile * size : first + (tile + 1) * size]
 
 
-@njit(**_FAST)
+@compiled
 def products(a, b, c, extra, active, places, tables, settings, d):
     """All products of one call, into d, which is zero beforehand.
 
@@ -465,7 +468,7 @@ def products(a, b, c, extra, active, places, tables, settings, d):
             if engine == GROUPED:
                 grouped(va, vb, rows, vc, ec, scales, x, s)
             elif engine == SCALAR:
-                chained(va, vb, vc, s)
+                scalar(va, vb, vc, s)
             else:
                 if s[SCALES]:
                     scale_elements(va, ea, vb, eb, scales, s)

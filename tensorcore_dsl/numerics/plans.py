@@ -37,8 +37,8 @@ class FragmentMaps:
 class Operand:
     """Where the elements of one operand are.
 
-    places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of two
-    warps in words; shape is that of one warp's matrix or of the whole register image.
+    places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of
+    two warps in words; shape is that of one warp's matrix, or of the whole register image.
     """
 
     places: Array
@@ -60,8 +60,11 @@ class Plan:
     settings: Array
 
 
+_NOTHING = np.zeros((0, 0), np.int32)
+
+
 @lru_cache(maxsize=1024)
-def plan(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
+def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
     """`total` is the number of threads of the register images, and 0 for matrices."""
     order = _order(product, model)
     shapes = {
@@ -85,13 +88,16 @@ def plan(product: Product, model: Model, maps: FragmentMaps | None, total: int) 
     ends = [operands[name].places.ravel() for name in "abcd"] + [_positions(operands["d"])]
     places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
     tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
-    return Plan(**operands, places=places, tables=tables, settings=_settings(product, model, operands))
+    settings = _settings(product, model, operands)
+    return Plan(**operands, places=places, tables=tables, settings=settings)
 
 
 def extra_operands(
     product: Product, model: Model, batch: int, selection: Any, scale_a: Any, scale_b: Any
 ) -> Array:
     """Selection and scales (batch, n) as the compiled loops take them."""
+    if not product.sparse and not product.scale_kind and selection is scale_a is scale_b is None:
+        return _NOTHING
     wanted = {
         "selection": (selection, product.sparse, (product.m, product.stored)),
         "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),

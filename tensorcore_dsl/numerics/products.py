@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import double, loops
-from .architectures import Model, Product, model as model_of
+from .architectures import Model, Product
+from .architectures import model as model_of
 from .formats import FORMATS
-from .plans import FragmentMaps, Plan, extra_operands, plan
+from .plans import FragmentMaps, Plan, extra_operands, prepare
 
 __all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of"]
 
@@ -36,7 +37,7 @@ def matmul(
     `model` replaces the architecture's constants.
     """
     model = model or model_of(product, arch)
-    prepared = plan(product, model, None, 0)
+    prepared = prepare(product, model, None, 0)
     batch = len(a)
     for name, operand in (("a", a), ("b", b), ("c", c)):
         shape = (batch, *getattr(prepared, name).shape)
@@ -44,7 +45,7 @@ def matmul(
             raise ValueError(f"{product}: {name} has shape {operand.shape}, not {shape}")
     extra = extra_operands(product, model, batch, selection, scale_a, scale_b)
     d = np.zeros((batch, product.m, product.n), _word(product))
-    _run(product, prepared, a, b, c, extra, np.ones(batch, np.bool_), d)
+    _run(product, prepared, (a, b, c), extra, np.ones(batch, np.bool_), d)
     return d.astype(f"u{FORMATS[product.d].bits // 8}", copy=False)
 
 
@@ -66,25 +67,26 @@ def fragments(
 
     Images are uint32, of f64 uint64; T is a multiple of the map's threads. Elements are packed low
     to high; those of 6 bits lie in the low bits of bytes, e2m1 without mxf4 in bits 2 to 5.
-    `active`, one bool for each warp, leaves out the others, whose part of the result is unspecified.
-    The other arguments are those of `matmul`, with the warps as the batch.
+    `active`, one bool for each warp, leaves out the others, whose part of the result is
+    unspecified. The other arguments are those of `matmul`, with the warps as the batch.
     """
     model = model or model_of(product, arch)
     threads, total = len(maps.c), c.shape[1]
     warps = total // threads
-    prepared = plan(product, model, maps, total)
+    prepared = prepare(product, model, maps, total)
     for name, operand in (("a", a), ("b", b), ("c", c)):
         shape = getattr(prepared, name).shape
         wanted = shape if getattr(maps, name) is not None else (warps, *shape)
         if operand.shape != wanted or total % threads:
             raise ValueError(
-                f"{product}: {name} has shape {operand.shape}, not {wanted}; a warp has {threads} threads"
+                f"{product}: {name} has shape {operand.shape}, not {wanted}; "
+                f"each product takes {threads} threads"
             )
     if active is None:
         active = np.ones(warps, np.bool_)
     extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
     d = np.zeros(prepared.d.shape, _word(product))
-    _run(product, prepared, a, b, c, extra, active, d)
+    _run(product, prepared, (a, b, c), extra, active, d)
     return d
 
 
@@ -93,21 +95,21 @@ def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
 
 
 def _words(operand: Array, word: Any) -> Array:
-    """The operand's bits in one dimension of words, writable as Numba's one specialisation wants."""
+    """The bits as a row of words; read-only arrays would be one more type to compile for."""
     if operand.dtype != word:
         operand = operand.view(f"u{operand.itemsize}").astype(word)
-    return np.require(operand, requirements=("C", "W")).reshape(-1)
+    if not (operand.flags.c_contiguous and operand.flags.writeable):
+        operand = operand.copy()
+    return operand.reshape(-1)
 
 
 def _run(
-    product: Product, prepared: Plan, a: Array, b: Array, c: Array, extra: Array, active: Array, d: Array
+    product: Product, plan: Plan, abc: tuple[Array, ...], extra: Array, active: Array, d: Array
 ) -> None:
     word = _word(product)
-    operands = [_words(operand, word) for operand in (a, b, c)]
+    operands = [_words(operand, word) for operand in abc]
     if word is np.uint64:
         mode = ("rn", "rz", "rm", "rp").index(product.rounding)
-        double.products(*operands, active, prepared.places, prepared.settings, mode, d.reshape(-1))
+        double.products(*operands, active, plan.places, plan.settings, mode, d.reshape(-1))
         return
-    loops.products(
-        *operands, extra, active, prepared.places, prepared.tables, prepared.settings, d.reshape(-1)
-    )
+    loops.products(*operands, extra, active, plan.places, plan.tables, plan.settings, d.reshape(-1))
