@@ -137,14 +137,18 @@ def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
         return int(bool(value))
     if dtype.is_float:
         return _rounded(float(value), dtype, name)
-    low, high = (
-        (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1))
-        if dtype.kind == "s"
-        else (0, 2**dtype.bits)
-    )
-    if value != int(value) or not low <= int(value) < high:
-        raise ArgumentError(f"{name} is {value}; a {dtype} holds integers from {low} to {high - 1}")
-    return int(value)
+    number: Any = value
+    low, high = integer_range(dtype)
+    if number % 1 != 0 or not low <= int(number) <= high:  # NaN and infinities are not whole
+        raise ArgumentError(f"{name} is {value}; {dtype} holds integers from {low} to {high}")
+    return int(number)
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer or bit type."""
+    if dtype.kind == "s":
+        return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    return 0, (1 << dtype.bits) - 1
 
 
 def _rounded(value: float, dtype: DType, name: str) -> Any:

@@ -53,9 +53,15 @@ def _link(
         linker = linker_class(max_registers=max_registers, cc=target.cc, lto=False)
         linker.ptxas_options = options
         linker.add_ptx(ptx.encode(), name)
-        return bytes(linker.complete().code), linker.info_log
+        return bytes(linker.complete().code), _tidy(linker.info_log)
     except Exception as error:  # nvJitLink, its loader and cuda.core each have their own
         raise AssemblyError(_explain(error, ptx, target)) from error
+
+
+def _tidy(log: str) -> str:
+    """The log without what differs from run to run, so that equal texts give equal cubins."""
+    lines = log.replace("\0", "").splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip() and "Compile time" not in line)
 
 
 @lru_cache

@@ -121,12 +121,14 @@ def _cuda_array_interface(obj: Any) -> Raw:
 
 
 def _interface_dtype(obj: Any, typestr: str) -> Any:
-    """The object's own dtype where it has one: a typestr calls bfloat16 `V2`."""
-    told = np.dtype(typestr)
+    """The object's own dtype where it has one: typestrs cannot tell bfloat16 (`V2`) and such."""
     own = getattr(obj, "dtype", None)
-    if told.kind == "V" and isinstance(own, np.dtype) and own.itemsize == told.itemsize:
+    if isinstance(own, np.dtype) and own.str == typestr:
         return own
-    return told
+    try:
+        return np.dtype(typestr)
+    except TypeError:
+        raise ArgumentError(f"{typestr!r} in __cuda_array_interface__ names no dtype") from None
 
 
 # DLPack (https://dmlc.github.io/dlpack): a capsule around this structure.

@@ -160,11 +160,4 @@ def unpack(image: Bytes, array: Any) -> Any:
     """The elements of a packed image, as an array shaped and typed like `array`."""
     dense, order = _dense(array)
     nibbles = np.stack([image & 15, image >> 4], axis=1).reshape(-1)[: array.size]
-    if array.dtype.name == "int4":
-        nibbles = (nibbles.astype(np.int8) ^ 8) - 8
-        elements = nibbles.astype(array.dtype)
-    elif array.dtype.name == "uint4":
-        elements = nibbles.astype(array.dtype)
-    else:
-        elements = nibbles.view(array.dtype)
-    return elements.reshape(dense.shape).transpose(np.argsort(order))
+    return nibbles.view(array.dtype).reshape(dense.shape).transpose(np.argsort(order))

@@ -1,0 +1,152 @@
+"""A driver that records launches, and memory of a GPU that is host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl.launch import Loaded
+
+CUBIN = Cubin("fake", "sm_90a", "", b"", "")
+
+
+@dataclass
+class Record:
+    """One launch as cuLaunchKernelEx got it. `config` is the bytes of CUlaunchConfig."""
+
+    function: int
+    config: bytes
+    attributes: bytes
+    parameters: bytes
+
+    @property
+    def grid(self):
+        return struct.unpack_from("3I", self.config)
+
+    @property
+    def block(self):
+        return struct.unpack_from("3I", self.config, 12)
+
+    @property
+    def shared_bytes(self):
+        return struct.unpack_from("I", self.config, 24)[0]
+
+    @property
+    def stream(self):
+        return struct.unpack_from("Q", self.config, 32)[0]
+
+
+@dataclass
+class FakeGpu:
+    """`launch.Target` without a GPU; `kernel(parameters)` stands for the kernel.
+
+    `codes` are results of the next launches, `context` is the device whose context is current
+    (None: no context); functions are numbered 1000 + device.
+    """
+
+    kernel: Any = None
+    codes: list[int] = field(default_factory=list)
+    context: int | None = 0
+    max_threads: int = 1024
+    records: list[Record] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    consents: list[int] = field(default_factory=list)
+    synchronized: list[int] = field(default_factory=list)
+    allocations: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+        self.launch = prototype(self._launch)
+
+    def _launch(self, config, function, parameters, extra):
+        if self.codes:
+            return self.codes.pop(0)
+        if self.context is None:
+            return 201
+        if function != 1000 + self.context:
+            return 400
+        assert parameters is None
+        begin, address, size_tag, size_at, end = struct.unpack("5Q", ctypes.string_at(extra, 40))
+        assert (begin, size_tag, end) == (1, 2, 0)
+        size = ctypes.c_size_t.from_address(size_at).value
+        raw = ctypes.string_at(config, 56)
+        attributes_at, count = struct.unpack_from("QI", raw, 40)
+        attributes = ctypes.string_at(attributes_at, 72 * count) if count else b""
+        data = ctypes.string_at(address, size)
+        self.records.append(Record(function, raw, attributes, data))
+        if self.kernel is not None:
+            self.kernel(data)
+        return 0
+
+    def load(self, cubin, device):
+        device = self.context if device == -1 else device
+        self.loads.append(device)
+        return Loaded(
+            "fake", 1000 + device, device, max_threads=self.max_threads, most_shared=232448
+        )
+
+    def allow_shared(self, loaded, config):
+        self.consents.append(config.shared_bytes)
+
+    def error_text(self, code):
+        return f"CUDA_ERROR_{code}"
+
+    @contextmanager
+    def on_device(self, device):
+        before = self.context
+        if device != -1:
+            self.context = device
+        yield
+        self.context = before
+
+    def attach(self, device):
+        self.context = device
+
+    def synchronize(self, stream):
+        self.synchronized.append(stream)
+
+    def memory(self, stream):
+        return FakeMemory(self, stream)
+
+
+@dataclass
+class FakeMemory:
+    gpu: FakeGpu
+    stream: int
+
+    def allocate(self, size):
+        owner = np.full(size + 255, 0xA5, np.uint8)
+        self.gpu.allocations.append(owner)
+        return -(-owner.ctypes.data // 256) * 256, owner
+
+    def upload(self, address, data):
+        ctypes.memmove(address, data.ctypes.data, data.size)
+
+    def download(self, address, data):
+        ctypes.memmove(data.ctypes.data, address, data.size)
+
+    def synchronize(self):
+        self.gpu.synchronized.append(self.stream)
+
+
+class OnGpu:
+    """An array that speaks __cuda_array_interface__ over host memory."""
+
+    def __init__(self, array, stream=None, readonly=False, **more):
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": array.dtype.str,
+            "data": (array.ctypes.data, readonly),
+            "version": 3,
+            "stream": stream,
+            **more,
+        }
+        self.dtype = array.dtype

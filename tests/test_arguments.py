@@ -1,0 +1,417 @@
+"""Describing arguments of every kind, and where they lie in a kernel's parameters."""
+
+import struct
+import types
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import OnGpu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+
+from tensorcore_dsl import dtypes, protocols
+from tensorcore_dsl.arguments import (
+    ArrayType,
+    Packer,
+    ScalarType,
+    describe,
+    storage_bits,
+)
+from tensorcore_dsl.errors import ArgumentError
+
+torch = pytest.importorskip("torch")
+
+
+def aligned(shape, dtype, order="C", at=0):
+    """An array whose first element lies `at` bytes beyond a multiple of 16."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 16 + at
+    return raw[start : start + size].view(dtype).reshape(shape, order=order)
+
+
+# Arrays
+
+NUMPY_DTYPES = [
+    (np.float16, "f16"), (np.float32, "f32"), (np.float64, "f64"), (np.bool_, "pred"),
+    (np.int8, "s8"), (np.int16, "s16"), (np.int32, "s32"), (np.int64, "s64"),
+    (np.uint8, "u8"), (np.uint16, "u16"), (np.uint32, "u32"), (np.uint64, "u64"),
+    (ml_dtypes.bfloat16, "bf16"), (ml_dtypes.float8_e4m3fn, "e4m3"),
+    (ml_dtypes.float8_e5m2, "e5m2"), (ml_dtypes.float8_e8m0fnu, "ue8m0"),
+    (ml_dtypes.float6_e2m3fn, "e2m3"), (ml_dtypes.float6_e3m2fn, "e3m2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "name"), NUMPY_DTYPES)
+def test_numpy(dtype, name):
+    array = aligned((4, 48), dtype)
+    found = describe(array)
+    assert found.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
+    assert found[1:4] == (array.ctypes.data, (4, 48), (48, 1))
+    assert found.on_host
+
+
+@pytest.mark.parametrize(
+    ("view", "unit", "strides"),
+    [
+        (lambda a: a.T, (True, False), (1, 24)),
+        (lambda a: a[::2], (False, True), (48, 1)),
+        (lambda a: a[:, ::2], (False, False), (24, 2)),
+        (lambda a: a[::-1], (False, True), (-24, 1)),
+        (lambda a: a[0], (True,), (1,)),
+        (lambda a: a[None], (False, False, True), (None, 24, 1)),
+        (lambda a: np.broadcast_to(a[0], (5, 24)), (False, True), (0, 1)),
+        (lambda a: a[:, :1], (False, True), (24, 1)),
+        (lambda a: a[1:1], (False, True), (24, 1)),
+        (lambda a: a[:, 0:0], (True, True), (1, 1)),
+        (lambda a: a[0, 0, ...], (), ()),
+    ],
+)
+def test_strides(view, unit, strides):
+    array = view(aligned((8, 24), np.float16))
+    found = describe(array)
+    assert found.type.unit == unit
+    assert found.shape == array.shape
+    assert all(want in (None, got) for want, got in zip(strides, found.strides, strict=True))
+    assert found.type.writable == array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "at", "align"),
+    [
+        ((8, 64), np.float16, 0, 16),
+        ((8, 64), np.float16, 8, 8),
+        ((8, 64), np.float16, 2, 2),
+        ((8, 68), np.float16, 0, 8),
+        ((8, 66), np.float16, 0, 4),
+        ((8, 65), np.float16, 0, 2),
+        ((1, 65), np.float16, 0, 16),  # one row: its stride is never used
+        ((65,), np.float16, 0, 16),
+        ((8, 6), np.int8, 0, 2),
+        ((8, 7), np.int8, 1, 1),
+        ((3, 3), np.float64, 8, 8),
+    ],
+)
+def test_alignment(shape, dtype, at, align):
+    assert describe(aligned(shape, dtype, at=at)).type.align == align
+
+
+@given(
+    shape=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+    steps=st.lists(st.sampled_from([-2, -1, 1, 2, 3]), min_size=4, max_size=4),
+    permutation=st.permutations(range(4)),
+    dtype=st.sampled_from([np.int8, np.float16, np.float32, np.float64]),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_element_is_found(shape, steps, permutation, dtype):
+    whole = np.arange(int(np.prod([s * 3 for s in shape])), dtype=np.int64).astype(dtype)
+    view = whole.reshape([s * 3 for s in shape])[
+        tuple(slice(None, None, s) for s in steps[: len(shape)])
+    ]
+    view = view.transpose([axis for axis in permutation if axis < len(shape)])
+    found = describe(view)
+    size = view.dtype.itemsize
+    assert found.shape == view.shape
+    for index in np.ndindex(view.shape):
+        address = found.pointer + size * sum(
+            i * s for i, s in zip(index, found.strides, strict=True)
+        )
+        assert address == view[index + (...,)].ctypes.data
+        row = found.pointer + size * sum(
+            i * s for i, s, u in zip(index, found.strides, found.type.unit, strict=True) if not u
+        )
+        assert row % found.type.align == 0
+    assert all((s == 1) == u for s, u in zip(found.strides, found.type.unit, strict=True))
+
+
+def test_readonly_numpy():
+    array = aligned((4, 8), np.float32)
+    array.flags.writeable = False
+    assert not describe(array).type.writable
+
+
+TORCH_DTYPES = [
+    (torch.float16, "f16"), (torch.bfloat16, "bf16"), (torch.float32, "f32"),
+    (torch.float64, "f64"), (torch.float8_e4m3fn, "e4m3"), (torch.float8_e5m2, "e5m2"),
+    (torch.int8, "s8"), (torch.uint8, "u8"), (torch.int16, "s16"), (torch.int32, "s32"),
+    (torch.int64, "s64"), (torch.bool, "pred"), (torch.uint16, "u16"), (torch.uint32, "u32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "name"), TORCH_DTYPES, ids=str)
+def test_torch(dtype, name):
+    tensor = torch.zeros((4, 64), dtype=dtype)
+    found = describe(tensor)
+    assert found.type == ArrayType(dtypes.named(name), 2, (False, True), 16, True)
+    assert found[1:4] == (tensor.data_ptr(), (4, 64), (64, 1))
+    assert found.on_host
+    assert describe(tensor.T).type.unit == (True, False)
+    assert describe(torch.nn.Parameter(tensor, requires_grad=False)).type == found.type
+
+
+def test_torch_on_gpu():
+    """By duck typing: no GPU is here, the tensor says that it lies on one."""
+
+    class Tensor:
+        device = types.SimpleNamespace(type="cuda", index=3)
+        dtype, layout, shape = torch.bfloat16, torch.strided, torch.Size([2, 8])
+        is_sparse = False
+        is_neg = is_conj = staticmethod(lambda: False)
+        data_ptr = staticmethod(lambda: 0x7F0000000100)
+        stride = staticmethod(lambda: (8, 1))
+
+    Tensor.__module__ = "torch"
+    found = describe(Tensor())
+    assert found.type == ArrayType(dtypes.bf16, 2, (False, True), 16, True)
+    assert (found.device, found.pointer, found.on_host) == (3, 0x7F0000000100, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
+        (lambda: torch.zeros(3, device="meta"), "meta"),
+        (lambda: torch.eye(3).to_sparse(), "to_dense"),
+        (lambda: torch.zeros(3, dtype=torch.complex64).conj().imag, "resolve_neg"),
+    ],
+)
+def test_torch_refused(make, text):
+    with pytest.raises(ArgumentError, match=text) as caught:
+        describe(make(), "argument 'a'")
+    assert "argument 'a'" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_cuda_array_interface(dtype):
+    array = aligned((4, 32), dtype)
+    found = describe(OnGpu(array))
+    assert found.type == ArrayType(dtypes.from_numpy(dtype), 2, (False, True), 16, True)
+    assert (found.device, found.pointer) == (protocols.CURRENT_DEVICE, array.ctypes.data)
+    assert describe(OnGpu(array, strides=None)) == found
+    assert describe(OnGpu(array.T)).strides == (1, 32)
+    assert not describe(OnGpu(array, readonly=True)).type.writable
+    assert describe(OnGpu(array, stream=7)).stream == 7
+
+
+def test_cuda_array_interface_refused():
+    with pytest.raises(ArgumentError, match="mask"):
+        describe(OnGpu(aligned(4, np.int8), mask=object()))
+    with pytest.raises(ArgumentError, match="four|packed|two per byte"):
+        describe(OnGpu(aligned((4, 4), ml_dtypes.int4)))
+
+
+class Capsuled:
+    """What offers DLPack alone."""
+
+    def __init__(self, tensor, device=(1, 0)):
+        self.tensor, self.device, self.streams = tensor, device, []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        return self.tensor.__dlpack__()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.float64, torch.bool]
+)
+def test_dlpack(dtype):
+    tensor = torch.zeros((5, 6, 32), dtype=dtype)[1:, :, ::2]
+    assert describe(Capsuled(tensor)) == describe(tensor)
+
+
+@pytest.mark.parametrize("device", [(2, 1), (13, 1)])
+def test_dlpack_on_gpu(device):
+    tensor = torch.zeros((2, 8))
+    on_gpu = Capsuled(tensor, device)
+    assert not describe(on_gpu).on_host
+    assert on_gpu.streams == [1]  # the producer is told to order itself before our stream
+
+
+def test_dlpack_zero_dimensions():
+    assert describe(Capsuled(torch.tensor(1.0))).shape == ()
+
+
+def test_dlpack_refused():
+    with pytest.raises(ArgumentError, match="device type 10"):
+        describe(Capsuled(torch.zeros(2), (10, 0)))
+    with pytest.raises(ArgumentError, match="type code 5 of 64 bits"):
+        describe(Capsuled(torch.zeros(2, dtype=torch.complex64)))
+
+
+def test_immutable_producers():
+    capsuled = type("Array", (Capsuled,), {"__module__": "jaxlib.xla_extension"})
+    assert not describe(capsuled(torch.zeros(2))).type.writable
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.zeros(3, ">f4"), "byte order"),
+        (np.zeros(3, complex), "complex128 are not supported"),
+        (np.zeros(3, object), "dtype object"),
+        (np.zeros(3, [("a", "f4")]), "no place"),
+        (as_strided(np.zeros(9, np.float32), (2, 2), (6, 4)), r"strides \(6, 4\) bytes"),
+        (aligned(41, np.uint8)[1:41].view(np.float32), "multiples of their own size"),
+        (as_strided(np.zeros(1, np.int8), (2**31,), (0,)), "dimension 0 is not between"),
+        (None, "NoneType, which no kernel takes; allowed are NumPy arrays"),
+        ([1, 2], "is a list"),
+        ("text", "is a str"),
+        (1j, "is a complex"),
+        (2**63, "np.uint64"),
+        (1e39, "beyond the range of f32"),
+        (np.complex64(1), "complex64"),
+        (np.datetime64("2020"), "datetime64"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refused(value, text):
+    with pytest.raises(ArgumentError, match=text) as caught:
+        describe(value, "argument 'x'")
+    assert str(caught.value).startswith("argument 'x'")
+
+
+# Scalars
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "stored"),
+    [
+        (3, "s32", 3), (-(2**31), "s32", -(2**31)), (2**31, "s64", 2**31),
+        (-(2**63), "s64", -(2**63)), (1.5, "f32", 1.5), (float("inf"), "f32", float("inf")),
+        (True, "pred", 1), (False, "pred", 0),
+        (np.True_, "pred", 1), (np.int8(-3), "s8", -3), (np.uint64(2**64 - 1), "u64", 2**64 - 1),
+        (np.float64(1e300), "f64", 1e300), (np.float32(0.5), "f32", 0.5),
+        (np.float16(1), "f16", 0x3C00), (ml_dtypes.bfloat16(-2), "bf16", 0xC000),
+        (ml_dtypes.float8_e4m3fn(1), "e4m3", 0x38),
+    ],
+)  # fmt: skip
+def test_scalars(value, name, stored):
+    found = describe(value)
+    assert (found.type, found.value) == (ScalarType(dtypes.named(name)), stored)
+    assert type(found.value) is type(stored)
+    assert not found.on_host
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "stored"),
+    [
+        (3, "f32", 3.0), (np.int8(3), "f64", 3.0), (2, "bf16", 0x4000), (1.0, "f16", 0x3C00),
+        (7, "u8", 7), (True, "s32", 1), (4.0, "s64", 4), (2, "pred", 1), (np.float32(2), "u32", 2),
+    ],
+)  # fmt: skip
+def test_declared_scalars(value, dtype, stored):
+    found = describe(value, "x", dtypes.named(dtype))
+    assert (found.type, found.value) == (ScalarType(dtypes.named(dtype)), stored)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (256, "u8", "from 0 to 255"), (-1, "u32", "from 0"), (128, "s8", "from -128 to 127"),
+        (1.5, "s32", "holds integers"), (1e39, "f32", "beyond the range"), ("a", "f32", "is a str"),
+        (float("nan"), "s32", "holds integers"), (1j, "f32", "complex"),
+        (np.zeros(2), "f32", "ndarray"),
+    ],
+)  # fmt: skip
+def test_declared_scalars_refused(value, dtype, text):
+    with pytest.raises(ArgumentError, match=text) as caught:
+        describe(value, "argument 'x'", dtypes.named(dtype))
+    assert str(caught.value).startswith("argument 'x'")
+
+
+# Four-bit elements: strides of the packed image
+
+
+def test_four_bit_strides():
+    array = np.zeros((6, 32), ml_dtypes.int4)
+    found = describe(array)
+    assert found.type == ArrayType(dtypes.s4, 2, (False, True), 16, True)
+    assert describe(array.T).strides == (1, 32)
+    assert describe(array[:, ::2]).strides == (16, 1)  # the image is dense
+    assert describe(array[:, :6]).type.align == 1
+    with pytest.raises(ArgumentError, match="dimension 1, which is packed two per byte, is odd"):
+        describe(array[:, :5])
+    assert describe(array[0, :5]).shape == (5,)
+    assert [
+        storage_bits(t) for t in (dtypes.s4, dtypes.e2m1, dtypes.e2m3, dtypes.pred, dtypes.f64)
+    ] == [4, 4, 8, 8, 64]
+
+
+# Parameters
+
+
+def parameters_of(*values):
+    found = [describe(value) for value in values]
+    packer = Packer([d.type for d in found])
+    buffer = bytearray(packer.size)
+    packer.pack_into(buffer, found)
+    return packer, buffer
+
+
+def test_packing():
+    a = aligned((3, 16), np.float16)
+    b = aligned((3, 16), np.float32).T
+    packer, buffer = parameters_of(True, a, np.float16(1), b[:, ::2], 2.5, np.int8(-1), 2**40)
+    layout = [
+        (0, "", "u32", 0),
+        (1, "", "u64", 8), (1, "_shape0", "s32", 16), (1, "_shape1", "s32", 20),
+        (1, "_stride0", "s64", 24),
+        (2, "", "b16", 32),
+        (3, "", "u64", 40), (3, "_shape0", "s32", 48), (3, "_shape1", "s32", 52),
+        (3, "_stride1", "s64", 56),
+        (4, "", "f32", 64), (5, "", "s8", 68), (6, "", "s64", 72),
+    ]  # fmt: skip
+    assert [tuple(p) for p in packer.parameters] == layout
+    assert struct.unpack("=I4xQiiqH6xQiiqfb3xq", buffer) == (
+        1, a.ctypes.data, 3, 16, 16, 0x3C00, b.ctypes.data, 16, 2, 32, 2.5, -1, 2**40,
+    )  # fmt: skip
+
+
+def test_packing_checks_types():
+    packer = Packer([describe(3).type])
+    with pytest.raises(ArgumentError, match=r"compiled for \(s32\); given are \(f32\)"):
+        packer.pack_into(bytearray(8), [describe(1.0)])
+    with pytest.raises(ArgumentError, match="given are"):
+        packer.pack_into(bytearray(8), [])
+
+
+def test_no_parameters():
+    assert Packer([]).size == 0
+
+
+def test_too_many_parameters():
+    kind = describe(aligned((2, 2, 2, 2), np.int8)).type
+    with pytest.raises(ArgumentError, match="4096"):
+        Packer([kind] * 100)
+
+
+# Streams
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [
+        (0, 0),
+        (77, 77),
+        (types.SimpleNamespace(cuda_stream=5), 5),
+        (types.SimpleNamespace(ptr=6), 6),
+        (type("S", (), {"__cuda_stream__": lambda self: (0, 7)})(), 7),
+        (type("S", (), {"__cuda_stream__": (0, 8)})(), 8),
+    ],
+)
+def test_streams(stream, handle):
+    assert protocols.stream_handle(stream) == handle
+
+
+@pytest.mark.parametrize("stream", ["default", 1.0, True, object()])
+def test_streams_refused(stream):
+    with pytest.raises(ArgumentError, match="a stream cannot be a"):
+        protocols.stream_handle(stream)

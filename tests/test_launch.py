@@ -1,0 +1,550 @@
+"""The launch path with a driver that records: configurations, plans, contexts, streams, errors."""
+
+import ctypes
+import struct
+import threading
+import types
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import CUBIN, FakeGpu, OnGpu
+
+from tensorcore_dsl import dtypes, launch, readers
+from tensorcore_dsl.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.launch import Launcher
+from tensorcore_dsl.launch_config import Config, Slot
+
+
+def launcher(gpu, specialise=None, config=None, **options):
+    """`specialise` may look on, and return a cubin of its own."""
+    specialise = specialise or (lambda types: None)
+    config = config or Config.of((4, 2), 128)
+    return Launcher(lambda types: specialise(types) or CUBIN, config, gpu, **options)
+
+
+def aligned(shape, dtype):
+    """An array at a multiple of 16, as NumPy gives them nearly everywhere."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 16, np.uint8)
+    start = -raw.ctypes.data % 16
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def packed(*values):
+    found = [describe(value) for value in values]
+    packer = Packer([d.type for d in found])
+    buffer = bytearray(packer.size)
+    packer.pack_into(buffer, found)
+    return bytes(buffer)
+
+
+# Configurations
+
+
+@pytest.mark.parametrize(
+    ("given", "grid", "block"),
+    [
+        (dict(grid=3, block=64), (3, 1, 1), (64, 1, 1)),
+        (dict(grid=(3, 4), block=[8, 2, 4]), (3, 4, 1), (8, 2, 4)),
+        (dict(grid=np.int64(7), block=(np.int32(32),)), (7, 1, 1), (32, 1, 1)),
+    ],
+)
+def test_config(given, grid, block):
+    config = Config.of(**given)
+    assert (config.grid, config.block) == (grid, block)
+    assert all(type(d) is int for d in config.grid + config.block)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (dict(grid=0, block=1), r"grid is \(0, 1, 1\)"),
+        (dict(grid=(1, 65536), block=1), "grid is"),
+        (dict(grid=1, block=(1, 1, 65)), "block is"),
+        (dict(grid=1, block=(32, 33)), "1056 threads; 1024 are allowed"),
+        (dict(grid=1.0, block=1), "one to three integers"),
+        (dict(grid=(1, 2, 3, 4), block=1), "one to three integers"),
+        (dict(grid=True, block=1), "one to three integers"),
+        (dict(grid="1", block=1), "one to three integers"),
+        (dict(grid=1, block=1, shared_bytes=-1), "less than none"),
+        (dict(grid=3, block=1, cluster=2), "no multiple of cluster"),
+        (dict(grid=32, block=1, cluster=(8, 1, 1), shared_bytes=0), None),
+        (dict(grid=(32, 4), block=1, cluster=(8, 4)), "32 blocks; 16 are allowed"),
+    ],
+    ids=str,
+)
+def test_config_refused(given, text):
+    if text is None:
+        Config.of(**given)
+        return
+    with pytest.raises(LaunchError, match=text):
+        Config.of(**given)
+
+
+# What the driver gets, read by NVIDIA's own bindings.
+
+
+def binding():
+    return pytest.importorskip("cuda.bindings.driver")
+
+
+@pytest.mark.parametrize(
+    ("options", "attributes"),
+    [
+        ({}, []),
+        (dict(cluster=(2, 1, 1)), [("CLUSTER_DIMENSION", (2, 1, 1))]),
+        (dict(cooperative=True), [("COOPERATIVE", 1)]),
+        (
+            dict(cluster=(2, 2, 1), cooperative=True, pdl=True),
+            [
+                ("COOPERATIVE", 1),
+                ("CLUSTER_DIMENSION", (2, 2, 1)),
+                ("PROGRAMMATIC_STREAM_SERIALIZATION", 1),
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_launch_config_struct(options, attributes):
+    driver = binding()
+    config = Config.of((6, 4, 2), (32, 3, 2), 1234, **options)
+    slot = Slot(config, Packer([]), [])
+    slot.stream[0] = 0x1122334455667788
+    read = driver.CUlaunchConfig(_ptr=slot.config)
+    assert (read.gridDimX, read.gridDimY, read.gridDimZ) == (6, 4, 2)
+    assert (read.blockDimX, read.blockDimY, read.blockDimZ) == (32, 3, 2)
+    assert read.sharedMemBytes == 1234
+    assert int(read.hStream) == 0x1122334455667788
+    assert read.numAttrs == len(attributes)
+    theirs = driver.CUlaunchConfig()
+    theirs.attrs = [attribute(driver, *given) for given in attributes]
+    assert attribute_bytes(slot.config, len(attributes)) == attribute_bytes(
+        theirs.getPtr(), len(attributes)
+    )
+
+
+def attribute(driver, name, value):
+    made = driver.CUlaunchAttribute()
+    made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+    if isinstance(value, tuple):
+        cluster = made.value.clusterDim
+        cluster.x, cluster.y, cluster.z = value
+    elif name == "COOPERATIVE":
+        made.value.cooperative = value
+    else:
+        made.value.programmaticStreamSerializationAllowed = value
+    return made
+
+
+def attribute_bytes(config, count):
+    """The array that CUlaunchConfig points to, 72 bytes each."""
+    address = ctypes.c_uint64.from_address(config + 40).value
+    return ctypes.string_at(address, 72 * count) if count else b""
+
+
+def test_attribute_numbers():
+    ids = binding().CUlaunchAttributeID
+    assert ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE == 2
+    assert ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION == 4
+    assert ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION == 6
+    results = binding().CUresult
+    assert launch._NO_CONTEXT == results.CUDA_ERROR_INVALID_CONTEXT
+    assert launch._WRONG_CONTEXT == results.CUDA_ERROR_INVALID_HANDLE
+
+
+def test_parameters_arrive():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    a, b = OnGpu(np.zeros((3, 8), np.float16)), OnGpu(np.zeros((8, 5)).T)
+    values = (a, 7, 2.5, True, b, np.float16(2), np.uint64(2**63), 2**40, ml_dtypes.bfloat16(1))
+    for _ in range(3):
+        run(*values)
+    assert [r.parameters for r in gpu.records] == [packed(*values)] * 3
+    assert (gpu.records[0].grid, gpu.records[0].block, gpu.records[0].shared_bytes) == (
+        (4, 2, 1),
+        (128, 1, 1),
+        0,
+    )
+
+
+def test_no_arguments():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    run()
+    run()
+    assert [r.parameters for r in gpu.records] == [b"", b""]
+
+
+# Plans
+
+
+def test_values_change_between_launches():
+    gpu = FakeGpu()
+    seen = []
+    run = launcher(gpu, lambda types: seen.append(types))
+    arrays = [OnGpu(np.zeros((4, 16), np.float32)) for _ in range(3)]
+    for number, array in enumerate(arrays):
+        run(array, number, number + 0.5)
+    assert [r.parameters for r in gpu.records] == [
+        packed(a, n, n + 0.5) for n, a in enumerate(arrays)
+    ]
+    assert len(set(map(str, seen))) == 1 and len(gpu.loads) == len(seen)
+
+
+def test_each_type_and_shape_has_its_plan():
+    gpu = FakeGpu()
+    seen = []
+    run = launcher(gpu, lambda types: seen.append(types))
+    whole = aligned((8, 64), np.float16)
+    calls = [
+        whole,
+        whole[:4],
+        whole[:, ::2],
+        whole.T,
+        whole[:, 1:],
+        whole.astype(np.float32),
+        whole[0],
+        3,
+        2**33,
+        1.0,
+        True,
+    ]
+    for _ in range(2):
+        for value in calls:
+            run(OnGpu(value) if isinstance(value, np.ndarray) else value)
+    assert len(seen) == len(calls)
+    half = dtypes.f16
+    assert [t[0] for t in seen[:5]] == [
+        ArrayType(half, 2, (False, True), 16, True),
+        ArrayType(half, 2, (False, True), 16, True),
+        ArrayType(half, 2, (False, False), 4, True),
+        ArrayType(half, 2, (True, False), 16, True),
+        ArrayType(half, 2, (False, True), 2, True),
+    ]
+    assert [t[0] for t in seen[7:]] == [
+        ScalarType(dtypes.named(n)) for n in ("s32", "s64", "f32", "pred")
+    ]
+    expected = [packed(OnGpu(v) if isinstance(v, np.ndarray) else v) for v in calls]
+    assert [r.parameters for r in gpu.records[: len(calls)]] == expected
+    assert [r.parameters for r in gpu.records[len(calls) :]] == expected
+
+
+def test_alignment_is_part_of_the_key():
+    gpu = FakeGpu()
+    seen = []
+    run = launcher(gpu, lambda types: seen.append(types[0].align))
+    whole = aligned(64, np.int8)
+    for at in (0, 1, 2, 8, 0, 1):
+        run(OnGpu(whole[at : at + 32]))
+    assert seen == [16, 1, 2, 8]
+
+
+def test_plans_are_bounded(monkeypatch):
+    monkeypatch.setattr(launch, "MOST_PLANS", 4)
+    run = launcher(FakeGpu())
+    for extent in range(10):
+        run(OnGpu(np.zeros(extent + 1, np.float32)))
+    assert len(run._plans) == len(run._slots) == 4
+
+
+def test_declared_scalars():
+    gpu = FakeGpu()
+    run = launcher(gpu, declared=(dtypes.f32, dtypes.s64, dtypes.bf16, None))
+    for values in ((3, 4, 1, 5), (3.5, np.int8(4), 1.0, 5), (np.float64(3), 4, np.float32(1), 5)):
+        run(*values)
+        run(*values)
+    first = struct.pack("=f4xqH2xi", 3.0, 4, 0x3F80, 5)
+    second = struct.pack("=f4xqH2xi", 3.5, 4, 0x3F80, 5)
+    assert [r.parameters for r in gpu.records] == [first, first, second, second, first, first]
+    with pytest.raises(ArgumentError, match="argument 1 is 9223372036854775808; s64 holds"):
+        run(3, 2**63, 1, 5)
+    with pytest.raises(ArgumentError, match="beyond the range of f32"):
+        run(1e39, 2, 1, 5)
+
+
+# torch tensors: the code that is written for their class, on objects that act as them.
+
+
+class FakeTensor:
+    def __init__(self, array, device=0):
+        self._array, self._device = array, device
+        self.dtype, self.shape = "torch.float16", array.shape
+        self.device = types.SimpleNamespace(type="cuda", index=device)
+        self.layout, self.is_sparse = "torch.strided", False
+
+    def stride(self):
+        return tuple(s // self._array.itemsize for s in self._array.strides)
+
+    def data_ptr(self):
+        return self._array.ctypes.data
+
+    def get_device(self):
+        return self._device
+
+    def is_neg(self):
+        return False
+
+    is_conj = is_neg
+
+
+FakeTensor.__module__, FakeTensor.__qualname__, FakeTensor.__name__ = "torch", "Tensor", "Tensor"
+
+
+@pytest.fixture
+def torch_streams(monkeypatch):
+    current = {0: 11, 1: 22}
+    core = types.SimpleNamespace(_cuda_getCurrentRawStream=current.__getitem__)
+    monkeypatch.setitem(__import__("sys").modules, "torch", types.SimpleNamespace(_C=core))
+    return current
+
+
+def test_torch_tensors_and_their_stream(torch_streams):
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    a, b = (FakeTensor(np.zeros((4, n), np.float16)) for n in (8, 16))
+    run(a, b)
+    torch_streams[0] = 33  # as under `with torch.cuda.stream(...)`
+    run(a, b)
+    assert [r.stream for r in gpu.records] == [11, 33]
+    assert [r.parameters for r in gpu.records] == [packed(a, b)] * 2
+    fixed = launcher(gpu, stream=5)
+    fixed(a, b)
+    assert gpu.records[-1].stream == 5
+
+
+def test_torch_stream_without_the_private_reader(monkeypatch):
+    cuda = types.SimpleNamespace(
+        current_stream=lambda device: types.SimpleNamespace(cuda_stream=40 + device)
+    )
+    module = types.SimpleNamespace(_C=types.SimpleNamespace(), cuda=cuda)
+    monkeypatch.setitem(__import__("sys").modules, "torch", module)
+    gpu = FakeGpu(context=1)
+    launcher(gpu)(FakeTensor(np.zeros(4, np.float16), device=1))
+    assert gpu.records[0].stream == 41
+
+
+def test_torch_on_the_second_gpu(torch_streams):
+    """The kernel runs where the tensors are, whichever GPU is current."""
+    gpu = FakeGpu(context=0)
+    run = launcher(gpu)
+    run(FakeTensor(np.zeros(4, np.float16), device=1))
+    run(FakeTensor(np.zeros(4, np.float16), device=0))
+    run(FakeTensor(np.zeros(4, np.float16), device=1))
+    assert [r.function for r in gpu.records] == [1001, 1000, 1001]
+    assert [r.stream for r in gpu.records] == [22, 11, 22]
+    assert gpu.context == 0
+    with pytest.raises(
+        ArgumentError, match=r"several GPUs: argument 0 on GPU 0, argument 1 on GPU 1"
+    ):
+        run(FakeTensor(np.zeros(4, np.float16), 0), FakeTensor(np.zeros(4, np.float16), 1))
+
+
+class DeviceNDArray:
+    """As Numba's: attributes only."""
+
+    def __init__(self, array):
+        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+        self.device_ctypes_pointer = ctypes.c_void_p(array.ctypes.data)
+        self.__cuda_array_interface__ = OnGpu(array).__cuda_array_interface__
+
+
+DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
+
+
+def test_numba_arrays():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    arrays = [DeviceNDArray(np.zeros((4, 8), np.float32)) for _ in range(2)]
+    assert readers.reading(DeviceNDArray) is not readers._DESCRIBED
+    for array in (*arrays, DeviceNDArray(np.zeros((4, 8), np.float32).T)):
+        run(array)
+        assert gpu.records[-1].parameters == packed(array)
+
+
+def test_numba_class_name():
+    """The class that the expressions are written for still has this name and these attributes."""
+    module = pytest.importorskip("numba.cuda.cudadrv.devicearray")
+    cls = module.DeviceNDArray
+    assert readers.reading(cls) is not readers._DESCRIBED
+    assert hasattr(cls, "device_ctypes_pointer")
+
+
+# Contexts
+
+
+def test_new_thread_without_context():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    run(1)
+    gpu.context = None
+    run(2)
+    assert gpu.context == 0
+    assert [r.parameters for r in gpu.records] == [packed(1), packed(2)]
+
+
+def test_following_the_user_to_another_gpu():
+    gpu = FakeGpu(context=0)
+    run = launcher(gpu)
+    run(1)
+    gpu.context = 1
+    run(2)
+    run(3)
+    gpu.context = 0
+    run(4)
+    assert [r.function for r in gpu.records] == [1000, 1001, 1001, 1000]
+
+
+# Streams of producers
+
+
+@pytest.mark.parametrize(
+    ("producer", "stream", "waits"),
+    [(None, 0, []), (1, 0, []), (1, None, []), (7, 0, [7]), (7, 7, []), (1, 7, [1]), (2, 0, [2])],
+)
+def test_producer_streams(producer, stream, waits):
+    gpu = FakeGpu()
+    run = launcher(gpu, stream=stream)
+    for _ in range(2):
+        run(OnGpu(np.zeros(4, np.float32), stream=producer))
+    assert gpu.synchronized == waits * 2
+    assert len(gpu.records) == 2
+
+
+# Errors
+
+
+def test_driver_errors():
+    gpu = FakeGpu(codes=[1])
+    config = Config.of((4, 2), 128, 99, cluster=2, cooperative=True)
+    with pytest.raises(LaunchError) as caught:
+        launcher(gpu, config=config)(1)
+    for part in (
+        "launch of fake failed: CUDA_ERROR_1",
+        "grid (4, 2, 1)",
+        "99 B",
+        "cluster (2, 1, 1)",
+        "cooperative",
+    ):
+        assert part in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_error_on_the_fast_path_happens_once():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    run(1)
+    run(1)
+    gpu.codes = [700]
+    with pytest.raises(LaunchError, match="CUDA_ERROR_700"):
+        run(1)
+    assert len(gpu.records) == 2
+    run(1)
+    assert len(gpu.records) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (Config.of(1, 512), "a block of 512 threads is too large.*allows it 256 threads"),
+        (Config.of(1, 128, 300000), "too much shared memory.*300000 B.*232448 B"),
+    ],
+)
+def test_checked_before_the_launch(config, text):
+    gpu = FakeGpu(max_threads=256)
+    with pytest.raises(LaunchError, match=text):
+        launcher(gpu, config=config)(1)
+    assert not gpu.records
+
+
+def test_shared_memory_of_the_kernel_is_added():
+    gpu = FakeGpu()
+    more = replace(CUBIN, block_shared=100000)
+    launcher(gpu, lambda types: more, Config.of(1, 128, 50000))(1)
+    assert gpu.consents == [150000]
+    assert gpu.records[0].shared_bytes == 150000
+
+
+def test_consent_to_shared_memory():
+    gpu = FakeGpu()
+    launcher(gpu, config=Config.of(1, 128, 200000))(1)
+    assert gpu.consents == [200000]
+    assert gpu.records[0].shared_bytes == 200000
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "argument 'beta' is a NoneType"),
+        (2**70, "argument 'beta' is 1180591620717411303424"),
+        (1e300, "argument 'beta' is 1e.300, beyond"),
+        (np.zeros(3, complex), "argument 'beta': arrays of dtype complex128"),
+    ],
+)
+@pytest.mark.parametrize("warm", [False, True])
+def test_bad_arguments_are_named(value, text, warm):
+    gpu = FakeGpu()
+    run = launcher(gpu, names=("alpha", "beta"))
+    if warm:
+        run(1, 2 if isinstance(value, int) else 2.0)
+    with pytest.raises(ArgumentError, match=text) as caught:
+        run(1, value)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+def test_host_tensor_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(
+        ArgumentError, match=r"argument 0 is a torch.Tensor in host memory.*on the GPU"
+    ):
+        launcher(FakeGpu())(torch.zeros(3))
+
+
+def test_errors_of_the_compiler_pass_through_once():
+    calls = []
+
+    def specialise(types):
+        calls.append(types)
+        raise KeyError("inside the compiler")
+
+    with pytest.raises(KeyError, match="inside the compiler"):
+        launcher(FakeGpu(), specialise)(1)
+    assert len(calls) == 1
+
+
+# Threads
+
+
+def test_threads_share_a_launcher():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    run(0, 0)
+
+    def work(number):
+        for step in range(300):
+            run(number, step)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = sorted(struct.unpack("ii", r.parameters) for r in gpu.records)
+    assert seen == [(0, 0)] + [(n, s) for n in range(1, 5) for s in range(300)]
+
+
+def test_launch_within_a_launch():
+    """A slot in use is never handed out twice."""
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    run(1)
+
+    def kernel(data):
+        if struct.unpack("i", data)[0] == 2:
+            run(3)
+
+    gpu.kernel = kernel
+    run(2)
+    assert sorted(struct.unpack("i", r.parameters)[0] for r in gpu.records) == [1, 2, 3]

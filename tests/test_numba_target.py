@@ -1,0 +1,307 @@
+"""Assembling PTX without a GPU: every architecture, errors, resources, the cache."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorcore_dsl import cubin, numba_target
+from tensorcore_dsl.arguments import Packer, describe
+from tensorcore_dsl.errors import ArchError, AssemblyError, LaunchError
+from tensorcore_dsl.numba_target import assemble
+
+pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def kernel(
+    body="",
+    *,
+    arch="sm_80",
+    version="7.0",
+    name="k",
+    params=".param .u64 p",
+    directives="",
+    registers="",
+):
+    return f"""\
+.version {version}
+.target {arch}
+.address_size 64
+.visible .entry {name}({params})
+{directives}
+{{
+ .reg .b64 %rd<4>; .reg .b32 %r<4>; .reg .pred %q; {registers}
+ {body}
+ ret;
+}}
+"""
+
+
+def fused(count, directives=""):
+    """A loop over `count` live accumulators."""
+    lines = [" ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n]; mov.u32 %r2, 0;"]
+    lines += [f" ld.global.f32 %f{i}, [%rd1+{4 * i}];" for i in range(count)]
+    lines += ["again:"]
+    lines += [
+        f" fma.rn.f32 %f{i}, %f{(i + 7) % count}, %f{(i + 13) % count}, %f{i};"
+        for i in range(count)
+    ]
+    lines += [" add.u32 %r2, %r2, 1; setp.lt.u32 %q, %r2, %r1; @%q bra again;"]
+    lines += [f" st.global.f32 [%rd1+{4 * i}], %f{i};" for i in range(count)]
+    return kernel(
+        "\n".join(lines),
+        params=".param .u64 p, .param .u32 n",
+        directives=directives,
+        registers=f".reg .f32 %f<{count}>; .shared .align 16 .b8 tile[1024]; ",
+    )
+
+
+ARCHS = [
+    ("sm_75", "6.3"), ("sm_80", "7.0"), ("sm_86", "7.1"), ("sm_89", "7.8"), ("sm_90", "7.8"),
+    ("sm_90a", "8.0"), ("sm_100a", "8.6"), ("sm_103a", "8.8"), ("sm_120", "8.7"),
+    ("sm_120a", "8.7"),
+    ("sm_121a", "8.8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "version"), ARCHS)
+def test_architectures(arch, version):
+    store = " ld.param.u64 %rd1, [p]; mov.u32 %r1, 42; st.global.u32 [%rd1], %r1;"
+    made = assemble(kernel(store, arch=arch, version=version), arch, "k")
+    assert made.code.startswith(b"\x7fELF")
+    assert made.arch == arch
+    assert 1 < made.resources.registers < 32
+    assert not made.resources.spills
+    assert made.resources.max_threads == 1024
+    assert made.parameter_offsets() == {0: (0, 8)}
+
+
+def test_matrix_instruction_needs_the_suffix():
+    text = kernel("wgmma.fence.sync.aligned;", arch="sm_90a", version="8.0")
+    assert assemble(text, "sm_90a", "k").code
+    with pytest.raises(AssemblyError, match="sm_90a.* cannot be compiled for architecture 'sm_90'"):
+        assemble(text, "sm_90", "k")
+
+
+# Resources
+
+
+def test_no_spills():
+    found = assemble(fused(100), "sm_80", "k").resources
+    assert found.registers > 100
+    assert (found.spill_stores, found.spill_loads, found.local_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("directives", "limit"),
+    [(".maxnreg 64", None), ("", 64), (".maxntid 128", 64), (".maxnreg 128", 64)],
+)
+def test_spills(directives, limit):
+    """Two hundred live numbers in 64 registers; the caller's limit beats the text's."""
+    found = assemble(fused(200, directives), "sm_80", "k", limit).resources
+    assert found.registers == 64
+    assert found.spills
+    assert found.spill_stores > 400 and found.spill_loads > 400 and found.local_bytes > 400
+    assert found.shared_bytes == 1024
+    assert found.constant_bytes >= 12
+
+
+@pytest.mark.parametrize(
+    ("directives", "threads"),
+    [
+        ("", 1024),
+        (".maxntid 96", 96),
+        (".maxntid 8, 4, 2", 64),
+        (".reqntid 128", 128),
+        (".reqntid 32, 2", 64),
+    ],
+)
+def test_declared_threads(directives, threads):
+    assert assemble(kernel(directives=directives), "sm_90", "k").resources.max_threads == threads
+
+
+def test_registers_limit_threads():
+    found = assemble(fused(150), "sm_80", "k").resources
+    assert found.max_threads == cubin.threads_that_fit(found.registers) < 512
+
+
+def test_one_kernel_of_several():
+    text = fused(200, ".maxnreg 64") + kernel(name="other").split("\n", 3)[3]
+    assert assemble(text, "sm_80", "k").resources.spills
+    assert not assemble(text, "sm_80", "other").resources.spills
+    assert assemble(text, "sm_80", "other").parameter_offsets() == {0: (0, 8)}
+
+
+def test_serialised_wgmma_is_a_warning():
+    form = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    mma = f"{form} {{%f0,%f1,%f2,%f3}}, %rd2, %rd2, 1, 1, 1, 0, 0;"
+    body = f"""
+ ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [d];
+ mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+ wgmma.fence.sync.aligned;
+ {mma}
+ add.f32 %f0, %f0, %f1;
+ {mma}
+ wgmma.commit_group.sync.aligned;
+ wgmma.wait_group.sync.aligned 0;
+ st.global.v4.f32 [%rd1], {{%f0,%f1,%f2,%f3}};"""
+    params = ".param .u64 p, .param .u64 d"
+    text = kernel(body, arch="sm_90a", version="8.0", params=params, registers=".reg .f32 %f<4>;")
+    (warning,) = assemble(text, "sm_90a", "k").resources.warnings
+    assert "C75" in warning
+    assert "| add.f32 %f0, %f0, %f1;" in warning or "| wgmma" in warning
+
+
+# The packer's layout is the assembler's.
+
+
+def test_parameter_offsets_agree():
+    arrays = [
+        np.zeros((4, 16), np.float16),
+        np.zeros((2, 3, 4)).T,
+        np.zeros((), np.int8),
+        np.zeros((9, 2))[:, ::2],
+    ]
+    values = [
+        True,
+        arrays[0],
+        1.5,
+        arrays[1],
+        np.int8(1),
+        arrays[2],
+        np.float16(2),
+        arrays[3],
+        2**40,
+        7,
+    ]
+    packer = Packer([describe(value).type for value in values])
+    params = ", ".join(f".param .{p.ptx} a{p.argument}{p.suffix}" for p in packer.parameters)
+    made = assemble(kernel(params=params), "sm_90", "k")
+    offsets = [offset for offset, _ in made.parameter_offsets().values()]
+    assert offsets == [p.offset for p in packer.parameters]
+    last, size = list(made.parameter_offsets().values())[-1]
+    assert packer.size == last + size
+
+
+# Errors
+
+
+def test_errors_quote_lines():
+    text = kernel(" addd.u32 %r1, %r1, 1;\n mov.u32 %r2, %nothing;")
+    with pytest.raises(AssemblyError) as caught:
+        assemble(text, "sm_80", "k")
+    message = str(caught.value)
+    assert message.startswith("ptxas refuses the PTX for sm_80:")
+    first = text.splitlines().index("  addd.u32 %r1, %r1, 1;") + 1
+    assert (
+        f"line {first}: Not a name of any known instruction: 'addd'\n"
+        f"    {first} | addd.u32 %r1, %r1, 1;" in message
+    )
+    assert f"    {first + 1} | mov.u32 %r2, %nothing;" in message
+    assert "aborted" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "arch", "message"),
+    [
+        (
+            kernel(version="99.9"),
+            "sm_80",
+            r"Unsupported .version 99.9[^\n]*\n    1 \| .version 99.9",
+        ),
+        ("no PTX", "sm_80", "cannot assemble for sm_80"),
+        (kernel(arch="sm_90"), "sm_80", "sm_90"),
+    ],
+)
+def test_other_errors(text, arch, message):
+    with pytest.raises(AssemblyError, match=message):
+        assemble(text, arch, "k")
+
+
+def test_unknown_architecture():
+    with pytest.raises(ArchError, match="sm_42"):
+        assemble(kernel(), "sm_42", "k")
+
+
+def test_failures_are_not_cached(directory):
+    for _ in range(2):
+        with pytest.raises(AssemblyError):
+            assemble("no PTX", "sm_80", "k")
+    assert not list(directory.rglob("*.cubin"))
+
+
+# The cache
+
+
+def test_cache_is_used(directory, monkeypatch):
+    first = assemble(kernel(), "sm_80", "k")
+    monkeypatch.setattr(numba_target, "_link", None)  # a second link would fail
+    assert assemble(kernel(), "sm_80", "k") == first
+    assert len(list(directory.rglob("*.cubin"))) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.setattr(numba_target, "toolchain", lambda: "other"),
+        lambda p: {"ptx": kernel() + "// other\n"},
+        lambda p: {"arch": "sm_86"},
+        lambda p: {"max_registers": 40},
+    ],
+)
+def test_cache_key_holds_everything(change, directory, monkeypatch):
+    call = {"ptx": kernel(), "arch": "sm_80", "name": "k"}
+    assemble(**call)
+    assemble(**{**call, **(change(monkeypatch) or {})})
+    assert len(list(directory.rglob("*.cubin"))) == 2
+
+
+def test_damaged_entry_is_assembled_again(directory):
+    first = assemble(kernel(), "sm_80", "k")
+    (path,) = directory.rglob("*.cubin")
+    good = path.read_bytes()
+    path.write_bytes(good[:-5] + b"xxxxx")
+    assert assemble(kernel(), "sm_80", "k") == first
+    assert path.read_bytes() == good
+
+
+def test_cached_kernel_needs_no_numba_cuda(directory):
+    assemble(kernel(), "sm_80", "k")
+    code = (
+        "import sys; from tensorcore_dsl.numba_target import assemble;"
+        "made = assemble(sys.argv[1], 'sm_80', 'k'); assert made.resources.registers;"
+        "sys.exit(any(m.startswith(('numba.cuda.', 'cuda.')) for m in sys.modules))"
+    )
+    root = Path(numba_target.__file__).resolve().parent.parent
+    assert subprocess.run([sys.executable, "-c", code, kernel()], cwd=root).returncode == 0
+
+
+# Without a GPU
+
+
+def test_no_gpu():
+    if numba_target.cuda_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(LaunchError, match="there is no GPU that Numba can use"):
+        numba_target.gpu()
+
+
+def test_no_numba_cuda(monkeypatch):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(numba_target, "import_module", missing)
+    numba_target._linker_class.cache_clear()
+    assert not numba_target.cuda_available()
+    with pytest.raises(AssemblyError, match=r"cannot be imported .*tensorcore-dsl\[cuda\]"):
+        assemble(kernel(), "sm_80", "k")
+    with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cuda\]"):
+        numba_target.gpu()
