@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
-    barrier, convert, matrix, memory, mma, printing, scalar, special, warp,
+    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special, warp,
 )  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -27,7 +27,9 @@ class Family(Protocol):
     def forms(self) -> Iterator[Instruction]: ...
 
 
-_MODULES = (scalar, convert, special, warp, memory, barrier, mma, matrix)
+_MODULES = (
+    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale,
+)  # fmt: skip
 
 
 def _rows() -> dict[str, list[Family]]:

@@ -63,7 +63,7 @@ class Family:
         before = value if self.modifier in ("satfinite", "kind") else ""
         after = value if self.modifier in ("rounding", "operation") else ""
         params: dict[str, Any] = dict(shape=shape, layout=layout, d=d, a=a, b=b, c=c)
-        params |= _meaning(self.modifier, value)
+        params |= meaning_of(self.modifier, value)
         layouts = quad_layouts(layout, d, c) if a == "f16" and shape == "m8n8k4" else (
             dense_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0)
         )
@@ -83,7 +83,7 @@ class Family:
         )
 
 
-def _meaning(modifier: str, value: str) -> dict[str, str]:
+def meaning_of(modifier: str, value: str) -> dict[str, str]:
     """What a modifier's spelling says: `.xor.popc` is the operation xor."""
     word = value.lstrip(".").removesuffix(".popc").removeprefix("kind::")
     return {modifier: word} if word else {}

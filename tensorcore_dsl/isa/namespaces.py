@@ -14,7 +14,7 @@ from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa.spec import Instruction
 
 _TYPES = ("a", "b", "c", "d")
-_FIXED = ("shape", "family", "group", *_TYPES)
+_FIXED = ("shape", "family", "group", "sparse", "scale_kind", *_TYPES)
 _DEFAULTS = {"layout": "row.col"}
 
 
@@ -28,7 +28,11 @@ class Namespace:
     def __init__(self, opcode: str, group: str = "", below: Iterable[str] = ()) -> None:
         self._opcode, self._group = opcode, group
         prefix = f"{group}." if group else ""
-        self._below = {name: Namespace(opcode, prefix + name, ()) for name in below}
+        names = [name.partition(".") for name in below]
+        self._below = {
+            name: Namespace(opcode, prefix + name, [rest for n, _, rest in names if n == name and rest])
+            for name in dict.fromkeys(n for n, _, _ in names)
+        }
 
     @property
     def _name(self) -> str:
@@ -154,5 +158,5 @@ def _by_default(what: str, forms: list[Instruction]) -> Instruction:
     raise UnknownInstruction(f"{what}: say {', '.join(needed)}")
 
 
-mma = Namespace("mma", below=("sp", "block_scale"))
+mma = Namespace("mma", below=("sp", "sp.block_scale", "block_scale"))
 wgmma = Namespace("wgmma", below=("sp",))

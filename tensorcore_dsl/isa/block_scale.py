@@ -1,0 +1,148 @@
+"""`mma` with block scaling, dense and sparse (9.7.14.3).
+
+Scales are bytes of a register: {byte-id, thread-id} say which ones. For A, lanes 2 * thread-id
+(row g) and 2 * thread-id + 1 (row g + 8) of quad g hold them; for B, lane thread-id of quad n.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.isa import mma, sparse
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.fragments import multiply, operand, pairs
+from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.warp import warps
+
+ROWS_A, COLUMNS_B = np.arange(16), np.arange(8)
+_SCALES = "{scale_a}, {{{byte_a}, {thread_a}}}, {scale_b}, {{{byte_b}, {thread_b}}}"
+# Bytes that may come first, by how many scales a row has (table 37).
+_BYTES = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}
+
+
+def scales(
+    ctx: Context, count: int, scale_a: Any, byte_a: int, thread_a: int, scale_b: Any, byte_b: int,
+    thread_b: int,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Scale matrices (warps, 16, count) and (warps, count, 8) from the registers."""
+    lanes_a = 4 * (ROWS_A % 8) + 2 * int(thread_a) + ROWS_A // 8
+    lanes_b = 4 * COLUMNS_B + int(thread_b)
+    a = _bytes(warps(ctx, scale_a)[:, lanes_a], int(byte_a), count)
+    b = _bytes(warps(ctx, scale_b)[:, lanes_b], int(byte_b), count)
+    return {"scale_a": a, "scale_b": b.swapaxes(1, 2)}
+
+
+def _bytes(words: np.ndarray, first: int, count: int) -> np.ndarray:
+    shifts = 8 * np.arange(first, first + count, dtype=np.uint32)
+    return (np.asarray(words, np.uint32)[..., None] >> shifts & np.uint32(0xFF)).astype(np.uint8)
+
+
+def multiply_scaled(
+    ctx: Context, form: Instruction, a: Any, b: Any, c: Any, *extra: Any
+) -> np.ndarray:
+    """d = (a * scale_a) * (b * scale_b) + c."""
+    more = {}
+    if form.params.get("sparse"):
+        more["selection"] = sparse.selection(ctx, form, *extra[:2])
+        extra = extra[2:]
+    more |= scales(ctx, int(form.params["scale_vec"]), *extra)
+    return multiply(ctx, form, a, b, c, **more)
+
+
+def scale_operands(count: int) -> tuple[Operand, ...]:
+    """scale-a-data, {byte-id-a, thread-id-a} and the same of B."""
+
+    def immediate(name: str, values: tuple[int, ...]) -> Operand:
+        return Operand(name, dtypes.u16, 1, "imm", None, values)
+
+    return (
+        Operand("scale_a", dtypes.b32),
+        immediate("byte_a", _BYTES[count]),
+        immediate("thread_a", (0, 1)),
+        Operand("scale_b", dtypes.b32),
+        immediate("byte_b", _BYTES[count]),
+        immediate("thread_b", (0, 1, 2, 3)),
+    )
+
+
+@dataclass(frozen=True)
+class ScaledFamily:
+    """Forms of one kind. `scale` is how many scales a row has, and their type.
+
+    `implied`: the mnemonic may leave `.scale_vec` out. k is that of the dense shape.
+    """
+
+    kind: str
+    k: int
+    ab: str
+    scale: str
+    requires: str
+    sparse_requires: str
+    ptx: tuple[int, int]
+    implied: bool
+
+    opcode = "mma"
+
+    def forms(self) -> Iterator[Instruction]:
+        spelled = (True, False) if self.implied else (True,)
+        for is_sparse, (a, b), explicit in itertools.product(
+            (False, True), pairs(self.ab), spelled
+        ):
+            yield self._form(is_sparse, a, b, explicit)
+
+    def _form(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
+        count, scale_type = self.scale.split("/")
+        shape = f"m16n8k{self.k * 2 if is_sparse else self.k}"
+        packed = self.kind != "mxf8f6f4"
+        layouts = (sparse.sparse_layouts if is_sparse else mma.dense_layouts)(
+            shape, "f32", a, b, "f32", container=0 if packed else 8
+        )
+        names = dict(zip("dabc", layouts, strict=True))
+        extra = sparse.metadata(shape, a, packed) if is_sparse else ()
+        head = "mma" + (sparse.SORTED if is_sparse else "")
+        vector = f".scale_vec::{count}X" if explicit else ""
+        params: dict[str, Any] = dict(
+            group="sp.block_scale" if is_sparse else "block_scale", shape=shape,
+            a=a, b=b, c="f32", d="f32", kind=self.kind, scale_kind=self.kind,
+            scale_vec=count, scale_type=scale_type,
+        )  # fmt: skip
+        params |= {} if explicit else {"shorthand": "shorthand"}
+        params |= {"sparse": "sparse", "ordered": "ordered"} if is_sparse else {}
+        return Instruction(
+            mnemonic=f"{head}.sync.aligned.{shape}.row.col.kind::{self.kind}.block_scale{vector}"
+            f".f32.{a}.{b}.f32.{scale_type}",
+            results=(operand("d", names["d"]),),
+            operands=(
+                *(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count))
+            ),  # fmt: skip
+            requires=Requires(self.sparse_requires if is_sparse else self.requires),
+            version=self.ptx,
+            section=sparse.SECTION if is_sparse else mma.SECTION,
+            execute=multiply_scaled,
+            effects=WARP,
+            template=("{d}, {a}, {b}, {c}, " + ("{e}, {f}, " if is_sparse else "") + _SCALES),
+            tied="c",
+            params=params,
+        )
+
+
+E2M1 = "e2m1/e2m1"
+EXACT = "120a 121a"
+
+# fmt: off
+ROWS = (
+    #            kind        k   a/b        scales     requires  sparse  ptx      implied
+    ScaledFamily("mxf8f6f4", 32, mma.FP864, "1/ue8m0", "120f",   "120f", (8, 7),  True),
+    ScaledFamily("mxf4",     64, E2M1,      "2/ue8m0", "120f",   EXACT,  (8, 7),  True),
+    ScaledFamily("mxf4nvf4", 64, E2M1,      "2/ue8m0", "120f",   EXACT,  (8, 7),  False),
+    ScaledFamily("mxf4nvf4", 64, E2M1,      "4/ue4m3", "120f",   EXACT,  (8, 7),  False),
+    ScaledFamily("mxf4nvf4", 64, E2M1,      "4/ue8m0", "120f",   EXACT,  (9, 1),  False),
+)
+# fmt: on

@@ -1,0 +1,195 @@
+"""`mma.sp`: dense B, and A with half of its elements stored (9.7.14.6).
+
+The stored part of A has the dense layout of k/2 columns. Metadata are nibbles from the low end of
+a row's bits: two 2-bit places in a chunk of four columns (16- and 8-bit types), or of two pairs in
+a chunk of eight (4-bit types), or 0x4 and 0xE for the first and second of two columns (tf32).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.fragments import fragment, multiply, operand, pairs, size
+from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, meaning_of
+from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
+from tensorcore_dsl.isa.warp import warps
+from tensorcore_dsl.layout import Layout
+
+SECTION = "9.7.14.6.3"
+ORDERED = (8, 5)  # PTX version of mma.sp::ordered_metadata
+PLAIN, SORTED = ".sp", ".sp::ordered_metadata"
+
+
+def stored_per_nibble(dtype: str) -> int:
+    """Stored elements of A that one nibble places."""
+    return {"tf32": 1, "u4": 4, "s4": 4}.get(dtype, 2)
+
+
+def nibbles_per_row(shape: str, dtype: str, packed: bool) -> int:
+    """How many nibbles place a row's elements; `packed` is e2m1 without containers."""
+    return size(shape)[2] // 2 // (4 if packed else stored_per_nibble(dtype))
+
+
+def selectors(shape: str, a: str, packed: bool = False) -> tuple[int, ...]:
+    """Values that the sparsity selector may have."""
+    return {4: (0, 1, 2, 3), 8: (0, 1), 16: (0,)}[nibbles_per_row(shape, a, packed)]
+
+
+def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndarray:
+    """(warps, 16, nibbles): the nibbles of each row, from the registers (warps, 32).
+
+    `wide` elements (16 bits and more) keep rows g and g+8 in halves of one register.
+    """
+    quad = e.reshape(-1, 8, 4)
+    if nibbles == 16:  # lanes 0 and 1 of a quad: first half of rows g and g+8; 2 and 3: the rest
+        words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, 2, 2)
+    elif wide:
+        lanes = [selector] if nibbles == 4 else [2 * selector, 2 * selector + 1]
+        part = quad[:, :, lanes]
+        words = np.stack([part & np.uint32(0xFFFF), part >> np.uint32(16)], axis=2)
+    else:
+        words = quad[:, :, [2 * selector, 2 * selector + 1], None]
+    per_word = nibbles // words.shape[-1]
+    shifts = np.arange(0, 4 * per_word, 4, dtype=np.uint32)
+    rows = (words[..., None] >> shifts & np.uint32(15)).reshape(-1, 8, 2, nibbles)
+    return rows.swapaxes(1, 2).reshape(-1, 16, nibbles)
+
+
+def selection(
+    ctx: Context, form: Instruction, e: Any, selector: int
+) -> np.ndarray:
+    """(warps, 16, k/2): the column of each stored element; metadata that mean nothing are errors."""
+    p = form.params
+    packed = p["a"] == "e2m1" and form.a.layout is not None and not form.a.layout.container
+    nibbles = nibbles_per_row(p["shape"], p["a"], packed)
+    wide = dtypes.named(p["a"]).bits >= 16
+    found = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
+    found = found.astype(np.int32)
+    _check(ctx, form, found)
+    chunk = np.arange(nibbles, dtype=np.int32)
+    if p["a"] == "tf32":
+        return 2 * chunk + (found == 0xE)
+    places = np.stack([found & 3, found >> 2], axis=-1)
+    if packed or stored_per_nibble(p["a"]) == 4:
+        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*found.shape, 4)
+        return (8 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
+    return (4 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
+
+
+def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:
+    """Nibbles that the manual calls meaningless, in warps that take part."""
+    first, second = nibbles & 3, nibbles >> 2
+    if form.params["a"] == "tf32":
+        bad = (nibbles != 0x4) & (nibbles != 0xE)
+    elif form.params.get("ordered"):
+        bad = first >= second
+    else:
+        bad = first == second
+    whole = ctx.whole_warps()
+    if whole is not None:
+        bad &= whole[:, None, None]
+    if bad.any():
+        warp, line, chunk = (int(i) for i in np.argwhere(bad)[0])
+        raise EmulationError(
+            f"{form.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
+            f"{int(nibbles[warp, line, chunk]):#06b} mean nothing"
+        )
+
+
+def multiply_sparse(
+    ctx: Context, form: Instruction, a: Any, b: Any, c: Any, e: Any, f: int
+) -> np.ndarray:
+    """d = a * b + c with the elements of A at the places that the metadata say."""
+    return multiply(ctx, form, a, b, c, selection=selection(ctx, form, e, f))
+
+
+def sparse_layouts(
+    shape: str, d: str, a: str, b: str, c: str, container: int = 0
+) -> tuple[Layout, Layout, Layout, Layout]:
+    """Layouts of D, A, B and C; A as stored."""
+    m, n, k = size(shape)
+    return (
+        fragment("C", m, n, d),
+        fragment("A", m, k // 2, a, container if a == "e2m1" else 0),
+        fragment("B", k, n, b, container if b == "e2m1" else 0),
+        fragment("C", m, n, c),
+    )
+
+
+@dataclass(frozen=True)
+class SparseFamily:
+    """Forms of `mma.sp` that differ in shape, types, one modifier and the order of metadata."""
+
+    shapes: str
+    dc: str
+    ab: str
+    requires: str
+    ptx: tuple[int, int]
+    modifier: str = ""
+    values: tuple[str, ...] = ("",)
+    variants: tuple[str, ...] = (PLAIN, SORTED)
+
+    opcode = "mma"
+
+    def forms(self) -> Iterator[Instruction]:
+        product = itertools.product(
+            self.variants, self.shapes.split(), pairs(self.dc), pairs(self.ab), self.values
+        )
+        for variant, shape, (d, c), (a, b), value in product:
+            yield self._form(variant, shape, d, a, b, c, value)
+
+    def _form(
+        self, variant: str, shape: str, d: str, a: str, b: str, c: str, value: str
+    ) -> Instruction:
+        params: dict[str, Any] = dict(
+            group="sp", shape=shape, d=d, a=a, b=b, c=c, sparse="sparse"
+        ) | meaning_of(self.modifier, value)
+        if variant == SORTED:
+            params["ordered"] = "ordered"
+        layouts = sparse_layouts(shape, d, a, b, c, 8 if self.modifier == "kind" else 0)
+        names = dict(zip("dabc", layouts, strict=True))
+        return Instruction(
+            mnemonic=f"mma{variant}.sync.aligned.{shape}.row.col{value}.{d}.{a}.{b}.{c}",
+            results=(operand("d", names["d"]),),
+            operands=(*(operand(x, names[x]) for x in "abc"), *metadata(shape, a)),
+            requires=Requires(self.requires),
+            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx,
+            section=SECTION,
+            execute=multiply_sparse,
+            effects=WARP,
+            tied="c" if c == d else None,
+            params=params,
+        )
+
+
+def metadata(shape: str, a: str, packed: bool = False) -> tuple[Operand, Operand]:
+    """The operands e and f: metadata and sparsity selector."""
+    return (
+        Operand("e", dtypes.b32),
+        Operand("f", dtypes.u32, 1, "imm", None, selectors(shape, a, packed)),
+    )
+
+
+KIND = (".kind::f8f6f4",)
+
+# fmt: off
+ROWS = (
+    #            shapes                d/c                 a/b            requires ptx      modifier     values
+    SparseFamily("m16n8k16 m16n8k32",  "f16/f16 f32/f32",  "f16/f16",     "80",    (7, 1)),
+    SparseFamily("m16n8k16 m16n8k32",  "f32/f32",          "bf16/bf16",   "80",    (7, 1)),
+    SparseFamily("m16n8k8 m16n8k16",   "f32/f32",          "tf32/tf32",   "80",    (7, 1)),
+    SparseFamily("m16n8k64",           "f32/f32",          FP8,           "89",    (8, 4)),
+    SparseFamily("m16n8k64",           "f16/f16 f32/f32",  FP864,         "120f",  (8, 7),  "kind",      KIND, (SORTED,)),
+    SparseFamily("m16n8k32 m16n8k64",  "s32/s32",          INT8,          "80",    (7, 1),  "satfinite", SATURATE),
+    SparseFamily("m16n8k64 m16n8k128", "s32/s32",          INT4,          "80",    (7, 1),  "satfinite", SATURATE),
+)
+# fmt: on
