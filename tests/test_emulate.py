@@ -1,0 +1,189 @@
+"""Single instructions on register images: conventions, batches, errors; products of small integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import ArchError, Divergence, OperandError, OutOfBounds, UnknownInstruction
+from tensorcore_dsl.interpreter import emulate
+from tensorcore_dsl.layout import Layout
+
+F16 = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+F64 = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+STMATRIX = "stmatrix.sync.aligned.m8n8.x4.shared.b16"
+
+
+def image(layout: Layout, matrix: np.ndarray) -> np.ndarray:
+    """(..., threads, registers) of a (..., rows, cols) matrix."""
+    row, col = layout.coords[..., 0], layout.coords[..., 1]
+    elements = np.ascontiguousarray(matrix[..., row, col])
+    return elements.view(np.uint64 if matrix.itemsize == 8 else np.uint32)
+
+
+def matrix(layout: Layout, registers: np.ndarray, dtype: Any) -> np.ndarray:
+    """The inverse of `image`."""
+    out = np.zeros((*registers.shape[:-2], layout.rows, layout.cols), dtype)
+    out[..., layout.coords[..., 0], layout.coords[..., 1]] = registers.view(dtype)
+    return out
+
+
+def operands(name: str, a: Any, b: Any, c: Any) -> list[np.ndarray]:
+    form = isa.instruction(name)
+    layouts = [form.operand(x).layout for x in "abc"]
+    return [image(x, m) for x, m in zip(layouts, (a, b, c), strict=True) if x is not None]
+
+
+def integers(seed: int, *shape: int) -> np.ndarray:
+    """Small integers: sums of their products are exact in every type."""
+    return np.random.default_rng(seed).integers(-8, 9, shape)
+
+
+class TestProducts:
+    @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
+    def test_f16(self, batch: tuple[int, ...]) -> None:
+        a, b, c = integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8)
+        given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
+        found = emulate(F16, *given)
+        assert found.shape == (*batch, 32, 4) and found.dtype == np.uint32
+        layout = isa.instruction(F16).d.layout
+        assert layout is not None
+        assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
+
+    def test_f64_has_wide_registers(self) -> None:
+        a, b, c = (integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)]))
+        found = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
+        layout = isa.instruction(F64).d.layout
+        assert layout is not None and found.dtype == np.uint64
+        assert np.array_equal(matrix(layout, found, np.float64), a @ b + c)
+
+    def test_batches_broadcast(self) -> None:
+        a, b, c = integers(4, 5, 1, 16, 16), integers(5, 7, 16, 8), integers(6, 16, 8)
+        given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
+        found = emulate(F16, *given)
+        layout = isa.instruction(F16).d.layout
+        assert layout is not None and found.shape == (5, 7, 32, 4)
+        assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
+
+    def test_operands_are_left_alone(self) -> None:
+        given = operands(F16, *(np.ones(s, t) for s, t in (
+            ((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32)
+        )))  # fmt: skip
+        before = [g.copy() for g in given]
+        for g in given:
+            g.flags.writeable = False
+        emulate(F16, *given)
+        assert all(np.array_equal(g, b) for g, b in zip(given, before, strict=True))
+
+
+class TestMatrices:
+    def test_ldmatrix_and_stmatrix_are_inverse(self) -> None:
+        """Rows at scattered addresses of a batch of shared memories."""
+        rng = np.random.default_rng(7)
+        shared = rng.integers(0, 256, (6, 2048)).astype(np.uint8)
+        rows = np.stack([rng.permutation(128)[:32] for _ in range(6)]).astype(np.uint32) * 16
+        registers = emulate(LDMATRIX, rows, shared=shared)
+        assert registers.shape == (6, 32, 4)
+        for cta in range(6):
+            for lane in range(32):
+                for register in range(4):
+                    address = rows[cta, 8 * register + lane // 4] + 4 * (lane % 4)
+                    word = shared[cta, address : address + 4].view(np.uint32)[0]
+                    assert registers[cta, lane, register] == word
+        image = emulate(STMATRIX, rows, registers, shared=np.zeros_like(shared))
+        held = np.zeros((6, 2048), bool)
+        for cta in range(6):
+            held[cta, (rows[cta][:, None] + np.arange(16)).ravel()] = True
+        assert np.array_equal(image, np.where(held, shared, 0))
+
+    def test_one_memory_serves_a_batch(self) -> None:
+        shared = np.arange(1024, dtype=np.uint16).view(np.uint8)
+        rows = np.arange(32, dtype=np.uint32) * 16 + np.array([[0], [512], [1024]], np.uint32)
+        registers = emulate(LDMATRIX, rows, shared=shared)
+        assert registers.shape == (3, 32, 4)
+        assert (registers[1] - registers[0] == 256 * 0x10001).all()
+
+    def test_an_address_outside(self) -> None:
+        rows = np.arange(32, dtype=np.uint32) * 16
+        with pytest.raises(OutOfBounds, match="bytes 0 to 0x1ef"):
+            emulate(LDMATRIX, rows, shared=np.zeros(496, np.uint8))
+
+
+class TestScalars:
+    def test_lanes_and_numbers(self) -> None:
+        a = np.arange(64, dtype=np.uint32).reshape(2, 32)
+        assert np.array_equal(emulate("add.u32", a, 5), a + 5)
+        assert np.array_equal(emulate("add.u32", a[..., None], 5), a + 5)
+        assert emulate("add.u32", 2, 3).tolist() == [5] * 32
+
+    def test_floats_as_bits(self) -> None:
+        a = np.linspace(0, 1, 32, dtype=np.float32)
+        found = emulate("add.rn.f32", a.view(np.uint32), 1.5)
+        assert np.array_equal(found.view(np.float32), a + np.float32(1.5))
+
+    def test_several_results(self) -> None:
+        value = np.arange(32, dtype=np.uint32)
+        moved, inside = emulate("shfl.sync.up.b32.pred", value, 1, 0, 0xFFFFFFFF)
+        assert moved.tolist() == [0, *range(31)]
+        assert inside.tolist() == [False] + [True] * 31
+
+    def test_signed_bits_are_bits(self) -> None:
+        a = np.full(32, -2, np.int32)
+        assert (emulate("add.s32", a, 1).view(np.int32) == -1).all()
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("operands", "message"),
+        [
+            ((), r"takes 3 operands \(a, b, c\), 0 were given"),
+            ((np.zeros((32, 4), np.float32),) * 3, "dtype float32; registers are given as raw bits"),
+            ((np.zeros((32, 2), np.uint32),) * 3, r"a has shape \(32, 2\); \(..., 32, 4\)"),
+            ((np.zeros((4,), np.uint32),) * 3, r"a has shape \(4,\)"),
+            ((1, 2, 3), r"a needs \(..., 32, 4\)"),
+            ((["x"], 2, 3), "a is a list; a NumPy array of register bits or a number is needed"),
+        ],
+    )
+    def test_operands(self, operands: Any, message: str) -> None:
+        with pytest.raises(OperandError, match=message):
+            emulate(F16, *operands)
+
+    def test_batches_that_do_not_broadcast(self) -> None:
+        def zeros(*shape: int) -> np.ndarray:
+            return np.zeros(shape, np.uint32)
+
+        with pytest.raises(OperandError, match=r"a \(2,\), b \(3,\), c \(\)"):
+            emulate(F16, zeros(2, 32, 4), zeros(3, 32, 2), zeros(32, 4))
+
+    def test_architecture(self) -> None:
+        given = operands(F16, *(np.ones(s, t) for s, t in (
+            ((16, 16), np.float16), ((16, 8), np.float16), ((16, 8), np.float32)
+        )))  # fmt: skip
+        with pytest.raises(ArchError, match=f"sm_75 has no {F16}; it exists on sm_80, sm_86"):
+            emulate(F16, *given, arch="sm_75")
+        with pytest.raises(ArchError, match="unknown architecture 'sm_81'"):
+            emulate(F16, *given, arch="sm_81")
+
+    def test_unknown(self) -> None:
+        with pytest.raises(UnknownInstruction):
+            emulate("mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32")
+
+    def test_immediates(self) -> None:
+        with pytest.raises(OperandError, match="size = 5 is not allowed; one of"):
+            emulate("cp.async.ca.shared.global", 0, 0, 5)
+
+    def test_shared_is_bytes(self) -> None:
+        with pytest.raises(OperandError, match="shared has dtype uint32"):
+            emulate(LDMATRIX, np.zeros(32, np.uint32), shared=np.zeros(512, np.uint32))
+
+    def test_there_is_no_global_memory(self) -> None:
+        with pytest.raises(OutOfBounds, match="belongs to no argument"):
+            emulate("ld.global.b32", np.zeros(32, np.uint64))
+
+    def test_a_lane_that_names_nobody(self) -> None:
+        with pytest.raises(Divergence, match="not in its own mask"):
+            emulate("shfl.sync.idx.b32", 1, 0, 31, 0xFFFF)
