@@ -131,11 +131,19 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
     if has_c:
         kind = describe(c, "c").type
         vec_d = min(vec_d, kind.align if kind.unit[1] else 1)
+    a_k_major, b_k_major = types["a"].unit[1], types["b"].unit[0]
     return Problem(
-        a_k_major=types["a"].unit[1], b_k_major=not types["b"].unit[1],
-        vec_a=types["a"].align, vec_b=types["b"].align, vec_d=vec_d,
-        full=full, scaled=alpha != 1, has_c=has_c,
+        a_k_major=a_k_major, b_k_major=b_k_major,
+        vec_a=_vector(types["a"], a_k_major or K > 1),
+        vec_b=_vector(types["b"], b_k_major or K > 1),
+        vec_d=vec_d, full=full, prefetch=-(-K // config.BK) >= config.stages,
+        scaled=alpha != 1, has_c=has_c,
     )  # fmt: skip
+
+
+def _vector(kind: Any, lines: bool) -> int:
+    """Bytes of one copy; a single line along K says nothing of where further ones would lie."""
+    return int(kind.align if lines else kind.dtype.itemsize)
 
 
 # -- operands ---------------------------------------------------------------------------------

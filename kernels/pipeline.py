@@ -39,7 +39,8 @@ class Problem:
     """What the host knows of the operands: strides, alignment, edges.
 
     vec_a, vec_b, vec_d: bytes that one access may move. full: M, N and K are multiples of the
-    tile, so that nothing needs a bound check. scaled: D = alpha A B, else D = A B; has_c: plus
+    tile, so that nothing needs a bound check. prefetch: K has at least as many tiles as the
+    pipeline stages. scaled: D = alpha A B, else D = A B; has_c: plus
     beta C.
     """
 
@@ -49,6 +50,7 @@ class Problem:
     vec_b: int = 16
     vec_d: int = 16
     full: bool = True
+    prefetch: bool = False
     scaled: bool = False
     has_c: bool = False
 
@@ -107,8 +109,9 @@ def open_source(view, ring, origin, limit, K, along_k: bool, vec_bytes: int, thr
     pointers, inside = [], []
     for i in tc.static_range(0, lines, step):
         if along_k:
-            pointers.append(view.at(origin + line + i, column))
-            inside.append(None if full else (origin + line + i < limit))
+            row = origin + line + i
+            inside.append(None if full else row < limit)
+            pointers.append(view.at(row if full else min(row, limit - 1), column))
         else:
             pointers.append(view.at(line + i, origin + column))
             inside.append(None)
@@ -151,15 +154,14 @@ def advance(source):
     source.pointers = [p + source.advance for p in source.pointers]
 
 
-def read_fragments(ring, slot, first, k: int, extent: int, depth: int, operand, k_major: bool, is_a: bool):
-    """The fragments of `extent` rows of A (columns of B) from `first`, at `k` inside the tile."""
+def read_fragments(tile, first, k: int, extent: int, operand, k_major: bool, transposed: bool):
+    """The fragments of `extent` rows of A (columns of B: `transposed`) at depth `k` of a tile."""
+    depth = operand.layout.rows if transposed else operand.layout.cols
     if k_major:
-        view = ring[slot, first : first + extent, k : k + depth]
-        view = view if is_a else view.T
+        view = tile[first : first + extent, k : k + depth]
     else:
-        view = ring[slot, k : k + depth, first : first + extent]
-        view = view.T if is_a else view
-    found = tc.ldmatrix(view, operand)
+        view = tile[k : k + depth, first : first + extent].T
+    found = tc.ldmatrix(view.T if transposed else view, operand)
     return found if isinstance(found, list) else [found]
 
 
@@ -168,64 +170,91 @@ def next_slot(slot, stages: int):
 
 
 def mainloop(a, b, mma, m0, n0, config: Config, problem: Problem):
-    """acc[i][j] = sum over K of A B for this warp's fragments."""
-    shape = mma.shape
-    dtype_a = a.dtype
-    ring_a = ring(dtype_a, config.BM, config.BK, config.stages, problem.a_k_major)
-    ring_b = ring(b.dtype, config.BN, config.BK, config.stages, problem.b_k_major)
+    """acc[i][j] = sum over K of A B for this warp's fragments, and where its part begins."""
+    rows, cols, _ = mma.shape
     M, K = a.shape
     N = b.shape[1]
-    b_lines = b.T if problem.b_k_major else b
-    a_lines = a if problem.a_k_major else a.T
-    threads = config.threads
+    a_lines, b_lines = a if problem.a_k_major else a.T, b.T if problem.b_k_major else b
+    ring_a = ring(a.dtype, config.BM, config.BK, config.stages, problem.a_k_major)
+    ring_b = ring(b.dtype, config.BN, config.BK, config.stages, problem.b_k_major)
     source_a = open_source(
-        a_lines, ring_a, m0, M, K, problem.a_k_major, problem.vec_a, threads, problem.full
+        a_lines, ring_a, m0, M, K, problem.a_k_major, problem.vec_a, config.threads, problem.full
     )
     source_b = open_source(
-        b_lines, ring_b, n0, N, K, problem.b_k_major, problem.vec_b, threads, problem.full
+        b_lines, ring_b, n0, N, K, problem.b_k_major, problem.vec_b, config.threads, problem.full
     )
     warp = tc.warp_id()
     warp_m = warp % (config.BM // config.WM) * config.WM
     warp_n = warp // (config.BM // config.WM) * config.WN
-    acc = [
-        [mma.d.zeros() for _ in range(config.WN // shape[1])]
-        for _ in range(config.WM // shape[0])
-    ]
+    acc = [[mma.d.zeros() for _ in range(config.WN // cols)] for _ in range(config.WM // rows)]
     tiles = (K + (config.BK - 1)) // config.BK
-    for stage in tc.static_range(config.stages - 1):
-        if problem.full:
-            if stage < tiles:
-                copy_tile(source_a, stage, stage * config.BK, problem.vec_a)
-                copy_tile(source_b, stage, stage * config.BK, problem.vec_b)
-        else:
-            copy_tile(source_a, stage, stage * config.BK, problem.vec_a)
-            copy_tile(source_b, stage, stage * config.BK, problem.vec_b)
+
+    def fetch(tile, slot):
+        """Start the copies of a tile, if there is one, and close their group."""
+        if tile < tiles:
+            copy_tile(source_a, slot, tile * config.BK, problem.vec_a)
+            copy_tile(source_b, slot, tile * config.BK, problem.vec_b)
         advance(source_a)
         advance(source_b)
         tc.cp_async_commit()
+
+    def fragments(slot, k):
+        """This warp's rows of A and columns of B at depth `k` of a tile."""
+        return (
+            read_fragments(ring_a[slot], warp_m, k, config.WM, mma.a, problem.a_k_major, False),
+            read_fragments(ring_b[slot], warp_n, k, config.WN, mma.b, problem.b_k_major, True),
+        )
+
+    for stage in tc.static_range(config.stages - 1):
+        fetch(stage, stage)
+    loop = prefetched_loop if problem.prefetch else plain_loop
+    loop(acc, mma, tiles, fetch, fragments, config)
+    return acc, m0 + warp_m, n0 + warp_n
+
+
+def plain_loop(acc, mma, tiles, fetch, fragments, config: Config):
+    """Wait for a tile, start the copies of a later one, multiply."""
     read, write = 0, config.stages - 1
     for tile in range(tiles):
         tc.cp_async_wait(config.stages - 2)
         tc.barrier()
-        ahead = tile + (config.stages - 1)
-        if ahead < tiles:
-            copy_tile(source_a, write, ahead * config.BK, problem.vec_a)
-            copy_tile(source_b, write, ahead * config.BK, problem.vec_b)
-            advance(source_a)
-            advance(source_b)
-        tc.cp_async_commit()
-        for k in tc.static_range(0, config.BK, shape[2]):
-            fa = read_fragments(
-                ring_a, read, warp_m, k, config.WM, shape[2], mma.a, problem.a_k_major, True
-            )
-            fb = read_fragments(
-                ring_b, read, warp_n, k, config.WN, shape[2], mma.b, problem.b_k_major, False
-            )
-            for i in tc.static_range(len(acc)):
-                for j in tc.static_range(len(acc[0])):
-                    acc[i][j] = mma(fa[i], fb[j], acc[i][j])
+        fetch(tile + (config.stages - 1), write)
+        for k in tc.static_range(0, config.BK, mma.shape[2]):
+            multiply(acc, mma, *fragments(read, k))
         read, write = next_slot(read, config.stages), next_slot(write, config.stages)
-    return acc, m0 + warp_m, n0 + warp_n
+
+
+def prefetched_loop(acc, mma, tiles, fetch, fragments, config: Config):
+    """The same, with each fragment loaded one step before it is needed, across tiles too.
+
+    The last step reads a slot that holds no further tile, so there must be at least as many
+    tiles as stages.
+    """
+    read, write = 0, config.stages - 1
+    steps = config.BK // mma.shape[2]
+    tc.cp_async_wait(config.stages - 2)
+    tc.barrier()
+    fa, fb = fragments(read, 0)
+    for tile in range(tiles):
+        for step in tc.static_range(steps):
+            if step == steps - 1:
+                tc.cp_async_wait(config.stages - 2)
+                tc.barrier()
+                read = next_slot(read, config.stages)
+                ahead = fragments(read, 0)
+            else:
+                ahead = fragments(read, (step + 1) * mma.shape[2])
+            if step == 0:
+                fetch(tile + (config.stages - 1), write)
+                write = next_slot(write, config.stages)
+            multiply(acc, mma, fa, fb)
+            fa, fb = ahead
+
+
+def multiply(acc, mma, fa, fb):
+    for i in tc.static_range(len(acc)):
+        for j in tc.static_range(len(acc[0])):
+            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
 
 
 def ring(dtype, extent: int, depth: int, stages: int, k_major: bool):
