@@ -7,9 +7,10 @@ other (predicates, 16-bit and packed floats, bases of addresses) is moved to a r
 the kernel's entry.
 
 Names that rows may use in their text: `shared_memory` (the kernel's static block, extern when it
-passes 48 KiB), `dynamic_shared_memory` (what a launch adds; absent when the static block is
-extern itself: then it starts `shared_bytes` behind `shared_memory`), `string<n>` (the kernel's
+passes 48 KiB), `dynamic_shared_memory` (what a launch adds behind it), `string<n>` (the kernel's
 n-th string, a zero-terminated array in global memory) and the function `vprintf` with them.
+Where the static block is extern, `dynamic_shared_memory` is printed as `shared_memory` plus
+`extern_shared(kernel)` bytes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tensorcore_dsl.ir.nodes import (
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; a larger block has to be given by the launch
+_DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
 
@@ -55,6 +57,12 @@ def entry_name(name: str) -> str:
     """`name` as a PTX identifier: what the entry point is called in the module."""
     plain = re.sub(r"\W", lambda m: f"${ord(m[0]):x}", name, flags=re.ASCII)
     return plain if re.match(r"[A-Za-z]|[_$].", plain) else f"_{plain}"
+
+
+def extern_shared(kernel: Kernel) -> int:
+    """Bytes of the kernel's own shared memory that a launch has to give; 0 when it is static."""
+    bytes_ = -(-kernel.shared_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
+    return bytes_ if kernel.shared_bytes > STATIC_SHARED_LIMIT else 0
 
 
 def param_type(dtype: DType) -> str:
@@ -96,6 +104,9 @@ class _Printer:
         self._block(self.kernel.body)
         self._emit("ret")
         body = [x for x in self.lines if not x.startswith("$L") or x[:-1] in self.targets]
+        if extern := extern_shared(self.kernel):
+            behind = f"shared_memory+{extern}"
+            body = [line.replace("dynamic_shared_memory", behind) for line in body]
         major, minor = self._version()
         return "\n".join([
             f".version {major}.{minor}",
@@ -121,7 +132,7 @@ class _Printer:
 
     def _globals(self) -> Iterable[str]:
         kernel = self.kernel
-        extern = kernel.shared_bytes > STATIC_SHARED_LIMIT
+        extern = extern_shared(kernel)
         if kernel.strings:
             yield ".extern .func (.param .b32 result) vprintf (.param .b64 format, " \
                 ".param .b64 arguments);"
@@ -134,7 +145,7 @@ class _Printer:
         elif kernel.shared_bytes:
             yield f".shared .align {kernel.shared_align} .b8 shared_memory[{kernel.shared_bytes}];"
         if kernel.dynamic and not extern:
-            yield ".extern .shared .align 16 .b8 dynamic_shared_memory[];"
+            yield f".extern .shared .align {_DYNAMIC_ALIGN} .b8 dynamic_shared_memory[];"
 
     def _header(self) -> Iterable[str]:
         kernel = self.kernel
@@ -252,7 +263,7 @@ class _Printer:
             self.lines.append(f"    {text}{_end(text)}")
         elif text.startswith("{"):  # several statements cannot share a guard
             skip = self._label()
-            self._branch(skip, op.guard, not op.negated)
+            self._branch(skip, op.guard, op.negated)
             self.lines.append(f"    {text}{_end(text)}")
             self._place(skip)
         else:

@@ -211,7 +211,8 @@ class Program:
         return Const(self.random.randint(0, 5), u32) if self.flip() else self.word()
 
     def kernel(self) -> Kernel:
-        start = [Assign(v, (Const(v.id + 1, v.type.dtype),)) for v in self.values[:10]]
+        start = [Assign(v, (Const((v.id + 1) % 2**v.type.dtype.bits, v.type.dtype),))
+                 for v in self.values[:10]]  # fmt: skip
         body = self.block(3, False)
         end = [Op(OUT, (), (self.values[i],)) for i in (0, 1, 10, 11)]
         params = [Param(f"p{i}", self.values[i]) for i in PARAMS]
