@@ -42,7 +42,9 @@ from tensorcore_dsl.isa.spec import (
 u32, u64, s32, pred, b32 = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.pred, dtypes.b32
 
 
-def form(mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE) -> Instruction:
+def form(
+    mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE
+) -> Instruction:
     left, _, right = signature.rpartition("=")
     return Instruction(
         mnemonic, parse_operands(left), parse_operands(right), Requires("80"), (7, 0), "", execute,
@@ -74,7 +76,9 @@ def _bump(space: str, address: str) -> Instruction:
     def execute(ctx: Any, form: Any, p: Any, v: Any) -> Any:
         return getattr(ctx, space).atomic(ctx, p, 4, np.add, v)
 
-    return form(f"atom.{space}.add", f"d:u32 = p:[{address}], v:u32", execute, LOAD | STORE | VOLATILE)
+    return form(
+        f"atom.{space}.add", f"d:u32 = p:[{address}], v:u32", execute, LOAD | STORE | VOLATILE
+    )
 
 
 def _vote(ctx: Any, form: Any, flag: Any) -> Any:
@@ -208,7 +212,9 @@ class Builder:
     @contextmanager
     def forever(self, condition: Value | None = None) -> Iterator[Block]:
         """A while loop: yields its test block, to be filled with `inside`."""
-        node = While(Block(), Const(True, pred) if condition is None else condition, Block(), self.loc())
+        node = While(
+            Block(), Const(True, pred) if condition is None else condition, Block(), self.loc()
+        )
         self.block.nodes.append(node)
         with self.inside(node.body):
             yield node.test

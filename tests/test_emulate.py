@@ -1,4 +1,4 @@
-"""Single instructions on register images: conventions, batches, errors; products of small integers."""
+"""Single instructions on register images: conventions, batches, errors, exact products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tensorcore_dsl import isa
-from tensorcore_dsl.errors import ArchError, Divergence, OperandError, OutOfBounds, UnknownInstruction
+from tensorcore_dsl.errors import (
+    ArchError,
+    Divergence,
+    OperandError,
+    OutOfBounds,
+    UnknownInstruction,
+)
 from tensorcore_dsl.interpreter import emulate
 from tensorcore_dsl.layout import Layout
 
@@ -46,7 +52,11 @@ def integers(seed: int, *shape: int) -> np.ndarray:
 class TestProducts:
     @pytest.mark.parametrize("batch", [(), (3,), (2, 300)])
     def test_f16(self, batch: tuple[int, ...]) -> None:
-        a, b, c = integers(1, *batch, 16, 16), integers(2, *batch, 16, 8), integers(3, *batch, 16, 8)
+        a, b, c = (
+            integers(1, *batch, 16, 16),
+            integers(2, *batch, 16, 8),
+            integers(3, *batch, 16, 8),
+        )
         given = operands(F16, a.astype(np.float16), b.astype(np.float16), c.astype(np.float32))
         found = emulate(F16, *given)
         assert found.shape == (*batch, 32, 4) and found.dtype == np.uint32
@@ -55,7 +65,9 @@ class TestProducts:
         assert np.array_equal(matrix(layout, found, np.float32), a @ b + c)
 
     def test_f64_has_wide_registers(self) -> None:
-        a, b, c = (integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)]))
+        a, b, c = (
+            integers(i, 8, *s).astype(np.float64) for i, s in enumerate([(8, 4), (4, 8), (8, 8)])
+        )
         found = emulate(F64, *operands(F64, a, b, c), arch="sm_80")
         layout = isa.instruction(F64).d.layout
         assert layout is not None and found.dtype == np.uint64
@@ -141,7 +153,10 @@ class TestMistakes:
         ("operands", "message"),
         [
             ((), r"takes 3 operands \(a, b, c\), 0 were given"),
-            ((np.zeros((32, 4), np.float32),) * 3, "dtype float32; registers are given as raw bits"),
+            (
+                (np.zeros((32, 4), np.float32),) * 3,
+                "dtype float32; registers are given as raw bits",
+            ),
             ((np.zeros((32, 2), np.uint32),) * 3, r"a has shape \(32, 2\); \(..., 32, 4\)"),
             ((np.zeros((4,), np.uint32),) * 3, r"a has shape \(4,\)"),
             ((1, 2, 3), r"a needs \(..., 32, 4\)"),

@@ -7,9 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import (
-    ADD, ARRIVE, BUMP_SHARED, COUNT, EQUAL, LESS, LOAD_SHARED, MUL, STORE_GLOBAL, STORE_SHARED,
-    SYNC, SYNC_COUNT, TID, WARP_ID, Builder, line_of, pred, u64,
-)  # fmt: skip
+    ADD,
+    ARRIVE,
+    BUMP_SHARED,
+    COUNT,
+    EQUAL,
+    LESS,
+    LOAD_SHARED,
+    MUL,
+    STORE_GLOBAL,
+    STORE_SHARED,
+    SYNC,
+    SYNC_COUNT,
+    TID,
+    WARP_ID,
+    Builder,
+    line_of,
+    pred,
+    u64,
+)
 
 from tensorcore_dsl.errors import Deadlock, EmulationError
 
@@ -38,11 +54,10 @@ class TestBarriers:
                 b.op(SYNC_COUNT, 2, 96)  # empty
                 b.op(STORE_SHARED, 0, b.op(MUL, i, i))
                 b.op(ARRIVE, 1, 96)  # full
-            with b.inside(consumers):
-                with b.loop(0, 10):
-                    b.op(ARRIVE, 2, 96)
-                    b.op(SYNC_COUNT, 1, 96)
-                    b.op(ADD, total, b.op(LOAD_SHARED, 0), into=total)
+            with b.inside(consumers), b.loop(0, 10):
+                b.op(ARRIVE, 2, 96)
+                b.op(SYNC_COUNT, 1, 96)
+                b.op(ADD, total, b.op(LOAD_SHARED, 0), into=total)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), total)
         out = np.zeros(96, np.uint32)
         report = b.run(out, block=96)
@@ -162,9 +177,8 @@ class TestFairness:
         b.op(SYNC, 0)
         with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as other:
             waits = b.value(pred)
-            with b.forever(waits) as test:
-                with b.inside(test):
-                    b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
+            with b.forever(waits) as test, b.inside(test):
+                b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
             with b.inside(other):
                 b.op(STORE_SHARED, 0, 7)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(LOAD_SHARED, 0))
@@ -179,15 +193,13 @@ class TestFairness:
         b.op(SYNC, 0)
         with b.when(b.op(EQUAL, b.op(WARP_ID), 0)) as others:
             waits = b.value(pred)
-            with b.forever(waits) as test:
-                with b.inside(test):
-                    b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
-            with b.inside(others):
-                with b.when(b.op(EQUAL, b.op(WARP_ID), 1)) as last:
+            with b.forever(waits) as test, b.inside(test):
+                b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
+            with b.inside(others), b.when(b.op(EQUAL, b.op(WARP_ID), 1)) as last:
+                b.op(SYNC_COUNT, 1, 64)
+                with b.inside(last):
                     b.op(SYNC_COUNT, 1, 64)
-                    with b.inside(last):
-                        b.op(SYNC_COUNT, 1, 64)
-                        b.op(STORE_SHARED, 0, 1)
+                    b.op(STORE_SHARED, 0, 1)
         b.run(block=96)
 
     def test_a_lock_within_a_warp(self) -> None:
@@ -198,12 +210,11 @@ class TestFairness:
             b.op(STORE_SHARED, 0, 0)
             b.op(STORE_SHARED, 4, 0)
         b.op(SYNC, 0)
-        with b.forever():
-            with b.when(b.op(EQUAL, b.op(LOAD_SHARED, 0), t)):
-                order = b.op(BUMP_SHARED, 4, 1)
-                b.op(STORE_GLOBAL, b.element(b.params[0], t), order)
-                b.op(STORE_SHARED, 0, b.op(ADD, t, 1))
-                b.jump("break")
+        with b.forever(), b.when(b.op(EQUAL, b.op(LOAD_SHARED, 0), t)):
+            order = b.op(BUMP_SHARED, 4, 1)
+            b.op(STORE_GLOBAL, b.element(b.params[0], t), order)
+            b.op(STORE_SHARED, 0, b.op(ADD, t, 1))
+            b.jump("break")
         out = np.zeros(64, np.uint32)
         b.run(out, block=64)
         assert np.array_equal(out, np.arange(64))

@@ -7,9 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import (
-    ADD, BUMP_GLOBAL, BUMP_SHARED, COMMIT, COPY, LANE, LESS, LOAD_GLOBAL, LOAD_GLOBAL4, LOAD_SHARED,
-    LOAD_SHARED4, MUL, STORE_GLOBAL, STORE_SHARED, SYNC, TID, WAIT, Builder, line_of, u32, u64,
-)  # fmt: skip
+    ADD,
+    BUMP_GLOBAL,
+    BUMP_SHARED,
+    COMMIT,
+    COPY,
+    LANE,
+    LESS,
+    LOAD_GLOBAL,
+    LOAD_GLOBAL4,
+    LOAD_SHARED,
+    LOAD_SHARED4,
+    MUL,
+    STORE_GLOBAL,
+    STORE_SHARED,
+    SYNC,
+    TID,
+    WAIT,
+    Builder,
+    line_of,
+    u32,
+    u64,
+)
 
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter import GlobalPointer, run

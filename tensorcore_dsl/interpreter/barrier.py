@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.gather import compiled
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
@@ -48,10 +49,9 @@ class Barriers:
         predicate: np.ndarray | None = None,
     ) -> np.ndarray:
         """Who may go on. With a `predicate`, `true` and `met` hold the counts for them."""
-        if self.idle and wait and ctx.active is None and count is None and predicate is None:
-            first = np.max(barrier)
-            if first == np.min(barrier) and first < BARRIERS:
-                return ctx.mask  # everybody of every CTA is here
+        everybody = self.idle and wait and ctx.active is None
+        if everybody and count is None and predicate is None and _one(barrier):
+            return ctx.mask
         self.idle = False
         go = np.zeros(ctx.threads, np.bool_)
         counts = np.zeros(ctx.threads, np.uint32) if count is None else _all_threads(count, ctx)
@@ -64,6 +64,11 @@ class Barriers:
         if wrong:
             _refuse(ctx, wrong, barrier, counts)
         return go
+
+
+def _one(barrier: Any) -> bool:
+    """All threads name the same barrier, and it exists."""
+    return bool(np.min(barrier) == np.max(barrier) < BARRIERS)
 
 
 def _all_threads(values: Any, ctx: Machine) -> np.ndarray:
@@ -85,7 +90,7 @@ def _refuse(ctx: Machine, wrong: int, barrier: np.ndarray, counts: np.ndarray) -
     }[code])  # fmt: skip
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _arrive(
     barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
     arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
@@ -97,7 +102,8 @@ def _arrive(
     for thread in range(active.size):
         if not active[thread]:
             continue
-        cta, which, count = thread // group, types.int64(barrier[thread]), types.int64(counts[thread])
+        cta = thread // group
+        which, count = types.int64(barrier[thread]), types.int64(counts[thread])
         if waits_at[thread] != -1:
             continue
         if which >= 16:
@@ -107,9 +113,8 @@ def _arrive(
         goal = count if count else -1
         if expected[cta, which] == 0:
             expected[cta, which] = goal
-        elif expected[cta, which] != goal and not (goal == -1 and expected[cta, which] == full):
-            if not (goal == full and expected[cta, which] == -1):
-                return 3 << 32 | thread
+        elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
+            return 3 << 32 | thread  # a count of all threads is as good as none
         bit = types.uint32(1) << types.uint32(thread % 32)
         if lanes[thread // 32, which] & bit:
             return 5 << 32 | thread
@@ -125,20 +130,20 @@ def _arrive(
         for which in range(16):
             if expected[cta, which]:
                 wrong = _settle(
-                    cta, which, alive, arrived, expected, phase, lanes, counted, waits_at, waits_for,
-                    votes, true, met, group,
+                    cta, which, alive, arrived, expected, phase, lanes, counted, waits_at,
+                    waits_for, votes, true, met, group,
                 )  # fmt: skip
                 if wrong:
                     return wrong
     for thread in range(active.size):
-        if active[thread] and waits_at[thread] != -1:
-            if phase[thread // group, waits_at[thread]] > waits_for[thread]:
-                waits_at[thread] = -1
-                go[thread] = True
+        which = waits_at[thread]
+        if active[thread] and which != -1 and phase[thread // group, which] > waits_for[thread]:
+            waits_at[thread] = -1
+            go[thread] = True
     return 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _settle(
     cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, lanes: Any,
     counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, met: Any, group: int,

@@ -205,16 +205,15 @@ def _run(
         machine.wait_async(0)
     if "blocking" in form.effects:
         found = found[1:] if isinstance(found, tuple) else None
-    return found if isinstance(found, tuple) else (found,)
+    found = found if isinstance(found, tuple) else (found,)
+    return tuple(f if f is None or f.ndim else np.full(machine.threads, f) for f in found)
 
 
 def _result(operand: Operand, parts: list[Any], batch: tuple[int, ...], threads: int) -> np.ndarray:
     """(*batch, threads[, registers]) from (registers, T) columns."""
     total = prod(batch)
     if operand.registers == 1 and not operand.is_fragment:
-        sizes = [min(max(1, CHUNK // threads), total - i * max(1, CHUNK // threads)) for i in range(len(parts))]
-        full = [np.broadcast_to(p, (n * threads,)) for p, n in zip(parts, sizes, strict=True)]
-        return np.concatenate(full).reshape(*batch, threads)
+        return np.concatenate(parts).reshape(*batch, threads)
     out = np.empty((total * threads, operand.registers), parts[0].dtype)
     at = 0
     for part in parts:

@@ -6,7 +6,8 @@ They work on real addresses, so that one compiled function serves every word siz
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from llvmlite import ir
 from numba import njit, types
@@ -18,7 +19,19 @@ NEVER, WRITTEN, PENDING = range(3)  # what the shadow of shared memory says of a
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS
 
-_FAST = {"cache": True, "nogil": True, "error_model": "numpy"}
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compiled once per machine; runs without the interpreter lock."""
+    fast: Any = njit(cache=True, nogil=True, error_model="numpy")
+    return fast(function)  # type: ignore[no-any-return]
+
+
+def inlined(function: Function) -> Function:
+    """Part of the compiled functions that call it."""
+    inline: Any = njit(inline="always")
+    return inline(function)  # type: ignore[no-any-return]
 
 
 def _peek(bits: int) -> Any:
@@ -54,7 +67,7 @@ peek8, peek16, peek32, peek64 = _peek(8), _peek(16), _peek(32), _peek(64)
 poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def move(target: int, source: int, width: int) -> None:
     if width == 4:
         poke32(target, peek32(source))
@@ -66,7 +79,7 @@ def move(target: int, source: int, width: int) -> None:
         poke8(target, peek8(source))
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def locate(address: int, size: int, table: Any) -> int:
     """The real address of `size` bytes at a virtual one, or 0."""
     which = (address >> SPACE_BITS) - 1
@@ -75,10 +88,11 @@ def locate(address: int, size: int, table: Any) -> int:
     offset = address - table[which, VIRTUAL]
     if offset < 0 or offset + size > table[which, SIZE]:
         return 0
-    return table[which, REAL] + offset
+    real: int = table[which, REAL] + offset
+    return real
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def shadow_says(shadow: int, size: int) -> int:
     """0 when all bytes are written, else what is wrong with the first that is not."""
     for byte in range(size):
@@ -90,38 +104,39 @@ def shadow_says(shadow: int, size: int) -> int:
     return 0
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def all_written(shadow: int, size: int) -> bool:
+    good = True
     if size >= 8:
         for start in range(0, size, 8):
-            if peek64(shadow + start) != 0x0101010101010101:
-                return False
-        return True
+            good = good and peek64(shadow + start) == 0x0101010101010101
+        return good
     if size == 4:
-        return peek32(shadow) == 0x01010101
+        word: int = peek32(shadow)
+        return word == 0x01010101
     return shadow_says(shadow, size) == 0
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def in_flight(shadow: int, size: int) -> bool:
+    found = False
     for byte in range(size):
-        if peek8(shadow + byte) == PENDING:
-            return True
-    return False
+        found = found or peek8(shadow + byte) == PENDING
+    return found
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def mark(shadow: int, size: int, state: int) -> None:
     for byte in range(size):
         poke8(shadow + byte, state)
 
 
-@njit(inline="always")  # type: ignore[misc]
+@inlined
 def mistake(code: int, thread: int) -> int:
     return code << 32 | thread
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def global_load(
     addresses: Any, active: Any, table: Any, out: Any, width: int, count: int, aligned: bool
 ) -> int:
@@ -140,7 +155,7 @@ def global_load(
     return 0
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def global_store(
     addresses: Any, active: Any, table: Any, values: Any, width: int, count: int, aligned: bool
 ) -> int:
@@ -161,7 +176,7 @@ def global_store(
     return 0
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
     checked: bool,
@@ -188,7 +203,7 @@ def shared_load(
     return 0
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def shared_store(
     addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
     checked: bool,
@@ -216,7 +231,7 @@ def shared_store(
     return 0
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
     size: int, checked: bool,
@@ -245,7 +260,7 @@ def copy_check(
     return 0
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def copy_finish(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
     size: int, checked: bool,
@@ -273,7 +288,7 @@ def copy_finish(
                 mark(shadow.ctypes.data + at, size, WRITTEN)
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def census(active: Any) -> int:
     """`warps << 32 | lanes` of a mask over whole warps."""
     warps, lanes = 0, 0
@@ -286,7 +301,7 @@ def census(active: Any) -> int:
     return warps << 32 | lanes
 
 
-@njit(**_FAST)  # type: ignore[misc]
+@compiled
 def absent(active: Any, named: Any, excused: Any, out: Any) -> int:
     """out: active lanes that name a lane of their warp which is neither here nor excused.
     Returns how many are left that do not."""

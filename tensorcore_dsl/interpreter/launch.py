@@ -75,16 +75,21 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
     if threads > 1024:
         raise ArgumentError(f"block {block} has {threads} threads; 1024 is the most")
     if kernel.threads is not None and threads != kernel.threads:
-        raise ArgumentError(f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}")
+        raise ArgumentError(
+            f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}"
+        )
     if dynamic_shared and not kernel.dynamic:
-        raise ArgumentError(f"{kernel.name} uses no dynamic shared memory; {dynamic_shared} bytes given")
+        raise ArgumentError(
+            f"{kernel.name} uses no dynamic shared memory; {dynamic_shared} bytes given"
+        )
 
 
 def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, list[Any]]:
     if len(arguments) != len(kernel.params):
         names = ", ".join(p.name for p in kernel.params)
         raise ArgumentError(
-            f"{kernel.name} has {len(kernel.params)} parameters ({names}), {len(arguments)} values given"
+            f"{kernel.name} has {len(kernel.params)} parameters ({names}), "
+            f"{len(arguments)} values given"
         )
     memory = Arguments([a for a in arguments if isinstance(a, GlobalPointer)])
     arrays = iter(range(len(arguments)))
@@ -127,11 +132,11 @@ def _couplings(kernel: Kernel) -> tuple[bool, bool]:
 
 
 def _couples(node: Any) -> bool:
-    """A global access that other CTAs may meet: atomics, and loads that are not weak."""
+    """Global accesses that other CTAs may meet (atomics, loads that are not weak), and prints."""
     if not isinstance(node, Op):
         return False
     parts = node.form.mnemonic.split(".")
     if "shared" in parts or "shared::cta" in parts:
         return False
     strong = {"acquire", "volatile", "relaxed"} & set(parts)
-    return parts[0] in ("atom", "red") or bool(strong and parts[0] == "ld")
+    return parts[0] in ("atom", "red", "vprintf") or bool(strong and parts[0] == "ld")

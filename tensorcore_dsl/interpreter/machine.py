@@ -8,6 +8,7 @@ at its joins. Arrays in `registers` are never written in place: they may be shar
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -105,7 +106,7 @@ class Machine:
         if self.active is None:
             return None
         lanes = self.active.reshape(-1, 32)
-        some = lanes.any(axis=1)
+        some: np.ndarray = np.any(lanes, axis=1)
         broken = some != lanes.all(axis=1)
         if broken.any():
             self._diverged(int(np.argmax(broken)), self.active)
@@ -130,10 +131,12 @@ class Machine:
         go = self.barriers.arrive(self, barrier, count, True, predicate)
         return go, self.barriers.true.copy(), self.barriers.met.copy()
 
-    def print(self, text: str, values: list[np.ndarray]) -> None:
-        """One line a thread."""
+    def print(self, text: int, values: list[np.ndarray]) -> None:
+        """One line a thread; `text` is the number of the kernel's format string."""
+        line = self.program.kernel.strings[text].replace("%ll", "%")  # Python knows no lengths
+        columns = [np.broadcast_to(v, (self.threads,)) for v in values]
         for thread in np.flatnonzero(self.mask):
-            print(text.format(*(v[thread] if np.ndim(v) else v for v in values)))
+            sys.stdout.write(line % tuple(c[thread].item() for c in columns))
 
     def describe(self, thread: int) -> str:
         """A thread of the chunk, as messages call it."""
@@ -365,7 +368,8 @@ class Machine:
         return "\n".join(lines)
 
     def _threads_text(self, mask: np.ndarray) -> str:
-        per_cta = mask.reshape(self.geometry.ctas, self.group // 32, 32).any(axis=2)
+        lanes = mask.reshape(self.geometry.ctas, self.group // 32, 32)
+        per_cta: np.ndarray = np.any(lanes, axis=2)
         texts = []
         for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
             block = _dim(self.geometry.cta(int(cta) * self.group), self.geometry.grid)

@@ -1,7 +1,7 @@
 """Global and shared memory of the interpreter: addresses, checks, atomics, asynchronous copies.
 
-Array i of a launch becomes allocation i, in the middle of the virtual addresses from `(i + 1) << 40`
-on; its bytes are those of the array itself. No two allocations are neighbours, so that whatever
+Array i of a launch becomes allocation i, amid the virtual addresses from `(i + 1) << 40` on; its
+bytes are those of the array itself. No two allocations are neighbours, so that whatever
 leaves one is caught. Shared memory has a shadow, one byte for each byte: never written,
 written, or owned by an asynchronous copy in flight.
 """
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, OutOfBounds, Uninitialised
+from tensorcore_dsl.errors import (
+    ArgumentError,
+    EmulationError,
+    Misaligned,
+    OutOfBounds,
+    Uninitialised,
+)
 from tensorcore_dsl.interpreter import gather
 
 if TYPE_CHECKING:
@@ -66,7 +72,9 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
     """(virtual start, bytes, real start, writable); keeps the alignment within the base array."""
     array = pointer.array
     if not isinstance(array, np.ndarray):
-        raise ArgumentError(f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array")
+        raise ArgumentError(
+            f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array"
+        )
     low, high = _span(array)
     owner = array
     while isinstance(owner.base, np.ndarray):
@@ -180,7 +188,9 @@ class SharedMemory:
         self, ctx: Machine, addresses: np.ndarray, width: int, update: Any, *operands: Any
     ) -> np.ndarray:
         """In thread order: old = word; word = update(old, *operands); (T,) old words."""
-        keys = addresses + (np.arange(addresses.size, dtype=np.uint64) // ctx.group << np.uint64(32))
+        keys = addresses + (
+            np.arange(addresses.size, dtype=np.uint64) // ctx.group << np.uint64(32)
+        )
         return _atomic(self, ctx, addresses, keys, width, update, operands)
 
     def copy_async(
@@ -321,6 +331,6 @@ class Copies:
         shared = ctx.shared
         ctx.writes += 1
         gather.copy_finish(
-            copy.target, copy.source, copy.valid, due, ctx.globals.table, shared.data, shared.shadow,
-            copy.size, shared.checks,
+            copy.target, copy.source, copy.valid, due, ctx.globals.table, shared.data,
+            shared.shadow, copy.size, shared.checks,
         )  # fmt: skip

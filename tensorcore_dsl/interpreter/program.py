@@ -207,7 +207,11 @@ class _Compiler:
             registers = target.type.registers if target.type.is_group else 0
             source = self.fill(kind(const_bits(only)), registers)
             self.add(_copy(place, source), node.loc, reads=(source,))
-        elif len(sources) == 1 and isinstance(only, Value) and only.type.is_group == target.type.is_group:
+        elif (
+            len(sources) == 1
+            and isinstance(only, Value)
+            and only.type.is_group == target.type.is_group
+        ):
             source = self.value(only)
             self.add(_copy(place, source), node.loc, reads=(source,))
         else:
@@ -270,7 +274,11 @@ class _Compiler:
         self.loops.pop()
 
     def _bound(self, source: Value | Const, kind: Any) -> int:
-        return self.value(source) if isinstance(source, Value) else self.fill(kind(const_bits(source)), 0)
+        return (
+            self.value(source)
+            if isinstance(source, Value)
+            else self.fill(kind(const_bits(source)), 0)
+        )
 
     def _jump(self, node: Jump) -> None:
         if node.kind == "return":
@@ -388,9 +396,9 @@ def _gathered(run: Run, at: int, mask: int | None) -> Run:
     """A warp-wide form: lanes wait until those of their warp that must be here are here."""
 
     def gathered(machine: Machine) -> int | None:
-        if machine.active is not None:
-            if machine.park(at, None if mask is None else machine.registers[mask]):
-                return STOP
+        named = None if mask is None else machine.registers[mask]
+        if machine.active is not None and machine.park(at, named):
+            return STOP
         return run(machine)
 
     return gathered

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
+
+from tensorcore_dsl.interpreter.gather import compiled
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.program import Program
@@ -102,7 +104,7 @@ class Tally:
         return Report(instructions, self.bytes, lines)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _sectors(addresses: Any, active: Any, size: int) -> int:
     """`sectors << 32 | ideal`, summed over warps."""
     units, ideal = 0, 0
@@ -129,7 +131,7 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
     return units << 32 | ideal
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@compiled
 def _passes(addresses: Any, active: Any, size: int) -> int:
     """`passes << 32 | ideal`: lanes go together as far as 128 bytes reach (32, 16 or 8 lanes);
     each group takes as many passes as its busiest bank has different words."""
