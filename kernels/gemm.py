@@ -142,8 +142,8 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
 
 
 def _vector(kind: Any, lines: bool) -> int:
-    """Bytes of one copy; a single line along K says nothing of where further ones would lie."""
-    return int(kind.align if lines else kind.dtype.itemsize)
+    """Bytes of one copy; without a line stride, nothing says where further lines would lie."""
+    return int(kind.align if lines and not all(kind.unit) else kind.dtype.itemsize)
 
 
 # -- operands ---------------------------------------------------------------------------------
