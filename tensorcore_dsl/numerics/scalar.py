@@ -1,0 +1,641 @@
+"""PTX floating-point instructions of one thread, on arrays of register bits (9.7.3 to 9.7.6).
+
+`arith`, `compare` and `testp` take the mnemonic's words: ``arith("fma", "f32", a, b, c,
+rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. Everything is exact but `approximate`.
+
+NaN results, as measured on sm_90: 0x7FFFFFFF for f32 and 0x7FFF for f16 and bf16, whatever came in.
+f64 keeps the sign and payload of the first NaN among b, c, a, with the quiet bit set; an invalid
+operation gives 0xFFF8000000000000. Of min and max, a NaN of both inputs gives the canonical NaN
+(f64: b, quieted); copysign copies bits. Flushing (.ftz) looks at the rounded result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from . import approximate
+from .number_formats import FLOATS, INTS, Bits, FloatFormat, find, packed, register_dtype
+from .softfloat import (
+    RN,
+    ROUNDINGS,
+    add64,
+    as_bits,
+    as_float,
+    compile_ufunc,
+    cut32,
+    div64,
+    fma64,
+    fused,
+    is_nan64,
+    mul64,
+    nan64,
+    odd_add,
+    odd_div,
+    odd_sqrt,
+    pack16,
+    pack_narrow,
+    sqrt64,
+)
+
+Ufunc = Callable[..., Any]
+
+_jit = njit(cache=True, nogil=True, forceinline=True)
+_ZERO64 = np.uint64(0)
+_SIGN64 = np.uint64(1 << 63)
+
+
+# --- f32 and f64, to nearest: the processor's own operations ----------------------------------
+
+
+@_jit
+def _f32(x: Any) -> Any:
+    return as_bits(x) if x == x else np.uint32(0x7FFFFFFF)
+
+
+@_jit
+def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
+    return as_bits(x) if x == x else nan64(a, b, c)
+
+
+def _native() -> dict[tuple[str, str], Callable[..., Any]]:
+    """Scalar functions of register bits; NumPy ufuncs once compiled."""
+
+    def add32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) + as_float(b))
+
+    def sub32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) - as_float(b))
+
+    def mul32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) * as_float(b))
+
+    def div32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) / as_float(b))
+
+    def fma32(a: Any, b: Any, c: Any) -> Any:
+        return _f32(fused(as_float(a), as_float(b), as_float(c)))
+
+    def sqrt32(a: Any) -> Any:
+        return _f32(math.sqrt(as_float(a)))
+
+    def add64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) + as_float(b), a, b, _ZERO64)
+
+    def sub64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) - as_float(b), a, b, _ZERO64)
+
+    def mul64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) * as_float(b), a, b, _ZERO64)
+
+    def div64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) / as_float(b), b, a, _ZERO64)
+
+    def fma64_(a: Any, b: Any, c: Any) -> Any:
+        return _f64(fused(as_float(a), as_float(b), as_float(c)), a, b, c)
+
+    def sqrt64_(a: Any) -> Any:
+        return _f64(math.sqrt(as_float(a)), a, a, _ZERO64)
+
+    f32 = {"add": add32, "sub": sub32, "mul": mul32, "div": div32, "fma": fma32, "sqrt": sqrt32}
+    f64 = {"add": add64_, "sub": sub64_, "mul": mul64_, "div": div64_, "fma": fma64_, "sqrt": sqrt64_}
+    return {(op, "f32"): f for op, f in f32.items()} | {(op, "f64"): f for op, f in f64.items()}
+
+
+# --- f64 in the other directions --------------------------------------------------------------
+
+
+def _directed64(mode: int) -> dict[str, Callable[..., Any]]:
+    def add(a: Any, b: Any) -> Any:
+        return add64(a, b, mode)
+
+    def sub(a: Any, b: Any) -> Any:
+        return add64(a, b if is_nan64(b) else b ^ _SIGN64, mode)
+
+    def mul(a: Any, b: Any) -> Any:
+        return mul64(a, b, mode)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return fma64(a, b, c, mode)
+
+    def div(a: Any, b: Any) -> Any:
+        return div64(a, b, mode)
+
+    def sqrt(a: Any) -> Any:
+        return sqrt64(a, mode)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+
+
+# --- f32 with flushing, to nearest -------------------------------------------------------------
+
+_TINY32 = 2.0**-126 * (1 - 2.0**-25)  # the least number that rounds, without end of exponents, to 2**-126
+
+
+@_jit
+def _flushed(bits: Any) -> Any:
+    x = np.uint32(bits)
+    sign = np.uint32(x & np.uint32(0x80000000))
+    return as_float(np.uint32(sign if np.uint32(x - sign) < np.uint32(0x800000) else x))
+
+
+@_jit
+def _flush32(d: Any, exact: float) -> Any:
+    bits = np.uint32(_f32(d))
+    return np.uint32(bits & np.uint32(0x80000000) if abs(exact) < _TINY32 else bits)
+
+
+def _flushing() -> dict[str, Callable[..., Any]]:
+    def add(a: Any, b: Any) -> Any:
+        d = _flushed(a) + _flushed(b)
+        return _flush32(d, np.float64(d))
+
+    def sub(a: Any, b: Any) -> Any:
+        d = _flushed(a) - _flushed(b)
+        return _flush32(d, np.float64(d))
+
+    def mul(a: Any, b: Any) -> Any:
+        x, y = _flushed(a), _flushed(b)
+        return _flush32(x * y, np.float64(x) * np.float64(y))
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        x, y, z = _flushed(a), _flushed(b), _flushed(c)
+        exact = odd_add(np.float64(x) * np.float64(y), np.float64(z), RN)
+        return _flush32(fused(x, y, z), exact)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+
+
+# --- f16 and bf16 ------------------------------------------------------------------------------
+
+
+@_jit
+def _value16(bits: Any, mantissa: int, ftz: bool) -> Any:
+    """The value of a bf16 (7 bits of ``mantissa``) or f16 (10) as float32."""
+    x = np.uint32(bits)
+    sign = np.uint32(x & np.uint32(0x8000)) << np.uint32(16)
+    m = np.uint32(x & np.uint32(0x7FFF))
+    if ftz:
+        m = np.uint32(0) if m < np.uint32(1 << mantissa) else m
+    if mantissa == 7:
+        return as_float(np.uint32(np.uint32(m << np.uint32(16)) | sign))
+    scaled = as_float(np.uint32(m << np.uint32(13))) * np.float32(2.0**112)
+    special = np.uint32(0x7F800000) if m >= np.uint32(0x7C00) else np.uint32(0)
+    return as_float(np.uint32(as_bits(np.float32(scaled)) | special | sign))
+
+
+def _half(mantissa: int, ftz: bool) -> dict[str, Callable[..., Any]]:
+    """Sums are rounded to float32, harmlessly; products are exact, or rounded to odd.
+
+    In float64 the fma of f16 is exact below 32, and above no rounding of it meets a midpoint of f16.
+    """
+
+    def add(a: Any, b: Any) -> Any:
+        d = _value16(a, mantissa, ftz) + _value16(b, mantissa, ftz)
+        return pack16(d, mantissa, ftz)
+
+    def sub(a: Any, b: Any) -> Any:
+        d = _value16(a, mantissa, ftz) - _value16(b, mantissa, ftz)
+        return pack16(d, mantissa, ftz)
+
+    def mul(a: Any, b: Any) -> Any:
+        x, y = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz)
+        d = cut32(np.float64(x) * np.float64(y)) if mantissa == 7 else x * y
+        return pack16(d, mantissa, ftz)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        x, y, z = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz), _value16(c, mantissa, ftz)
+        product = np.float64(x) * np.float64(y)
+        d = odd_add(product, np.float64(z), RN) if mantissa == 7 else product + np.float64(z)
+        return pack16(cut32(d), mantissa, ftz)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+
+
+# --- f32 in the other directions, and quotients with flushing: through float64 rounded to odd ----
+
+
+@_jit
+def _value32(bits: Any, ftz: bool) -> float:
+    return np.float64(_flushed(bits) if ftz else as_float(np.uint32(bits)))
+
+
+def _directed32(mode: int, ftz: bool) -> dict[str, Callable[..., Any]]:
+    def add(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_add(_value32(a, ftz), _value32(b, ftz), mode), 23, 8, mode, ftz)
+
+    def sub(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), 23, 8, mode, ftz)
+
+    def mul(a: Any, b: Any) -> Any:
+        return pack_narrow(_value32(a, ftz) * _value32(b, ftz), 23, 8, mode, ftz)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        product = _value32(a, ftz) * _value32(b, ftz)
+        return pack_narrow(odd_add(product, _value32(c, ftz), mode), 23, 8, mode, ftz)
+
+    def div(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_div(_value32(a, ftz), _value32(b, ftz)), 23, 8, mode, ftz)
+
+    def sqrt(a: Any) -> Any:
+        return pack_narrow(odd_sqrt(_value32(a, ftz)), 23, 8, mode, ftz)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+
+
+_ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
+_IEEE = {
+    **{(op, t): "rn rz rm rp" for op in _ARITY for t in ("f32", "f64")},
+    **{(op, t): "rn" for op in ("add", "sub", "mul", "fma") for t in ("f16", "bf16")},
+}
+
+
+def _signature(type: str, arity: int) -> str:
+    name = register_dtype(FLOATS[type].bits).name
+    return f"{name}({','.join([name] * arity)})"
+
+
+@cache
+def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
+    """The ufunc of a correctly rounded operation; compiled, or loaded, when first asked for."""
+    if rounding not in find(_IEEE, (op, type), "operation").split():
+        raise ValueError(f"{op}.{type} rounds {_IEEE[op, type]}, not {rounding!r}")
+    kernel = _kernel(op, type, ROUNDINGS[rounding], ftz)
+    return compile_ufunc(kernel, _signature(type, _ARITY[op]))
+
+
+def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:
+    if FLOATS[type].bits == 16:
+        return _half(FLOATS[type].mantissa, ftz)[op]
+    if mode == RN and not ftz:
+        return _native()[op, type]
+    if type == "f64":
+        return _directed64(mode)[op]
+    return _flushing()[op] if mode == RN and op in _flushing() else _directed32(mode, ftz)[op]
+
+
+# --- signs, extremes, modifiers ---------------------------------------------------------------
+
+
+@cache
+def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
+    """min or max of two; with ``propagate`` (.NaN) one NaN is enough for a NaN."""
+    f = FLOATS[type]
+    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf))
+    nan, quiet = np.uint64(f.nan), np.uint64(1 << (f.mantissa - 1))
+    keep = type == "f64"
+
+    def extreme(x: Any, y: Any) -> Any:
+        a, b = np.uint64(x), np.uint64(y)
+        a_nan, b_nan = a & magnitude > inf, b & magnitude > inf
+        if a_nan and b_nan or propagate and (a_nan or b_nan):
+            return b | quiet if keep else nan
+        a_key = sign - (a & magnitude) if a & sign else sign + a + np.uint64(1)
+        b_key = sign - (b & magnitude) if b & sign else sign + b + np.uint64(1)
+        return a if b_nan or (not a_nan and (a_key > b_key) == largest) else b
+
+    return compile_ufunc(extreme, _signature(type, 2))
+
+
+@cache
+def _register(type: str) -> dict[str, Any]:
+    """Constants of a format as scalars of its registers."""
+    f, dtype = FLOATS[type], register_dtype(FLOATS[type].bits).type
+    one = f.bias << f.mantissa
+    bits = {"sign": 1 << f.sign_shift, "magnitude": f.magnitude, "inf": f.inf, "nan": f.nan}
+    bits |= {"least": 1 << f.mantissa, "one": one, "zero": 0}
+    return {name: dtype(value) for name, value in bits.items()}
+
+
+def is_nan(bits: Bits, type: str) -> Bits:
+    k = _register(type)
+    return np.greater(bits & k["magnitude"], k["inf"])
+
+
+def flush(bits: Bits, type: str) -> Bits:
+    """Subnormal numbers to zero of the same sign (.ftz)."""
+    k = _register(type)
+    return np.where(bits & k["magnitude"] < k["least"], bits & k["sign"], bits)
+
+
+def saturate(bits: Bits, type: str) -> Bits:
+    """.sat: clamp to [0, 1]; NaN and -0.0 give +0.0."""
+    k = _register(type)
+    zero = (bits > k["inf"]) | (bits >= k["sign"])
+    return np.where(zero, k["zero"], np.minimum(bits, k["one"]))
+
+
+def relu(bits: Bits, type: str) -> Bits:
+    """.relu: negative numbers to +0.0; NaN to the canonical NaN."""
+    k = _register(type)
+    return np.where(is_nan(bits, type), k["nan"], np.where(bits >= k["sign"], k["zero"], bits))
+
+
+@cache
+def _sign(type: str, op: str) -> Ufunc:
+    """neg or abs; NaN gives the canonical NaN, f64 keeps its sign and payload."""
+    f = FLOATS[type]
+    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf))
+    nan, quiet, keep, negate = np.uint64(f.nan), np.uint64(1 << 51), type == "f64", op == "neg"
+
+    def change(x: Any) -> Any:
+        a = np.uint64(x)
+        d = a ^ sign if negate else a & magnitude
+        return (a | quiet if keep else nan) if a & magnitude > inf else d
+
+    return compile_ufunc(change, _signature(type, 1))
+
+
+def _copysign(type: str, a: Bits, b: Bits) -> Bits:
+    k = _register(type)
+    return (a & k["sign"]) | (b & k["magnitude"])
+
+
+def _min_max(
+    op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool
+) -> Bits:
+    """Two or three operands (9.7.3.11, 9.7.4.7)."""
+    k = _register(type)
+    if not 2 <= len(x) <= 3 or (xorsign and (len(x) == 3 or not abs)):
+        raise ValueError(f"{op} takes two operands, or three without .xorsign, which needs .abs")
+    sign = (x[0] ^ x[1]) & k["sign"]
+    if abs:
+        x = tuple(v & k["magnitude"] for v in x)
+    d: Bits = _extreme(type, op == "max", nan)(x[0], x[1])
+    if len(x) == 3:
+        d = _extreme(type, op == "max", nan)(d, x[2])
+    return np.where(is_nan(d, type), d, (d & k["magnitude"]) | sign) if xorsign else d
+
+
+# --- the instructions -------------------------------------------------------------------------
+
+
+class Modifiers(NamedTuple):
+    """The words of a mnemonic that change a result, as flags."""
+
+    ftz: bool = False
+    sat: bool = False
+    relu: bool = False
+    nan: bool = False
+    abs: bool = False
+    xorsign: bool = False
+    oob: bool = False
+
+
+Core = tuple[int, Callable[..., Any]]  # the number of operands (0: two or three) and the function
+
+_SIGNS: dict[str, Core] = {
+    "neg": (1, lambda type, a: _sign(type, "neg")(a)),
+    "abs": (1, lambda type, a: _sign(type, "abs")(a)),
+    "copysign": (2, _copysign),
+}
+_EXTREMES = ("min", "max")
+_OOB_NAN = np.uint16(0x7FF7)  # as measured on sm_90, f16 and bf16 alike; the manual has no number
+_MIXED = {"add": 1, "sub": 1, "fma": 2}
+TYPES: dict[str, FloatFormat] = {name: FLOATS[name] for name in ("f16", "bf16", "f32", "f64")}
+_ALLOWED = {
+    "ftz": "f16 bf16 f32 f64",
+    "sat": "f16 f32",
+    "relu": "f16 bf16",
+    "oob": "f16 bf16",
+}
+
+
+def registers(x: Any, dtype: np.dtype[Any]) -> Bits:
+    """An operand as an array of registers; Python integers are taken modulo the width."""
+    if isinstance(x, np.ndarray) and x.dtype == dtype:
+        return x
+    if isinstance(x, int):
+        x &= (1 << 8 * dtype.itemsize) - 1
+    return np.asarray(x).astype(dtype)
+
+
+def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> Bits:
+    """Apply a function of registers to the parts of packed registers, all at once."""
+    whole = register_dtype(2 * element_bits)
+    part = register_dtype(element_bits)
+    arrays = [registers(x, whole) for x in operands]
+    if any(x.shape != arrays[0].shape for x in arrays):
+        arrays = list(np.broadcast_arrays(*arrays))
+    parts = [np.ascontiguousarray(x).reshape(-1).view(part) for x in arrays]
+    return np.asarray(function(*parts)).view(whole).reshape(arrays[0].shape)
+
+
+def arith(
+    op: str,
+    type: str,
+    *operands: Any,
+    rounding: str | None = None,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+    nan: bool = False,
+    abs: bool = False,
+    xorsign: bool = False,
+    oob: bool = False,
+) -> Bits:
+    """A floating-point instruction: ``op`` and ``type`` as PTX spells them.
+
+    op: add sub mul fma mad div rcp sqrt (rounded rn rz rm rp; div, rcp, sqrt also approx, div also
+    full), neg abs min max copysign, and rsqrt ex2 lg2 sin cos tanh (approx). Words after a dot in
+    ``op`` are modifiers: "div.approx", "min.xorsign.abs", "testp.finite".
+    type: f16 bf16 f32 f64, f16x2 bf16x2 f32x2, and f32.f16, f32.bf16 for add sub fma.
+    """
+    modifiers = Modifiers(ftz, sat, relu, nan, abs, xorsign, oob)
+    arity, dtypes, run = _instruction(op, type, rounding, modifiers)
+    if not (len(operands) == arity or (arity == 0 and len(operands) in (2, 3))):
+        raise ValueError(f"{op}.{type} takes {arity or '2 or 3'} operands, not {len(operands)}")
+    result: Bits = run(*map(registers, operands, dtypes))
+    return result
+
+
+@cache
+def _instruction(
+    op: str, type: str, rounding: str | None, modifiers: Modifiers
+) -> tuple[int, tuple[np.dtype[Any], ...], Callable[..., Bits]]:
+    """Number and registers of the operands, and what the instruction does with them."""
+    op, *words = op.split(".")
+    if op == "testp":
+        test = words[0] if words else ""
+        return 1, (register_dtype(find(TYPES, type, "type").bits),), lambda a: testp(test, type, a)
+    element, count = packed(type)
+    main, _, source = element.partition(".")
+    f = find(TYPES, main, "type of floating-point arithmetic")
+    for word in words:
+        if word in ("approx", "full"):
+            rounding = word
+        elif word in ("abs", "xorsign"):
+            modifiers = modifiers._replace(**{word: True})
+        else:
+            raise ValueError(f"{op} has no modifier .{word}")
+    arity, run = _modified(op, main, rounding, modifiers)
+    dtypes = [register_dtype(f.bits)] * 3
+    if source:
+        dtypes, run = _mixed(op, main, source, dtypes, run)
+    if count == 2:
+        whole = register_dtype(2 * f.bits)
+        return arity, (whole,) * 3, lambda *x: halves(run, f.bits, *x)
+    return arity, tuple(dtypes), run
+
+
+def _mixed(
+    op: str, type: str, source: str, dtypes: list[np.dtype[Any]], run: Callable[..., Bits]
+) -> tuple[list[np.dtype[Any]], Callable[..., Bits]]:
+    """Convert the narrow operands of add.f32.f16 and its kind first (9.7.5)."""
+    from .convert import convert
+
+    count = find(_MIXED, op, "mixed precision operation")
+    narrow = register_dtype(find(TYPES, source, "source type").bits)
+
+    def widened(*x: Bits) -> Bits:
+        return run(*(convert(v, source, type) for v in x[:count]), *x[count:])
+
+    return [narrow] * count + dtypes[count:], widened
+
+
+def _modified(op: str, type: str, rounding: str | None, m: Modifiers) -> Core:
+    """The operation with everything that happens before and after it."""
+    for name, types in _ALLOWED.items():
+        if getattr(m, name) and type not in types.split():
+            raise ValueError(f".{name} is for {types}, not for {op}.{type}")
+    if (m.nan or m.abs or m.xorsign) and op not in _EXTREMES:
+        raise ValueError(f".NaN, .abs and .xorsign are for {' '.join(_EXTREMES)}, not {op}")
+    arity, core, flushes = _core(op, type, rounding, m)
+    if not (m.sat or m.relu or m.oob or (m.ftz and not flushes)):
+        return arity, core
+
+    def run(*operands: Bits) -> Bits:
+        x = operands
+        if m.ftz and not flushes:
+            x = tuple(flush(v, type) for v in x)
+        d = core(*x)
+        if m.ftz and not flushes:
+            d = flush(d, type)
+        if m.sat:
+            d = saturate(d, type)
+        if m.relu:
+            d = relu(d, type)
+        return _out_of_bounds(d, type, *operands) if m.oob else d
+
+    return arity, run
+
+
+def _core(
+    op: str, type: str, rounding: str | None, m: Modifiers
+) -> tuple[int, Callable[..., Any], bool]:
+    """Number of operands, function, and whether the function sees to .ftz itself."""
+    if op in _EXTREMES:
+        return 0, partial(_min_max, op, type, nan=m.nan, abs=m.abs, xorsign=m.xorsign), False
+    if op in _SIGNS:
+        arity, function = _SIGNS[op]
+        return arity, partial(function, type), False
+    if rounding in ("approx", "full") or op in approximate.ONLY:
+        arity, function = approximate.instruction(op, type, rounding == "full", m.ftz)
+        return arity, function, True
+    rounding = rounding or "rn"
+    if op == "rcp":
+        one = np.asarray(_register(type)["one"])
+        return 1, partial(ieee("div", type, rounding, m.ftz), one), True
+    op = "fma" if op == "mad" else op
+    return _ARITY.get(op, 0), ieee(op, type, rounding, m.ftz), True
+
+
+def _out_of_bounds(d: Bits, type: str, *operands: Bits) -> Bits:
+    """.oob: +0.0 where a or b is the NaN of either sign that stands for "out of bounds"."""
+    k = _register(type)
+    hit = reduce(np.logical_or, (v & k["magnitude"] == _OOB_NAN for v in operands[:2]))
+    return np.where(hit, register_dtype(16).type(0), d)
+
+
+# --- comparison -------------------------------------------------------------------------------
+
+LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
+_ORDERED = {"eq": 2, "ne": 5, "lt": 1, "le": 3, "gt": 4, "ge": 6}
+_FLOAT_TESTS = {
+    **_ORDERED,
+    **{f"{op}u": mask | UNORDERED for op, mask in _ORDERED.items()},
+    "num": 7,
+    "nan": UNORDERED,
+}
+_INT_TESTS: dict[str, Ufunc] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
+_KIND_TESTS = {"b": "eq ne", "s": "eq ne lt le gt ge", "u": "eq ne lt le gt ge lo ls hi hs"}
+
+
+@cache
+def _order(type: str) -> Ufunc:
+    """One bit for how a stands to b: LESS, EQUAL, GREATER or UNORDERED."""
+    f = FLOATS[type]
+    sign, magnitude, inf = 0x8000, 0x7FFF, np.int64(FLOATS["f16" if type == "f16" else "bf16"].inf)
+
+    def order16(x: Any, y: Any) -> Any:
+        a, b = np.int64(x), np.int64(y)
+        if a & magnitude > inf or b & magnitude > inf:
+            return UNORDERED
+        a = -(a & magnitude) if a & sign else a
+        b = -(b & magnitude) if b & sign else b
+        return LESS if a < b else GREATER if a > b else EQUAL
+
+    def order(x: Any, y: Any) -> Any:
+        a, b = as_float(x), as_float(y)
+        return LESS if a < b else GREATER if a > b else EQUAL if a == b else UNORDERED
+
+    kernel = order16 if f.bits == 16 else order
+    name = register_dtype(f.bits).name
+    return compile_ufunc(kernel, f"uint8({name},{name})")
+
+
+def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:
+    """The comparison of set and setp (9.3.1): bool; for f16x2 and bf16x2 the pair (low, high)."""
+    element, count = packed(type)
+    if count == 2:
+        parts = [registers(v, np.dtype(np.uint32)) for v in (a, b)]
+        split = [(v.astype(np.uint16), (v >> np.uint32(16)).astype(np.uint16)) for v in parts]
+        return tuple(compare(op, element, x, y, ftz) for x, y in zip(*split, strict=True))
+    if type in TYPES:
+        mask = np.uint8(find(_FLOAT_TESTS, op, f"comparison of {type}"))
+        x, y = (registers(v, register_dtype(FLOATS[type].bits)) for v in (a, b))
+        if ftz:
+            x, y = flush(x, type), flush(y, type)
+        return np.not_equal(np.bitwise_and(_order(type)(x, y), mask), 0)
+    if type == "pred":
+        return find({"eq": np.equal, "ne": np.not_equal}, op, "comparison of pred")(a, b)
+    width = find(INTS, type, "type")
+    allowed = _KIND_TESTS[type[0]].split()
+    test = find({name: _INT_TESTS[name] for name in allowed}, op, f"comparison of {type}")
+    signed = np.dtype(f"i{register_dtype(width.bits).itemsize}")
+    x, y = (registers(v, register_dtype(width.bits)) for v in (a, b))
+    return test(x.view(signed), y.view(signed)) if width.signed else test(x, y)
+
+
+def testp(op: str, type: str, a: Any) -> Bits:
+    """testp.op.type: finite infinite number notanumber normal subnormal; zero counts as normal."""
+    k = _register(find({t: t for t in ("f32", "f64")}, type, "type of testp"))
+    m = registers(a, register_dtype(FLOATS[type].bits)) & k["magnitude"]
+    tests: dict[str, Callable[[], Bits]] = {
+        "finite": lambda: m < k["inf"],
+        "infinite": lambda: m == k["inf"],
+        "number": lambda: m <= k["inf"],
+        "notanumber": lambda: m > k["inf"],
+        "normal": lambda: (m == 0) | ((m >= k["least"]) & (m < k["inf"])),
+        "subnormal": lambda: (m != 0) & (m < k["least"]),
+    }
+    return find(tests, op, "test of testp")()
+
+
+__all__ = ["arith", "compare", "testp", "FloatFormat"]

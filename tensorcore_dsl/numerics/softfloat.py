@@ -1,0 +1,439 @@
+"""Exact rounding, as loops that Numba compiles: the ground that `scalar` and `convert` stand on.
+
+A finite number is ``sig * 2**(e - 63)`` with a 64-bit ``sig`` whose lowest bit may stand for
+everything below it ("sticky"). `round_code` rounds that to any format, in any direction. Formats
+narrower than f64 are computed in float64 rounded to odd, from which a second rounding is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types, vectorize
+from numba.extending import intrinsic
+
+RN, RZ, RM, RP, RNA, RS = range(6)
+ROUNDINGS = {"rn": RN, "rz": RZ, "rm": RM, "rp": RP, "rna": RNA, "rs": RS}
+INTEGRAL = {"rni": RN, "rzi": RZ, "rmi": RM, "rpi": RP}
+
+_jit = njit(cache=True, nogil=True, forceinline=True)
+_U1 = np.uint64(1)
+_FRACTION = np.uint64((1 << 52) - 1)
+_HIDDEN = np.uint64(1 << 52)
+_QUIET = np.uint64(1 << 51)
+_SIGN = np.uint64(1 << 63)
+_MAGNITUDE = np.uint64((1 << 63) - 1)
+_INF = np.uint64(0x7FF << 52)
+_ONE = np.uint64(1023 << 52)
+_INVALID = np.uint64(0xFFF8 << 48)
+
+
+def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
+    """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``; it never warns.
+
+    NumPy reports the floating-point flags that the loop raised, though no float goes in or out.
+    """
+    return silent(vectorize([signature], cache=True)(kernel))
+
+
+def silent(ufunc: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*operands: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return ufunc(*operands)
+
+    return call
+
+
+def _bitcast(name: str, to: dict[int, Any]) -> Any:
+    def typing(context: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+        return to[x.bitwidth](x), codegen
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+as_float = _bitcast("as_float", {32: types.float32, 64: types.float64})
+as_bits = _bitcast("as_bits", {32: types.uint32, 64: types.uint64})
+
+
+@intrinsic
+def fused(context: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z, rounded once."""
+    return x(x, y, z), lambda context, builder, signature, args: builder.fma(*args)
+
+
+@intrinsic
+def clz(context: Any, x: Any) -> Any:
+    """Leading zeros; the width for 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return x(x), codegen
+
+
+@intrinsic
+def bit_reverse(context: Any, x: Any) -> Any:
+    return x(x), lambda context, builder, signature, args: builder.bitreverse(args[0])
+
+
+@intrinsic
+def high_product(context: Any, x: Any, y: Any) -> Any:
+    """The upper half of a product of two unsigned or two signed integers of one width."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(2 * x.bitwidth)
+        extend = builder.sext if x.signed else builder.zext
+        product = builder.mul(extend(args[0], wide), extend(args[1], wide))
+        upper = builder.lshr(product, ir.Constant(wide, x.bitwidth))
+        return builder.trunc(upper, ir.IntType(x.bitwidth))
+
+    return x(x, x), codegen
+
+
+@_jit
+def jam(sig: Any, shift: int) -> Any:
+    """``sig >> shift``, the bits shifted out kept as the sticky bit."""
+    if shift <= 0:
+        return sig
+    if shift > 63:
+        return np.uint64(sig != 0)
+    n = np.uint64(shift)
+    lost = sig & ((_U1 << n) - _U1)
+    return (sig >> n) | np.uint64(lost != 0)
+
+
+@_jit
+def rounds_up(sign: bool, odd: bool, rest: Any, half: Any, mode: int) -> bool:
+    """Whether the magnitude goes up by one, ``rest`` being cut off and ``half`` its halfway point."""
+    if mode == RN:
+        return rest > half or (rest == half and odd)
+    if mode == RNA:
+        return rest >= half
+    if mode == RZ:
+        return False
+    return rest != 0 and sign == (mode == RM)
+
+
+@_jit
+def round_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: int) -> Any:
+    """Exponent and fraction fields of the rounded magnitude; beyond the largest code on overflow."""
+    below = max(emin - e, 0)
+    shift = 63 - mantissa + below
+    if shift > 63:
+        sig = jam(sig, shift - 63)
+        shift = 63
+    n = np.uint64(shift)
+    kept = sig >> n
+    rest = sig & ((_U1 << n) - _U1)
+    kept += np.uint64(rounds_up(sign, kept & _U1 != 0, rest, _U1 << (n - _U1), mode))
+    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + kept
+
+
+@_jit
+def stochastic_code(e: int, sig: Any, mantissa: int, emin: int, random: Any, width: int) -> Any:
+    """`round_code` for .rs: ``width`` random bits are added to the highest bits that are cut off."""
+    below = max(emin - e, 0)
+    shift = 63 - mantissa + below
+    if shift > 63:
+        sig = jam(sig, shift - 63)
+        shift = 63
+    n = np.uint64(shift)
+    rest = (sig & ((_U1 << n) - _U1)) >> np.uint64(max(shift - width, 0))
+    carry = (rest + (random >> np.uint64(max(width - shift, 0)))) >> np.uint64(min(shift, width))
+    return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + (sig >> n) + carry
+
+
+@_jit
+def overflows_to_inf(sign: bool, mode: int) -> bool:
+    return mode == RN or mode == RNA or (mode != RZ and sign == (mode == RM))
+
+
+@_jit
+def unpack64(magnitude: Any) -> Any:
+    """Exponent and significand of a finite float64; subnormal numbers stay unnormalised."""
+    field = np.int64(magnitude >> np.uint64(52))
+    fraction = magnitude & _FRACTION
+    if field == 0:
+        return np.int64(-1022), fraction << np.uint64(11)
+    return field - 1023, (fraction | _HIDDEN) << np.uint64(11)
+
+
+@_jit
+def normal64(magnitude: Any) -> Any:
+    """`unpack64`, with the highest bit of the significand set (the number is not zero)."""
+    e, sig = unpack64(magnitude)
+    zeros = clz(sig)
+    return e - np.int64(zeros), sig << zeros
+
+
+@_jit
+def pack64(sign: bool, e: int, sig: Any, mode: int) -> Any:
+    code = round_code(sign, e, sig, 52, -1022, mode)
+    if code >= _INF:
+        code = _INF if overflows_to_inf(sign, mode) else _INF - _U1
+    return code | (np.uint64(sign) << np.uint64(63))
+
+
+@_jit
+def flushed_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: int) -> Any:
+    """`round_code` with .ftz: zero where the result, rounded as if exponents had no end, is tiny."""
+    if e >= emin:
+        return round_code(sign, e, sig, mantissa, emin, mode)
+    if e < emin - 1 or round_code(sign, 0, sig, mantissa, 0, mode) >> np.uint64(mantissa) < 2:
+        return np.uint64(0)
+    return _U1 << np.uint64(mantissa)
+
+
+@_jit
+def pack_narrow(x: float, mantissa: int, exponent: int, mode: int, ftz: bool) -> Any:
+    """Round a float64 to a narrower IEEE format; NaN gives the canonical NaN."""
+    bits = as_bits(x)
+    sign = bits >= _SIGN
+    magnitude = bits & _MAGNITUDE
+    inf = np.uint64((1 << exponent) - 1) << np.uint64(mantissa)
+    e, sig = unpack64(magnitude)
+    emin = 2 - (1 << (exponent - 1))
+    if ftz:
+        code = flushed_code(sign, e, sig, mantissa, emin, mode)
+    else:
+        code = round_code(sign, e, sig, mantissa, emin, mode)
+    if code >= inf:
+        code = inf if magnitude >= _INF or overflows_to_inf(sign, mode) else inf - _U1
+    code |= np.uint64(sign) << np.uint64(mantissa + exponent)
+    nan = (_U1 << np.uint64(mantissa + exponent)) - _U1
+    return nan if magnitude > _INF else code
+
+
+# --- float64 rounded to odd ------------------------------------------------------------------
+
+
+@_jit
+def to_odd(x: float, error: float) -> float:
+    """``x`` was rounded to nearest and misses ``error``: round to odd instead (NaN: exact)."""
+    bits = as_bits(x)
+    if abs(error) > 0 and bits & _U1 == 0:
+        bits = bits + _U1 if (error < 0) == (x < 0) else bits - _U1
+    return as_float(bits)
+
+
+@_jit
+def odd_add(x: float, y: float, mode: int) -> float:
+    s = x + y
+    if mode == RM and s == 0 and (as_bits(x) ^ as_bits(y)) >= _SIGN:
+        return -0.0
+    t = s - x
+    return to_odd(s, (x - (s - t)) + (y - t))
+
+
+@_jit
+def odd_div(x: float, y: float) -> float:
+    q = x / y
+    rest = fused(-q, y, x)
+    return to_odd(q, rest if y > 0 else -rest)
+
+
+@_jit
+def odd_sqrt(x: float) -> float:
+    s = math.sqrt(x)
+    return to_odd(s, fused(-s, s, x))
+
+
+# --- f16 and bf16 to nearest, through float32: few bits, so that the loops become vectors --------
+
+
+@_jit
+def odd32(x: Any, error: Any) -> Any:
+    """`to_odd` for float32."""
+    bits = as_bits(np.float32(x))
+    step = np.uint32(1) if (error < 0) == (bits >= np.uint32(1 << 31)) else np.uint32(0xFFFFFFFF)
+    inexact = abs(error) > 0 and bits & np.uint32(1) == 0
+    return as_float(np.uint32(bits + step if inexact else bits))
+
+
+@_jit
+def cut32(x: float) -> Any:
+    """A float64 rounded to odd in float32."""
+    nearest = np.float32(x)
+    return odd32(nearest, x - np.float64(nearest))
+
+
+@_jit
+def pack16(x: Any, mantissa: int, ftz: bool) -> Any:
+    """Round a float32 to nearest f16 (10 bits) or bf16 (7); .ftz as in `flushed_code`."""
+    bits = as_bits(np.float32(x))
+    sign = np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000)
+    m = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    if mantissa == 7:
+        code = np.uint32(m + np.uint32(0x7FFF) + (m >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+        tiny = np.float32(2.0**-126 * (1 - 2.0**-9))
+    else:
+        normal = np.uint32(m - np.uint32(0x37FFF001) + (m >> np.uint32(13) & np.uint32(1)))
+        small = as_bits(np.float32(as_float(m) + np.float32(0.5))) - np.uint32(0x3F000000)
+        code = normal >> np.uint32(13) if m >= np.uint32(0x38800000) else small
+        code = np.uint32(0x7C00) if m >= np.uint32(0x47800000) else code
+        tiny = np.float32(2.0**-14 * (1 - 2.0**-12))
+    if ftz:
+        code = np.uint32(0) if as_float(m) < tiny else code
+    return np.uint16(np.uint32(0x7FFF) if m > np.uint32(0x7F800000) else code | sign)
+
+
+# --- f64 in every direction -------------------------------------------------------------------
+
+
+@_jit
+def nan64(a: Any, b: Any, c: Any) -> Any:
+    """The NaN of an f64 operation: the first NaN among b, c, a, quieted; else "invalid"."""
+    for x in (b, c, a):
+        if x & _MAGNITUDE > _INF:
+            return x | _QUIET
+    return _INVALID
+
+
+@_jit
+def is_nan64(a: Any) -> bool:
+    return a & _MAGNITUDE > _INF
+
+
+@_jit
+def align(high: Any, low: Any, shift: int) -> Any:
+    """Shift a 128-bit number right, the bits shifted out kept as the sticky bit."""
+    if shift <= 0:
+        return high, low
+    if shift >= 64:
+        return np.uint64(0), jam(high, shift - 64) | np.uint64(low != 0)
+    n = np.uint64(shift)
+    return high >> n, (high << (np.uint64(64) - n)) | jam(low, shift)
+
+
+@_jit
+def add128(negative: bool, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
+    """x + y, or |x - y| and whether it was negative, for ``negative``."""
+    if not negative:
+        low = xl + yl
+        return xh + yh + np.uint64(low < xl), low, False
+    swap = xh < yh or (xh == yh and xl < yl)
+    if swap:
+        xh, xl, yh, yl = yh, yl, xh, xl
+    return xh - yh - np.uint64(xl < yl), xl - yl, swap
+
+
+@_jit
+def sum64(sign: bool, e: int, ph: Any, pl: Any, c: Any, mode: int) -> Any:
+    """Round ``±(ph:pl) * 2**(e - 125)`` plus the float64 ``c``; the product is not zero."""
+    csign = c >= _SIGN
+    ch, cl, ec = np.uint64(0), np.uint64(0), e
+    if c & _MAGNITUDE != 0:
+        ec, ch = normal64(c & _MAGNITUDE)
+        ch >>= np.uint64(2)
+    top = max(e, ec)
+    ph, pl = align(ph, pl, top - e)
+    ch, cl = align(ch, cl, top - ec)
+    high, low, swapped = add128(sign != csign, ph, pl, ch, cl)
+    sign ^= swapped
+    if high == 0 and low == 0:
+        return _SIGN if mode == RM else np.uint64(0)
+    if high == 0:
+        high, low, top = low, np.uint64(0), top - 64
+    zeros = clz(high)
+    sig = high << zeros
+    if zeros != 0:
+        sig |= low >> (np.uint64(64) - zeros)
+        low <<= zeros
+    return pack64(sign, top + 2 - np.int64(zeros), sig | np.uint64(low != 0), mode)
+
+
+@_jit
+def fma64(a: Any, b: Any, c: Any, mode: int) -> Any:
+    """fma.f64 on bits, in any direction."""
+    product_sign = (a ^ b) & _SIGN
+    am, bm, cm = a & _MAGNITUDE, b & _MAGNITUDE, c & _MAGNITUDE
+    if am > _INF or bm > _INF or cm > _INF:
+        return nan64(a, b, c)
+    if am == _INF or bm == _INF:
+        if am == 0 or bm == 0 or (cm == _INF and product_sign != c & _SIGN):
+            return _INVALID
+        return product_sign | _INF
+    if cm == _INF:
+        return c
+    if am == 0 or bm == 0:
+        if cm != 0:
+            return c
+        return product_sign if product_sign == c & _SIGN else (_SIGN if mode == RM else np.uint64(0))
+    ea, ma = normal64(am)
+    eb, mb = normal64(bm)
+    ma >>= np.uint64(1)  # so that the product's highest bit is 125 or 126 of 128
+    return sum64(product_sign != 0, ea + eb, high_product(ma, mb), ma * mb, c, mode)
+
+
+@_jit
+def mul64(a: Any, b: Any, mode: int) -> Any:
+    return fma64(a, b, (a ^ b) & _SIGN, mode)
+
+
+@_jit
+def add64(a: Any, b: Any, mode: int) -> Any:
+    return fma64(a, _ONE, b, mode)
+
+
+@_jit
+def _unit(sig: Any) -> float:
+    """A normalised significand as a float64 in [1, 2)."""
+    return as_float(_ONE | (sig >> np.uint64(11) & _FRACTION))
+
+
+@_jit
+def scaled_residue(q: float, rest: float) -> Any:
+    """Significand of a quotient or root near [1/2, 2), given the sign of what it misses."""
+    e, sig = unpack64(as_bits(q))
+    if rest < 0:
+        return e, (sig - _U1)
+    return e, sig | np.uint64(rest > 0)
+
+
+@_jit
+def div64(a: Any, b: Any, mode: int) -> Any:
+    """div.f64 on bits, in any direction."""
+    sign = (a ^ b) & _SIGN
+    am, bm = a & _MAGNITUDE, b & _MAGNITUDE
+    if am > _INF or bm > _INF or (am == bm and (am == 0 or am == _INF)):
+        return nan64(b, a, np.uint64(0))
+    if am == _INF or bm == 0:
+        return sign | _INF
+    if am == 0 or bm == _INF:
+        return sign
+    ea, ma = normal64(am)
+    eb, mb = normal64(bm)
+    x, y = _unit(ma), _unit(mb)
+    q = x / y
+    e, sig = scaled_residue(q, fused(-q, y, x))
+    if sig < _SIGN:
+        e, sig = e - 1, sig << _U1
+    return pack64(sign != 0, e + ea - eb, sig, mode)
+
+
+@_jit
+def sqrt64(a: Any, mode: int) -> Any:
+    """sqrt.f64 on bits, in any direction."""
+    am = a & _MAGNITUDE
+    if am > _INF:
+        return a | _QUIET
+    if am == 0 or a == _INF:
+        return a
+    if a >= _SIGN:
+        return _INVALID
+    ea, ma = normal64(am)
+    half = ea >> 1
+    x = _unit(ma) * (1 + (ea & 1))
+    q = math.sqrt(x)
+    e, sig = scaled_residue(q, fused(-q, q, x))
+    if sig < _SIGN:
+        e, sig = e - 1, sig << _U1
+    return pack64(False, e + half, sig, mode)
