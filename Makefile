@@ -1,0 +1,60 @@
+# Every target sets up what it needs: the environment is made once and kept in $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# The demo needs the assembler and the driver's bindings only where there is a GPU.
+GPU := $(wildcard /dev/nvidiactl /proc/driver/nvidia/version)
+DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
+DEV := $(VENV)/.dev
+METADATA := setup.cfg pyproject.toml
+
+.PHONY: help demo test lint docs bench clean
+
+help:
+	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
+	@echo "make test   the tests"
+	@echo "make lint   ruff and mypy"
+	@echo "make docs   run the examples of the docs again, generate the instruction reference"
+	@echo "make bench  the benchmarks"
+	@echo "make clean  remove the environment and all caches"
+
+demo: $(DEMO)
+	$(BIN)/python -m kernels.demo
+
+test: $(DEV)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(DEV)
+	$(BIN)/python docs/generate.py
+
+bench: $(DEV)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Some systems ship Python without ensurepip: then pip installs itself from outside.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+
+$(VENV)/.demo: $(METADATA) | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.demo-cuda: $(METADATA) | $(BIN)/python
+	$(PIP) -e '.[cuda]'
+	@touch $@
+
+$(DEV): $(METADATA) | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	@touch $@

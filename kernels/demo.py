@@ -1,0 +1,218 @@
+"""`make demo`: tiled GEMMs on real matrices, on the GPU or in emulation, checked against NumPy."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kernels
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernel import current_target, device_arch, emulated_arch
+
+# Unit roundoff of what the tensor core reads and of its sums: tf32 drops the low 13 bits of an
+# f32, sums of f16, bf16 and tf32 keep at least 23 bits below the largest term and are truncated.
+READ = {"f32": 2.0**-10}
+SUM = {"f16": 2.0**-22, "bf16": 2.0**-22, "f32": 2.0**-22, "s8": 0.0, "f64": 2.0**-53}
+STORED = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "s32": 0.0, "f64": 2.0**-53}
+ORDERS = {"row": "C", "col": "F"}
+SIZES = {
+    "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
+    "cpu": ((256, 256, 256), (100, 200, 72)),
+}
+COLUMNS = (
+    "A, B",
+    "D",
+    "M",
+    "N",
+    "K",
+    "A",
+    "B",
+    "target",
+    "time",
+    "GFLOP/s",
+    "max error",
+    "verdict",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: element types, size, and how A and B lie in memory."""
+
+    dtype: tc.DType
+    out: tc.DType
+    size: tuple[int, int, int]
+    orders: tuple[str, str]
+
+    @property
+    def operations(self) -> int:
+        m, n, k = self.size
+        return 2 * m * n * k
+
+    def matrices(self, seed: int = 0) -> tuple[Any, Any]:
+        """A and B, normally distributed, or uniform over all of s8."""
+        m, n, k = self.size
+        draw = np.random.default_rng(seed)
+        return tuple(
+            np.array(self._fill(draw, shape), order=ORDERS[order])
+            for shape, order in zip(((m, k), (k, n)), self.orders, strict=True)
+        )  # type: ignore[return-value]
+
+    def _fill(self, draw: np.random.Generator, shape: tuple[int, int]) -> Any:
+        if self.dtype.is_float:
+            return draw.standard_normal(shape).astype(self.dtype.numpy)
+        return draw.integers(-128, 128, shape).astype(self.dtype.numpy)
+
+    def bound(self, a: Any, b: Any, exact: Any) -> Any:
+        """Largest error of each element that rounding explains: see the constants above."""
+        relative = 2 * READ.get(self.dtype.name, 0.0) + self.size[2] * SUM[self.dtype.name]
+        return (
+            relative * (np.abs(a) @ np.abs(b))
+            + STORED[self.out.name] * np.abs(exact)
+            + 2.0**-24 * (self.out == tc.f16)
+        )
+
+
+def cases(target: str) -> Iterator[Case]:
+    """Every element type on a square problem; one odd size; every pair of orders."""
+    square, odd = SIZES[target]
+    types = (
+        (tc.f16, tc.f16),
+        (tc.bf16, tc.f32),
+        (tc.f32, tc.f32),
+        (tc.s8, tc.s32),
+        (tc.f64, tc.f64),
+    )
+    for dtype, out in types:
+        yield Case(dtype, out, square, ("row", "row"))
+    yield Case(tc.f16, tc.f32, odd, ("row", "row"))
+    for orders in (("row", "col"), ("col", "row"), ("col", "col")):
+        yield Case(tc.f16, tc.f16, square, orders)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured case. error: the largest absolute error; good: none exceeds its bound."""
+
+    case: Case
+    target: str
+    seconds: float
+    error: float
+    good: bool
+
+    def cells(self) -> tuple[str, ...]:
+        case, rate = self.case, self.case.operations / self.seconds / 1e9
+        return (
+            "tf32" if case.dtype == tc.f32 else str(case.dtype), str(case.out),
+            *map(str, case.size), *case.orders, self.target, duration(self.seconds),
+            f"{rate:,.1f}", f"{self.error:.1e}" if self.error else "0",
+            "ok" if self.good else "WRONG",
+        )  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def run(case: Case, target: str) -> Result:
+    """Multiply, time, compare with NumPy in float64."""
+    a, b = case.matrices()
+    seconds, found = TIMED[target](case, a, b)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    exact = wide[0] @ wide[1]
+    error = np.abs(found.astype(np.float64) - exact)
+    good = bool(np.all(error <= case.bound(*wide, exact)))
+    where = f"{device_arch()} (GPU)" if target == "cuda" else f"{emulated_arch()} (emulated)"
+    return Result(case, where, seconds, float(error.max()), good)
+
+
+def on_cpu(case: Case, a: Any, b: Any) -> tuple[float, Any]:
+    """Seconds of the best of three runs after one that compiles, and the product."""
+    product = lambda: kernels.gemm(a, b, out_dtype=case.out)  # noqa: E731
+    found = product()
+    return min(elapsed(product) for _ in range(3)), found
+
+
+def elapsed(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def on_gpu(case: Case, a: Any, b: Any, repeats: int = 20) -> tuple[float, Any]:
+    """Seconds of one product among `repeats` on arrays that lie on the GPU, and the product."""
+    from numba import cuda
+
+    device_a, device_b = cuda.to_device(a), cuda.to_device(b)
+    out = cuda.device_array((case.size[0], case.size[1]), case.out.numpy)
+    product = lambda: kernels.gemm(device_a, device_b, out=out)  # noqa: E731
+    for _ in range(3):
+        product()
+    start, end = cuda.event(), cuda.event()
+    start.record()
+    for _ in range(repeats):
+        product()
+    end.record()
+    end.synchronize()
+    return cuda.event_elapsed_time(start, end) / 1e3 / repeats, out.copy_to_host()
+
+
+TIMED = {"cpu": on_cpu, "cuda": on_gpu}
+
+
+def same_bits(case: Case) -> bool:
+    """Does the CPU compute the GPU's bits? `case` should be small."""
+    a, b = case.matrices(seed=1)
+    on_device = kernels.gemm(a, b, out_dtype=case.out)
+    with tc.target("cpu", arch=device_arch().name):
+        emulated = kernels.gemm(a, b, out_dtype=case.out)
+    return bool(on_device.tobytes() == emulated.tobytes())
+
+
+def table(results: Iterator[Result]) -> bool:
+    """Print each result as it comes; were all of them good?"""
+    widths = (4, 5, 6, 6, 6, 5, 5, 19, 10, 10, 11, 9)
+    print("".join(f"{c:>{w}}" for c, w in zip(COLUMNS, widths, strict=True)))
+    good = True
+    for result in results:
+        cells = zip(result.cells(), widths, strict=True)
+        print("".join(f"{c:>{w}}" for c, w in cells), flush=True)
+        good &= result.good
+    return good
+
+
+def main() -> int:
+    """0 when every product is right."""
+    target = current_target()
+    if target == "cuda":
+        print(
+            "A GPU was found: kernels run there, and its bits are compared with the emulator's.\n"
+        )
+    else:
+        print(
+            f"Kernels run on the CPU ({os.cpu_count()} cores), with the bits of {emulated_arch()};"
+        )
+        print("TENSORCORE_DSL_ARCH chooses another architecture.\n")
+    good = table(run(case, target) for case in cases(target))
+    if target == "cuda":
+        for case in cases("cpu"):
+            same = same_bits(case)
+            verdict = "the same bits on GPU and CPU" if same else "DIFFERENT BITS on GPU and CPU"
+            print(
+                f"{case.dtype} {'x'.join(map(str, case.size))} {'.'.join(case.orders)}: {verdict}"
+            )
+            good &= same
+    print(
+        "\nErrors are measured against NumPy in float64; ok: rounding explains every one of them."
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
