@@ -132,7 +132,8 @@ class Plan:
         self._target.allow_shared(self._loaded, self._config)
         self.free.clear()
 
-    def _new_slot(self) -> tuple[Any, ...]:
+    def new_slot(self) -> tuple[Any, ...]:
+        """Memory for a launch beside those in `free`, in the same order."""
         slot = Slot(self._config, self._packer, self._arguments)
         call = (slot.config, self._loaded.function, slot.extra)
         return (*slot.places, slot.stream, self._stream, *call, self._retry)
@@ -141,7 +142,7 @@ class Plan:
         try:
             slot = self.free.pop()
         except IndexError:
-            slot = self._new_slot()
+            slot = self.new_slot()
         *places, stream_place, _, config, function, extra, _ = slot
         for place, value in zip(places, values, strict=True):
             place[0] = value

@@ -7,11 +7,15 @@ an assembled kernel that the cache holds does not need it.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module, metadata
 from typing import Any
+
+import numba
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl import cubin
@@ -67,6 +71,8 @@ def _tidy(log: str) -> str:
 @lru_cache
 def _linker_class() -> Any:
     """Numba's linker, told to let ptxas speak."""
+    if _simulated():
+        raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
     try:
         linker = import_module("numba.cuda.cudadrv.driver")._Linker
     except ImportError as error:
@@ -125,12 +131,37 @@ def _library_version() -> str:
 # The driver.
 
 
+@lru_cache
 def cuda_available() -> bool:
     """Whether there is a GPU that Numba can use; False where numba-cuda is missing."""
+    if not _driver_library() or _simulated():
+        return False
     try:
-        return bool(import_module("numba.cuda").is_available())
+        driver = import_module("numba.cuda.cudadrv.driver")
     except ImportError:
         return False
+    try:
+        return bool(driver.driver.is_available and driver.driver.get_device_count())
+    except driver.CudaSupportError:
+        return False
+
+
+def _driver_library() -> bool:
+    """Whether a CUDA driver can be loaded: spares most machines the import of numba.cuda."""
+    if "NUMBA_CUDA_DRIVER" in os.environ:
+        return True
+    for name in ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _simulated() -> bool:
+    """Numba runs kernels as plain Python, and has no driver or linker."""
+    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
 
 
 def device_number() -> int:
@@ -148,6 +179,8 @@ def gpu() -> NumbaTarget:
 
 
 def _why_not() -> str:
+    if _simulated():
+        return "NUMBA_ENABLE_CUDASIM is set"
     try:
         return str(import_module("numba.cuda").cuda_error() or "no device").strip()
     except ImportError as error:

@@ -21,6 +21,17 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def uncached():
+    """What is remembered about Numba is asked anew, before and after."""
+    remembered = (numba_target._linker_class, numba_target.cuda_available, numba_target.gpu)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
 def kernel(
     body="",
     *,
@@ -294,14 +305,35 @@ def test_no_gpu():
         numba_target.gpu()
 
 
-def test_no_numba_cuda(monkeypatch):
+def test_no_numba_cuda(monkeypatch, uncached):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(numba_target, "import_module", missing)
-    numba_target._linker_class.cache_clear()
+    monkeypatch.setattr(numba_target, "_driver_library", lambda: True)
     assert not numba_target.cuda_available()
     with pytest.raises(AssemblyError, match=r"cannot be imported .*tensorcore-dsl\[cuda\]"):
         assemble(kernel(), "sm_80", "k")
     with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cuda\]"):
         numba_target.gpu()
+
+
+def test_simulator(monkeypatch, uncached):
+    monkeypatch.setattr(numba_target, "_simulated", lambda: True)
+    assert not numba_target.cuda_available()
+    with pytest.raises(AssemblyError, match="NUMBA_ENABLE_CUDASIM"):
+        assemble(kernel(), "sm_80", "k")
+    with pytest.raises(LaunchError, match="NUMBA_ENABLE_CUDASIM"):
+        numba_target.gpu()
+
+
+@pytest.mark.skipif(numba_target.cuda_available(), reason="there is a GPU")
+@pytest.mark.skipif(numba_target._driver_library(), reason="there is a driver")
+def test_asking_for_a_gpu_is_cheap():
+    """Without a driver, nobody waits for the import of numba.cuda."""
+    code = (
+        "import sys; from tensorcore_dsl import numba_target; assert not numba_target.cuda_available();"
+        "sys.exit('numba.cuda' in sys.modules)"
+    )
+    root = Path(numba_target.__file__).resolve().parent.parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
