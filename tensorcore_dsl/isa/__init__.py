@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
-    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special, warp,
+    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special, warp, wgmma,
 )  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -28,7 +28,7 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale,
+    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale, wgmma,
 )  # fmt: skip
 
 

@@ -59,9 +59,14 @@ def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) ->
 
 def checked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
     """A layout that has proved itself."""
-    layout = Layout(name, rows, cols, dtypes.named(dtype), formula, **more)
+    layout = unchecked(name, rows, cols, dtype, formula, **more)
     layout.check()
     return layout
+
+
+def unchecked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
+    """A layout of a family whose widest member has been checked."""
+    return Layout(name, rows, cols, dtypes.named(dtype), formula, **more)
 
 
 def operand(name: str, layout: Layout) -> Operand:
@@ -93,16 +98,20 @@ def prepared(form: Instruction) -> tuple[Any, Any]:
         scale_vec=int(p.get("scale_vec", 0)),
         scale_type=p.get("scale_type"),
     )  # fmt: skip
-    maps = {name: _map(form, name) for name in "abcd"}
-    return product, FragmentMaps(**maps)
+    return product, FragmentMaps(_map(form, "a"), _map(form, "b"), *(coords(form, x) for x in "cd"))
+
+
+def coords(form: Instruction, name: str) -> np.ndarray:
+    """(threads, slots, 2): where the elements of an operand lie."""
+    layout = form.operand(name).layout
+    assert layout is not None, f"{form.mnemonic}: {name} is no fragment"
+    return layout.coords
 
 
 def _map(form: Instruction, name: str) -> np.ndarray | None:
-    try:
-        layout = form.operand(name).layout
-    except AttributeError:
-        return None
-    return layout.coords if layout is not None else None
+    """None for operands that come from shared memory."""
+    names = [o.name for o in form.operands]
+    return coords(form, name) if name in names else None
 
 
 def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: Any) -> np.ndarray:

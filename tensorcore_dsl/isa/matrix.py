@@ -17,7 +17,7 @@ def _whole(ctx: Context) -> np.ndarray:
     return active(ctx)[:, :1] if whole is None else whole[:, None]
 
 
-class _Lanes:
+class Lanes:
     """A context whose active threads are those that hand in a row's address."""
 
     def __init__(self, ctx: Context, rows: np.ndarray) -> None:
@@ -32,7 +32,7 @@ def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.
     """(warps, matrices, rows, 16) bytes of the rows that the lanes point at."""
     matrices, rows = int(form.params["x"]), _rows(form)
     taking = _whole(ctx) & (LANES < matrices * rows)
-    lanes: Any = _Lanes(ctx, taking)
+    lanes: Any = Lanes(ctx, taking)
     words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
     data = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
     return data.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
@@ -91,7 +91,7 @@ def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
     data = np.ascontiguousarray(data).view(np.uint32).reshape(len(matrix), matrices * 8, 4)
     lanes = np.zeros((len(matrix), 32, 4), np.uint32)
     lanes[:, : matrices * 8] = data
-    taking: Any = _Lanes(ctx, _whole(ctx) & (LANES < matrices * 8))
+    taking: Any = Lanes(ctx, _whole(ctx) & (LANES < matrices * 8))
     ctx.shared.store(taking, warps(ctx, address).ravel(), lanes.reshape(-1, 4).T)
 
 

@@ -136,7 +136,8 @@ class Instruction:
 
     @property
     def ptx(self) -> str:
-        return self.mnemonic
+        """The text as PTX spells it; a few forms share theirs and have a longer mnemonic."""
+        return str(self.params.get("ptx", self.mnemonic))
 
     @property
     def opcode(self) -> str:

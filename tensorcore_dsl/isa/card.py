@@ -1,0 +1,189 @@
+"""What a reader wants to know of one form: its card; and forms found by what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensorcore_dsl import dtypes, isa
+from tensorcore_dsl.arch import arch as arch_named
+from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.layout import Layout, draw
+
+MANUAL = "section {} of the PTX manual"
+EFFECTS = {
+    "load": "reads memory",
+    "store": "writes memory",
+    "warp": "all 32 lanes of a warp execute it together",
+    "warpgroup": "all four warps of a warpgroup execute it together",
+    "volatile": "is never moved, merged or dropped",
+    "blocking": "may wait for other threads",
+}
+_NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "a", "b", "c", "d")
+
+
+def card(form: Instruction, layouts: bool = True, width: int = 100) -> str:
+    """Everything the table says of `form`; layouts wider than `width` characters are cut."""
+    lines = [form.mnemonic, ""]
+    lines += [f"  {name:<12}{text}" for name, text in _facts(form)]
+    lines += ["", "  operands", *(f"    {line}" for line in _operands(form))]
+    if layouts:
+        for layout in dict.fromkeys(o.layout for o in _all(form) if o.layout is not None):
+            lines += ["", *(f"  {line}" for line in _cut(layout, width - 2))]
+    return "\n".join(lines)
+
+
+def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
+    yield "statement", statement(form)
+    spelled = constructor(form)
+    yield "in a kernel", spelled or f'tc.emit("{form.mnemonic}", ...)'
+    yield "runs on", f"{form.requires} ({listing(form.requires.archs()) or 'no known target'})"
+    yield "PTX", f"{form.version[0]}.{form.version[1]} or later"
+    numbered = form.section[:1].isdigit()
+    yield "described", MANUAL.format(form.section) if numbered else form.section
+    if form.effects:
+        words = [EFFECTS.get(e, e) for e in sorted(form.effects)]
+        yield "effects", listing(words)
+    if form.tied:
+        yield "tied", f"the result may take the registers of {form.tied}"
+    if form.note:
+        yield "note", form.note
+
+
+def _all(form: Instruction) -> tuple[Operand, ...]:
+    return (*form.results, *form.operands)
+
+
+def statement(form: Instruction) -> str:
+    """The PTX statement, with operands named after their roles."""
+    return form.text([_named(o) for o in form.results], [_named(o) for o in form.operands]) + ";"
+
+
+def _named(operand: Operand) -> str:
+    if operand.kind == "addr":
+        return f"[{operand.name}]"
+    if operand.kind == "imm" or (operand.registers == 1 and operand.layout is None):
+        return operand.name
+    names = [f"{operand.name}{i}" for i in range(operand.registers)]
+    if len(names) > 8:
+        names = [*names[:2], "...", names[-1]]
+    return "{" + ", ".join(names) + "}"
+
+
+def _operands(form: Instruction) -> Iterator[str]:
+    rows = [(o.name, *described(o)) for o in form.operands]
+    rows = [(o.name, *described(o, "result")) for o in form.results] + rows
+    widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
+    for row in rows:
+        yield "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() + f"  {row[3]}"
+    if not rows:
+        yield "none"
+
+
+def described(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
+    """(role, element type, registers and layout) of an operand, in words."""
+    if operand.kind == "imm":
+        values = f"one of {listing(operand.values)}" if operand.values else "a constant of the text"
+        return "immediate", operand.dtype.name, values
+    if operand.kind == "addr":
+        return "address", operand.dtype.name, "base register, plus a constant offset"
+    plural = "" if operand.registers == 1 else "s"
+    size = "a predicate" if operand.dtype.kind == "p" else (
+        f"{operand.registers} register{plural} of {operand.register_bits} bits"
+    )
+    if operand.layout is None:
+        return role, operand.dtype.name, size
+    held = operand.layout
+    return role, operand.dtype.name, f"{size} in each of {held.threads} threads, {held.name}"
+
+
+def _cut(layout: Layout, width: int) -> list[str]:
+    """The drawing, cut to whole columns that fit; rows of several warps are cut to the first."""
+    lines = draw(layout).splitlines()
+    head, top = lines[0], lines[1]
+    cell = (len(top) - 4) // layout.cols
+    shown = min(layout.cols, max(1, (width - 4) // cell))
+    rows = min(layout.rows, 16)
+    cut = [line[: 4 + cell * shown] for line in lines[1 : 2 + rows]]
+    if (shown, rows) != (layout.cols, layout.rows):
+        head += f"; rows 0 to {rows - 1}, columns 0 to {shown - 1}"
+    if layout.copies > 1:
+        head += f"; each place is held {layout.copies} times, its first holder is shown"
+    return [head, *cut]
+
+
+# -- the constructor ---------------------------------------------------------------------------
+
+
+def constructor(form: Instruction) -> str | None:
+    """How a user spells the form with `tc.mma...`; None where only its text names it."""
+    space: Any = getattr(isa, form.opcode, None)
+    if "shape" not in form.params or not hasattr(space, "_forms"):
+        return None
+    group = form.params.get("group", "")
+    for part in filter(None, group.split(".")):
+        space = getattr(space, part)
+    head = ".".join(filter(None, ("tc", form.opcode, group, str(form.params["shape"]))))
+    shape = getattr(space, form.params["shape"])
+    for types in (form.params[k] for k in "abc"), (form.params[k] for k in "abcd"):
+        names = list(types)
+        for options in ({}, _options(form)):
+            if _makes(shape, names, options, form):
+                given = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
+                return f"{head}({', '.join(given)})"
+    return None
+
+
+def _options(form: Instruction) -> dict[str, Any]:
+    params = {k: v for k, v in form.params.items() if k not in _NOT_OPTIONS and v != ""}
+    return {k: True if v == k else v for k, v in params.items()}
+
+
+def _makes(shape: Any, names: list[str], options: dict[str, Any], form: Instruction) -> bool:
+    try:
+        return shape(*names, **options) is form
+    except UnknownInstruction:
+        return False
+
+
+# -- search ------------------------------------------------------------------------------------
+
+
+def search(
+    opcode: str | None = None,
+    arch: str | None = None,
+    dtype: str | None = None,
+    shape: str | None = None,
+    text: str | None = None,
+) -> list[Instruction]:
+    """Forms that agree with all that is given.
+
+    arch: the form runs there. dtype: an operand's element type. shape: as in "m16n8k16".
+    text: a part of the mnemonic. What names nothing at all is refused with what there is.
+    """
+    if opcode is not None and opcode not in isa.opcodes():
+        isa.instruction(opcode)  # raises, naming the nearest
+    found = list(isa.forms(opcode))
+    if arch is not None:
+        target = arch_named(arch)
+        found = [f for f in found if f.requires.met_by(target)]
+    if dtype is not None:
+        dtypes.named(dtype)
+        found = [f for f in found if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
+    if shape is not None:
+        found = _of_shape(found, shape)
+    return [f for f in found if text is None or text in f.mnemonic]
+
+
+def types_of(form: Instruction) -> set[str]:
+    """Names of the element types of its operands."""
+    return {o.dtype.name for o in _all(form)}
+
+
+def _of_shape(forms: list[Instruction], shape: str) -> list[Instruction]:
+    shapes = dict.fromkeys(str(f.params["shape"]) for f in forms if "shape" in f.params)
+    if shape not in shapes:
+        there = f"there are {listing(shapes, 60)}" if shapes else "these forms have none"
+        raise UnknownInstruction(f"no form found has the shape {shape!r}; {there}")
+    return [f for f in forms if f.params.get("shape") == shape]

@@ -1,0 +1,324 @@
+"""`wgmma.mma_async`, dense and sparse, and what orders it (9.7.15).
+
+D is read and written: forms take it as operand `c`, whose registers must be the result's. A comes
+through a descriptor, or from registers: PTX spells both alike, the table adds `.registers`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.errors import Divergence, EmulationError
+from tensorcore_dsl.isa import fragments, sparse
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.matrix import Lanes
+from tensorcore_dsl.isa.memory import nothing
+from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
+from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, Operand, row
+from tensorcore_dsl.layout import Formula, Layout
+
+THREADS = 128
+ASYNC = WARP | VOLATILE | {"async", "inplace", "load"}
+MMA, SPARSE = "9.7.15.5.2", "9.7.15.6.3"
+
+
+# -- fragments ---------------------------------------------------------------------------------
+
+
+def _c(thread: Any, slot: Any) -> tuple[Any, Any]:
+    """D: every warp holds 16 rows; 8 columns a step of four slots."""
+    row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (slot // 2 % 2)
+    return row, 8 * (slot // 4) + 2 * (thread % 4) + slot % 2
+
+
+def _a(e: int) -> Formula:
+    """A in registers: every warp holds 16 rows as `mma` does."""
+    inner = fragments.a_formula(16, e)
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        row, col = inner(thread % 32, slot)
+        return 16 * (thread // 32) + row, col
+
+    return element
+
+
+@lru_cache(maxsize=None)
+def d_layout(n: int, dtype: str) -> Layout:
+    """D of m64n`n`; one formula serves all n, so only the widest is checked on the way."""
+    if n != 256:
+        d_layout(256, dtype)
+    make = fragments.checked if n == 256 else fragments.unchecked
+    return make(f"wgmma.D.64x{n}.{dtype}", 64, n, dtype, _c, threads=THREADS)
+
+
+@lru_cache(maxsize=None)
+def a_layout(k: int, dtype: str) -> Layout:
+    formula = _a(dtypes.named(dtype).per_register)
+    return fragments.checked(f"wgmma.A.64x{k}.{dtype}", 64, k, dtype, formula, threads=THREADS)
+
+
+# -- matrices in shared memory -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup."""
+
+    start: np.ndarray
+    leading: np.ndarray
+    stride: np.ndarray
+    swizzle: int  # bytes: 0, 32, 64, 128
+
+    @classmethod
+    def of(cls, form: Instruction, name: str, bits: np.ndarray) -> Descriptor:
+        """From the registers (warpgroups, 128), which must agree within a warpgroup."""
+        words = bits[:, 0]
+        if (bits != words[:, None]).any():
+            raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
+        modes = np.unique(words >> np.uint64(62))
+        if len(modes) > 1 or (words >> np.uint64(49) & np.uint64(7)).any():
+            raise EmulationError(
+                f"{form.mnemonic}: {name}: emulation needs one swizzle mode and base offset 0"
+            )
+
+        def field(low: int) -> np.ndarray:
+            return ((words >> np.uint64(low) & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
+
+        return cls(field(0), field(16), field(32), (0, 128, 64, 32)[int(modes[0])])
+
+    def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
+        """(warpgroups, chunks) addresses of 16 bytes each, in the order (row of memory, chunk).
+
+        K-major: `outer` rows of the operand, `inner` bytes of k. Transposed: `outer` values of k,
+        `inner` bytes along the rows.
+        """
+        line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
+        byte = 16 * byte
+        leading, stride, width = self.leading[:, None], self.stride[:, None], self.swizzle
+        if transposed and width:
+            places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
+        elif transposed:
+            places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
+        elif width:
+            places = line // 8 * stride + line % 8 * width + byte
+        else:
+            places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
+        address = self.start[:, None] + places
+        mask = width - 16 if width else 0
+        return np.asarray(address ^ (address >> 3 & mask))
+
+
+def fetch(ctx: Context, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """(warpgroups, chunks, 16) bytes of shared memory; `whole` says who takes part."""
+    groups, count = addresses.shape
+    rounds = -(-count // THREADS)
+    padded = np.zeros((groups, rounds * THREADS), np.uint32)
+    padded[:, :count] = addresses & 0x3FFFF
+    found = np.empty((groups, rounds, THREADS, 4), np.uint32)
+    used = np.arange(rounds * THREADS) < count
+    for i in range(rounds):
+        part = slice(i * THREADS, (i + 1) * THREADS)
+        lanes: Any = Lanes(ctx, whole[:, None] & used[part])
+        words = ctx.shared.load(lanes, padded[:, part].ravel(), 4, 4)
+        found[:, i] = words.T.reshape(groups, THREADS, 4)
+    return found.reshape(groups, -1, 4)[:, :count].view(np.uint8)
+
+
+def matrix(
+    ctx: Context, form: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
+    transposed: bool,
+) -> np.ndarray:  # fmt: skip
+    """(warpgroups, rows, k) elements of A, or of B by columns, as raw bits."""
+    element = dtypes.named(form.params[name])
+    words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
+    descriptor = Descriptor.of(form, f"desc_{name}", words)
+    outer, inner = (k, rows) if transposed else (rows, k)
+    size = inner * element.bits // 8
+    data = fetch(ctx, descriptor.chunks(outer, size, transposed), whole)
+    data = np.ascontiguousarray(data).reshape(len(words), outer, size)
+    found = np.unpackbits(data, axis=-1, bitorder="little") if element.bits == 1 else data.view(
+        f"u{element.bits // 8}"
+    )
+    return np.ascontiguousarray(found.swapaxes(1, 2) if transposed else found)
+
+
+# -- meaning -----------------------------------------------------------------------------------
+
+
+def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
+    """(warpgroups,) bool of those that take part; a divided warpgroup is an error."""
+    if ctx.threads % THREADS:
+        raise Divergence(f"{form.mnemonic}: {ctx.threads} threads are not whole warpgroups")
+    warps = ctx.whole_warps()
+    if warps is None:
+        return np.ones(ctx.threads // THREADS, bool)
+    groups = warps.reshape(-1, 4)
+    if (groups.any(1) != groups.all(1)).any():
+        raise Divergence(f"{form.mnemonic}: only some warps of a warpgroup are here")
+    return np.asarray(groups.all(1))
+
+
+def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndarray:
+    """d = scale_a * a * scale_b * b + (c where scale_d holds, else +0)."""
+    from tensorcore_dsl.numerics import products
+
+    given = dict(zip((o.name for o in form.operands[1:]), operands, strict=True))
+    whole = whole_groups(ctx, form)
+    product, maps = fragments.prepared(form)
+    a = _operand_a(ctx, form, given, whole, product.stored)
+    b = matrix(ctx, form, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1)
+    b = _negated(b, form.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
+    keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
+    c = np.where(keep, fragments.image(ctx, form, "c", c), np.uint32(0))
+    more = {}
+    if product.sparse:
+        places = sparse.selection(ctx, form, given["meta"], given["selector"])
+        more["selection"] = places.reshape(-1, 64, product.stored)
+    return products.fragments(
+        product, ctx.arch, maps, a, np.ascontiguousarray(b), np.ascontiguousarray(c),
+        active=whole, **more,
+    )  # fmt: skip
+
+
+def _operand_a(
+    ctx: Context, form: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
+) -> np.ndarray:
+    """The register image of A, or the matrices (warpgroups, 64, k) that its descriptor names."""
+    sign = given.get("scale_a", 1)
+    if "a" in given:
+        words = fragments.image(ctx, form, "a", given["a"])
+        flip = np.uint32(_SIGNS[dtypes.named(form.params["a"]).bits]) if sign == -1 else np.uint32(0)
+        return words ^ flip
+    transposed = given.get("trans_a", 0) == 1
+    found = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
+    return _negated(found, form.params["a"], sign)
+
+
+_SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # of all elements of a register
+
+
+def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
+    if sign == 1:
+        return bits
+    return bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1))
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WarpgroupFamily:
+    """Forms that differ in N, in D's type and in A's and B's.
+
+    `options`: "trans" (16-bit types may be transposed in memory), "scale" (floats have signs),
+    "" (integers). k is that of the dense shape; `sparse` doubles it.
+    """
+
+    k: int
+    widths: tuple[int, ...]
+    d: str
+    ab: str
+    options: str
+    ptx: tuple[int, int]
+    sparse: bool = False
+    tail: str = ""
+    satfinite: bool = False
+
+    opcode = "wgmma"
+
+    def forms(self) -> Iterator[Instruction]:
+        values = SATURATE if self.satfinite else ("",)
+        every = itertools.product(
+            ("", "registers"), self.widths, self.d.split(), fragments.pairs(self.ab), values
+        )
+        for source, n, d, (a, b), saturate in every:
+            yield self._form(source, n, d, a, b, saturate)
+
+    def _form(
+        self, source: str, n: int, d: str, a: str, b: str, saturate: str
+    ) -> Instruction:
+        k = self.k * 2 if self.sparse else self.k
+        head = "wgmma.mma_async" + (".sp" if self.sparse else "")
+        ptx = f"{head}.sync.aligned.m64n{n}k{k}{saturate}.{d}.{a}.{b}{self.tail}"
+        params: dict[str, Any] = dict(
+            family="wgmma", group="sp" if self.sparse else "", shape=f"m64n{n}k{k}",
+            a=a, b=b, c=d, d=d, ptx=ptx,
+        ) | ({"source": source} if source else {})  # fmt: skip
+        params |= {"satfinite": "satfinite"} if saturate else {}
+        params |= {"sparse": "sparse"} if self.sparse else {}
+        params |= {"operation": "and"} if self.tail else {}
+        operands = self._operands(source, n, k, a, d)
+        names = ["d", *(o.name for o in operands[1:])]
+        return Instruction(
+            mnemonic=f"{ptx}.{source}" if source else ptx,
+            results=(fragments.operand("d", d_layout(n, d)),),
+            operands=operands,
+            requires=Requires("90a"),
+            version=max(self.ptx, (8, 4)) if a != b and a[0] in "us" else self.ptx,
+            section=SPARSE if self.sparse else MMA,
+            execute=multiply,
+            effects=ASYNC,
+            template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names),
+            tied="c",
+            params=params,
+        )
+
+    def _operands(self, source: str, n: int, k: int, a: str, d: str) -> tuple[Operand, ...]:
+        stored = k // 2 if self.sparse else k
+        first = (
+            fragments.operand("a", a_layout(stored, a)) if source else Operand("desc_a", dtypes.b64)
+        )
+        places = sparse.selectors(f"m16n8k{k}", a) if self.sparse else ()
+        meta = (Operand("meta", dtypes.b32), _immediate("selector", places))
+        signs = (_immediate("scale_a", (1, -1)), _immediate("scale_b", (1, -1)))
+        turns = (_immediate("trans_a", (0, 1)), _immediate("trans_b", (0, 1)))
+        return (
+            fragments.operand("c", d_layout(n, d)),
+            first,
+            Operand("desc_b", dtypes.b64),
+            *(meta if self.sparse else ()),
+            Operand("scale_d", dtypes.pred),
+            *(signs if self.options else ()),
+            *((turns[1:] if source else turns) if self.options == "trans" else ()),
+        )
+
+
+def _immediate(name: str, values: tuple[int, ...]) -> Operand:
+    return Operand(name, dtypes.s32, 1, "imm", None, values)
+
+
+FLOAT = tuple(range(8, 257, 8))
+WHOLE = (8, 16, 24, *range(32, 257, 16))
+WHOLE_8BIT = (8, 16, 24, *range(32, 225, 16))
+
+# fmt: off
+FAMILIES = (
+    #               k    N           d          a/b            options  ptx
+    WarpgroupFamily(16,  FLOAT,      "f16 f32", "f16/f16",     "trans", (8, 0)),
+    WarpgroupFamily(16,  FLOAT,      "f32",     "bf16/bf16",   "trans", (8, 0)),
+    WarpgroupFamily(8,   FLOAT,      "f32",     "tf32/tf32",   "scale", (8, 0)),
+    WarpgroupFamily(32,  FLOAT,      "f16 f32", FP8,           "scale", (8, 0)),
+    WarpgroupFamily(32,  WHOLE_8BIT, "s32",     INT8,          "",      (8, 0), satfinite=True),
+    WarpgroupFamily(256, WHOLE,      "s32",     "b1/b1",       "",      (8, 0), tail=".and.popc"),
+    WarpgroupFamily(16,  FLOAT,      "f16 f32", "f16/f16",     "trans", (8, 2), sparse=True),
+    WarpgroupFamily(16,  FLOAT,      "f32",     "bf16/bf16",   "trans", (8, 2), sparse=True),
+    WarpgroupFamily(8,   FLOAT,      "f32",     "tf32/tf32",   "scale", (8, 2), sparse=True),
+    WarpgroupFamily(32,  FLOAT,      "f16 f32", FP8,           "scale", (8, 2), sparse=True),
+    WarpgroupFamily(32,  WHOLE,      "s32",     INT8,          "",      (8, 2), sparse=True, satfinite=True),
+)
+ORDER = WARP | VOLATILE | {"wgmma"}
+ROWS = (
+    *FAMILIES,
+    row("wgmma.fence.sync.aligned",        "",        "9.7.15.7.1", nothing, effects=ORDER, requires="90a", ptx="8.0"),
+    row("wgmma.commit_group.sync.aligned", "",        "9.7.15.7.2", nothing, effects=ORDER, requires="90a", ptx="8.0"),
+    row("wgmma.wait_group.sync.aligned",   "n:#u32",  "9.7.15.7.3", nothing, effects=ORDER, requires="90a", ptx="8.0"),
+)
+# fmt: on
