@@ -13,7 +13,8 @@ from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
-    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special, warp, wgmma,
+    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special,
+    warp, wgmma, wmma,
 )  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -28,7 +29,7 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale, wgmma,
+    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale, wgmma, wmma,
 )  # fmt: skip
 
 
@@ -129,6 +130,6 @@ def _dotted(names: list[str]) -> str:
 
 
 # Last, for the names: `isa.mma` is the namespace of forms, whatever module it is declared in.
-from tensorcore_dsl.isa.namespaces import mma, wgmma  # type: ignore[assignment]  # noqa: E402, F811
+from tensorcore_dsl.isa.namespaces import mma, wgmma, wmma  # type: ignore[assignment]  # noqa: E402, F811
 
-__all__ = ["Instruction", "forms", "instruction", "mma", "opcodes", "wgmma"]
+__all__ = ["Instruction", "forms", "instruction", "mma", "opcodes", "wgmma", "wmma"]

@@ -160,3 +160,4 @@ def _by_default(what: str, forms: list[Instruction]) -> Instruction:
 
 mma = Namespace("mma", below=("sp", "sp.block_scale", "block_scale"))
 wgmma = Namespace("wgmma", below=("sp",))
+wmma = Namespace("wmma")

@@ -1,0 +1,288 @@
+"""`wmma.load`, `wmma.mma` and `wmma.store` (9.7.14.4).
+
+The manual leaves fragments unspecified. These layouts are those of sm_90, read back from an H200,
+and what the tensor cores of sm_75 and later suggest: fragments of `mma`, side by side. Halves of
+f16 fragments repeat where 16 elements a thread are more than the matrix has. m8n32k16 is computed
+as its transpose, m32n8k16.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.arch import Requires
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.fragments import a_formula, b_formula, c_formula, checked, multiply, operand, size
+from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, Operand
+from tensorcore_dsl.layout import Formula, Layout
+
+LOAD_SECTION, STORE_SECTION, MMA_SECTION = "9.7.14.4.3", "9.7.14.4.4", "9.7.14.4.5"
+NOTE = "fragments are unspecified; the layout is that of sm_90"
+MEASURED = ("m16n16k16", "m8n32k16", "m32n8k16")
+
+
+# -- fragments ---------------------------------------------------------------------------------
+
+
+def swapped(formula: Formula) -> Formula:
+    """The same places in the transposed matrix."""
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        row, col = formula(thread, slot)
+        return col, row
+
+    return element
+
+
+def stacked(formula: Formula, each: int, down: int, across: int) -> Formula:
+    """Fragments of `each` slots one behind the other, each moved by (down, across)."""
+
+    def element(thread: Any, slot: Any) -> tuple[Any, Any]:
+        row, col = formula(thread, slot % each)
+        return row + down * (slot // each), col + across * (slot // each)
+
+    return element
+
+
+def _formula(role: str, m: int, n: int, k: int, e: int) -> Formula:
+    if n == 32:
+        other = {"a": "b", "b": "a"}.get(role, role)
+        return swapped(_formula(other, n, m, k, e))
+    if role == "a":
+        rows = min(m, 16)
+        return stacked(a_formula(rows, e), rows * k // 32, 16, 0)
+    if role == "b":
+        return stacked(b_formula(e), 8 * k // 32, 0, 8)
+    return c_formula if n == 8 else stacked(c_formula, 4, 0, 8)
+
+
+@lru_cache(maxsize=None)
+def fragment(role: str, shape: str, dtype: str) -> Layout:
+    """The layout of operand a, b or c (d) of a shape."""
+    m, n, k = size(shape)
+    rows, cols = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
+    e = dtypes.named(dtype).per_register
+    formula = _formula(role, m, n, k, e)
+    copies = 512 // (rows * cols) if role in "ab" and dtype == "f16" else 1
+    if copies > 1:
+        formula = stacked(formula, rows * cols // 32, 0, 0)
+    return checked(f"wmma.{role}.{shape}.{dtype}", rows, cols, dtype, formula, copies=copies)
+
+
+# -- meaning -----------------------------------------------------------------------------------
+
+
+def _elements(form: Instruction, layout: Layout, stride: Any) -> np.ndarray:
+    """(slots, threads of a warp) offsets in elements."""
+    row, col = layout.coords[..., 0], layout.coords[..., 1]
+    outer, inner = (row, col) if form.params["order"] == "row" else (col, row)
+    return np.asarray(outer * stride + inner).T
+
+
+def _stride(form: Instruction, layout: Layout, given: tuple[Any, ...]) -> Any:
+    default = layout.cols if form.params["order"] == "row" else layout.rows
+    return np.asarray(given[0], np.int64).ravel()[0] if given else default
+
+
+def _places(
+    ctx: Context, form: Instruction, layout: Layout, address: Any, given: tuple[Any, ...]
+) -> tuple[np.ndarray, int]:
+    """(words, T) addresses and the bytes of each word: an element, or 32 bits of small ones."""
+    bits = layout.dtype.storage_bits
+    offsets = _elements(form, layout, _stride(form, layout, given)).astype(np.int64)
+    if bits < 8:
+        offsets, width = offsets[:: layout.per_register] * bits // 8, 4
+    else:
+        offsets, width = offsets * bits // 8, bits // 8
+    base = np.broadcast_to(address, (ctx.threads,))
+    return (base + np.tile(offsets, ctx.threads // 32).astype(base.dtype)).astype(base.dtype), width
+
+
+def _memory(ctx: Context, form: Instruction) -> tuple[Any, Any]:
+    """The memory, and the context with the threads of whole warps active."""
+    ctx.whole_warps()
+    return (ctx.shared if form.params["space"] == "shared" else ctx.globals), ctx
+
+
+def load(ctx: Context, form: Instruction, address: Any, *stride: Any) -> np.ndarray:
+    """wmma.load: every thread reads its elements."""
+    layout = form.results[0].layout
+    assert layout is not None
+    memory, lanes = _memory(ctx, form)
+    places, width = _places(ctx, form, layout, address, stride)
+    words = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
+    if width >= 4:
+        return words
+    per = 4 // width
+    parts = words.reshape(-1, per, ctx.threads).astype(np.uint32)
+    shifts = (8 * width * np.arange(per, dtype=np.uint32))[None, :, None]
+    return np.asarray(np.bitwise_or.reduce(parts << shifts, axis=1))
+
+
+def store(ctx: Context, form: Instruction, address: Any, value: Any, *stride: Any) -> None:
+    """wmma.store: every thread writes its elements."""
+    layout = form.operand("r").layout
+    assert layout is not None
+    memory, lanes = _memory(ctx, form)
+    places, width = _places(ctx, form, layout, address, stride)
+    words = np.asarray(value).reshape(layout.registers, ctx.threads)
+    per = max(4 // width, 1)
+    for slot, place in enumerate(places):
+        word = words[slot // per]
+        if per > 1:
+            word = (word >> np.uint32(8 * width * (slot % per))).astype(f"u{width}")
+        memory.store(lanes, place, word[None])
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """Loads and stores of the fragments of some shapes."""
+
+    shapes: str
+    ab: str  # element types of A and B
+    c: str  # element types of C and D
+    orders: str  # of A and B in memory; C may have both
+    requires: str
+    ptx: tuple[int, int]
+
+    opcode = "wmma"
+
+    def forms(self) -> Iterator[Instruction]:
+        orders = {"a": "row col", "b": "row col", "c": "row col"}
+        if self.orders != "row col":
+            orders |= {"a": self.orders.split("/")[0], "b": self.orders.split("/")[1]}
+        for shape, space, tight in itertools.product(
+            self.shapes.split(), ("global", "shared"), (False, True)
+        ):
+            for role, types in (("a", self.ab), ("b", self.ab), ("c", self.c)):
+                for order, dtype in itertools.product(orders[role].split(), types.split()):
+                    yield self._load(role, shape, order, space, dtype, tight)
+            for order, dtype in itertools.product(("row", "col"), self.c.split()):
+                yield self._store(shape, order, space, dtype, tight)
+
+    def _common(self, shape: str, order: str, space: str, tight: bool, ptx: str) -> dict[str, Any]:
+        params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space)
+        early = self.ptx if shape == "m16n16k16" else max(self.ptx, (6, 1))
+        return dict(
+            mnemonic=f"{ptx}.packed" if tight else ptx,
+            requires=Requires(self.requires),
+            version=early,
+            params=params | ({"ptx": ptx} if tight else {}),
+            note=NOTE,
+        )
+
+    def _load(
+        self, role: str, shape: str, order: str, space: str, dtype: str, tight: bool
+    ) -> Instruction:
+        ptx = f"wmma.load.{role}.sync.aligned.{order}.{shape}.{space}.{dtype}"
+        return Instruction(
+            results=(operand("r", fragment(role, shape, dtype)),),
+            operands=(_address(space), *_stride_operand(tight)),
+            section=LOAD_SECTION,
+            execute=load,
+            effects=WARP | LOAD,
+            template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
+            **self._common(shape, order, space, tight, ptx),
+        )
+
+    def _store(self, shape: str, order: str, space: str, dtype: str, tight: bool) -> Instruction:
+        ptx = f"wmma.store.d.sync.aligned.{order}.{shape}.{space}.{dtype}"
+        return Instruction(
+            results=(),
+            operands=(_address(space), operand("r", fragment("c", shape, dtype)), *_stride_operand(tight)),
+            section=STORE_SECTION,
+            execute=store,
+            effects=WARP | STORE,
+            template=f"!{ptx} {{p}}, {{r}}" + ("" if tight else ", {stride}"),
+            **self._common(shape, order, space, tight, ptx),
+        )
+
+
+def _address(space: str) -> Operand:
+    return Operand("p", dtypes.u32 if space == "shared" else dtypes.u64, 1, "addr")
+
+
+def _stride_operand(tight: bool) -> tuple[Operand, ...]:
+    return () if tight else (Operand("stride", dtypes.u32),)
+
+
+@dataclass(frozen=True)
+class WmmaFamily:
+    """Forms of wmma.mma: `text` spells the types with {d}, {a}, {b}, {c} and {v}, one of `values`."""
+
+    shapes: str
+    dabc: str
+    text: str
+    requires: str
+    ptx: tuple[int, int]
+    layouts: tuple[str, ...] = ("row.row", "row.col", "col.row", "col.col")
+    modifier: str = ""
+    values: tuple[str, ...] = ("",)
+
+    opcode = "wmma"
+
+    def forms(self) -> Iterator[Instruction]:
+        product = itertools.product(
+            self.layouts, self.shapes.split(), self.dabc.split(), self.values
+        )
+        for layout, shape, types, value in product:
+            d, a, b, c = types.split("/")
+            params: dict[str, Any] = dict(
+                family="wmma", shape=shape, layout=layout, d=d, a=a, b=b, c=c
+            )
+            if value:
+                params[self.modifier] = value.strip(".")
+            yield Instruction(
+                mnemonic=self.text.format(l=layout, s=shape, d=d, a=a, b=b, c=c, v=value),
+                results=(operand("d", fragment("c", shape, d)),),
+                operands=tuple(operand(x, fragment(x, shape, t)) for x, t in zip("abc", (a, b, c), strict=True)),
+                requires=Requires(self.requires),
+                version=self.ptx if shape == "m16n16k16" else max(self.ptx, (6, 1)),
+                section=MMA_SECTION,
+                execute=multiply,
+                effects=WARP,
+                tied="c" if c == d else None,
+                params=params,
+                note=NOTE,
+            )
+
+
+ALL = " ".join(MEASURED)
+HALF = "f16/f16/f16/f16 f16/f16/f16/f32 f32/f16/f16/f16 f32/f16/f16/f32"
+HEAD = "wmma.mma.sync.aligned.{l}.{s}"
+TYPED = f"{HEAD}.{{d}}.{{a}}.{{b}}.{{c}}"
+BITS = ".sync.aligned.{l}.{s}.s32.b1.b1.s32"
+ONLY = ("row.col",)
+SATURATE = ("", ".satfinite")
+
+# fmt: off
+ROWS = (
+    #         shapes       a/b              c               memory     requires ptx
+    Fragments(ALL,         "f16",           "f16 f32",      "row col", "70",    (6, 0)),
+    Fragments(ALL,         "s8 u8",         "s32",          "row col", "72",    (6, 3)),
+    Fragments(ALL,         "bf16",          "",             "row col", "80",    (7, 0)),
+    Fragments("m16n16k8",  "tf32",          "f32",          "row col", "80",    (7, 0)),
+    Fragments("m8n8k4",    "f64",           "f64",          "row col", "80",    (7, 0)),
+    Fragments("m8n8k32",   "s4 u4",         "s32",          "row/col", "75",    (6, 3)),
+    Fragments("m8n8k128",  "b1",            "s32",          "row/col", "75",    (6, 3)),
+    #          shapes      d/a/b/c                              text                          requires ptx
+    WmmaFamily(ALL,        HALF,                                HEAD + ".{d}.{c}",            "70",    (6, 0)),
+    WmmaFamily(ALL,        "s32/s8/s8/s32 s32/u8/u8/s32",       TYPED + "{v}",                "72",    (6, 3), modifier="satfinite", values=SATURATE),
+    WmmaFamily(ALL,        "f32/bf16/bf16/f32",                 TYPED,                        "80",    (7, 0)),
+    WmmaFamily("m16n16k8", "f32/tf32/tf32/f32",                 TYPED,                        "80",    (7, 0)),
+    WmmaFamily("m8n8k4",   "f64/f64/f64/f64",                   TYPED.replace("{s}", "{s}{v}"), "80",  (7, 0), modifier="rounding", values=("", ".rn", ".rz", ".rm", ".rp")),
+    WmmaFamily("m8n8k32",  "s32/s4/s4/s32 s32/u4/u4/s32",       TYPED + "{v}",                "75",    (6, 3), ONLY, "satfinite", SATURATE),
+    WmmaFamily("m8n8k128", "s32/b1/b1/s32",                     "wmma.mma{v}.popc" + BITS,    "75",    (6, 3), ONLY, "operation", (".xor",)),
+    WmmaFamily("m8n8k128", "s32/b1/b1/s32",                     "wmma.mma{v}.popc" + BITS,    "80",    (7, 1), ONLY, "operation", (".and",)),
+)
+# fmt: on
