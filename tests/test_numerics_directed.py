@@ -313,6 +313,32 @@ def test_rounding(p, arch, length, fraction, floor, kept):
     assert run(p, arch, terms, nearest=not half) == (cut if half else up)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+def test_scalar_m8n8k4_adds_c_before_the_second_pair(arch):
+    """Each pair adds 3/8 of a unit of binary32 to a tie of f16; together they would decide it."""
+    p = mma((8, 8, 4), "f16", "f16")
+    small = math.ldexp(3, -13), math.ldexp(1, -13)
+    pairs = [(2.0**-11, 1.0), small, small, (0.0, 0.0)]
+    a, b = zip(*((code("f16", x), code("f16", y)) for x, y in pairs), strict=True)
+    assert first_element(p, arch, a, b, code("f16", 1.0)) == code("f16", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("c", "wraps", "clamps"),
+    [
+        (0x7FFFFFFF, 0x80000000 - 1 + 127 * 127, 0x7FFFFFFF),
+        (0x80000000, 0x7FFFFFFF + 1 - 128 * 127, 0x80000000),
+        (0x80000000 + 128 * 127, 0x80000000, 0x80000000),
+        (5, 5 + 127 * 127, 5 + 127 * 127),
+    ],
+)
+def test_integers_wrap_or_clamp_the_exact_total(c, wraps, clamps):
+    first = 0x7F if c < 1 << 31 else 0x80  # 127 or -128
+    for sat, want in ((False, wraps), (True, clamps)):
+        p = mma((16, 8, 32), "s8", "s32", satfinite=sat)
+        assert first_element(p, "sm_80", [first], [0x7F], c) == want & 0xFFFFFFFF
+
+
 def grouped(elements, scale_exponents, **changes):
     """nvf4 with ue8m0 scales on the side of A: elements {k: code of A}, all of B are one."""
     p = nvf4("ue8m0")

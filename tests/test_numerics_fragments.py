@@ -198,6 +198,12 @@ def test_binary64_keeps_the_first_nan_of_b_c_a():
         (mma((16, 8, 16), "bf16", "f16"), "sm_80", "C and D of f16 and f16; allowed: f32"),
         (mma((16, 8, 16), "s8", "f32"), "sm_80", "allowed: s32"),
         (mma((16, 8, 16), "f16", "f32", satfinite=True), "sm_80", "satfinite is for integers"),
+        (
+            mma((16, 8, 16), "f16", "f32", rounding="rz"),
+            "sm_80",
+            "f64 has rn, rz, rm, rp, others rn",
+        ),
+        (mma((16, 8, 8), "f64", "f64", rounding="ru"), "sm_80", "rounding 'ru'"),
         (scaled(32, "e4m3", "e4m3", "mx", 1, "ue8m0"), "sm_120a", "is none of mxf8f6f4, mxf4"),
         (scaled(64, "e4m3", "e2m1", "mxf4", 2, "ue8m0"), "sm_120a", "mxf4 takes elements of e2m1"),
         (scaled(64, "e2m1", "e2m1", "mxf4", 4, "ue8m0"), "sm_120a", "takes scales 2X of ue8m0"),
@@ -224,6 +230,8 @@ def test_operands_of_other_shapes():
     with pytest.raises(ValueError, match="selection has a k outside 0..15"):
         z = [np.zeros((1, *s), np.uint32) for s in ((16, 8), (16, 8), (16, 8))]
         matmul(sparse, "sm_80", *z, selection=np.full((1, 16, 8), 16))
+    with pytest.raises(ValueError, match=r"active is bool of \(3,\); it must be bool of \(2,\)"):
+        fragments(p, "sm_80", maps, a, b, c, active=np.ones(3, np.bool_))
     short = dataclasses.replace(maps, b=maps.b[:, :2])
     with pytest.raises(ValueError, match=r"no thread holds element \(8, 0\) of b"):
         fragments(p, "sm_80", short, a, b[:1], c)

@@ -235,6 +235,10 @@ def _check(product: Product) -> None:
         raise ValueError(
             f"{product}: C and D of {product.c} and {product.d}; allowed: {', '.join(accumulators)}"
         )
+    if product.rounding not in ("rn", "rz", "rm", "rp")[: 4 if product.a == "f64" else 1]:
+        raise ValueError(
+            f"{product}: rounding {product.rounding!r}; f64 has rn, rz, rm, rp, others rn"
+        )
     if product.satfinite and not _is_integer(product):
         raise ValueError(f"{product}: satfinite is for integers")
     _check_scales(product)

@@ -13,10 +13,6 @@ from .softfloat import RN, as_bits, as_float, fma64, fused
 
 fma: Any = fused
 
-# Places of the settings of `loops`.
-M, N, K = range(3)
-STEP_A, STEP_B, STEP_C, STEP_D = range(6, 10)
-
 compiled: Any = njit(cache=True, nogil=True)
 
 
@@ -31,9 +27,12 @@ def step(a, b, c, mode):
 
 
 @compiled
-def products(a, b, c, active, places, settings, mode, d):
-    """All products of one call; the arguments are those of `loops.products`, of 64-bit words."""
-    m, n, k = settings[M], settings[N], settings[K]
+def products(a, b, c, active, places, shape, steps, mode, d):
+    """All products of one call; the arguments are those of `loops.products`, of 64-bit words.
+
+    steps: from warp to warp in the words of A, B, C and D. mode: of rounding, as in `softfloat`.
+    """
+    m, n, k = shape
     to_b = m * k
     to_c = to_b + k * n
     to_d = to_c + m * n
@@ -43,13 +42,11 @@ def products(a, b, c, active, places, settings, mode, d):
         if not active[w]:
             continue
         for p in range(m * n):
-            word = c[w * settings[STEP_C] + (places[to_c + p] >> 5)]
+            word = c[w * steps[2] + (places[to_c + p] >> 5)]
             for q in range(k):
-                at_a = places[p // n * k + q] >> 5
-                at_b = places[to_b + q * n + p % n] >> 5
-                x, y = a[w * settings[STEP_A] + at_a], b[w * settings[STEP_B] + at_b]
-                word = step(x, y, word, mode)
+                at_a = w * steps[0] + (places[p // n * k + q] >> 5)
+                at_b = w * steps[1] + (places[to_b + q * n + p % n] >> 5)
+                word = step(a[at_a], b[at_b], word, mode)
             total[p] = word
         for p in range(held):
-            place = places[to_d + p] >> 5
-            d[w * settings[STEP_D] + place] = total[places[to_d + held + p]]
+            d[w * steps[3] + (places[to_d + p] >> 5)] = total[places[to_d + held + p]]

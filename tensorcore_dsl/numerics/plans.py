@@ -154,6 +154,8 @@ def _registers(
 ) -> Operand:
     """An operand in a register image of `total` threads."""
     threads, slots, _ = lies.shape
+    if total % threads:
+        raise ValueError(f"{product}: {total} threads are no multiple of the {threads} of {name}")
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)

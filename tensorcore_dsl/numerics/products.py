@@ -12,6 +12,7 @@ from .architectures import Model, Product
 from .architectures import model as model_of
 from .formats import FORMATS
 from .plans import FragmentMaps, Plan, extra_operands, prepare
+from .softfloat import ROUNDINGS
 
 __all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of"]
 
@@ -84,9 +85,13 @@ def fragments(
             )
     if active is None:
         active = np.ones(warps, np.bool_)
+    elif active.shape != (warps,) or active.dtype != np.bool_:
+        raise ValueError(
+            f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
+        )
     extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
     d = np.zeros(prepared.d.shape, _word(product))
-    _run(product, prepared, (a, b, c), extra, active, d)
+    _run(product, prepared, (a, b, c), extra, np.ascontiguousarray(active), d)
     return d
 
 
@@ -109,7 +114,9 @@ def _run(
     word = _word(product)
     operands = [_words(operand, word) for operand in abc]
     if word is np.uint64:
-        mode = ("rn", "rz", "rm", "rp").index(product.rounding)
-        double.products(*operands, active, plan.places, plan.settings, mode, d.reshape(-1))
+        shape = product.m, product.n, product.k
+        steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step
+        mode = ROUNDINGS[product.rounding]
+        double.products(*operands, active, plan.places, shape, steps, mode, d.reshape(-1))
         return
     loops.products(*operands, extra, active, plan.places, plan.tables, plan.settings, d.reshape(-1))
