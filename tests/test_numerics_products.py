@@ -158,7 +158,7 @@ def check(p, arch, regime, batch=1, seed=0):
     rng = np.random.default_rng([zlib.crc32(f"{p}{arch}{regime}".encode()), seed])
     a, b, c, more = operands(p, regime, rng, batch)
     got = matmul(p, arch, a, b, c, **more)
-    rows = rng.permutation(p.m)[:3]  # the exact model is slow
+    rows = rng.permutation(p.m)[:2]  # the exact model is slow
     cut = {k: v if k == "scale_b" else v[:, rows] for k, v in more.items()}
     want = exact.matmul(p, arch, a[:, rows], b, c[:, rows], **cut)
     wrong = np.argwhere(got[:, rows] != want)

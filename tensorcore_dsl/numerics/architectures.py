@@ -98,9 +98,12 @@ GROUPED_KINDS = ("mxf4", "mxf4nvf4")
 
 _AMPERE = {"f16": AMPERE_F16, "bf16": AMPERE_F16, "tf32": AMPERE_TF32}
 _HOPPER = {"f16": HOPPER_F16, "bf16": HOPPER_F16, "tf32": HOPPER_TF32}
-_RTX = {**dict.fromkeys(F8F6F4, BLACKWELL_F8), **dict.fromkeys(GROUPED_KINDS, BLACKWELL_F4)}
+_RTX = {
+    **dict.fromkeys((*F8F6F4, "mxf8f6f4"), BLACKWELL_F8),
+    **dict.fromkeys(GROUPED_KINDS, BLACKWELL_F4),
+}
 
-# The unit of each input type, or of each kind of grouped block scaling.
+# The unit of each input type, or of each kind of block scaling.
 UNITS: Mapping[str, Mapping[str, Unit]] = {
     "sm_70": {"f16": VOLTA_F16},
     "sm_75": {"f16": AMPERE_F16},
@@ -149,7 +152,7 @@ REWRITES = (
     Rewrite(
         "8-bit floats are unpacked to f16, summed in two halves, and c is added at the end",
         ("sm_90a", "sm_100a"),
-        lambda p: p.family == "mma" and {p.a, p.b} <= set(F8),
+        lambda p: p.family == "mma" and p.scale_kind is None and {p.a, p.b} <= set(F8),
         lambda p, units: (
             _unit_fields(p, units["f16"])
             | {"length": p.stored // 2, "order": "interleaved", "late": True, "least": -14}
@@ -181,13 +184,17 @@ def model(product: Product, arch: str) -> Model:
     """
     arch = architecture(arch)
     _check(product)
+    if product.family == "wgmma" and arch != "sm_90a":
+        raise ValueError(f"{product} has no rule on {arch}; wgmma is for sm_90a")
     if product.a == "f64" and arch in SINCE_AMPERE:
         return Model("double", accumulator="f64", kept=52, nearest=True)
     if _is_integer(product) and arch != "sm_70":
         half = int(product.operation == "xor")  # products of xor are halves: see bit_table
         return Model("fused", product.stored, half, accumulator="s32", kept=52)
     units = UNITS[arch]
-    unit = units.get(_input(product))
+    unit = units.get(product.scale_kind or product.a)
+    if not product.scale_kind and product.b not in units:
+        unit = None
     rewrites = [r for r in REWRITES if arch in r.architectures and r.applies(product)]
     if unit is None and not rewrites:
         raise ValueError(f"{product} has no rule on {arch}; inputs known there: {', '.join(units)}")
@@ -195,11 +202,6 @@ def model(product: Product, arch: str) -> Model:
     for rewrite in rewrites:
         result = replace(result, **rewrite.change(product, units))
     return result
-
-
-def _input(product: Product) -> str:
-    kind = product.scale_kind
-    return kind if kind in GROUPED_KINDS else product.a
 
 
 def _is_integer(product: Product) -> bool:
