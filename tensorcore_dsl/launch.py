@@ -79,7 +79,8 @@ class Target(Protocol):
 
 # Plans and launchers.
 
-# What happens before a launch with arguments that are new or bad, or without a free slot.
+# What happens before a launch with arguments that are new, bad or too large for their parameter,
+# or without a free slot.
 _BEFORE_LAUNCH = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _LEGACY_STREAM = 1  # the handle that means what 0 means
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
@@ -130,7 +131,6 @@ class Plan:
         self._loaded = self._target.load(self._cubin, self._device)
         _check(self._loaded, self._config)
         self._target.allow_shared(self._loaded, self._config)
-        self.free.clear()
 
     def new_slot(self) -> tuple[Any, ...]:
         """Memory for a launch beside those in `free`, in the same order."""
@@ -153,7 +153,10 @@ class Plan:
             self.free.append(slot)
 
     def _retry(self, code: int, config: int, extra: int) -> None:
-        """Once more in the right context, if another one was current, or none."""
+        """Once more in the right context, if another one was current, or none.
+
+        The slot, which may be for the function of another context, is not used again.
+        """
         device = self._device
         if code == _NO_CONTEXT:
             self._target.attach(self._loaded.device)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.arguments import F32_MAX, converted, describe, integer_range, number_bits
+from tensorcore_dsl.arguments import F32_MAX, converted, describe, number_bits
 from tensorcore_dsl.dtypes import DType
 
 
@@ -33,7 +33,7 @@ _F32 = Reading("{a}", (f"-{F32_MAX!r} <= {{a}} <= {F32_MAX!r} or {{a}} - {{a}} !
 _CONVERTED = Reading("converted({a}, {a}_dtype)")
 _BY_NAME = {
     "builtins.bool": Reading("{a}"),
-    "builtins.int": Reading("{a}", ("-2147483648 <= {a} < 2147483648 or {a} >> 63",)),
+    "builtins.int": Reading("{a}", ("-2147483648 <= {a} < 2147483648",)),
     "builtins.float": _F32,
     "torch.Tensor": _TORCH,
     "torch.nn.parameter.Parameter": _TORCH,
@@ -61,8 +61,7 @@ def reading(cls: type, declared: DType | None = None) -> Reading:
 def _reading_as(cls: type, declared: DType) -> Reading:
     """Numbers that Python writes as the declared type, or refuses, need no conversion."""
     if cls is int and declared.is_integer:
-        low, high = integer_range(declared)
-        return Reading("{a}", (f"{low} <= {{a}} <= {high}",))
+        return Reading("{a}")
     if cls in (int, float) and declared.name in ("f32", "f64"):
         return _F32 if declared.name == "f32" else Reading("{a}")
     return _CONVERTED

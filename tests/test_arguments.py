@@ -1,5 +1,6 @@
 """Describing arguments of every kind, and where they lie in a kernel's parameters."""
 
+import ctypes
 import struct
 import types
 
@@ -234,6 +235,25 @@ def test_dlpack_on_gpu(device):
 
 def test_dlpack_zero_dimensions():
     assert describe(Capsuled(torch.tensor(1.0))).shape == ()
+
+
+def test_dlpack_byte_offset():
+    """torch and NumPy fold the offset into the pointer; others need not."""
+    numbers = np.arange(12, dtype=np.int32)
+    shape = (ctypes.c_int64 * 1)(8)
+    data = numbers.ctypes.data
+    tensor = protocols._DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
+    make = ctypes.pythonapi.PyCapsule_New
+    make.argtypes, make.restype = (
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+        ctypes.py_object,
+    )
+    producer = types.SimpleNamespace(
+        __dlpack__=lambda: make(ctypes.addressof(tensor), b"dltensor", None),
+        __dlpack_device__=lambda: (1, 0),
+    )
+    found = describe(producer)
+    assert (found.pointer, found.shape, found.strides) == (data + 16, (8,), (1,))
 
 
 def test_dlpack_refused():

@@ -315,6 +315,23 @@ def test_torch_tensors_and_their_stream(torch_streams):
     assert gpu.records[-1].stream == 5
 
 
+def test_torch_keys(torch_streams):
+    """Views of one tensor: each stride and each alignment is told apart."""
+    gpu = FakeGpu()
+    seen = []
+    run = launcher(gpu, lambda types: seen.append(types[0]))
+    whole = aligned((8, 8), np.float16)
+    views = [whole, whole.T, whole[:, 1:7], whole[:, :6], whole.reshape(-1)[1:37].reshape(6, 6)]
+    for _ in range(2):
+        for view in views:
+            run(FakeTensor(view))
+    assert [(t.unit, t.align) for t in seen] == [
+        ((False, True), 16), ((True, False), 16), ((False, True), 2), ((False, True), 16),
+        ((False, True), 2),
+    ]  # fmt: skip
+    assert [r.parameters for r in gpu.records] == [packed(FakeTensor(v)) for v in views] * 2
+
+
 def test_torch_stream_without_the_private_reader(monkeypatch):
     cuda = types.SimpleNamespace(
         current_stream=lambda device: types.SimpleNamespace(cuda_stream=40 + device)
@@ -359,7 +376,9 @@ def test_numba_arrays():
     run = launcher(gpu)
     arrays = [DeviceNDArray(np.zeros((4, 8), np.float32)) for _ in range(2)]
     assert readers.reading(DeviceNDArray) is not readers._DESCRIBED
-    for array in (*arrays, DeviceNDArray(np.zeros((4, 8), np.float32).T)):
+    row = aligned(64, np.float32)
+    views = [row[:32].reshape(4, 8).T, row[1:33].reshape(4, 8), row[2:34].reshape(4, 8)]
+    for array in (*arrays, *map(DeviceNDArray, views)):
         run(array)
         assert gpu.records[-1].parameters == packed(array)
 
@@ -489,6 +508,7 @@ def test_bad_arguments_are_named(value, text, warm):
     run = launcher(gpu, names=("alpha", "beta"))
     if warm:
         run(1, 2 if isinstance(value, int) else 2.0)
+        run(1, 2**40 if isinstance(value, int) else 2.0)
     with pytest.raises(ArgumentError, match=text) as caught:
         run(1, value)
     assert caught.value.__context__ is None or caught.value.__suppress_context__
