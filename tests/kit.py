@@ -39,7 +39,7 @@ from tensorcore_dsl.isa.spec import (
     parse_operands,
 )
 
-u32, u64, s32, pred, b32 = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.pred, dtypes.b32
+u32, u64, s32, f32, pred = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.f32, dtypes.pred
 
 
 def form(

@@ -280,6 +280,48 @@ class TestMistakes:
             outputs(lambda b, t: b.op(ADD, b.value(), t))
         assert line_of(error) == 5
 
+    def test_a_register_that_only_some_threads_wrote(self) -> None:
+        def build(b: Builder, t: Any, stop: int) -> Any:
+            found, copied = b.value(), b.value()
+            with b.when(b.op(LESS, t, 40)):
+                b.op(ADD, t, 1, into=found)
+            b.assign(copied, found)
+            with b.when(b.op(LESS, t, stop)):
+                b.op(ADD, copied, 1)
+                self.line = b.line
+            return t
+
+        outputs(lambda b, t: build(b, t, 40))
+        with pytest.raises(Uninitialised, match="in thread 40 of block 0") as error:
+            outputs(lambda b, t: build(b, t, 41))
+        assert line_of(error) == self.line
+
+    def test_a_guard_hides_what_is_unwritten(self) -> None:
+        def build(b: Builder, t: Any, negated: bool) -> Any:
+            few, found = b.op(LESS, t, 40), b.value()
+            b.op(ADD, t, 1, into=found, guard=few)
+            b.op(ADD, found, 1, into=b.variable(0), guard=few, negated=negated)
+            return t
+
+        outputs(lambda b, t: build(b, t, False))
+        with pytest.raises(Uninitialised, match="in thread 40 of block 0"):
+            outputs(lambda b, t: build(b, t, True))
+
+    def test_threads_that_ended_need_no_value(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(LESS, t, 40)):
+                b.jump("return")
+            found = b.op(ADD, t, 1)
+            with b.when(b.op(LESS, t, 100)) as orelse:
+                other = b.op(ADD, found, 1)
+                with b.inside(orelse):
+                    b.op(ADD, found, 2, into=other)
+            return other
+
+        t = np.arange(128)
+        expected = np.where(t < 40, 0xDEAD, np.where(t < 100, t + 2, t + 3))
+        assert np.array_equal(outputs(build), expected)
+
     def test_a_form_that_fails_says_where(self) -> None:
         broken = form("broken.u32", "d:u32 = a:u32", lambda ctx, form, a: 1 // 0)
         with pytest.raises(EmulationError, match="broken.u32 failed: ZeroDivisionError") as error:

@@ -119,16 +119,30 @@ def all_written(shadow: int, size: int) -> bool:
 
 @inlined
 def in_flight(shadow: int, size: int) -> bool:
-    found = False
-    for byte in range(size):
-        found = found or peek8(shadow + byte) == PENDING
-    return found
+    """Does an asynchronous copy own any of the bytes."""
+    found = 0
+    if size >= 8:
+        for start in range(0, size, 8):
+            found |= peek64(shadow + start)
+    elif size == 4:
+        found = peek32(shadow)
+    else:
+        for byte in range(size):
+            found |= peek8(shadow + byte)
+    return found & 0x0202020202020202 != 0
 
 
 @inlined
 def mark(shadow: int, size: int, state: int) -> None:
-    for byte in range(size):
-        poke8(shadow + byte, state)
+    """Write `state` to the shadow of `size` bytes."""
+    if size >= 8:
+        for start in range(0, size, 8):
+            poke64(shadow + start, state * 0x0101010101010101)
+    elif size == 4:
+        poke32(shadow, state * 0x01010101)
+    else:
+        for byte in range(size):
+            poke8(shadow + byte, state)
 
 
 @inlined

@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.special import Dim3, Geometry
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
-CHUNK = 2048  # threads that share the cost of a step; more fall out of the caches
+CHUNK = 4096  # threads that share the cost of a step; more fall out of the caches
 TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
 
 

@@ -64,6 +64,7 @@ class Machine:
         self.group = geometry.group
         self.threads_per_cta = geometry.threads_per_cta
         self.globals = memory
+        self.checks = memory.checks
         self.shared = shared
         self.special = SpecialRegisters(geometry)
         self.barriers = Barriers(geometry.ctas, self.group)
@@ -74,6 +75,7 @@ class Machine:
         self.gone = ~self.alive  # threads that have exited or never were
         self.exited = self.gone if self.gone.any() else None
         self.registers: list[Any] = [None] * program.places
+        self.partial: dict[int, np.ndarray] = {}  # registers that some threads have not written
         self.cohorts: dict[int, Cohort] = {}
         self.runs: list[Run] = [step.run for step in program.steps]
         if profile:
@@ -151,11 +153,58 @@ class Machine:
             raise EmulationError(f"a result has type {found.dtype}, the register {dtype}")
         if found.ndim == 0:
             found = np.full(self.threads, found)
-        if self.active is not None:
-            old = self.registers[place]
-            if old is not None:
-                found = np.where(self.active, found, old)
+        if self.active is None:
+            if self.partial:
+                self.partial.pop(place, None)
+        else:
+            found = self._merge(place, found)
         self.registers[place] = found
+
+    def _merge(self, place: int, found: Any) -> Any:
+        """What a register holds after a write by the active threads; notes who has written it."""
+        old, known = self.registers[place], self.partial.get(place)
+        if old is not None:
+            found = np.where(self.mask, found, old)
+        if known is not self.active if known is not None else self.checks and old is None:
+            wrote = self.mask if known is None else known | self.mask
+            if (wrote | self.gone).all():
+                self.partial.pop(place, None)
+            else:
+                self.partial[place] = wrote
+        return found
+
+    def copy(self, place: int, found: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
+        """Set a register; where a thread has not written all `sources`, it has not written it."""
+        known = [self.partial[s] for s in sources if s in self.partial]
+        if not known:
+            self.write(place, found, dtype)
+            return
+        mask = self.mask
+        saved, good = self.active, np.logical_and.reduce([mask, *known])
+        self.active = self.mask = good
+        self.write(place, found, dtype)
+        self.active, self.mask = saved, mask
+        self.forget(place, mask & ~good)
+
+    def forget(self, place: int, mask: np.ndarray) -> None:
+        """Threads whose register counts as unwritten from now on."""
+        if self.registers[place] is not None and mask.any():
+            self.partial[place] = self.partial.get(place, self.all_threads) & ~mask
+
+    def check_reads(self, step: Step) -> None:
+        """The threads that execute `step` must have written what it reads."""
+        for place in step.reads:
+            known = self.partial.get(place)
+            if known is None or known is self.active:
+                continue
+            lacking = self.mask & ~known
+            if step.guard is not None:
+                lacking = lacking & (self.registers[step.guard[0]] ^ step.guard[1])
+            if lacking.any():
+                raise Uninitialised(
+                    f"{step.form or 'a branch'} reads a register that nothing has written in "
+                    + self.describe(int(np.argmax(lacking)))
+                )
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads that leave the running cohort for a position ahead."""
@@ -260,13 +309,15 @@ class Machine:
 
     def _run(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
-        runs, counts, at = self.runs, self.tally.counts, start
+        runs, counts, steps, at = self.runs, self.tally.counts, self.program.steps, start
         self._look_ahead(at)
         self.budget, self.marked = LONG_SLICE, (self.reads, self.writes)
         moved = False
         try:
             while at < self.limit:
                 counts[at] += self.warps
+                if self.partial:
+                    self.check_reads(steps[at])
                 target = runs[at](self)
                 if target is None:
                     at += 1
@@ -281,7 +332,7 @@ class Machine:
                     self._look_ahead(at)
                 moved = True
         except Exception as error:
-            self._explain(error, self.program.steps[at])
+            self._explain(error, steps[at])
         self.progress += 1
         self._put(at, Cohort(self.mask, self.rounds))
 

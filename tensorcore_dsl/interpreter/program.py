@@ -53,12 +53,17 @@ def word(bits: int) -> Any:
 
 @dataclass
 class Step:
-    """One position of the program. `reads` are the places of its operands, for error reports."""
+    """One position of the program.
+
+    reads: places that must have been written by the threads that execute it, which are those
+    where the guard (a place, and whether it is negated) holds. Copies read without demanding it.
+    """
 
     run: Run
     loc: Loc | None
     form: Instruction | None = None
     reads: tuple[int, ...] = ()
+    guard: tuple[int, bool] | None = None
 
 
 @dataclass
@@ -147,8 +152,9 @@ class _Compiler:
         loc: Loc | None,
         form: Instruction | None = None,
         reads: tuple[int, ...] = (),
+        guard: tuple[int, bool] | None = None,
     ) -> None:
-        self.program.steps.append(Step(run, loc, form, reads))
+        self.program.steps.append(Step(run, loc, form, reads, guard))
 
     def block(self, block: Block) -> None:
         for node in block:
@@ -163,12 +169,13 @@ class _Compiler:
         warp = "warp" in op.form.effects and not blocking
         mask = _member_mask(op.form, reads)
         run = (_blocking if blocking else _plain)(call, results, self.here)
+        guard = None
         if op.guard is not None:
-            run = _guarded(_unbroken(run) if warp else run, self.value(op.guard), op.negated)
-            reads = (*reads, self.value(op.guard))
+            guard = self.value(op.guard), op.negated
+            run = _guarded(_unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
             run = _gathered(run, self.here, mask)
-        self.add(run, op.loc, op.form, reads)
+        self.add(run, op.loc, op.form, reads, guard)
 
     def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
         """The place of an operand, and what to do to what stands there."""
@@ -206,18 +213,18 @@ class _Compiler:
         if len(sources) == 1 and isinstance(only, Const):
             registers = target.type.registers if target.type.is_group else 0
             source = self.fill(kind(const_bits(only)), registers)
-            self.add(_copy(place, source), node.loc, reads=(source,))
+            self.add(_copy(place, source), node.loc)
         elif (
             len(sources) == 1
             and isinstance(only, Value)
             and only.type.is_group == target.type.is_group
         ):
             source = self.value(only)
-            self.add(_copy(place, source), node.loc, reads=(source,))
+            self.add(_copy(place, source), node.loc)
         else:
             rows = [self._row(source, kind) for source in sources]
             run = _gather(place, rows, kind, target.type.is_group)
-            self.add(run, node.loc, reads=tuple(p for p, _ in rows))
+            self.add(run, node.loc)
 
     def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of it that is meant (None: it is a scalar)."""
@@ -435,7 +442,10 @@ def _guarded(run: Run, guard: int, negated: bool) -> Run:
 def _copy(place: int, source: int) -> Run:
     def run(machine: Machine) -> None:
         found = machine.registers[source]
-        machine.write(place, found, found.dtype)
+        if found is None:
+            machine.forget(place, machine.mask)
+        else:
+            machine.copy(place, found, found.dtype, (source,))
 
     return run
 
@@ -443,11 +453,21 @@ def _copy(place: int, source: int) -> Run:
 def _gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
     """Registers of a group from scalars and from registers of other groups."""
     dtype = np.dtype(kind)
+    sources = tuple(p for p, _ in rows)
 
     def run(machine: Machine) -> None:
         registers = machine.registers
+        if any(registers[p] is None for p in sources):
+            machine.forget(place, machine.mask)
+            return
         found = [registers[p] if r is None else registers[p][r] for p, r in rows]
-        machine.write(place, np.stack(found) if group else found[0], dtype)
+        if group:
+            out = np.empty((len(found), machine.threads), dtype)
+            for row, source in zip(out, found, strict=True):
+                row[:] = source
+        else:
+            out = found[0]
+        machine.copy(place, out, dtype, sources)
 
     return run
 
