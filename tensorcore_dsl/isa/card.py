@@ -11,16 +11,21 @@ from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout, draw
 
-MANUAL = "section {} of the PTX manual"
+MANUAL = "section {} of the PTX manual 9.1"
 EFFECTS = {
+    "async": "goes on after the instruction; wait for it",
+    "barrier": "synchronises threads",
+    "blocking": "may wait for other threads",
+    "convergent": "all threads named in its mask execute it together",
+    "inplace": "the result is read, too",
     "load": "reads memory",
     "store": "writes memory",
-    "warp": "all 32 lanes of a warp execute it together",
-    "warpgroup": "all four warps of a warpgroup execute it together",
     "volatile": "is never moved, merged or dropped",
-    "blocking": "may wait for other threads",
+    "warp": "all 32 lanes of a warp execute it together",
+    "wgmma": "all four warps of a warpgroup execute it",
 }
-_NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "a", "b", "c", "d")
+_NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
+_MOST_ROWS = 32  # of a drawing on a card
 
 
 def card(form: Instruction, layouts: bool = True, width: int = 100) -> str:
@@ -38,7 +43,7 @@ def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
     yield "statement", statement(form)
     spelled = constructor(form)
     yield "in a kernel", spelled or f'tc.emit("{form.mnemonic}", ...)'
-    yield "runs on", f"{form.requires} ({listing(form.requires.archs()) or 'no known target'})"
+    yield "runs on", where(form)
     yield "PTX", f"{form.version[0]}.{form.version[1]} or later"
     numbered = form.section[:1].isdigit()
     yield "described", MANUAL.format(form.section) if numbered else form.section
@@ -49,6 +54,14 @@ def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
         yield "tied", f"the result may take the registers of {form.tied}"
     if form.note:
         yield "note", form.note
+
+
+def where(form: Instruction) -> str:
+    """The targets that have the form, in words; named one by one where a rule is not plain."""
+    text = str(form.requires)
+    if form.requires.text.isdigit():
+        return text
+    return f"{text} ({listing(form.requires.archs()) or 'no known target'})"
 
 
 def _all(form: Instruction) -> tuple[Operand, ...]:
@@ -89,8 +102,10 @@ def described(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
     if operand.kind == "addr":
         return "address", operand.dtype.name, "base register, plus a constant offset"
     plural = "" if operand.registers == 1 else "s"
-    size = "a predicate" if operand.dtype.kind == "p" else (
-        f"{operand.registers} register{plural} of {operand.register_bits} bits"
+    size = (
+        "a predicate"
+        if operand.dtype.kind == "p"
+        else (f"{operand.registers} register{plural} of {operand.register_bits} bits")
     )
     if operand.layout is None:
         return role, operand.dtype.name, size
@@ -104,7 +119,7 @@ def _cut(layout: Layout, width: int) -> list[str]:
     head, top = lines[0], lines[1]
     cell = (len(top) - 4) // layout.cols
     shown = min(layout.cols, max(1, (width - 4) // cell))
-    rows = min(layout.rows, 16)
+    rows = min(layout.rows, _MOST_ROWS)
     cut = [line[: 4 + cell * shown] for line in lines[1 : 2 + rows]]
     if (shown, rows) != (layout.cols, layout.rows):
         head += f"; rows 0 to {rows - 1}, columns 0 to {shown - 1}"
@@ -119,20 +134,29 @@ def _cut(layout: Layout, width: int) -> list[str]:
 def constructor(form: Instruction) -> str | None:
     """How a user spells the form with `tc.mma...`; None where only its text names it."""
     space: Any = getattr(isa, form.opcode, None)
-    if "shape" not in form.params or not hasattr(space, "_forms"):
+    if not hasattr(space, "_forms") or not {"shape", *"abcd"} <= set(form.params):
         return None
-    group = form.params.get("group", "")
-    for part in filter(None, group.split(".")):
+    path = (*filter(None, form.params.get("group", "").split(".")), form.params["shape"])
+    for part in path:
         space = getattr(space, part)
-    head = ".".join(filter(None, ("tc", form.opcode, group, str(form.params["shape"]))))
-    shape = getattr(space, form.params["shape"])
+    head = ".".join(("tc", form.opcode, *path))
     for types in (form.params[k] for k in "abc"), (form.params[k] for k in "abcd"):
-        names = list(types)
-        for options in ({}, _options(form)):
-            if _makes(shape, names, options, form):
-                given = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
-                return f"{head}({', '.join(given)})"
+        names, options = list(types), _options(form)
+        if _makes(space, names, options, form):
+            options = _needed(space, names, options, form)
+            given = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
+            return f"{head}({', '.join(given)})"
     return None
+
+
+def _needed(
+    shape: Any, names: list[str], options: dict[str, Any], form: Instruction
+) -> dict[str, Any]:
+    """The options without which the constructor would give another form."""
+    for key in list(options):
+        fewer = {k: v for k, v in options.items() if k != key}
+        options = fewer if _makes(shape, names, fewer, form) else options
+    return options
 
 
 def _options(form: Instruction) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""The table of instructions on a terminal: `python -m tensorcore_dsl show` and `list`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.isa.card import card, search
+
+MANY = 60  # lines that `list` prints without --all
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser("python -m tensorcore_dsl", description="The instructions.")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="show | list")
+    show = commands.add_parser("show", help="everything about one form")
+    show.add_argument("mnemonic", help="its PTX text, or several", nargs="+")
+    show.add_argument("--no-layouts", action="store_true", help="leave the drawings out")
+    show.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
+    find = commands.add_parser("list", help="forms that agree with all that is given")
+    find.add_argument("text", nargs="?", help="a part of the mnemonic")
+    find.add_argument("--opcode", help="for example mma")
+    find.add_argument("--arch", help="runs on this target, for example sm_90a")
+    find.add_argument("--dtype", help="an element type of an operand, for example e4m3")
+    find.add_argument("--shape", help="for example m16n8k16")
+    find.add_argument("--all", action="store_true", help=f"print more than {MANY} lines")
+    return whole
+
+
+def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None:
+    width = max(80, shutil.get_terminal_size((120, 24)).columns)
+    forms = [isa.instruction(text) for text in mnemonics]
+    print("\n\n".join(card(form, layouts, width) for form in forms))
+    if directory is not None:
+        from tensorcore_dsl.plot import plot_form
+
+        for form in forms:
+            for path in plot_form(form, directory):
+                print(path)
+
+
+def find(options: argparse.Namespace) -> None:
+    asked = (options.opcode, options.arch, options.dtype, options.shape, options.text)
+    if not any(asked):
+        print_opcodes()
+        return
+    found = search(*asked)
+    shown = found if options.all else found[:MANY]
+    width = max((len(f.mnemonic) for f in shown), default=0)
+    for form in shown:
+        print(f"{form.mnemonic:<{width}}  {form.requires}, PTX {form.version[0]}.{form.version[1]}")
+    if len(found) > len(shown):
+        print(f"... and {len(found) - len(shown)} more; --all prints them, other options choose")
+    print(f"{len(found)} form{'' if len(found) == 1 else 's'}")
+
+
+def print_opcodes() -> None:
+    counts = {opcode: len(list(isa.forms(opcode))) for opcode in isa.opcodes()}
+    for opcode, count in counts.items():
+        print(f"{opcode:<16}{count:>6}")
+    print(f"{sum(counts.values())} forms of {len(counts)} opcodes; --opcode lists those of one")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0, or 1 when there is nothing like what was asked for."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "show":
+            show(options.mnemonic, not options.no_layouts, options.plot)
+        else:
+            find(options)
+    except TensorCoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
