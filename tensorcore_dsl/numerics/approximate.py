@@ -28,7 +28,8 @@ def _lg2(x: Any) -> Any:
 
 
 def _sin(x: Any) -> Any:
-    return np.sin(_turns(x))
+    y = np.sin(_turns(x))
+    return np.where(y == 0, np.copysign(0.0, x), y)
 
 
 def _cos(x: Any) -> Any:
@@ -65,16 +66,16 @@ TABLE = {
     row.op: row
     for row in (
         #             op          types           function          bound
-        Approximation("rcp",      "f32 f64",      np.reciprocal,    "1 ulp; f64: 20 bits"),
+        Approximation("rcp",      "f32 f64",      np.reciprocal,    "1 ulp; f64 20 bits"),
         Approximation("sqrt",     "f32",          np.sqrt,          "relative 2**-23"),
-        Approximation("rsqrt",    "f32 f64",      _rsqrt,           "relative 2**-22.9; f64 not stated"),
-        Approximation("div",      "f32",          _approx_quotient, "2 ulp for 2**-126 <= |b| <= 2**126", 2),
+        Approximation("rsqrt",    "f32 f64",      _rsqrt,           "relative 2**-22.9"),
+        Approximation("div",      "f32",          _approx_quotient, "2 ulp for |b| <= 2**126", 2),
         Approximation("div.full", "f32",          np.divide,        "2 ulp", 2),
-        Approximation("ex2",      "f32 f16 bf16", np.exp2,          "2 ulp; f16 2**-9.9, bf16 2**-7"),
-        Approximation("lg2",      "f32",          _lg2,             "2**-22: absolute in (1/2, 2), else relative"),
-        Approximation("sin",      "f32",          _sin,             "absolute 2**-20.5 in [-2pi, 2pi]"),
-        Approximation("cos",      "f32",          _cos,             "absolute 2**-20.5 in [-2pi, 2pi]"),
-        Approximation("tanh",     "f32 f16 bf16", np.tanh,          "relative 2**-11; f16 2**-10.987, bf16 2**-8"),
+        Approximation("ex2",      "f32 f16 bf16", np.exp2,          "2 ulp; 2**-9.9; 2**-7"),
+        Approximation("lg2",      "f32",          _lg2,             "2**-22"),
+        Approximation("sin",      "f32",          _sin,             "absolute 2**-20.5"),
+        Approximation("cos",      "f32",          _cos,             "absolute 2**-20.5"),
+        Approximation("tanh",     "f32 f16 bf16", np.tanh,          "2**-11; 2**-10.987; 2**-8"),
     )
 }  # fmt: skip
 ONLY = frozenset(op for op in TABLE if op not in ("rcp", "sqrt", "div", "div.full"))
@@ -118,7 +119,7 @@ def instruction(op: str, type: str, full: bool, ftz: bool) -> tuple[int, Functio
 
 
 def _upper_half(function: Function, a: Bits) -> Bits:
-    """rcp and rsqrt.approx.ftz.f64: the upper 32 bits of one, from those of the other (9.7.3.14)."""
+    """rcp and rsqrt.approx.ftz.f64: upper 32 bits, computed from upper 32 bits (9.7.3.14)."""
     half = np.uint64(0xFFFFFFFF)
     least = float(np.finfo(np.float64).tiny)
     with np.errstate(all="ignore"):

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """PTX cvt on arrays of register bits (9.7.9.21, 9.7.9.22).
 
 `convert` takes one source, scalar or packed: ``convert(a, "f32", "bf16", "rn", relu=True)`` is
@@ -14,17 +15,16 @@ follow the manual, ue8m0 the magnitude of the input, as NVIDIA's headers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from .encode import FTZ, KEEP_NAN, NO_RANDOM, RELU, SAT, SATFINITE, nearest, parameters, run, to_f64
 from .number_formats import (
     FLOATS,
     INTS,
     Bits,
-    FloatFormat,
     IntFormat,
     find,
     packed,
@@ -32,218 +32,16 @@ from .number_formats import (
     values,
 )
 from .scalar import flush, is_nan, registers
-from .softfloat import (
-    INTEGRAL,
-    RN,
-    ROUNDINGS,
-    RP,
-    RS,
-    RZ,
-    as_bits,
-    as_float,
-    clz,
-    compile_ufunc,
-    flushed_code,
-    overflows_to_inf,
-    round_code,
-    stochastic_code,
-    unpack64,
-)
+from .softfloat import INTEGRAL, ROUNDINGS
 
 Converter = Callable[..., Bits]
 
-_jit = njit(cache=True, nogil=True, forceinline=True)
-_SIGN = np.uint64(1 << 63)
-_MAGNITUDE = np.uint64((1 << 63) - 1)
-_INF = np.uint64(0x7FF << 52)
-_ONE = np.uint64(0x3FF << 52)
-_NONE = np.zeros(1, np.uint64)
-
-# Fields of the parameter vector of the loops below, and the flags of its last field.
-MANTISSA, EMIN, LARGEST, INFINITE, NAN, SIGN_SHIFT, PAD, MODE, RANDOM, FLAGS = range(10)
-SAT, SATFINITE, RELU, KEEP_NAN, FTZ = 1, 2, 4, 8, 16
-
-
-@_jit
-def _finish(sign: bool, code: Any, exact_inf: bool, p: Any) -> Any:
-    """Overflow and the place of the sign, for the rounded magnitude ``code``."""
-    if code > np.uint64(p[LARGEST]) or exact_inf:
-        to_inf = exact_inf or overflows_to_inf(sign, p[MODE])
-        finite = p[FLAGS] & SATFINITE or p[INFINITE] < 0 or not to_inf
-        code = np.uint64(p[LARGEST] if finite else p[INFINITE])
-    code <<= np.uint64(p[PAD])
-    return code | np.uint64(sign) << np.uint64(p[SIGN_SHIFT]) if p[SIGN_SHIFT] >= 0 else code
-
-
-@_jit
-def _nan(x: Any, p: Any) -> Any:
-    if p[FLAGS] & SAT:
-        return np.uint64(0)
-    if p[FLAGS] & KEEP_NAN and not p[FLAGS] & RELU:
-        drop = np.uint64(52 - p[MANTISSA])
-        fraction = (x & np.uint64((1 << 52) - 1) | np.uint64(1 << 51)) >> drop
-        return np.uint64(p[INFINITE]) | fraction | (x >> np.uint64(63)) << np.uint64(p[SIGN_SHIFT])
-    return np.uint64(p[NAN])
-
-
-@_jit
-def _encode_one(x: Any, random: Any, p: Any) -> Any:
-    """Code of a float64 (given as bits) in the format and rounding that ``p`` describes."""
-    sign = x >= _SIGN
-    magnitude = x & _MAGNITUDE
-    if magnitude > _INF:
-        return _nan(x, p)
-    if sign and p[FLAGS] & (SAT | RELU):
-        return np.uint64(0)
-    if p[FLAGS] & SAT and magnitude > _ONE:
-        magnitude = _ONE
-    if magnitude == _INF:
-        return _finish(sign, np.uint64(0), True, p)
-    e, sig = unpack64(magnitude)
-    if p[MODE] == RS:
-        code = stochastic_code(e, sig, p[MANTISSA], p[EMIN], random, p[RANDOM])
-    elif p[FLAGS] & FTZ:
-        code = flushed_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
-    else:
-        code = round_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
-    return _finish(sign, code, False, p)
-
-
-@_jit
-def _integral_one(x: float, mode: int) -> float:
-    if mode == RN:
-        return np.rint(x)
-    if mode == RZ:
-        return np.trunc(x)
-    return np.ceil(x) if mode == RP else np.floor(x)
-
-
-@njit("void(u8[::1],u8[::1],i8[::1],u8[::1])", cache=True, nogil=True)
-def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
-    """Floats; ``random`` has an element for each, or one for all."""
-    step = 1 if random.size == x.size else 0
-    for i in range(x.size):
-        out[i] = _encode_one(x[i], random[i * step], p)
-
-
-@njit("void(u8[::1],i8[::1],u8[::1])", cache=True, nogil=True)
-def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
-    """Floats, rounded to integral values (mode p[RANDOM]) first."""
-    for i in range(x.size):
-        value = _integral_one(as_float(x[i]), p[RANDOM])
-        out[i] = _encode_one(as_bits(value), np.uint64(0), p)
-
-
-@njit("void(u8[::1],i8[::1],u8[::1])", cache=True, nogil=True)
-def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
-    """Integers, two's complement where p[RANDOM] is set."""
-    for i in range(x.size):
-        sign = p[RANDOM] != 0 and x[i] >= _SIGN
-        magnitude = np.uint64(0) - x[i] if sign else x[i]
-        if magnitude == 0 or (sign and p[FLAGS] & SAT):
-            out[i] = np.uint64(0)
-            continue
-        zeros = clz(magnitude)
-        e, sig = 63 - np.int64(zeros), magnitude << zeros
-        if p[FLAGS] & SAT:
-            e, sig = np.int64(0), _SIGN
-        code = round_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
-        out[i] = _finish(sign, code, False, p)
-
-
-@_jit
-def _to_int_one(x: Any, bits: int, signed: int, mode: int, nan: int) -> Any:
-    """Float to integer, clamped to the range."""
-    if x & _MAGNITUDE > _INF:
-        return np.uint64(nan)
-    value = _integral_one(as_float(x), mode)
-    limit = 2.0 ** (bits - signed)
-    if value >= limit:
-        return ~np.uint64(0) >> np.uint64(64 - bits + signed)
-    if value < 0:
-        return np.uint64(np.int64(max(value, -limit * signed)))
-    if value >= 2.0**63:
-        return np.uint64(np.int64(value - 2.0**63)) | _SIGN
-    return np.uint64(np.int64(value))
-
-
-@njit("void(u8[::1],i8[::1],u8[::1])", cache=True, nogil=True)
-def _to_int_loop(x: Any, p: Any, out: Any) -> None:
-    for i in range(x.size):
-        out[i] = _to_int_one(x[i], p[0], p[1], p[2], p[3])
-
-
-def _run(loop: Callable[..., Any], wide: Bits, p: Bits, *random: Any) -> Bits:
-    """Run a loop over an array of any shape."""
-    out = np.empty(wide.shape, np.uint64)
-    more = [r if r is _NONE else np.broadcast_to(r, wide.shape) for r in random]
-    flat = [np.ascontiguousarray(x).reshape(-1) for x in (wide, *more)]
-    loop(*flat, p, out.reshape(-1))
-    return out
-
-
-@lru_cache(maxsize=None)
-def _direct(f: FloatFormat, top: int, relu: bool) -> Converter:
-    """cvt.rn from f32 in one loop: magnitudes stop at the code ``top``."""
-    mantissa, emin, shift = f.mantissa, f.emin, np.uint64(f.sign_shift)
-    largest, nan = np.uint64(top), np.uint64(f.nan)
-
-    def narrow(x: Any) -> Any:
-        bits = as_bits(np.float64(as_float(x)))
-        magnitude = bits & _MAGNITUDE
-        sign = bits >> np.uint64(63)
-        e, sig = unpack64(magnitude)
-        code = min(round_code(False, e, sig, mantissa, emin, RN), largest)
-        if relu:
-            code = np.uint64(0) if sign else code
-        else:
-            code |= sign << shift
-        return nan if magnitude > _INF else code
-
-    return compile_ufunc(narrow, f"{register_dtype(f.bits).name}(uint32)")
-
-
-def _widen32(x: Any) -> Any:
-    """f32 to the bits of the f64 of the same value; a NaN keeps its payload, quieted."""
-    magnitude = np.uint64(x & np.uint32(0x7FFFFFFF))
-    sign = np.uint64(x >> np.uint32(31)) << np.uint64(63)
-    payload = (magnitude << np.uint64(29)) & np.uint64((1 << 52) - 1)
-    nan = _INF | np.uint64(1 << 51) | payload
-    value = as_bits(np.float64(as_float(np.uint32(magnitude))))
-    return sign | (nan if magnitude > np.uint64(0x7F800000) else value)
-
-
-@lru_cache(maxsize=None)
-def _widen_loop() -> Converter:
-    return compile_ufunc(_widen32, "uint64(uint32)")
+_RANDOM_BITS = {"f16": 13, "bf16": 16, "e4m3": 16, "e5m2": 16, "e2m3": 16, "e3m2": 16, "e2m1": 16}
 
 
 def _flush_input(bits: Bits) -> Bits:
     """.ftz of an f32 source: subnormal numbers to zero, NaN to the canonical NaN."""
     return np.where(is_nan(bits, "f32"), np.uint32(FLOATS["f32"].nan), flush(bits, "f32"))
-
-
-def _to_f64(bits: Bits, source: str) -> Bits:
-    """Register bits of a float type to the bits of its value in float64."""
-    if source == "f64":
-        return bits
-    if FLOATS[source].bits == 32:
-        return np.asarray(_widen_loop()(bits))
-    table = values(source).view(np.uint64)
-    return table[bits & np.uint16(0xFF)] if len(table) == 256 else table[bits]
-
-
-# --- which conversion is which ----------------------------------------------------------------
-
-_RANDOM_BITS = {"f16": 13, "bf16": 16, "e4m3": 16, "e5m2": 16, "e2m3": 16, "e3m2": 16, "e2m1": 16}
-
-
-def _parameters(f: FloatFormat, mode: int, extra: int, flags: int) -> Any:
-    """The parameter vector of the encoding loops; -1 stands for "has none"."""
-    nan = f.nan - (1 << 64) if f.nan >> 63 else f.nan
-    infinite = -1 if f.inf is None else f.inf
-    fields = [f.mantissa, f.emin, f.max_finite, infinite, nan, f.sign_shift, f.pad]
-    return np.array([*fields, mode, extra, flags], np.int64)
 
 
 def _flags(sat: bool, satfinite: bool, relu: bool, keep: bool, ftz: bool) -> int:
@@ -264,7 +62,7 @@ def _float_to_float(
     if (rounding or "rn") not in ROUNDINGS and (rounding not in INTEGRAL or source != to):
         raise ValueError(f"cvt.{to}.{source} rounds {' '.join(ROUNDINGS)}, not {rounding!r}")
     if to == "ue8m0":
-        return lambda bits, random: _to_ue8m0(_to_f64(bits, source), rounding or "rz", satfinite)
+        return lambda bits, random: _to_ue8m0(to_f64(bits, source), rounding or "rz", satfinite)
     flush_in = ftz and source == "f32" and to != "f16"
     if rounding is None and source == to and f.bits > 16 and not (sat or relu or satfinite):
         return lambda bits, random: _flush_input(bits) if flush_in else bits
@@ -274,21 +72,21 @@ def _float_to_float(
         return lambda bits, random: bits.astype(np.uint32) << np.uint32(16)
     if source == "f32" and f.bits <= 16 and rounding == "rn" and not (sat or ftz):
         top = f.max_finite if satfinite or f.inf is None else f.inf
-        return lambda bits, random: np.asarray(_direct(f, top, relu)(bits))
+        return lambda bits, random: np.asarray(nearest(f, top, relu)(bits))
     chosen = _flags(sat, satfinite, relu, _keeps_nan(source, to), ftz and to == "f32")
     dtype = register_dtype(f.bits)
     if rounding in INTEGRAL:
-        p = _parameters(f, ROUNDINGS["rz"], INTEGRAL[rounding], chosen)
+        p = parameters(f, ROUNDINGS["rz"], INTEGRAL[rounding], chosen)
     else:
-        p = _parameters(f, ROUNDINGS[rounding or "rn"], _RANDOM_BITS.get(to, 0), chosen)
+        p = parameters(f, ROUNDINGS[rounding or "rn"], _RANDOM_BITS.get(to, 0), chosen)
 
-    def run(bits: Bits, random: Any) -> Bits:
-        wide = _to_f64(_flush_input(bits) if flush_in else bits, source)
+    def encode(bits: Bits, random: Any) -> Bits:
+        wide = to_f64(_flush_input(bits) if flush_in else bits, source)
         if rounding in INTEGRAL:
-            return _run(_encode_integral_loop, wide, p).astype(dtype)
-        return _run(_encode_loop, wide, p, random).astype(dtype)
+            return run("integral float", wide, p).astype(dtype)
+        return run("float", wide, p, random).astype(dtype)
 
-    return run
+    return encode
 
 
 def _to_tf32_away(bits: Bits, satfinite: bool) -> Bits:
@@ -296,7 +94,8 @@ def _to_tf32_away(bits: Bits, satfinite: bool) -> Bits:
     step = np.uint32(1 << FLOATS["tf32"].pad)
     inf = np.uint32(FLOATS["f32"].inf or 0)
     magnitude = bits & np.uint32(FLOATS["f32"].magnitude)
-    d = np.where(magnitude < inf, magnitude + (step >> np.uint32(1)), magnitude) & ~(step - np.uint32(1))
+    d = np.where(magnitude < inf, magnitude + (step >> np.uint32(1)), magnitude)
+    d &= ~(step - np.uint32(1))
     if satfinite:
         d = np.where(d >= inf, d - step, d)
     return d | (bits ^ magnitude)
@@ -306,12 +105,12 @@ def _to_ue8m0(wide: Bits, rounding: str, satfinite: bool) -> Bits:
     """Exponent of the magnitude, biased by 127; at most 2**-127 gives 0, overflow NaN or MAX."""
     if rounding not in ("rz", "rp"):
         raise ValueError(f"a conversion to ue8m0 rounds rz or rp, not {rounding!r}")
-    magnitude = (wide & _MAGNITUDE).astype(np.int64)
+    magnitude = (wide & np.uint64((1 << 63) - 1)).astype(np.int64)
     code = (magnitude >> 52) - (1023 - FLOATS["ue8m0"].bias)
     if rounding == "rp":
         code += (magnitude & ((1 << 52) - 1)) != 0
     code = np.clip(code, 0, 0xFE if satfinite else 0xFF)
-    return np.where(magnitude > int(_INF), FLOATS["ue8m0"].nan, code).astype(np.uint16)
+    return np.where(magnitude > 0x7FF << 52, FLOATS["ue8m0"].nan, code).astype(np.uint16)
 
 
 def _float_to_int(source: str, to: IntFormat, rounding: str | None, ftz: bool) -> Converter:
@@ -323,11 +122,11 @@ def _float_to_int(source: str, to: IntFormat, rounding: str | None, ftz: bool) -
     p = np.array([to.bits, to.signed, INTEGRAL[rounding], nan], np.int64)
     dtype = register_dtype(to.bits)
 
-    def run(bits: Bits, random: Any) -> Bits:
-        wide = _to_f64(_flush_input(bits) if ftz and source == "f32" else bits, source)
-        return _run(_to_int_loop, wide, p).astype(dtype)
+    def to_integer(bits: Bits, random: Any) -> Bits:
+        wide = to_f64(_flush_input(bits) if ftz and source == "f32" else bits, source)
+        return run("to integer", wide, p).astype(dtype)
 
-    return run
+    return to_integer
 
 
 def _int_values(bits: Bits, source: IntFormat) -> Bits:
@@ -340,15 +139,15 @@ def _int_to_float(source: IntFormat, to: str, rounding: str | None, sat: bool) -
     if rounding not in ("rn", "rz", "rm", "rp"):
         raise ValueError(f"cvt.{to}.{source.name} rounds rn rz rm rp, not {rounding!r}")
     f = FLOATS[to]
-    p = _parameters(f, ROUNDINGS[rounding], source.signed, SAT * sat)
+    p = parameters(f, ROUNDINGS[rounding], source.signed, SAT * sat)
     dtype = register_dtype(f.bits)
     wide = np.int64 if source.signed else np.uint64
 
-    def run(bits: Bits, random: Any) -> Bits:
+    def encode(bits: Bits, random: Any) -> Bits:
         value = _int_values(bits, source).astype(wide).view(np.uint64)
-        return _run(_encode_int_loop, value, p).astype(dtype)
+        return run("integer", value, p).astype(dtype)
 
-    return run
+    return encode
 
 
 def _int_to_int(source: IntFormat, to: IntFormat, sat: bool) -> Converter:
@@ -356,14 +155,14 @@ def _int_to_int(source: IntFormat, to: IntFormat, sat: bool) -> Converter:
     kind = "i" if to.signed else "u"
     dtype = register_dtype(to.bits)
 
-    def run(bits: Bits, random: Any) -> Bits:
+    def resize(bits: Bits, random: Any) -> Bits:
         value = _int_values(bits, source)
         if sat:
             value = np.clip(value, low, high)
         d = value.astype(f"{kind}{to.bits // 8}")
         return d.astype(f"{kind}{dtype.itemsize}").view(dtype)
 
-    return run
+    return resize
 
 
 _CONVERTED_INTS = {name: f for name, f in INTS.items() if f.bits >= 8 and name[0] != "b"}
@@ -374,7 +173,7 @@ def _register_bits(type: str) -> int:
     return FLOATS[type].bits if type in FLOATS else INTS[type].bits
 
 
-@lru_cache(maxsize=None)
+@cache
 def _converter(
     source: str, to: str, rounding: str | None, sat: bool, flags: tuple[bool, bool, bool]
 ) -> Converter:
@@ -401,12 +200,12 @@ def _tabulated(convert_one: Converter, bits: int) -> Converter:
     """The same conversion by a table of all its results, made when first used."""
     table: list[Bits] = []
 
-    def run(x: Bits, random: Any) -> Bits:
+    def look_up(x: Bits, random: Any) -> Bits:
         if not table:
             table.append(convert_one(np.arange(1 << bits, dtype=np.uint16), random))
-        return table[0][x if bits == 16 else x & np.uint16(0xFF)]
+        return np.asarray(table[0][x if bits == 16 else x & np.uint16(0xFF)])
 
-    return run
+    return look_up
 
 
 # --- packed registers -------------------------------------------------------------------------
@@ -414,10 +213,11 @@ def _tabulated(convert_one: Converter, bits: int) -> Converter:
 
 def _slot(element: str) -> int:
     """Bits that an element takes in a packed register: 6-bit formats are padded to 8."""
-    return 8 if element == "s2f6" else -(-FLOATS[element].bits // 4) * 4 if FLOATS[element].bits != 6 else 8
+    bits = 8 if element == "s2f6" else FLOATS[element].bits
+    return 8 if bits == 6 else bits
 
 
-def _split(bits: Bits, element: str, count: int) -> list[Bits]:
+def _split(bits: Any, element: str, count: int) -> list[Bits]:
     """The elements of a packed register, lowest first, each in its own register."""
     slot = _slot(element)
     dtype, part = register_dtype(slot * count), register_dtype(slot)
@@ -457,15 +257,15 @@ def convert(
     flags = (satfinite, relu, ftz)
     from_element, count = packed(src)
     if count == 1:
-        run = _converter(src, dst, rounding, sat, flags)
-        return run(registers(bits, register_dtype(_register_bits(src))), _NONE)
+        convert_one = _converter(src, dst, rounding, sat, flags)
+        return convert_one(registers(bits, register_dtype(_register_bits(src))), NO_RANDOM)
     to_element, to_count = packed(dst)
     if to_count != count:
         raise ValueError(f"{src} has {count} elements and {dst} has {to_count}")
     if "s2f6" in (from_element, to_element):
         return _fixed(_split(bits, from_element, 2), from_element, to_element, relu, scale)
-    run = _converter(from_element, to_element, rounding, sat, flags)
-    return _join([run(x, _NONE) for x in _split(bits, from_element, count)], to_element)
+    convert_one = _converter(from_element, to_element, rounding, sat, flags)
+    return _join([convert_one(x, NO_RANDOM) for x in _split(bits, from_element, count)], to_element)
 
 
 convert_unpack = convert
@@ -491,8 +291,9 @@ def convert_pair(
     x = [registers(v, dtype) for v in (lo, hi)]
     if element == "s2f6":
         return _fixed(x, src, element, relu, scale)
-    run = _converter(src, element, rounding, False, (satfinite, relu, False))
-    return _join([run(*pair) for pair in zip(x, _random(element, rounding, rbits, 2))], element)
+    convert_one = _converter(src, element, rounding, False, (satfinite, relu, False))
+    random = _random(element, rounding, rbits, 2)
+    return _join([convert_one(*pair) for pair in zip(x, random, strict=True)], element)
 
 
 def convert_quad(
@@ -508,11 +309,12 @@ def convert_quad(
     """cvt.rs.dst.src d, {a, b, e, f}, rbits: four f32, ``a`` to the highest element."""
     element, count = packed(dst)
     if count != 4 or len(sources) != 4:
-        raise ValueError(f"four sources are packed into a type of four, not {len(sources)} into {dst}")
-    run = _converter(src, element, rounding, False, (satfinite, relu, False))
+        raise ValueError(f"four sources go into a type of four, not {len(sources)} into {dst}")
+    convert_one = _converter(src, element, rounding, False, (satfinite, relu, False))
     dtype = register_dtype(_register_bits(src))
     x = [registers(v, dtype) for v in reversed(sources)]
-    return _join([run(*pair) for pair in zip(x, _random(element, rounding, rbits, 4))], element)
+    random = _random(element, rounding, rbits, 4)
+    return _join([convert_one(*pair) for pair in zip(x, random, strict=True)], element)
 
 
 def _random(element: str, rounding: str | None, rbits: Any, count: int) -> list[Any]:
@@ -522,7 +324,7 @@ def _random(element: str, rounding: str | None, rbits: Any, count: int) -> list[
     others; that both of two elements see the same 16 bits is an interpretation.
     """
     if rounding != "rs":
-        return [_NONE] * count
+        return [NO_RANDOM] * count
     if rbits is None:
         raise ValueError(".rs needs rbits")
     r = registers(rbits, np.dtype(np.uint32)).astype(np.uint64)
@@ -543,7 +345,7 @@ def _fixed(parts: list[Bits], source: str, to: str, relu: bool, scale: Any) -> B
     factors = _split(0x7F7F if scale is None else scale, "ue8m0", 2)
     weights = [values("ue8m0")[x] for x in factors]
     if to == "s2f6":
-        exact = [_to_f64(x, source).view(np.float64) for x in parts]
+        exact = [to_f64(x, source).view(np.float64) for x in parts]
         with np.errstate(all="ignore"):
             steps = [np.rint(x / w * 64) for x, w in zip(exact, weights, strict=True)]
         codes = [np.where(np.isnan(x), 127, np.clip(x, 0 if relu else -128, 127)) for x in steps]

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """PTX integer, logic and shift instructions of one thread, on arrays of register bits.
 
 ``integer("mad.hi", "s32", a, b, c, sat=True)`` is ``mad.hi.sat.s32``: the words of the mnemonic
@@ -352,7 +353,7 @@ def _bmsk(wrap: bool) -> Callable[..., Bits]:
 
 @dataclass(frozen=True)
 class _Operation:
-    """``operands``, a letter each: t the type, r its register, w twice as wide, u u32, s s32, n raw.
+    """``operands``: t the type, r its register, w twice as wide, u u32, s s32, n as it comes.
 
     ``modifiers`` are "sat" or "relu", with the types they exist for.
     """
@@ -364,7 +365,8 @@ class _Operation:
 
 
 _INT, _SIGNED, _BITS = "u16 s16 u32 s32 u64 s64", "s16 s32 s64", "b16 b32 b64"
-_PAIR, _WIDE, _WORD, _WORDS, _FIELD = "u16x2 s16x2", "u16 s16 u32 s32", "u32 s32", "b32 b64", "u32 s32 u64 s64"
+_PAIR, _WIDE, _WORD = "u16x2 s16x2", "u16 s16 u32 s32", "u32 s32"
+_WORDS, _FIELD = "b32 b64", "u32 s32 u64 s64"
 _DOT = "u32.u32 u32.s32 s32.u32 s32.s32"
 
 OPERATIONS: dict[str, _Operation] = {

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """Number formats of PTX as data, and what their registers look like.
 
 A register array holds raw bits: ``bool`` for predicates, ``uint16`` for registers of 16 bits and
@@ -6,9 +7,10 @@ less (an 8-bit value sits in the low byte), ``uint32`` and ``uint64``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Mapping, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,18 +77,18 @@ class IntFormat:
 FLOATS: Mapping[str, FloatFormat] = {
     f.name: f
     for f in (
-        #           name    bits  e   m   inf                  nan                 max finite
-        FloatFormat("f64",   64, 11, 52, 0x7FF0000000000000, 0xFFF8000000000000, 0x7FEFFFFFFFFFFFFF),
-        FloatFormat("f32",   32,  8, 23, 0x7F800000,         0x7FFFFFFF,         0x7F7FFFFF),
-        FloatFormat("tf32",  32,  8, 10, 0x3FC00,            0x7FFFE000,         0x3FBFF, pad=13),
-        FloatFormat("f16",   16,  5, 10, 0x7C00,             0x7FFF,             0x7BFF),
-        FloatFormat("bf16",  16,  8,  7, 0x7F80,             0x7FFF,             0x7F7F),
-        FloatFormat("e5m2",   8,  5,  2, 0x7C,               0x7F,               0x7B),
-        FloatFormat("e4m3",   8,  4,  3, None,               0x7F,               0x7E),
-        FloatFormat("e3m2",   6,  3,  2, None,               0x1F,               0x1F),
-        FloatFormat("e2m3",   6,  2,  3, None,               0x1F,               0x1F),
-        FloatFormat("e2m1",   4,  2,  1, None,               0x07,               0x07),
-        FloatFormat("ue8m0",  8,  8,  0, None,               0xFF,               0xFE, signed=False),
+        #           name   bits  e   m  inf          nan          max finite
+        FloatFormat("f64",   64, 11, 52, 0x7FF << 52, 0xFFF8 << 48, (0x7FF << 52) - 1),
+        FloatFormat("f32",   32,  8, 23, 0x7F800000,  0x7FFFFFFF,   0x7F7FFFFF),
+        FloatFormat("tf32",  32,  8, 10, 0x3FC00,     0x7FFFE000,   0x3FBFF, pad=13),
+        FloatFormat("f16",   16,  5, 10, 0x7C00,      0x7FFF,       0x7BFF),
+        FloatFormat("bf16",  16,  8,  7, 0x7F80,      0x7FFF,       0x7F7F),
+        FloatFormat("e5m2",   8,  5,  2, 0x7C,        0x7F,         0x7B),
+        FloatFormat("e4m3",   8,  4,  3, None,        0x7F,         0x7E),
+        FloatFormat("e3m2",   6,  3,  2, None,        0x1F,         0x1F),
+        FloatFormat("e2m3",   6,  2,  3, None,        0x1F,         0x1F),
+        FloatFormat("e2m1",   4,  2,  1, None,        0x07,         0x07),
+        FloatFormat("ue8m0",  8,  8,  0, None,        0xFF,         0xFE, signed=False),
     )
 }  # fmt: skip
 
@@ -104,7 +106,7 @@ def register_dtype(bits: int) -> np.dtype[Any]:
 
 @cache
 def packed(name: str) -> tuple[str, int]:
-    """Element type and count of a type: ``e4m3x2`` -> ``("e4m3", 2)``, ``f32`` -> ``("f32", 1)``."""
+    """Element type and count: ``e4m3x2`` -> ``("e4m3", 2)``, ``f32`` -> ``("f32", 1)``."""
     element, x, count = name.rpartition("x")
     return (element, int(count)) if x and count.isdigit() else (name, 1)
 
@@ -132,7 +134,8 @@ def values(name: str) -> npt.NDArray[np.float64]:
         table = np.ldexp(1.0, codes - f.bias)
         table[codes == f.nan] = np.nan
         return table
-    field, fraction = (codes >> f.mantissa) & ((1 << f.exponent) - 1), codes & ((1 << f.mantissa) - 1)
+    field = (codes >> f.mantissa) & ((1 << f.exponent) - 1)
+    fraction = codes & ((1 << f.mantissa) - 1)
     significand = fraction + np.where(field > 0, 1 << f.mantissa, 0)
     table = np.ldexp(significand.astype(np.float64), np.maximum(field, 1) - f.bias - f.mantissa)
     magnitude = codes & f.magnitude

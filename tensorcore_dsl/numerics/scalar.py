@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-any-return"
 """PTX floating-point instructions of one thread, on arrays of register bits (9.7.3 to 9.7.6).
 
 `arith`, `compare` and `testp` take the mnemonic's words: ``arith("fma", "f32", a, b, c,
@@ -11,273 +12,16 @@ operation gives 0xFFF8000000000000. Of min and max, a NaN of both inputs gives t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from . import approximate
+from .ieee import ARITY, Ufunc, ieee, signature
 from .number_formats import FLOATS, INTS, Bits, FloatFormat, find, packed, register_dtype
-from .softfloat import (
-    RN,
-    ROUNDINGS,
-    add64,
-    as_bits,
-    as_float,
-    compile_ufunc,
-    cut32,
-    div64,
-    fma64,
-    fused,
-    is_nan64,
-    mul64,
-    nan64,
-    odd_add,
-    odd_div,
-    odd_sqrt,
-    pack16,
-    pack_narrow,
-    sqrt64,
-)
-
-Ufunc = Callable[..., Any]
-
-_jit = njit(cache=True, nogil=True, forceinline=True)
-_ZERO64 = np.uint64(0)
-_SIGN64 = np.uint64(1 << 63)
-
-
-# --- f32 and f64, to nearest: the processor's own operations ----------------------------------
-
-
-@_jit
-def _f32(x: Any) -> Any:
-    return as_bits(x) if x == x else np.uint32(0x7FFFFFFF)
-
-
-@_jit
-def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
-    return as_bits(x) if x == x else nan64(a, b, c)
-
-
-def _native() -> dict[tuple[str, str], Callable[..., Any]]:
-    """Scalar functions of register bits; NumPy ufuncs once compiled."""
-
-    def add32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) + as_float(b))
-
-    def sub32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) - as_float(b))
-
-    def mul32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) * as_float(b))
-
-    def div32(a: Any, b: Any) -> Any:
-        return _f32(as_float(a) / as_float(b))
-
-    def fma32(a: Any, b: Any, c: Any) -> Any:
-        return _f32(fused(as_float(a), as_float(b), as_float(c)))
-
-    def sqrt32(a: Any) -> Any:
-        return _f32(math.sqrt(as_float(a)))
-
-    def add64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) + as_float(b), a, b, _ZERO64)
-
-    def sub64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) - as_float(b), a, b, _ZERO64)
-
-    def mul64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) * as_float(b), a, b, _ZERO64)
-
-    def div64_(a: Any, b: Any) -> Any:
-        return _f64(as_float(a) / as_float(b), b, a, _ZERO64)
-
-    def fma64_(a: Any, b: Any, c: Any) -> Any:
-        return _f64(fused(as_float(a), as_float(b), as_float(c)), a, b, c)
-
-    def sqrt64_(a: Any) -> Any:
-        return _f64(math.sqrt(as_float(a)), a, a, _ZERO64)
-
-    f32 = {"add": add32, "sub": sub32, "mul": mul32, "div": div32, "fma": fma32, "sqrt": sqrt32}
-    f64 = {"add": add64_, "sub": sub64_, "mul": mul64_, "div": div64_, "fma": fma64_, "sqrt": sqrt64_}
-    return {(op, "f32"): f for op, f in f32.items()} | {(op, "f64"): f for op, f in f64.items()}
-
-
-# --- f64 in the other directions --------------------------------------------------------------
-
-
-def _directed64(mode: int) -> dict[str, Callable[..., Any]]:
-    def add(a: Any, b: Any) -> Any:
-        return add64(a, b, mode)
-
-    def sub(a: Any, b: Any) -> Any:
-        return add64(a, b if is_nan64(b) else b ^ _SIGN64, mode)
-
-    def mul(a: Any, b: Any) -> Any:
-        return mul64(a, b, mode)
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        return fma64(a, b, c, mode)
-
-    def div(a: Any, b: Any) -> Any:
-        return div64(a, b, mode)
-
-    def sqrt(a: Any) -> Any:
-        return sqrt64(a, mode)
-
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
-
-
-# --- f32 with flushing, to nearest -------------------------------------------------------------
-
-_TINY32 = 2.0**-126 * (1 - 2.0**-25)  # the least number that rounds, without end of exponents, to 2**-126
-
-
-@_jit
-def _flushed(bits: Any) -> Any:
-    x = np.uint32(bits)
-    sign = np.uint32(x & np.uint32(0x80000000))
-    return as_float(np.uint32(sign if np.uint32(x - sign) < np.uint32(0x800000) else x))
-
-
-@_jit
-def _flush32(d: Any, exact: float) -> Any:
-    bits = np.uint32(_f32(d))
-    return np.uint32(bits & np.uint32(0x80000000) if abs(exact) < _TINY32 else bits)
-
-
-def _flushing() -> dict[str, Callable[..., Any]]:
-    def add(a: Any, b: Any) -> Any:
-        d = _flushed(a) + _flushed(b)
-        return _flush32(d, np.float64(d))
-
-    def sub(a: Any, b: Any) -> Any:
-        d = _flushed(a) - _flushed(b)
-        return _flush32(d, np.float64(d))
-
-    def mul(a: Any, b: Any) -> Any:
-        x, y = _flushed(a), _flushed(b)
-        return _flush32(x * y, np.float64(x) * np.float64(y))
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        x, y, z = _flushed(a), _flushed(b), _flushed(c)
-        exact = odd_add(np.float64(x) * np.float64(y), np.float64(z), RN)
-        return _flush32(fused(x, y, z), exact)
-
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
-
-
-# --- f16 and bf16 ------------------------------------------------------------------------------
-
-
-@_jit
-def _value16(bits: Any, mantissa: int, ftz: bool) -> Any:
-    """The value of a bf16 (7 bits of ``mantissa``) or f16 (10) as float32."""
-    x = np.uint32(bits)
-    sign = np.uint32(x & np.uint32(0x8000)) << np.uint32(16)
-    m = np.uint32(x & np.uint32(0x7FFF))
-    if ftz:
-        m = np.uint32(0) if m < np.uint32(1 << mantissa) else m
-    if mantissa == 7:
-        return as_float(np.uint32(np.uint32(m << np.uint32(16)) | sign))
-    scaled = as_float(np.uint32(m << np.uint32(13))) * np.float32(2.0**112)
-    special = np.uint32(0x7F800000) if m >= np.uint32(0x7C00) else np.uint32(0)
-    return as_float(np.uint32(as_bits(np.float32(scaled)) | special | sign))
-
-
-def _half(mantissa: int, ftz: bool) -> dict[str, Callable[..., Any]]:
-    """Sums are rounded to float32, harmlessly; products are exact, or rounded to odd.
-
-    In float64 the fma of f16 is exact below 32, and above no rounding of it meets a midpoint of f16.
-    """
-
-    def add(a: Any, b: Any) -> Any:
-        d = _value16(a, mantissa, ftz) + _value16(b, mantissa, ftz)
-        return pack16(d, mantissa, ftz)
-
-    def sub(a: Any, b: Any) -> Any:
-        d = _value16(a, mantissa, ftz) - _value16(b, mantissa, ftz)
-        return pack16(d, mantissa, ftz)
-
-    def mul(a: Any, b: Any) -> Any:
-        x, y = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz)
-        d = cut32(np.float64(x) * np.float64(y)) if mantissa == 7 else x * y
-        return pack16(d, mantissa, ftz)
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        x, y, z = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz), _value16(c, mantissa, ftz)
-        product = np.float64(x) * np.float64(y)
-        d = odd_add(product, np.float64(z), RN) if mantissa == 7 else product + np.float64(z)
-        return pack16(cut32(d), mantissa, ftz)
-
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
-
-
-# --- f32 in the other directions, and quotients with flushing: through float64 rounded to odd ----
-
-
-@_jit
-def _value32(bits: Any, ftz: bool) -> float:
-    return np.float64(_flushed(bits) if ftz else as_float(np.uint32(bits)))
-
-
-def _directed32(mode: int, ftz: bool) -> dict[str, Callable[..., Any]]:
-    def add(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_add(_value32(a, ftz), _value32(b, ftz), mode), 23, 8, mode, ftz)
-
-    def sub(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), 23, 8, mode, ftz)
-
-    def mul(a: Any, b: Any) -> Any:
-        return pack_narrow(_value32(a, ftz) * _value32(b, ftz), 23, 8, mode, ftz)
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        product = _value32(a, ftz) * _value32(b, ftz)
-        return pack_narrow(odd_add(product, _value32(c, ftz), mode), 23, 8, mode, ftz)
-
-    def div(a: Any, b: Any) -> Any:
-        return pack_narrow(odd_div(_value32(a, ftz), _value32(b, ftz)), 23, 8, mode, ftz)
-
-    def sqrt(a: Any) -> Any:
-        return pack_narrow(odd_sqrt(_value32(a, ftz)), 23, 8, mode, ftz)
-
-    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
-
-
-_ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
-_IEEE = {
-    **{(op, t): "rn rz rm rp" for op in _ARITY for t in ("f32", "f64")},
-    **{(op, t): "rn" for op in ("add", "sub", "mul", "fma") for t in ("f16", "bf16")},
-}
-
-
-def _signature(type: str, arity: int) -> str:
-    name = register_dtype(FLOATS[type].bits).name
-    return f"{name}({','.join([name] * arity)})"
-
-
-@cache
-def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
-    """The ufunc of a correctly rounded operation; compiled, or loaded, when first asked for."""
-    if rounding not in find(_IEEE, (op, type), "operation").split():
-        raise ValueError(f"{op}.{type} rounds {_IEEE[op, type]}, not {rounding!r}")
-    kernel = _kernel(op, type, ROUNDINGS[rounding], ftz)
-    return compile_ufunc(kernel, _signature(type, _ARITY[op]))
-
-
-def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:
-    if FLOATS[type].bits == 16:
-        return _half(FLOATS[type].mantissa, ftz)[op]
-    if mode == RN and not ftz:
-        return _native()[op, type]
-    if type == "f64":
-        return _directed64(mode)[op]
-    return _flushing()[op] if mode == RN and op in _flushing() else _directed32(mode, ftz)[op]
-
+from .softfloat import as_float, compile_ufunc
 
 # --- signs, extremes, modifiers ---------------------------------------------------------------
 
@@ -286,20 +30,20 @@ def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:
 def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
     """min or max of two; with ``propagate`` (.NaN) one NaN is enough for a NaN."""
     f = FLOATS[type]
-    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf))
+    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf or 0))
     nan, quiet = np.uint64(f.nan), np.uint64(1 << (f.mantissa - 1))
     keep = type == "f64"
 
     def extreme(x: Any, y: Any) -> Any:
         a, b = np.uint64(x), np.uint64(y)
         a_nan, b_nan = a & magnitude > inf, b & magnitude > inf
-        if a_nan and b_nan or propagate and (a_nan or b_nan):
+        if (a_nan and b_nan) or (propagate and (a_nan or b_nan)):
             return b | quiet if keep else nan
         a_key = sign - (a & magnitude) if a & sign else sign + a + np.uint64(1)
         b_key = sign - (b & magnitude) if b & sign else sign + b + np.uint64(1)
         return a if b_nan or (not a_nan and (a_key > b_key) == largest) else b
 
-    return compile_ufunc(extreme, _signature(type, 2))
+    return compile_ufunc(extreme, signature(type, 2))
 
 
 @cache
@@ -307,7 +51,7 @@ def _register(type: str) -> dict[str, Any]:
     """Constants of a format as scalars of its registers."""
     f, dtype = FLOATS[type], register_dtype(FLOATS[type].bits).type
     one = f.bias << f.mantissa
-    bits = {"sign": 1 << f.sign_shift, "magnitude": f.magnitude, "inf": f.inf, "nan": f.nan}
+    bits = {"sign": 1 << f.sign_shift, "magnitude": f.magnitude, "inf": f.inf or 0, "nan": f.nan}
     bits |= {"least": 1 << f.mantissa, "one": one, "zero": 0}
     return {name: dtype(value) for name, value in bits.items()}
 
@@ -340,7 +84,7 @@ def relu(bits: Bits, type: str) -> Bits:
 def _sign(type: str, op: str) -> Ufunc:
     """neg or abs; NaN gives the canonical NaN, f64 keeps its sign and payload."""
     f = FLOATS[type]
-    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf))
+    sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf or 0))
     nan, quiet, keep, negate = np.uint64(f.nan), np.uint64(1 << 51), type == "f64", op == "neg"
 
     def change(x: Any) -> Any:
@@ -348,7 +92,7 @@ def _sign(type: str, op: str) -> Ufunc:
         d = a ^ sign if negate else a & magnitude
         return (a | quiet if keep else nan) if a & magnitude > inf else d
 
-    return compile_ufunc(change, _signature(type, 1))
+    return compile_ufunc(change, signature(type, 1))
 
 
 def _copysign(type: str, a: Bits, b: Bits) -> Bits:
@@ -356,9 +100,7 @@ def _copysign(type: str, a: Bits, b: Bits) -> Bits:
     return (a & k["sign"]) | (b & k["magnitude"])
 
 
-def _min_max(
-    op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool
-) -> Bits:
+def _min_max(op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool) -> Bits:
     """Two or three operands (9.7.3.11, 9.7.4.7)."""
     k = _register(type)
     if not 2 <= len(x) <= 3 or (xorsign and (len(x) == 3 or not abs)):
@@ -542,7 +284,7 @@ def _core(
         one = np.asarray(_register(type)["one"])
         return 1, partial(ieee("div", type, rounding, m.ftz), one), True
     op = "fma" if op == "mad" else op
-    return _ARITY.get(op, 0), ieee(op, type, rounding, m.ftz), True
+    return ARITY.get(op, 0), ieee(op, type, rounding, m.ftz), True
 
 
 def _out_of_bounds(d: Bits, type: str, *operands: Bits) -> Bits:
@@ -581,7 +323,7 @@ _KIND_TESTS = {"b": "eq ne", "s": "eq ne lt le gt ge", "u": "eq ne lt le gt ge l
 def _order(type: str) -> Ufunc:
     """One bit for how a stands to b: LESS, EQUAL, GREATER or UNORDERED."""
     f = FLOATS[type]
-    sign, magnitude, inf = 0x8000, 0x7FFF, np.int64(FLOATS["f16" if type == "f16" else "bf16"].inf)
+    sign, magnitude, inf = 0x8000, 0x7FFF, 0x7C00 if type == "f16" else 0x7F80
 
     def order16(x: Any, y: Any) -> Any:
         a, b = np.int64(x), np.int64(y)
@@ -636,6 +378,3 @@ def testp(op: str, type: str, a: Any) -> Bits:
         "subnormal": lambda: (m != 0) & (m < k["least"]),
     }
     return find(tests, op, "test of testp")()
-
-
-__all__ = ["arith", "compare", "testp", "FloatFormat"]

@@ -1,4 +1,4 @@
-"""Exact rounding, as loops that Numba compiles: the ground that `scalar` and `convert` stand on.
+"""Exact rounding, as loops that Numba compiles: the ground that `ieee` and `encode` stand on.
 
 A finite number is ``sig * 2**(e - 63)`` with a 64-bit ``sig`` whose lowest bit may stand for
 everything below it ("sticky"). `round_code` rounds that to any format, in any direction. Formats
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types, vectorize
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 RN, RZ, RM, RP, RNA, RS = range(6)
 ROUNDINGS = {"rn": RN, "rz": RZ, "rm": RM, "rp": RP, "rna": RNA, "rs": RS}
 INTEGRAL = {"rni": RN, "rzi": RZ, "rmi": RM, "rpi": RP}
 
-_jit = njit(cache=True, nogil=True, forceinline=True)
 _U1 = np.uint64(1)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
@@ -31,21 +31,43 @@ _INF = np.uint64(0x7FF << 52)
 _ONE = np.uint64(1023 << 52)
 _INVALID = np.uint64(0xFFF8 << 48)
 
+_EDITED = f"{Path(__file__).stat().st_mtime_ns:x}"
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """What loops call: compiled into them, and with them kept in Numba's cache."""
+    return njit(nogil=True, forceinline=True)(function)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    return numba_intrinsic(function)
+
+
+def _own_cache(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's cache sees changes of the kernel's file; the name shows it those of this file."""
+    kernel.__qualname__ = f"{kernel.__qualname__}.{_EDITED}"
+    return kernel
+
 
 def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
     """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``; it never warns.
 
     NumPy reports the floating-point flags that the loop raised, though no float goes in or out.
     """
-    return silent(vectorize([signature], cache=True)(kernel))
+    make: Any = vectorize
+    ufunc = make([signature], cache=True)(_own_cache(kernel))
 
-
-def silent(ufunc: Callable[..., Any]) -> Callable[..., Any]:
     def call(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
             return ufunc(*operands)
 
     return call
+
+
+def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
+    """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
+    compiled: Callable[..., Any] = njit(signature, cache=True, nogil=True)(_own_cache(loop))
+    return compiled
 
 
 def _bitcast(name: str, to: dict[int, Any]) -> Any:
@@ -98,8 +120,8 @@ def high_product(context: Any, x: Any, y: Any) -> Any:
     return x(x, x), codegen
 
 
-@_jit
-def jam(sig: Any, shift: int) -> Any:
+@inlined
+def jam(sig: Any, shift: Any) -> Any:
     """``sig >> shift``, the bits shifted out kept as the sticky bit."""
     if shift <= 0:
         return sig
@@ -110,9 +132,9 @@ def jam(sig: Any, shift: int) -> Any:
     return (sig >> n) | np.uint64(lost != 0)
 
 
-@_jit
-def rounds_up(sign: bool, odd: bool, rest: Any, half: Any, mode: int) -> bool:
-    """Whether the magnitude goes up by one, ``rest`` being cut off and ``half`` its halfway point."""
+@inlined
+def rounds_up(sign: Any, odd: Any, rest: Any, half: Any, mode: Any) -> Any:
+    """Whether the magnitude goes up by one; ``rest`` is cut off, ``half`` its halfway point."""
     if mode == RN:
         return rest > half or (rest == half and odd)
     if mode == RNA:
@@ -122,9 +144,9 @@ def rounds_up(sign: bool, odd: bool, rest: Any, half: Any, mode: int) -> bool:
     return rest != 0 and sign == (mode == RM)
 
 
-@_jit
-def round_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: int) -> Any:
-    """Exponent and fraction fields of the rounded magnitude; beyond the largest code on overflow."""
+@inlined
+def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
+    """Exponent and fraction of the rounded magnitude; beyond the largest code on overflow."""
     below = max(emin - e, 0)
     shift = 63 - mantissa + below
     if shift > 63:
@@ -137,9 +159,9 @@ def round_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: int
     return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + kept
 
 
-@_jit
-def stochastic_code(e: int, sig: Any, mantissa: int, emin: int, random: Any, width: int) -> Any:
-    """`round_code` for .rs: ``width`` random bits are added to the highest bits that are cut off."""
+@inlined
+def stochastic_code(e: Any, sig: Any, mantissa: Any, emin: Any, random: Any, width: Any) -> Any:
+    """`round_code` for .rs: ``width`` random bits are added to the highest that are cut off."""
     below = max(emin - e, 0)
     shift = 63 - mantissa + below
     if shift > 63:
@@ -151,12 +173,12 @@ def stochastic_code(e: int, sig: Any, mantissa: int, emin: int, random: Any, wid
     return (np.uint64(max(e - emin, 0)) << np.uint64(mantissa)) + (sig >> n) + carry
 
 
-@_jit
-def overflows_to_inf(sign: bool, mode: int) -> bool:
-    return mode == RN or mode == RNA or (mode != RZ and sign == (mode == RM))
+@inlined
+def overflows_to_inf(sign: Any, mode: Any) -> Any:
+    return mode in (RN, RNA) or (mode != RZ and sign == (mode == RM))
 
 
-@_jit
+@inlined
 def unpack64(magnitude: Any) -> Any:
     """Exponent and significand of a finite float64; subnormal numbers stay unnormalised."""
     field = np.int64(magnitude >> np.uint64(52))
@@ -166,7 +188,7 @@ def unpack64(magnitude: Any) -> Any:
     return field - 1023, (fraction | _HIDDEN) << np.uint64(11)
 
 
-@_jit
+@inlined
 def normal64(magnitude: Any) -> Any:
     """`unpack64`, with the highest bit of the significand set (the number is not zero)."""
     e, sig = unpack64(magnitude)
@@ -174,17 +196,17 @@ def normal64(magnitude: Any) -> Any:
     return e - np.int64(zeros), sig << zeros
 
 
-@_jit
-def pack64(sign: bool, e: int, sig: Any, mode: int) -> Any:
+@inlined
+def pack64(sign: Any, e: Any, sig: Any, mode: Any) -> Any:
     code = round_code(sign, e, sig, 52, -1022, mode)
     if code >= _INF:
         code = _INF if overflows_to_inf(sign, mode) else _INF - _U1
     return code | (np.uint64(sign) << np.uint64(63))
 
 
-@_jit
-def flushed_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: int) -> Any:
-    """`round_code` with .ftz: zero where the result, rounded as if exponents had no end, is tiny."""
+@inlined
+def flushed_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
+    """`round_code` with .ftz: zero where the result would be tiny had exponents no end."""
     if e >= emin:
         return round_code(sign, e, sig, mantissa, emin, mode)
     if e < emin - 1 or round_code(sign, 0, sig, mantissa, 0, mode) >> np.uint64(mantissa) < 2:
@@ -192,8 +214,8 @@ def flushed_code(sign: bool, e: int, sig: Any, mantissa: int, emin: int, mode: i
     return _U1 << np.uint64(mantissa)
 
 
-@_jit
-def pack_narrow(x: float, mantissa: int, exponent: int, mode: int, ftz: bool) -> Any:
+@inlined
+def pack_narrow(x: Any, mantissa: Any, exponent: Any, mode: Any, ftz: Any) -> Any:
     """Round a float64 to a narrower IEEE format; NaN gives the canonical NaN."""
     bits = as_bits(x)
     sign = bits >= _SIGN
@@ -215,8 +237,8 @@ def pack_narrow(x: float, mantissa: int, exponent: int, mode: int, ftz: bool) ->
 # --- float64 rounded to odd ------------------------------------------------------------------
 
 
-@_jit
-def to_odd(x: float, error: float) -> float:
+@inlined
+def to_odd(x: Any, error: Any) -> Any:
     """``x`` was rounded to nearest and misses ``error``: round to odd instead (NaN: exact)."""
     bits = as_bits(x)
     if abs(error) > 0 and bits & _U1 == 0:
@@ -224,8 +246,8 @@ def to_odd(x: float, error: float) -> float:
     return as_float(bits)
 
 
-@_jit
-def odd_add(x: float, y: float, mode: int) -> float:
+@inlined
+def odd_add(x: Any, y: Any, mode: Any) -> Any:
     s = x + y
     if mode == RM and s == 0 and (as_bits(x) ^ as_bits(y)) >= _SIGN:
         return -0.0
@@ -233,15 +255,15 @@ def odd_add(x: float, y: float, mode: int) -> float:
     return to_odd(s, (x - (s - t)) + (y - t))
 
 
-@_jit
-def odd_div(x: float, y: float) -> float:
+@inlined
+def odd_div(x: Any, y: Any) -> Any:
     q = x / y
     rest = fused(-q, y, x)
     return to_odd(q, rest if y > 0 else -rest)
 
 
-@_jit
-def odd_sqrt(x: float) -> float:
+@inlined
+def odd_sqrt(x: Any) -> Any:
     s = math.sqrt(x)
     return to_odd(s, fused(-s, s, x))
 
@@ -249,33 +271,45 @@ def odd_sqrt(x: float) -> float:
 # --- f16 and bf16 to nearest, through float32: few bits, so that the loops become vectors --------
 
 
-@_jit
+@inlined
 def odd32(x: Any, error: Any) -> Any:
     """`to_odd` for float32."""
     bits = as_bits(np.float32(x))
-    step = np.uint32(1) if (error < 0) == (bits >= np.uint32(1 << 31)) else np.uint32(0xFFFFFFFF)
+    outwards = (error < 0) == (bits >= np.uint32(1 << 31))
+    step = np.uint32(1) if outwards else np.uint32(0xFFFFFFFF)
     inexact = abs(error) > 0 and bits & np.uint32(1) == 0
     return as_float(np.uint32(bits + step if inexact else bits))
 
 
-@_jit
-def cut32(x: float) -> Any:
+@inlined
+def cut32(x: Any) -> Any:
     """A float64 rounded to odd in float32."""
     nearest = np.float32(x)
     return odd32(nearest, x - np.float64(nearest))
 
 
-@_jit
-def pack16(x: Any, mantissa: int, ftz: bool) -> Any:
+@inlined
+def jam32(x: Any) -> Any:
+    """`cut32` for numbers that float32 holds without subnormals: faster."""
+    bits = as_bits(x)
+    low = np.uint64((1 << 29) - 1)
+    sticky = np.uint64(1 << 29) if bits & low != np.uint64(0) else np.uint64(0)
+    return np.float32(as_float((bits & ~low) | sticky))
+
+
+@inlined
+def pack16(x: Any, mantissa: Any, ftz: Any) -> Any:
     """Round a float32 to nearest f16 (10 bits) or bf16 (7); .ftz as in `flushed_code`."""
     bits = as_bits(np.float32(x))
     sign = np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000)
     m = np.uint32(bits & np.uint32(0x7FFFFFFF))
     if mantissa == 7:
-        code = np.uint32(m + np.uint32(0x7FFF) + (m >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+        odd = m >> np.uint32(16) & np.uint32(1)
+        code = np.uint32(m + np.uint32(0x7FFF) + odd) >> np.uint32(16)
         tiny = np.float32(2.0**-126 * (1 - 2.0**-9))
     else:
-        normal = np.uint32(m - np.uint32(0x37FFF001) + (m >> np.uint32(13) & np.uint32(1)))
+        odd = m >> np.uint32(13) & np.uint32(1)
+        normal = np.uint32(m - np.uint32(0x37FFF001) + odd)
         small = as_bits(np.float32(as_float(m) + np.float32(0.5))) - np.uint32(0x3F000000)
         code = normal >> np.uint32(13) if m >= np.uint32(0x38800000) else small
         code = np.uint32(0x7C00) if m >= np.uint32(0x47800000) else code
@@ -288,7 +322,7 @@ def pack16(x: Any, mantissa: int, ftz: bool) -> Any:
 # --- f64 in every direction -------------------------------------------------------------------
 
 
-@_jit
+@inlined
 def nan64(a: Any, b: Any, c: Any) -> Any:
     """The NaN of an f64 operation: the first NaN among b, c, a, quieted; else "invalid"."""
     for x in (b, c, a):
@@ -297,13 +331,13 @@ def nan64(a: Any, b: Any, c: Any) -> Any:
     return _INVALID
 
 
-@_jit
-def is_nan64(a: Any) -> bool:
+@inlined
+def is_nan64(a: Any) -> Any:
     return a & _MAGNITUDE > _INF
 
 
-@_jit
-def align(high: Any, low: Any, shift: int) -> Any:
+@inlined
+def align(high: Any, low: Any, shift: Any) -> Any:
     """Shift a 128-bit number right, the bits shifted out kept as the sticky bit."""
     if shift <= 0:
         return high, low
@@ -313,8 +347,8 @@ def align(high: Any, low: Any, shift: int) -> Any:
     return high >> n, (high << (np.uint64(64) - n)) | jam(low, shift)
 
 
-@_jit
-def add128(negative: bool, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
+@inlined
+def add128(negative: Any, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
     """x + y, or |x - y| and whether it was negative, for ``negative``."""
     if not negative:
         low = xl + yl
@@ -325,8 +359,8 @@ def add128(negative: bool, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
     return xh - yh - np.uint64(xl < yl), xl - yl, swap
 
 
-@_jit
-def sum64(sign: bool, e: int, ph: Any, pl: Any, c: Any, mode: int) -> Any:
+@inlined
+def sum64(sign: Any, e: Any, ph: Any, pl: Any, c: Any, mode: Any) -> Any:
     """Round ``±(ph:pl) * 2**(e - 125)`` plus the float64 ``c``; the product is not zero."""
     csign = c >= _SIGN
     ch, cl, ec = np.uint64(0), np.uint64(0), e
@@ -350,8 +384,8 @@ def sum64(sign: bool, e: int, ph: Any, pl: Any, c: Any, mode: int) -> Any:
     return pack64(sign, top + 2 - np.int64(zeros), sig | np.uint64(low != 0), mode)
 
 
-@_jit
-def fma64(a: Any, b: Any, c: Any, mode: int) -> Any:
+@inlined
+def fma64(a: Any, b: Any, c: Any, mode: Any) -> Any:
     """fma.f64 on bits, in any direction."""
     product_sign = (a ^ b) & _SIGN
     am, bm, cm = a & _MAGNITUDE, b & _MAGNITUDE, c & _MAGNITUDE
@@ -366,40 +400,42 @@ def fma64(a: Any, b: Any, c: Any, mode: int) -> Any:
     if am == 0 or bm == 0:
         if cm != 0:
             return c
-        return product_sign if product_sign == c & _SIGN else (_SIGN if mode == RM else np.uint64(0))
+        if product_sign == c & _SIGN:
+            return product_sign
+        return _SIGN if mode == RM else np.uint64(0)
     ea, ma = normal64(am)
     eb, mb = normal64(bm)
     ma >>= np.uint64(1)  # so that the product's highest bit is 125 or 126 of 128
     return sum64(product_sign != 0, ea + eb, high_product(ma, mb), ma * mb, c, mode)
 
 
-@_jit
-def mul64(a: Any, b: Any, mode: int) -> Any:
+@inlined
+def mul64(a: Any, b: Any, mode: Any) -> Any:
     return fma64(a, b, (a ^ b) & _SIGN, mode)
 
 
-@_jit
-def add64(a: Any, b: Any, mode: int) -> Any:
+@inlined
+def add64(a: Any, b: Any, mode: Any) -> Any:
     return fma64(a, _ONE, b, mode)
 
 
-@_jit
-def _unit(sig: Any) -> float:
+@inlined
+def _unit(sig: Any) -> Any:
     """A normalised significand as a float64 in [1, 2)."""
     return as_float(_ONE | (sig >> np.uint64(11) & _FRACTION))
 
 
-@_jit
-def scaled_residue(q: float, rest: float) -> Any:
+@inlined
+def scaled_residue(q: Any, rest: Any) -> Any:
     """Significand of a quotient or root near [1/2, 2), given the sign of what it misses."""
     e, sig = unpack64(as_bits(q))
     if rest < 0:
-        return e, (sig - _U1)
+        return e, sig - _U1
     return e, sig | np.uint64(rest > 0)
 
 
-@_jit
-def div64(a: Any, b: Any, mode: int) -> Any:
+@inlined
+def div64(a: Any, b: Any, mode: Any) -> Any:
     """div.f64 on bits, in any direction."""
     sign = (a ^ b) & _SIGN
     am, bm = a & _MAGNITUDE, b & _MAGNITUDE
@@ -419,8 +455,8 @@ def div64(a: Any, b: Any, mode: int) -> Any:
     return pack64(sign != 0, e + ea - eb, sig, mode)
 
 
-@_jit
-def sqrt64(a: Any, mode: int) -> Any:
+@inlined
+def sqrt64(a: Any, mode: Any) -> Any:
     """sqrt.f64 on bits, in any direction."""
     am = a & _MAGNITUDE
     if am > _INF:

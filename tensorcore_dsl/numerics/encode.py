@@ -1,0 +1,223 @@
+"""Loops that encode numbers in any format, and decode them, with the rounding as a parameter.
+
+Numbers travel as the bits of a float64, which holds every value of every narrower format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .number_formats import FLOATS, Bits, FloatFormat, register_dtype, values
+from .softfloat import (
+    RN,
+    RP,
+    RS,
+    RZ,
+    as_bits,
+    as_float,
+    clz,
+    compile_loop,
+    compile_ufunc,
+    flushed_code,
+    inlined,
+    overflows_to_inf,
+    round_code,
+    stochastic_code,
+    unpack64,
+)
+
+_SIGN = np.uint64(1 << 63)
+_MAGNITUDE = np.uint64((1 << 63) - 1)
+_INF = np.uint64(0x7FF << 52)
+_ONE = np.uint64(0x3FF << 52)
+NO_RANDOM = np.zeros(1, np.uint64)
+
+# Fields of the parameter vector of the encoding loops, and the flags of its last field.
+MANTISSA, EMIN, LARGEST, INFINITE, NAN, SIGN_SHIFT, PAD, MODE, EXTRA, FLAGS = range(10)
+SAT, SATFINITE, RELU, KEEP_NAN, FTZ = 1, 2, 4, 8, 16
+
+
+@inlined
+def _finish(sign: Any, code: Any, exact_inf: Any, p: Any) -> Any:
+    """Overflow and the place of the sign, for the rounded magnitude ``code``."""
+    if code > np.uint64(p[LARGEST]) or exact_inf:
+        to_inf = exact_inf or overflows_to_inf(sign, p[MODE])
+        finite = p[FLAGS] & SATFINITE or p[INFINITE] < 0 or not to_inf
+        code = np.uint64(p[LARGEST] if finite else p[INFINITE])
+    code <<= np.uint64(p[PAD])
+    return code | np.uint64(sign) << np.uint64(p[SIGN_SHIFT])
+
+
+@inlined
+def _nan(x: Any, p: Any) -> Any:
+    if p[FLAGS] & SAT:
+        return np.uint64(0)
+    if p[FLAGS] & KEEP_NAN and not p[FLAGS] & RELU:
+        drop = np.uint64(52 - p[MANTISSA])
+        fraction = (x & np.uint64((1 << 52) - 1) | np.uint64(1 << 51)) >> drop
+        return np.uint64(p[INFINITE]) | fraction | (x >> np.uint64(63)) << np.uint64(p[SIGN_SHIFT])
+    return np.uint64(p[NAN])
+
+
+@inlined
+def _encode_one(x: Any, random: Any, p: Any) -> Any:
+    """Code of a float64 (given as bits) in the format and rounding that ``p`` describes."""
+    sign = x >= _SIGN
+    magnitude = x & _MAGNITUDE
+    if magnitude > _INF:
+        return _nan(x, p)
+    if sign and p[FLAGS] & (SAT | RELU):
+        return np.uint64(0)
+    if p[FLAGS] & SAT and magnitude > _ONE:
+        magnitude = _ONE
+    if magnitude == _INF:
+        return _finish(sign, np.uint64(0), True, p)
+    e, sig = unpack64(magnitude)
+    if p[MODE] == RS:
+        code = stochastic_code(e, sig, p[MANTISSA], p[EMIN], random, p[EXTRA])
+    elif p[FLAGS] & FTZ:
+        code = flushed_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
+    else:
+        code = round_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
+    return _finish(sign, code, False, p)
+
+
+@inlined
+def _integral_one(x: Any, mode: Any) -> Any:
+    if mode == RN:
+        return np.rint(x)
+    if mode == RZ:
+        return np.trunc(x)
+    return np.ceil(x) if mode == RP else np.floor(x)
+
+
+def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
+    """Floats; ``random`` has an element for each, or one for all (EXTRA: the random bits used)."""
+    step = 1 if random.size == x.size else 0
+    for i in range(x.size):
+        out[i] = _encode_one(x[i], random[i * step], p)
+
+
+def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
+    """Floats, rounded to integral values (mode p[EXTRA]) first."""
+    for i in range(x.size):
+        value = _integral_one(as_float(x[i]), p[EXTRA])
+        out[i] = _encode_one(as_bits(value), np.uint64(0), p)
+
+
+def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
+    """Integers, two's complement where p[EXTRA] is set."""
+    for i in range(x.size):
+        sign = p[EXTRA] != 0 and x[i] >= _SIGN
+        magnitude = np.uint64(0) - x[i] if sign else x[i]
+        if magnitude == 0 or (sign and p[FLAGS] & SAT):
+            out[i] = np.uint64(0)
+            continue
+        zeros = clz(magnitude)
+        e, sig = 63 - np.int64(zeros), magnitude << zeros
+        if p[FLAGS] & SAT:
+            e, sig = np.int64(0), _SIGN
+        code = round_code(sign, e, sig, p[MANTISSA], p[EMIN], p[MODE])
+        out[i] = _finish(sign, code, False, p)
+
+
+@inlined
+def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
+    """Float to integer, clamped to the range."""
+    if x & _MAGNITUDE > _INF:
+        return np.uint64(nan)
+    value = _integral_one(as_float(x), mode)
+    limit = 2.0 ** (bits - signed)
+    if value >= limit:
+        return ~np.uint64(0) >> np.uint64(64 - bits + signed)
+    if value < 0:
+        return np.uint64(np.int64(max(value, -limit * signed)))
+    if value >= 2.0**63:
+        return np.uint64(np.int64(value - 2.0**63)) | _SIGN
+    return np.uint64(np.int64(value))
+
+
+def _to_int_loop(x: Any, p: Any, out: Any) -> None:
+    """p: bits of the integer, whether it is signed, rounding, and what NaN gives."""
+    for i in range(x.size):
+        out[i] = _to_int_one(x[i], p[0], p[1], p[2], p[3])
+
+
+_LOOPS: dict[str, tuple[Callable[..., None], str]] = {
+    "float": (_encode_loop, "void(u8[::1],u8[::1],i8[::1],u8[::1])"),
+    "integral float": (_encode_integral_loop, "void(u8[::1],i8[::1],u8[::1])"),
+    "integer": (_encode_int_loop, "void(u8[::1],i8[::1],u8[::1])"),
+    "to integer": (_to_int_loop, "void(u8[::1],i8[::1],u8[::1])"),
+}
+
+
+@cache
+def _loop(name: str) -> Callable[..., None]:
+    return compile_loop(*_LOOPS[name])
+
+
+def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
+    """Run a loop of `_LOOPS` over an array of any shape."""
+    out = np.empty(x.shape, np.uint64)
+    more = [r if r is NO_RANDOM else np.broadcast_to(r, x.shape) for r in random]
+    flat = [np.ascontiguousarray(v).reshape(-1) for v in (x, *more)]
+    _loop(name)(*flat, p, out.reshape(-1))
+    return out
+
+
+def parameters(f: FloatFormat, mode: int, extra: int, flags: int) -> Bits:
+    """The parameter vector of the encoding loops; INFINITE is -1 for formats that have none."""
+    nan = f.nan - (1 << 64) if f.nan >> 63 else f.nan
+    infinite = -1 if f.inf is None else f.inf
+    fields = [f.mantissa, f.emin, f.max_finite, infinite, nan, f.sign_shift, f.pad]
+    return np.array([*fields, mode, extra, flags], np.int64)
+
+
+@cache
+def nearest(f: FloatFormat, top: int, relu: bool) -> Callable[..., Any]:
+    """cvt.rn from f32 in one loop: magnitudes stop at the code ``top``."""
+    mantissa, emin, shift = f.mantissa, f.emin, np.uint64(f.sign_shift)
+    largest, nan = np.uint64(top), np.uint64(f.nan)
+
+    def narrow(x: Any) -> Any:
+        bits = as_bits(np.float64(as_float(x)))
+        magnitude = bits & _MAGNITUDE
+        sign = bits >> np.uint64(63)
+        e, sig = unpack64(magnitude)
+        code = min(round_code(False, e, sig, mantissa, emin, RN), largest)
+        if relu:
+            code = np.uint64(0) if sign else code
+        else:
+            code |= sign << shift
+        return nan if magnitude > _INF else code
+
+    return compile_ufunc(narrow, f"{register_dtype(f.bits).name}(uint32)")
+
+
+def _widen32(x: Any) -> Any:
+    """f32 to the bits of the f64 of the same value; a NaN keeps its payload, quieted."""
+    magnitude = np.uint64(x & np.uint32(0x7FFFFFFF))
+    sign = np.uint64(x >> np.uint32(31)) << np.uint64(63)
+    payload = (magnitude << np.uint64(29)) & np.uint64((1 << 52) - 1)
+    nan = _INF | np.uint64(1 << 51) | payload
+    value = as_bits(np.float64(as_float(np.uint32(magnitude))))
+    return sign | (nan if magnitude > np.uint64(0x7F800000) else value)
+
+
+@cache
+def _widen_loop() -> Callable[..., Any]:
+    return compile_ufunc(_widen32, "uint64(uint32)")
+
+
+def to_f64(bits: Bits, source: str) -> Bits:
+    """Register bits of a float type to the bits of its value in float64."""
+    if source == "f64":
+        return bits
+    if FLOATS[source].bits == 32:
+        return np.asarray(_widen_loop()(bits))
+    table = values(source).view(np.uint64)
+    return np.asarray(table[bits & np.uint16(len(table) - 1)])

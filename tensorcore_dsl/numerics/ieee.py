@@ -1,0 +1,282 @@
+"""Correctly rounded arithmetic of f16, bf16, f32 and f64 in every direction, with and without .ftz.
+
+`ieee` gives NumPy ufuncs on register bits. To nearest, f32 and f64 are the processor's own
+operations, and f16 and bf16 go through float32; what is left goes through float64 rounded to odd,
+f64 itself through integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .number_formats import FLOATS, find, register_dtype
+from .softfloat import (
+    RN,
+    ROUNDINGS,
+    add64,
+    as_bits,
+    as_float,
+    compile_ufunc,
+    cut32,
+    div64,
+    fma64,
+    fused,
+    inlined,
+    is_nan64,
+    jam32,
+    mul64,
+    nan64,
+    odd_add,
+    odd_div,
+    odd_sqrt,
+    pack16,
+    pack_narrow,
+    sqrt64,
+)
+
+Ufunc = Callable[..., Any]
+
+_ZERO64 = np.uint64(0)
+_SIGN64 = np.uint64(1 << 63)
+
+
+# --- f32 and f64, to nearest: the processor's own operations ----------------------------------
+
+
+@inlined
+def _f32(x: Any) -> Any:
+    return as_bits(x) if x == x else np.uint32(0x7FFFFFFF)
+
+
+@inlined
+def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
+    return as_bits(x) if x == x else nan64(a, b, c)
+
+
+def _native() -> dict[tuple[str, str], Ufunc]:
+    """Scalar functions of register bits; NumPy ufuncs once compiled."""
+
+    def add32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) + as_float(b))
+
+    def sub32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) - as_float(b))
+
+    def mul32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) * as_float(b))
+
+    def div32(a: Any, b: Any) -> Any:
+        return _f32(as_float(a) / as_float(b))
+
+    def fma32(a: Any, b: Any, c: Any) -> Any:
+        return _f32(fused(as_float(a), as_float(b), as_float(c)))
+
+    def sqrt32(a: Any) -> Any:
+        return _f32(math.sqrt(as_float(a)))
+
+    def add64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) + as_float(b), a, b, _ZERO64)
+
+    def sub64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) - as_float(b), a, b, _ZERO64)
+
+    def mul64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) * as_float(b), a, b, _ZERO64)
+
+    def div64_(a: Any, b: Any) -> Any:
+        return _f64(as_float(a) / as_float(b), b, a, _ZERO64)
+
+    def fma64_(a: Any, b: Any, c: Any) -> Any:
+        return _f64(fused(as_float(a), as_float(b), as_float(c)), a, b, c)
+
+    def sqrt64_(a: Any) -> Any:
+        return _f64(math.sqrt(as_float(a)), a, a, _ZERO64)
+
+    kernels: dict[str, tuple[Ufunc, Ufunc]] = {
+        "add": (add32, add64_),
+        "sub": (sub32, sub64_),
+        "mul": (mul32, mul64_),
+        "div": (div32, div64_),
+        "fma": (fma32, fma64_),
+        "sqrt": (sqrt32, sqrt64_),
+    }
+    return {(op, t): pair[t == "f64"] for op, pair in kernels.items() for t in ("f32", "f64")}
+
+
+# --- f64 in the other directions --------------------------------------------------------------
+
+
+def _directed64(mode: int) -> dict[str, Ufunc]:
+    def add(a: Any, b: Any) -> Any:
+        return add64(a, b, mode)
+
+    def sub(a: Any, b: Any) -> Any:
+        return add64(a, b if is_nan64(b) else b ^ _SIGN64, mode)
+
+    def mul(a: Any, b: Any) -> Any:
+        return mul64(a, b, mode)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return fma64(a, b, c, mode)
+
+    def div(a: Any, b: Any) -> Any:
+        return div64(a, b, mode)
+
+    def sqrt(a: Any) -> Any:
+        return sqrt64(a, mode)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+
+
+# --- f32 with flushing, to nearest -------------------------------------------------------------
+
+# The least number that rounds to 2**-126 if exponents have no end.
+_TINY32 = 2.0**-126 * (1 - 2.0**-25)
+
+
+@inlined
+def _flushed(bits: Any) -> Any:
+    x = np.uint32(bits)
+    sign = np.uint32(x & np.uint32(0x80000000))
+    return as_float(np.uint32(sign if np.uint32(x - sign) < np.uint32(0x800000) else x))
+
+
+@inlined
+def _flush32(d: Any, exact: Any) -> Any:
+    bits = np.uint32(_f32(d))
+    return np.uint32(bits & np.uint32(0x80000000) if abs(exact) < _TINY32 else bits)
+
+
+def _flushing() -> dict[str, Ufunc]:
+    def add(a: Any, b: Any) -> Any:
+        d = _flushed(a) + _flushed(b)
+        return _flush32(d, np.float64(d))
+
+    def sub(a: Any, b: Any) -> Any:
+        d = _flushed(a) - _flushed(b)
+        return _flush32(d, np.float64(d))
+
+    def mul(a: Any, b: Any) -> Any:
+        x, y = _flushed(a), _flushed(b)
+        return _flush32(x * y, np.float64(x) * np.float64(y))
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        x, y, z = _flushed(a), _flushed(b), _flushed(c)
+        exact = odd_add(np.float64(x) * np.float64(y), np.float64(z), RN)
+        return _flush32(fused(x, y, z), exact)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+
+
+# --- f16 and bf16 ------------------------------------------------------------------------------
+
+
+@inlined
+def _value16(bits: Any, mantissa: Any, ftz: Any) -> Any:
+    """The value of a bf16 (7 bits of ``mantissa``) or f16 (10) as float32."""
+    x = np.uint32(bits)
+    sign = np.uint32(x & np.uint32(0x8000)) << np.uint32(16)
+    m = np.uint32(x & np.uint32(0x7FFF))
+    if ftz:
+        m = np.uint32(0) if m < np.uint32(1 << mantissa) else m
+    if mantissa == 7:
+        return as_float(np.uint32(np.uint32(m << np.uint32(16)) | sign))
+    scaled = as_float(np.uint32(m << np.uint32(13))) * np.float32(2.0**112)
+    special = np.uint32(0x7F800000) if m >= np.uint32(0x7C00) else np.uint32(0)
+    return as_float(np.uint32(as_bits(np.float32(scaled)) | special | sign))
+
+
+def _half(mantissa: int, ftz: bool) -> dict[str, Ufunc]:
+    """Sums are rounded to float32, harmlessly; products are exact, or rounded to odd.
+
+    In float64 the fma of f16 is exact below 32; above, rounding it never meets a midpoint of f16.
+    """
+
+    def add(a: Any, b: Any) -> Any:
+        d = _value16(a, mantissa, ftz) + _value16(b, mantissa, ftz)
+        return pack16(d, mantissa, ftz)
+
+    def sub(a: Any, b: Any) -> Any:
+        d = _value16(a, mantissa, ftz) - _value16(b, mantissa, ftz)
+        return pack16(d, mantissa, ftz)
+
+    def mul(a: Any, b: Any) -> Any:
+        x, y = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz)
+        d = cut32(np.float64(x) * np.float64(y)) if mantissa == 7 else x * y
+        return pack16(d, mantissa, ftz)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        x, y, z = _value16(a, mantissa, ftz), _value16(b, mantissa, ftz), _value16(c, mantissa, ftz)
+        product = np.float64(x) * np.float64(y)
+        if mantissa == 7:
+            return pack16(cut32(odd_add(product, np.float64(z), RN)), mantissa, ftz)
+        return pack16(jam32(product + np.float64(z)), mantissa, ftz)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma}
+
+
+# --- f32 in the other directions, and quotients with flushing: through float64 rounded to odd ----
+
+
+@inlined
+def _value32(bits: Any, ftz: Any) -> Any:
+    return np.float64(_flushed(bits) if ftz else as_float(np.uint32(bits)))
+
+
+def _directed32(mode: int, ftz: bool) -> dict[str, Ufunc]:
+    def add(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_add(_value32(a, ftz), _value32(b, ftz), mode), 23, 8, mode, ftz)
+
+    def sub(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_add(_value32(a, ftz), -_value32(b, ftz), mode), 23, 8, mode, ftz)
+
+    def mul(a: Any, b: Any) -> Any:
+        return pack_narrow(_value32(a, ftz) * _value32(b, ftz), 23, 8, mode, ftz)
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        product = _value32(a, ftz) * _value32(b, ftz)
+        return pack_narrow(odd_add(product, _value32(c, ftz), mode), 23, 8, mode, ftz)
+
+    def div(a: Any, b: Any) -> Any:
+        return pack_narrow(odd_div(_value32(a, ftz), _value32(b, ftz)), 23, 8, mode, ftz)
+
+    def sqrt(a: Any) -> Any:
+        return pack_narrow(odd_sqrt(_value32(a, ftz)), 23, 8, mode, ftz)
+
+    return {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "sqrt": sqrt}
+
+
+ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
+_IEEE = {
+    **{(op, t): "rn rz rm rp" for op in ARITY for t in ("f32", "f64")},
+    **{(op, t): "rn" for op in ("add", "sub", "mul", "fma") for t in ("f16", "bf16")},
+}
+
+
+def signature(type: str, arity: int) -> str:
+    name = register_dtype(FLOATS[type].bits).name
+    return f"{name}({','.join([name] * arity)})"
+
+
+@cache
+def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
+    """The ufunc of a correctly rounded operation; compiled, or loaded, when first asked for."""
+    if rounding not in find(_IEEE, (op, type), "operation").split():
+        raise ValueError(f"{op}.{type} rounds {_IEEE[op, type]}, not {rounding!r}")
+    kernel = _kernel(op, type, ROUNDINGS[rounding], ftz)
+    return compile_ufunc(kernel, signature(type, ARITY[op]))
+
+
+def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:
+    if FLOATS[type].bits == 16:
+        return _half(FLOATS[type].mantissa, ftz)[op]
+    if mode == RN and not ftz:
+        return _native()[op, type]
+    if type == "f64":
+        return _directed64(mode)[op]
+    return _flushing()[op] if mode == RN and op in _flushing() else _directed32(mode, ftz)[op]
