@@ -236,7 +236,8 @@ class Program:
             return While(self.block(depth - 1, True), condition, self.block(depth - 1, True))
         if kind == 14 and in_loop:
             jump = Jump(self.random.choice(["break", "continue", "break", "return"]))
-            return If(self.pick(FLAGS), Block([*self.block(0, False).nodes, jump]), Block())
+            sides = Block([*(self.block(0, False).nodes if self.flip() else []), jump]), Block()
+            return If(self.pick(FLAGS), *(sides if self.flip() else sides[::-1]))
         return If(self.pick(FLAGS), self.block(depth - 1, in_loop), self.block(depth - 1, in_loop))
 
     def for_(self, depth: int) -> For:

@@ -1,0 +1,211 @@
+"""The IR's text: what is printed parses to the same kernel, and mistakes are named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorcore_dsl.dtypes import b32, f32, f64, pred, s32, u32, u64
+from tensorcore_dsl.errors import CompileError, Loc, UnknownInstruction
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Node,
+    Op,
+    Param,
+    Part,
+    Type,
+    Value,
+    While,
+)
+from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.isa import instruction
+
+FORMS = [instruction(m) for m in (
+    "add.s32", "fma.rn.f32", "setp.lt.u32", "selp.f32", "ld.global.v4.b32", "st.global.b64",
+    "shared.base", "mov.u32.%tid.x", "cp.async.cg.shared.global", "bar.sync",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "elect.sync", "cp.async.wait_all",
+)]  # fmt: skip
+TYPES = [
+    Type(s32), Type(f32), Type(pred), Type(u64), Type(b32, 4), Type(f32, 4, "mma.C.16x8.f32"),
+    Type(f64, 1, "mma.A.8x4.f64"), Type(u32, 2),
+]  # fmt: skip
+
+# --- random kernels: any values anywhere, right or wrong ------------------------------------
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z_0-9.]{0,8}", fullmatch=True)
+strings = st.text(max_size=12)
+base_locs = st.builds(
+    Loc, strings, st.integers(1, 9999), st.integers(0, 99), st.integers(0, 99), strings
+)
+locs = st.none() | st.recursive(
+    base_locs, lambda inner: st.builds(Loc, strings, st.integers(1, 99), caller=inner), max_leaves=3
+)
+numbers = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.sampled_from([0, 1, 0.0, -0.0])
+)
+consts = st.builds(Const, numbers, st.sampled_from([s32, u32, f32, f64, pred, u64]))
+
+
+@st.composite
+def kernels(draw: Any) -> Kernel:
+    pool = [Value(i * 3, draw(st.sampled_from(TYPES))) for i in range(8)]
+    values = st.sampled_from(pool)
+    parts = st.builds(Part, values, st.integers(0, 3))
+    scalars = values | consts
+    addresses = st.builds(Address, scalars, st.integers(-(2**31), 2**31 - 1) | st.just(0))
+    ops = st.builds(
+        Op, st.sampled_from(FORMS), st.lists(values, max_size=2).map(tuple),
+        st.lists(values | consts | parts | addresses, max_size=4).map(tuple),
+        st.none() | values, st.just(False), locs,
+    ).map(lambda op: op if op.guard is None else Op(  # only a guard can be negated
+        op.form, op.results, op.operands, op.guard, len(op.results) == 1, op.loc
+    ))  # fmt: skip
+    copies = st.builds(
+        Assign, values, st.lists(values | consts | parts, min_size=1, max_size=4).map(tuple), locs
+    )
+    jumps = st.builds(Jump, st.sampled_from(["break", "continue", "return"]), locs)
+
+    def nested(inner: Any) -> Any:
+        blocks = st.builds(Block, st.lists(inner, max_size=3))
+        return st.one_of(
+            st.builds(For, values, scalars, scalars, scalars, blocks, locs),
+            st.builds(While, blocks, scalars, blocks, locs),
+            st.builds(If, values, blocks, blocks, locs),
+        )
+
+    nodes = st.recursive(ops | copies | jumps, nested, max_leaves=12)
+    counts = st.none() | st.integers(0, 10000)
+    params = draw(st.lists(st.builds(Param, names, values), max_size=4))
+    return Kernel(
+        draw(names), params, Block(draw(st.lists(nodes, max_size=6))),
+        draw(st.sampled_from([0, 7, 65536])), draw(st.sampled_from([16, 128])),
+        draw(st.booleans()), draw(counts), draw(counts), draw(counts),
+        draw(st.lists(strings, max_size=2)),
+    )  # fmt: skip
+
+
+def structure(item: Any, locations: bool) -> Any:
+    """A kernel as nested tuples, values by number and type."""
+    if isinstance(item, Value):
+        return ("value", item.id, item.type)
+    if isinstance(item, Const):
+        number = item.value
+        exact = number.hex() if isinstance(number, float) and math.isfinite(number) else str(number)
+        return ("const", type(number).__name__, exact, item.dtype)
+    if isinstance(item, (list, tuple)):
+        return tuple(structure(i, locations) for i in item)
+    if isinstance(item, (Part, Address, Param, Kernel, Block, *Node.__args__)):  # type: ignore[attr-defined]
+        fields = {k: v for k, v in vars(item).items() if locations or k != "loc"}
+        return (type(item).__name__, *((k, structure(v, locations)) for k, v in fields.items()))
+    return item
+
+
+@settings(max_examples=120, deadline=None)
+@given(kernels(), st.booleans())
+def test_text_parses_to_the_same_kernel(kernel: Kernel, locations: bool) -> None:
+    text = format_kernel(kernel, locations)
+    parsed = parse_kernel(text)
+    assert format_kernel(parsed, locations) == text
+    assert structure(parsed, locations) == structure(kernel, locations)
+    assert structure(parse_kernel(text.replace("\n", "\n\n  // a comment\n")), locations) == \
+        structure(kernel, locations)
+
+
+# --- what it looks like ---------------------------------------------------------------------
+
+SHOWN = """\
+kernel show(p = %0:u64, n = %1:s32) shared 1024 align 128 dynamic threads 64 max_registers 96 {
+  string "x = %d\\n"
+  %2:f32*4@mma.C.16x8.f32 <- 0.0
+  for %3:s32 = 0 to %1 step 1 {
+    %4:pred = setp.lt.s32 %3, 7
+    if %4 {
+      @!%4 st.global.b32 [%0-16], %2.3
+    } else {
+      st.global.b32 [%0], 1.5:f32
+      continue
+    }
+  }
+  while {
+    %5:pred = setp.eq.s32 %1, 0
+  } do %5 {
+    break
+  }
+}
+"""
+
+
+def test_the_text_that_people_read() -> None:
+    assert format_kernel(parse_kernel(SHOWN)) == SHOWN
+
+
+def test_locations_are_a_table_below() -> None:
+    caller = Loc("a.py", 3, 4, 9, "kernel")
+    loc = Loc("b.py", 7, 0, 5, "helper", caller)
+    value = Value(0, Type(u32))
+    op = Op(instruction("mov.u32.%tid.x"), (value,), (), loc=loc)
+    text = format_kernel(Kernel("k", [], Block([op, op, Jump("return", caller)])), locations=True)
+    assert text.splitlines() == [
+        "kernel k() {",
+        "  %0:u32 = mov.u32.%tid.x #1",
+        "  %0 = mov.u32.%tid.x #1",
+        "  return #0",
+        "}",
+        'loc 0 "a.py":3:4-9 "kernel"',
+        'loc 1 "b.py":7:0-5 "helper" from 0',
+    ]
+    parsed = parse_kernel(text)
+    assert [node.loc for node in parsed.body] == [loc, loc, caller]
+
+
+# --- mistakes -------------------------------------------------------------------------------
+
+MISTAKES = {
+    "": "line 1: expected `kernel`, the text ends",
+    "kern k() {\n}": "line 1: expected `kernel name(`, found 'kern k() {'",
+    "kernel k(%0:u32) {\n}": "expected `name =`, found '%0:u32) {'",
+    "kernel k(a = %0:u32 b = %1:u32) {\n}": "expected `,` or `)`, found 'b = %1:u32) {'",
+    "kernel k() threads x {\n}": "expected shared, dynamic, threads, min_blocks, max_registers",
+    "kernel k() {\n": "line 2: expected a statement or `}`, the text ends",
+    "kernel k() {\n}\n}": "line 3: expected nothing after the kernel, found '}'",
+    "kernel k() {\n} x": "line 2: expected the end of the line, found 'x'",
+    "kernel k() {\n  %0 = add.s32 1, 2\n}": "line 2: the type of %0 is not known yet",
+    "kernel k() {\n  %0:i32 <- 1\n}": "line 2: no type is called 'i32'; pred, f64",
+    "kernel k() {\n  %0:u32 <- 1\n  %0:f32 <- 1\n}": "line 3: %0 is u32, not f32",
+    "kernel k() {\n  %0:u32 + 1\n}": "line 2: expected `=` or `<-`, found '+ 1'",
+    "kernel k() {\n  %0:u32 <-\n}": "expected a value, a constant or an address, the line ends",
+    "kernel k() {\n  %0:u32 <- [1]\n}": "expected a value or a constant before, the line ends",
+    "kernel k() {\n  %0:u32 = 5\n}": "line 2: expected an instruction, found '5'",
+    "kernel k() {\n  bar.sync 1 2\n}": "expected `,` or the end of the line, found '2'",
+    "kernel k() {\n  bar.sync [1\n}": "expected `]`, the line ends",
+    "kernel k() {\n  for 5 {\n  }\n}": "expected a value such as `%5`, found '5 {'",
+    "kernel k() {\n  for %0:s32 = 1 to 2 {\n  }\n}": "expected `step`, found '{'",
+    "kernel k() {\n  if %0.1:pred*2 {\n  }\n}": "expected a whole value, not register 1 of one",
+    "kernel k() {\n  while {\n  } until true {\n  }\n}": "line 3: expected `do`, found 'until true {'",
+    "kernel k() {\n  return #3\n}": "line 2: the text has no line `loc 3`",
+    "kernel k() {\n}\nloc 0 x": 'line 3: expected `"file":line:column-end`, found \'x\'',
+    "kernel k() {\n}\nloc 1 \"a\":1:0-0 \"f\" from 0": "line 3: loc 0 has to come before 1",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_names_its_line_and_what_was_expected(text: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_kernel(text)
+    assert MISTAKES[text] in caught.value.message
+
+
+def test_an_unknown_instruction_names_its_line() -> None:
+    with pytest.raises(UnknownInstruction, match=r"line 2: no form 'add\.s33'"):
+        parse_kernel("kernel k() {\n  %0:u32 = add.s33 1, 2\n}")
