@@ -92,6 +92,56 @@ class TestProducts:
         assert all(np.array_equal(g, b) for g, b in zip(given, before, strict=True))
 
 
+class TestWarpgroups:
+    NAME = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+
+    def stored(self, operand: np.ndarray) -> np.ndarray:
+        """(..., rows, 16) f16 as core matrices of 8 rows x 16 bytes, K-major, without swizzle."""
+        *batch, rows, _ = operand.shape
+        cores = operand.reshape(*batch, rows // 8, 8, 2, 8)
+        return np.ascontiguousarray(cores.swapaxes(-3, -2)).view(np.uint8).reshape(*batch, -1)
+
+    def descriptor(self, start: int) -> int:
+        return start >> 4 | 128 >> 4 << 16 | 256 >> 4 << 32
+
+    @pytest.mark.parametrize("source", ["memory", "registers"])
+    def test_product(self, source: str) -> None:
+        a, b, c = integers(8, 3, 64, 16), integers(9, 3, 16, 8), integers(10, 3, 64, 8)
+        half = [a.astype(np.float16), np.ascontiguousarray(b.swapaxes(1, 2)).astype(np.float16)]
+        shared = np.concatenate([self.stored(x) for x in half], axis=1)
+        d, in_registers = isa.instruction(self.NAME).d.layout, f"{self.NAME}.registers"
+        layout = isa.instruction(in_registers).operand("a").layout
+        assert d is not None and layout is not None
+        registers = image(layout, half[0])
+        first: Any = self.descriptor(0) if source == "memory" else registers
+        trans = (0, 0) if source == "memory" else (0,)
+        given = (image(d, c.astype(np.float32)), first, self.descriptor(2048))
+        found = emulate(self.NAME, *given, True, 1, -1, *trans, shared=shared)
+        assert np.array_equal(matrix(d, found, np.float32), c - a @ b)
+        found = emulate(self.NAME, *given, False, 1, 1, *trans, shared=shared)
+        assert np.array_equal(matrix(d, found, np.float32), a @ b)
+
+    def test_descriptors_of_a_batch(self) -> None:
+        """Three tiles of A in one memory."""
+        a, b = integers(11, 3, 64, 16), integers(12, 16, 8)
+        half = [x.astype(np.float16) for x in (a.reshape(192, 16), np.ascontiguousarray(b.T))]
+        shared = np.concatenate([self.stored(x) for x in half])
+        starts = np.array([self.descriptor(2048 * i) for i in range(3)], np.uint64)
+        d = isa.instruction(self.NAME).d.layout
+        assert d is not None
+        zeros = np.zeros((128, 4), np.uint32)
+        found = emulate(
+            self.NAME, zeros, starts, self.descriptor(3 * 2048), 1, 1, 1, 0, 0, shared=shared
+        )
+        assert np.array_equal(matrix(d, found, np.float32), a @ b)
+
+    def test_a_descriptor_outside(self) -> None:
+        zeros, descriptor = np.zeros((128, 4), np.uint32), self.descriptor(0)
+        with pytest.raises(OutOfBounds, match="bytes 0 to 0x3ff"):
+            emulate(self.NAME, zeros, descriptor, descriptor, 1, 1, 1, 0, 0,
+                    shared=np.zeros(1024, np.uint8))  # fmt: skip
+
+
 class TestMatrices:
     def test_ldmatrix_and_stmatrix_are_inverse(self) -> None:
         """Rows at scattered addresses of a batch of shared memories."""

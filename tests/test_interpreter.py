@@ -22,6 +22,7 @@ from kit import (
     STORE_GLOBAL,
     TID,
     VOTE,
+    WARP,
     WARP_ID,
     WIDE,
     Builder,
@@ -272,6 +273,36 @@ class TestWarps:
 
         with pytest.raises(Divergence, match="lanes 4-31 wait at kernel.py"):
             outputs(build)
+
+
+class TestWarpgroups:
+    """Forms of warpgroups want four warps together; blocks need not be whole warpgroups."""
+
+    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP)
+
+    def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
+        b = Builder(("out", u64), shared=4)
+        t = b.op(TID)
+        with b.loop(0, b.op(WARP_ID)):  # each warp comes later than the one before
+            b.op(ADD, t, 1)
+        with b.when(b.op(LESS, t, 128)):
+            b.op(STORE_GLOBAL, b.element(b.params[0], t), b.op(self.FENCE))
+        out = np.full(160, 9, np.uint32)
+        b.run(np.tile(out, 3), grid=3, block=160)
+        b.run(out, block=160)
+        assert np.array_equal(out, np.where(np.arange(160) < 128, np.arange(160) // 32, 9))
+
+    @pytest.mark.parametrize(
+        ("warps", "where"), [(3, "0-95 of warpgroup 0"), (7, "0-95 of warpgroup 1")]
+    )
+    def test_a_divided_warpgroup(self, warps: int, where: str) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(LESS, b.op(WARP_ID), warps)):
+                b.op(self.FENCE)
+            return t
+
+        with pytest.raises(Divergence, match=f"needs all four warps: threads {where} of block 0"):
+            outputs(build, 256)
 
 
 class TestMistakes:

@@ -18,6 +18,7 @@ from tensorcore_dsl.interpreter.gather import compiled
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
+    from tensorcore_dsl.interpreter.special import Geometry
 
 BARRIERS = 16
 BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
@@ -27,7 +28,9 @@ _FREE = -1
 class Barriers:
     """The sixteen barriers of each CTA of a chunk."""
 
-    def __init__(self, ctas: int, group: int) -> None:
+    def __init__(self, geometry: Geometry) -> None:
+        ctas, group = geometry.ctas, geometry.group
+        self.full = -(-geometry.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
         self.arrived = np.zeros((ctas, BARRIERS), np.int64)  # threads, in whole warps
         self.expected = np.zeros((ctas, BARRIERS), np.int64)  # 0: nobody has arrived yet
         self.phase = np.zeros((ctas, BARRIERS), np.int64)
@@ -59,7 +62,7 @@ class Barriers:
             _all_threads(barrier, ctx), counts, wait, ctx.mask, ctx.alive,
             ctx.mask if predicate is None else predicate, go, self.arrived, self.expected,
             self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
-            self.true, self.met,
+            self.true, self.met, self.full,
         )  # fmt: skip
         if wrong:
             _refuse(ctx, wrong, barrier, counts)
@@ -94,11 +97,10 @@ def _refuse(ctx: Machine, wrong: int, barrier: np.ndarray, counts: np.ndarray) -
 def _arrive(
     barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
     arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
-    waits_for: Any, votes: Any, true: Any, met: Any,
+    waits_for: Any, votes: Any, true: Any, met: Any, full: int,
 ) -> int:  # fmt: skip
     ctas = arrived.shape[0]
     group = active.size // ctas
-    full = group  # threads of a CTA in whole warps
     for thread in range(active.size):
         if not active[thread]:
             continue
@@ -131,7 +133,7 @@ def _arrive(
             if expected[cta, which]:
                 wrong = _settle(
                     cta, which, alive, arrived, expected, phase, lanes, counted, waits_at,
-                    waits_for, votes, true, met, group,
+                    waits_for, votes, true, met, group, full,
                 )  # fmt: skip
                 if wrong:
                     return wrong
@@ -147,10 +149,11 @@ def _arrive(
 def _settle(
     cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, lanes: Any,
     counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, met: Any, group: int,
+    full: int,
 ) -> int:  # fmt: skip
     """Count the warps that are complete; complete the barrier when all are there."""
     exited, elsewhere = 0, False
-    for warp in range(cta * group // 32, (cta + 1) * group // 32):
+    for warp in range(cta * group // 32, (cta * group + full) // 32):
         living, stuck = types.uint32(0), True
         for lane in range(32):
             thread = warp * 32 + lane
@@ -170,7 +173,7 @@ def _settle(
     if goal == -1 or not elsewhere:
         here += exited
     if goal == -1:
-        goal = group
+        goal = full
     if arrived[cta, which] > goal:
         return 4 << 32 | (cta * group)
     if here >= goal:

@@ -13,14 +13,13 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.machine import Machine
 from tensorcore_dsl.interpreter.memory import Arguments, GlobalMemory, SharedMemory
-from tensorcore_dsl.interpreter.program import Program, word
+from tensorcore_dsl.interpreter.program import Program, unit, word
 from tensorcore_dsl.interpreter.special import Geometry
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 CHUNK = 8192  # threads done at a time
-_WARP, _WARPGROUP = 32, 128
 
 
 def emulate(
@@ -41,13 +40,13 @@ def emulate(
     Returns the result's image in the same convention (a tuple when there are several), or, of
     an instruction that only stores, the new contents of `shared`.
     """
-    form = isa.instruction(text) if isinstance(text, str) else text
+    form = _form(text, operands)
     target = archs.arch(arch)
     form.requires.check(target, form.mnemonic)
     images = _images(form, _flat(operands))
     batch = _batch(form, images, shared)
     memory = _shared(shared, batch)
-    threads, total = _threads(form), prod(batch)
+    threads, total = unit(form), prod(batch)
     step = max(1, CHUNK // threads)
     parts = [
         _run(form, target.name, images, batch, memory[at : at + step], at, min(step, total - at))
@@ -62,15 +61,19 @@ def emulate(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def _form(text: str | Instruction, operands: Sequence[Any]) -> Instruction:
+    """The form; PTX spells wgmma's A in registers as it spells A in memory, the table does not."""
+    form = isa.instruction(text) if isinstance(text, str) else text
+    for operand, given in zip(form.operands, _flat(operands), strict=False):
+        image = isinstance(given, np.ndarray) and given.dtype == np.uint32 and given.ndim > 1
+        if operand.name == "desc_a" and image:
+            return isa.instruction(f"{form.mnemonic}.registers")
+    return form
+
+
 def _flat(operands: Sequence[Any]) -> list[Any]:
     """Operands with `{byte-id, thread-id}` pairs taken apart."""
     return [part for o in operands for part in (o if isinstance(o, tuple) else (o,))]
-
-
-def _threads(form: Instruction) -> int:
-    """Threads that execute the form together."""
-    layouts = [o.layout.threads for o in (*form.results, *form.operands) if o.layout is not None]
-    return max(layouts, default=_WARPGROUP if form.opcode == "wgmma" else _WARP)
 
 
 class _Image:
@@ -121,7 +124,7 @@ class _Image:
 
     def _shape(self, form: Instruction) -> None:
         """Bring the array to (*batch, threads[, registers])."""
-        threads, shape = _threads(form), self.array.shape
+        threads, shape = unit(form), self.array.shape
         tail = (threads, self.operand.registers) if self.group else (threads,)
         descriptor = self.operand.register_bits == 64 and self.operand.name.startswith("desc")
         if not self.group and shape[-2:] == (threads, 1):
@@ -150,7 +153,7 @@ class _Image:
 
 
 def _wanted(form: Instruction, image: _Image) -> str:
-    shape = f"(..., {_threads(form)}"
+    shape = f"(..., {unit(form)}"
     return shape + (f", {image.operand.registers})" if image.group else ")")
 
 
@@ -194,8 +197,8 @@ def _run(
     count: int,
 ) -> tuple[Any, ...]:
     """Results of `count` elements of the batch; `memory` is written in place."""
-    threads = _threads(form)
-    geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0)
+    threads = unit(form)
+    geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     shared = SharedMemory(memory, True, written=True)
     nothing = Program(Kernel("emulate", [], Block()))
     machine = Machine(nothing, geometry, GlobalMemory(Arguments([]), True), shared, arch, [])

@@ -316,10 +316,19 @@ def census(active: Any) -> int:
 
 
 @compiled
-def absent(active: Any, named: Any, excused: Any, out: Any) -> int:
-    """out: active lanes that name a lane of their warp which is neither here nor excused.
-    Returns how many are left that do not."""
-    left = 0
+def divided(active: Any, unit: int, out: Any) -> None:
+    """out: active threads whose unit of so many threads is not active as a whole."""
+    for first in range(0, active.size, unit):
+        count = 0
+        for thread in range(first, first + unit):
+            count += active[thread]
+        for thread in range(first, first + unit):
+            out[thread] = active[thread] and count != unit
+
+
+@compiled
+def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
+    """out: active lanes that name a lane of their warp which is neither here nor excused."""
     for warp in range(active.size // 32):
         here = types.uint32(0)
         for lane in range(32):
@@ -327,5 +336,3 @@ def absent(active: Any, named: Any, excused: Any, out: Any) -> int:
                 here |= types.uint32(1) << types.uint32(lane)
         for thread in range(warp * 32, warp * 32 + 32):
             out[thread] = active[thread] and (types.uint32(named[thread]) & ~here) != 0
-            left += active[thread] and not out[thread]
-    return left

@@ -41,7 +41,7 @@ class Cohort:
     rounds: int = 0
     waiting: bool = False
     asked: int = 0
-    warp: bool = False  # waiting for other lanes of their warps
+    unit: int = 0  # not 0: waiting for the other threads of their units of so many
 
 
 class Machine:
@@ -67,7 +67,7 @@ class Machine:
         self.checks = memory.checks
         self.shared = shared
         self.special = SpecialRegisters(geometry)
-        self.barriers = Barriers(geometry.ctas, self.group)
+        self.barriers = Barriers(geometry)
         self.copies = Copies(self.threads)
         self.tally = Tally(len(program.steps), profile)
         self.all_threads = np.ones(self.threads, np.bool_)
@@ -111,7 +111,7 @@ class Machine:
         some: np.ndarray = np.any(lanes, axis=1)
         broken = some != lanes.all(axis=1)
         if broken.any():
-            self._diverged(int(np.argmax(broken)), self.active)
+            self._diverged(32 * int(np.argmax(broken)), 32, self.active)
         return some
 
     def commit_async(self) -> None:
@@ -217,28 +217,31 @@ class Machine:
         self.active = None if lanes == self.threads else mask
         self.mask = self.all_threads if self.active is None else mask
 
-    def block(self, mask: np.ndarray | None, at: int, warp: bool = False) -> None:
+    def block(self, mask: np.ndarray | None, at: int, unit: int = 0) -> None:
         """Threads that must wait at a position."""
         mask = self.mask if mask is None else mask
-        self._put(at, Cohort(mask, self.rounds, True, self.progress, warp))
+        self._put(at, Cohort(mask, self.rounds, True, self.progress, unit))
 
-    def park(self, at: int, named: Any = None) -> bool:
-        """Lanes wait here for the lanes that `named` (T,) masks name, or for their whole warp.
+    def park(self, at: int, unit: int, named: Any = None) -> bool:
+        """Threads wait here for the lanes that `named` (T,) masks name, or for their whole unit.
 
-        Only lanes that have exited may be missing, and not from a whole warp. True when nobody
+        Only lanes that have exited may be missing, and not from a whole unit. True when nobody
         can go on.
         """
-        excused, names = self.gone, named
-        if named is None:
-            excused, names = ~self.all_threads, 0xFFFFFFFF
         away = np.empty(self.threads, np.bool_)
-        left = gather.absent(self.mask, np.full(self.threads, names, np.uint32), excused, away)
+        if named is None:
+            gather.divided(self.mask, unit, away)
+        else:
+            named = np.full(self.threads, named, np.uint32)
+            gather.absent(self.mask, named, self.gone, away)
         if not away.any():
             return False
-        self.block(away, at, warp=True)
-        if left:
-            self.narrow(self.mask & ~away)
-        return not left
+        self.block(away, at, unit)
+        left = self.mask & ~away
+        if not left.any():
+            return True
+        self.narrow(left)
+        return False
 
     def guarded(self, inner: np.ndarray, run: Run) -> int | None:
         """Run a step for `inner` alone; of those, the ones that it stops stay behind."""
@@ -294,7 +297,7 @@ class Machine:
             cohort.rounds = min(cohort.rounds, there.rounds)
             cohort.waiting = cohort.waiting and there.waiting
             cohort.asked = min(cohort.asked, there.asked)
-            cohort.warp = cohort.warp or there.warp
+            cohort.unit = max(cohort.unit, there.unit)
         self.cohorts[at] = cohort
 
     def _select(self) -> tuple[int, Cohort]:
@@ -376,13 +379,15 @@ class Machine:
         raise EmulationError(f"{what} failed: {type(error).__name__}: {error}", step.loc) from error
 
     def _stuck(self) -> NoReturn:
-        broken = [(at, c) for at, c in self.cohorts.items() if c.warp]
+        broken = [at for at, c in self.cohorts.items() if c.unit]
         if broken:
-            at, cohort = min(broken, key=lambda pair: pair[0])
-            lanes = cohort.mask.reshape(-1, 32)
-            warp = int(np.argmax(lanes.any(axis=1) & ~lanes.all(axis=1)))
+            at = min(broken)
+            cohort = self.cohorts[at]
+            away = np.empty(self.threads, np.bool_)
+            gather.divided(cohort.mask, cohort.unit, away)
+            first = int(np.argmax(away)) // cohort.unit * cohort.unit
             try:
-                self._diverged(warp, cohort.mask)
+                self._diverged(first, cohort.unit, cohort.mask)
             except Divergence as error:
                 self._explain(error, self.program.steps[at])
         first = min(self.cohorts)
@@ -391,23 +396,30 @@ class Machine:
             self.program.steps[first].loc,
         )
 
-    def _diverged(self, warp: int, mask: np.ndarray) -> NoReturn:
-        lanes = mask[warp * 32 : warp * 32 + 32]
-        lines = [f"lanes {_ranges(np.flatnonzero(lanes))} of {self._warp_name(warp)} are here"]
-        ended = ~self.alive[warp * 32 : warp * 32 + 32] & ~lanes
+    def _diverged(self, first: int, unit: int, mask: np.ndarray) -> NoReturn:
+        """Only part of the unit that starts at thread `first` is here."""
+        part = slice(first, first + unit)
+        lanes, name = mask[part], "lanes" if unit == 32 else "threads"
+        lines = [
+            f"{name} {_ranges(np.flatnonzero(lanes))} of {self._unit_name(first, unit)} are here"
+        ]
+        ended = ~self.alive[part] & ~lanes
         if ended.any():
-            lines.append(f"lanes {_ranges(np.flatnonzero(ended))} have exited or do not exist")
+            lines.append(f"{name} {_ranges(np.flatnonzero(ended))} have exited or do not exist")
         for at, cohort in sorted(self.cohorts.items()):
-            others = cohort.mask[warp * 32 : warp * 32 + 32] & ~lanes
+            others = cohort.mask[part] & ~lanes
             if others.any():
                 where = self.program.steps[at].loc
-                lines.append(f"lanes {_ranges(np.flatnonzero(others))} wait at {where}")
-        raise Divergence("a warp-wide instruction needs all 32 lanes: " + "; ".join(lines))
+                lines.append(f"{name} {_ranges(np.flatnonzero(others))} wait at {where}")
+        what = "a warp-wide instruction needs all 32 lanes: "
+        if unit != 32:
+            what = "an instruction of warpgroups needs all four warps: "
+        raise Divergence(what + "; ".join(lines))
 
-    def _warp_name(self, warp: int) -> str:
+    def _unit_name(self, first: int, unit: int) -> str:
         g = self.geometry
-        thread = warp * 32
-        return f"warp {thread % self.group // 32} of block {_dim(g.cta(thread), g.grid)}"
+        name = "warp" if unit == 32 else "warpgroup"
+        return f"{name} {first % self.group // unit} of block {_dim(g.cta(first), g.grid)}"
 
     def _standings(self) -> str:
         """Where each group of threads stands, a line each."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Run = Callable[["Machine"], "int | None"]
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 
+WARP, WARPGROUP = 32, 128
 STOP = -1  # a step's answer when nobody of its cohort can go on
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -72,7 +73,7 @@ class Program:
 
     constants: what stands in a place at the start, the same in every chunk. fills: places that
     hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
-    of the kernel's parameters. shapes: registers of each place (0: a scalar).
+    of the kernel's parameters. unit: threads that some form needs together, at least a warp.
     """
 
     kernel: Kernel
@@ -81,6 +82,13 @@ class Program:
     constants: list[tuple[int, Any]] = field(default_factory=list)
     fills: list[tuple[int, Any, int]] = field(default_factory=list)
     params: list[tuple[int, Type]] = field(default_factory=list)
+    unit: int = WARP
+
+
+def unit(form: Instruction) -> int:
+    """Threads that execute the form together: a warp or a warpgroup."""
+    layouts = [o.layout.threads for o in (*form.results, *form.operands) if o.layout is not None]
+    return max(layouts, default=WARPGROUP if form.opcode == "wgmma" else WARP)
 
 
 def compile_program(kernel: Kernel) -> Program:
@@ -174,7 +182,8 @@ class _Compiler:
             guard = self.value(op.guard), op.negated
             run = _guarded(_unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
-            run = _gathered(run, self.here, mask)
+            run = _gathered(run, self.here, unit(op.form), mask)
+        self.program.unit = max(self.program.unit, unit(op.form))
         self.add(run, op.loc, op.form, reads, guard)
 
     def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
@@ -399,12 +408,12 @@ def _member_mask(form: Instruction, reads: tuple[int, ...]) -> int | None:
     return masks[0] if masks else None
 
 
-def _gathered(run: Run, at: int, mask: int | None) -> Run:
-    """A warp-wide form: lanes wait until those of their warp that must be here are here."""
+def _gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
+    """A form of whole warps or warpgroups: threads wait for those that must be here too."""
 
     def gathered(machine: Machine) -> int | None:
         named = None if mask is None else machine.registers[mask]
-        if machine.active is not None and machine.park(at, named):
+        if machine.active is not None and machine.park(at, unit, named):
             return STOP
         return run(machine)
 

@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
 class Geometry:
     """Where a chunk stands in its launch: `first` is its first CTA, counted x fastest.
 
-    group: threads of a CTA rounded up to whole warps; the last ones may not exist.
+    group: threads of a CTA rounded up to whole units; the last ones may not exist.
     """
 
     grid: Dim3
@@ -35,6 +35,7 @@ class Geometry:
     ctas: int
     static_shared: int
     dynamic_shared: int  # bytes behind the static ones
+    unit: int = 32  # a warp, or a warpgroup where the kernel has instructions of warpgroups
 
     @property
     def threads_per_cta(self) -> int:
@@ -42,7 +43,7 @@ class Geometry:
 
     @property
     def group(self) -> int:
-        return -(-self.threads_per_cta // 32) * 32
+        return -(-self.threads_per_cta // self.unit) * self.unit
 
     @property
     def threads(self) -> int:
