@@ -25,6 +25,7 @@ from kit import (
     WARP,
     WARP_ID,
     WIDE,
+    XOR,
     Builder,
     form,
     line_of,
@@ -214,6 +215,21 @@ class TestWarps:
             return b.op(VOTE, flag)
 
         assert set(outputs(build)) == {5}
+
+    def test_what_follows_a_branch_runs_once_for_a_warp(self) -> None:
+        b = Builder(("out", u64))
+        lane = b.op(LANE)
+        with b.loop(0, lane):
+            b.op(XOR, lane, 1)
+        with b.when(b.op(LESS, lane, 5)) as orelse:
+            b.op(AND, lane, 0)
+            with b.inside(orelse):
+                b.op(AND, lane, 0)
+        b.op(STORE_GLOBAL, b.element(b.params[0], lane), lane)
+        report = b.run(np.zeros(32, np.uint32), block=64)
+        assert report.instructions["st.globals"] == 2
+        assert report.instructions["xor.u32"] == 2 * 31
+        assert report.instructions["and.u32"] == 2 * 2
 
     def test_part_of_a_warp_is_an_error(self) -> None:
         def build(b: Builder, t: Any) -> Any:

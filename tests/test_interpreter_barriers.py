@@ -187,7 +187,7 @@ class TestFairness:
         assert set(out) == {7}
 
     def test_a_spinning_warp_does_not_starve_those_a_barrier_released(self) -> None:
-        """Warp 0 polls; warps 1 and 2 meet at a barrier first, then warp 2 sets the flag."""
+        """Warp 0 polls; warps 1 and 2 meet at a barrier; warp 1, there first, sets the flag."""
         b = Builder(shared=4)
         b.op(STORE_SHARED, 0, 0, guard=b.op(EQUAL, b.op(TID), 0))
         b.op(SYNC, 0)
@@ -197,9 +197,9 @@ class TestFairness:
                 b.op(EQUAL, b.op(LOAD_SHARED, 0), 0, into=waits)
             with b.inside(others), b.when(b.op(EQUAL, b.op(WARP_ID), 1)) as last:
                 b.op(SYNC_COUNT, 1, 64)
+                b.op(STORE_SHARED, 0, 1)
                 with b.inside(last):
                     b.op(SYNC_COUNT, 1, 64)
-                    b.op(STORE_SHARED, 0, 1)
         b.run(block=96)
 
     def test_a_lock_within_a_warp(self) -> None:
