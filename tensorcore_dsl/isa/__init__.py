@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
-    barrier, block_scale, convert, matrix, memory, mma, printing, scalar, sparse, special,
-    warp, wgmma, wmma,
+    barrier,
+    block_scale,
+    convert,
+    matrix,
+    memory,
+    mma,
+    printing,
+    scalar,
+    sparse,
+    special,
+    warp,
+    wgmma,
+    wmma,
 )  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -49,7 +60,7 @@ def opcodes() -> tuple[str, ...]:
     return tuple(_ROWS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _family(opcode: str) -> MappingProxyType[str, Instruction]:
     found: dict[str, Instruction] = {}
     for row in _ROWS.get(opcode, ()):
@@ -130,6 +141,6 @@ def _dotted(names: list[str]) -> str:
 
 
 # Last, for the names: `isa.mma` is the namespace of forms, whatever module it is declared in.
-from tensorcore_dsl.isa.namespaces import mma, wgmma, wmma  # type: ignore[assignment]  # noqa: E402, F811
+from tensorcore_dsl.isa.namespaces import mma, wgmma, wmma  # type: ignore[no-redef]
 
 __all__ = ["Instruction", "forms", "instruction", "mma", "opcodes", "wgmma", "wmma"]

@@ -48,7 +48,7 @@ def multiply_scaled(
     ctx: Context, form: Instruction, a: Any, b: Any, c: Any, *extra: Any
 ) -> np.ndarray:
     """d = (a * scale_a) * (b * scale_b) + c."""
-    more = {}
+    more: dict[str, Any] = {}
     if form.params.get("sparse"):
         more["selection"] = sparse.selection(ctx, form, *extra[:2])
         extra = extra[2:]
@@ -119,9 +119,7 @@ class ScaledFamily:
             mnemonic=f"{head}.sync.aligned.{shape}.row.col.kind::{self.kind}.block_scale{vector}"
             f".f32.{a}.{b}.f32.{scale_type}",
             results=(operand("d", names["d"]),),
-            operands=(
-                *(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count))
-            ),  # fmt: skip
+            operands=(*(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count))),
             requires=Requires(self.sparse_requires if is_sparse else self.requires),
             version=self.ptx,
             section=sparse.SECTION if is_sparse else mma.SECTION,

@@ -22,7 +22,7 @@ EFFECTS = {
     "store": "writes memory",
     "volatile": "is never moved, merged or dropped",
     "warp": "all 32 lanes of a warp execute it together",
-    "wgmma": "all four warps of a warpgroup execute it",
+    "wgmma": "orders the asynchronous products of wgmma",
 }
 _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
 _MOST_ROWS = 32  # of a drawing on a card
@@ -59,9 +59,9 @@ def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
 def where(form: Instruction) -> str:
     """The targets that have the form, in words; named one by one where a rule is not plain."""
     text = str(form.requires)
-    if form.requires.text.isdigit():
-        return text
-    return f"{text} ({listing(form.requires.archs()) or 'no known target'})"
+    names = form.requires.archs()
+    plain = form.requires.text.isdigit() or text == " or ".join(names)
+    return text if plain else f"{text} ({listing(names) or 'no known target'})"
 
 
 def _all(form: Instruction) -> tuple[Operand, ...]:

@@ -9,7 +9,7 @@ in steps of 8 first, then the columns in steps of 4e.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def c_formula(thread: Any, slot: Any) -> tuple[Any, Any]:
     return thread // 4 + 8 * (slot // 2), 2 * (thread % 4) + slot % 2
 
 
-@lru_cache(maxsize=None)
+@cache
 def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) -> Layout:
     """The layout of A, B or C of `mma`; forms that share a shape and a type share the layout."""
     element = dtypes.named(dtype)
@@ -81,7 +81,7 @@ def size(shape: str) -> Shape:
     return int(m), int(n), int(k)
 
 
-@lru_cache(maxsize=None)
+@cache
 def prepared(form: Instruction) -> tuple[Any, Any]:
     """(Product, FragmentMaps) of a form."""
     from tensorcore_dsl.numerics.products import FragmentMaps, Product

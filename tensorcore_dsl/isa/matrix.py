@@ -31,7 +31,7 @@ class Lanes:
 def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.ndarray:
     """(warps, matrices, rows, 16) bytes of the rows that the lanes point at."""
     matrices, rows = int(form.params["x"]), _rows(form)
-    taking = _whole(ctx) & (LANES < matrices * rows)
+    taking = _whole(ctx) & (matrices * rows > LANES)
     lanes: Any = Lanes(ctx, taking)
     words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
     data = np.ascontiguousarray(words.T.astype(np.uint32)).view(np.uint8)
@@ -91,7 +91,7 @@ def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
     data = np.ascontiguousarray(data).view(np.uint32).reshape(len(matrix), matrices * 8, 4)
     lanes = np.zeros((len(matrix), 32, 4), np.uint32)
     lanes[:, : matrices * 8] = data
-    taking: Any = Lanes(ctx, _whole(ctx) & (LANES < matrices * 8))
+    taking: Any = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
     ctx.shared.store(taking, warps(ctx, address).ravel(), lanes.reshape(-1, 4).T)
 
 

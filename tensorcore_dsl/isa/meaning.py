@@ -23,12 +23,13 @@ def integer(ctx: Context, form: Instruction, *operands: Any) -> Bits:
     p = form.params
     op = f"{form.opcode}.{p['m'].lstrip('.')}" if p.get("m") else form.opcode
     kind = f"{p['t']}.{p['u']}" if "u" in p else p["t"]
-    return numerics.integer(op, kind, *operands, sat=bool(p.get("sat")), relu=bool(p.get("relu")))
+    flags = {name: bool(p.get(name)) for name in ("sat", "relu")}
+    return numerics.integer(op, kind, *operands, **flags)
 
 
 def boolean(ctx: Context, form: Instruction, *operands: Any) -> Bits:
     """Logic on predicates."""
-    return _COMBINE[form.opcode](*operands)
+    return np.asarray(_COMBINE[form.opcode](*operands))
 
 
 def floating(ctx: Context, form: Instruction, *operands: Any) -> Bits:

@@ -20,12 +20,11 @@ COPY = LOAD | STORE | VOLATILE
 
 # The word in memory, its register, and how many of them a vector has: 16 bytes at most.
 WORDS = (
-    "-/b8/b8/1 -/b16/b16/1 -/b32/b32/1 -/b64/b64/1 "
-    ".v2/b8/b8/2 .v2/b16/b16/2 .v2/b32/b32/2 .v2/b64/b64/2 "
-    ".v4/b8/b8/4 .v4/b16/b16/4 .v4/b32/b32/4"
-).replace("-/", "/").split()
+    *("/b8/b8/1", "/b16/b16/1", "/b32/b32/1", "/b64/b64/1"),
+    *(".v2/b8/b8/2", ".v2/b16/b16/2", ".v2/b32/b32/2", ".v2/b64/b64/2"),
+    *(".v4/b8/b8/4", ".v4/b16/b16/4", ".v4/b32/b32/4"),
+)
 WIDE_WORDS = ".v8/b32/b32/8 .v4/b64/b64/4"
-SCALARS = "/b32/b32/1 /b64/b64/1".split()
 EVICT = ".L1::evict_normal .L1::evict_unchanged .L1::evict_first .L1::evict_last .L1::no_allocate"
 EVICT_L2 = ".L2::evict_normal .L2::evict_first .L2::evict_last"
 
@@ -128,16 +127,28 @@ def _integer_update(op: str, kind: str) -> Update:
     return lambda old, value: ufunc(old.view(view), value.view(view)).view(old.dtype)
 
 
+def _swap_equal(old: Any, expected: Any, value: Any) -> np.ndarray:
+    return np.where(old == expected, value, old)
+
+
+def _count_up(old: np.ndarray, limit: Any) -> np.ndarray:
+    one = np.asarray(1, old.dtype)
+    return np.asarray(np.where(old >= limit, old - old, old + one))
+
+
+def _count_down(old: np.ndarray, limit: Any) -> np.ndarray:
+    one = np.asarray(1, old.dtype)
+    return np.asarray(np.where((old == 0) | (old > limit), limit, old - one))
+
+
 _BIT_UPDATES: Mapping[str, Update] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "exch": lambda old, value: value,
-    "cas": lambda old, expected, value: np.where(old == expected, value, old),
-    "inc": lambda old, limit: np.where(old >= limit, 0, old + 1).astype(old.dtype),
-    "dec": lambda old, limit: np.where(
-        (old == 0) | (old > limit), limit, old - np.asarray(1, old.dtype)
-    ).astype(old.dtype),
+    "cas": _swap_equal,
+    "inc": _count_up,
+    "dec": _count_down,
 }
 
 SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \

@@ -21,6 +21,7 @@ BITS = "b16 b32 b64"
 ANY = f"{BITS} {INT} f32 f64"
 WIDE = "s16/s32 u16/u32 s32/s64 u32/u64"
 PAIRS = "u16x2 s16x2"
+PAIRS_RELU = ("/u16x2", "/s16x2", ".relu/s16x2")
 RND = "- .rn .rz .rm .rp"
 RND1 = ".rn .rz .rm .rp"
 FTZ = "- .ftz"
@@ -56,10 +57,10 @@ INTEGER = [
     row("abs.{t}",                D_A,                                      "9.7.1.10", integer, t=SIGNED),
     row("neg.{t}",                D_A,                                      "9.7.1.11", integer, t=SIGNED),
     row("min.{t}",                D_AB,                                     "9.7.1.12", integer, t=INT),
-    row("min{relu}.{t}",          PAIR_AB,                                  "9.7.1.12", integer, relu_t="/u16x2 /s16x2 .relu/s16x2".split(), requires="90", ptx="8.0"),
+    row("min{relu}.{t}",          PAIR_AB,                                  "9.7.1.12", integer, relu_t=PAIRS_RELU, requires="90", ptx="8.0"),
     row("min.relu.s32",           "d:s32 = a:s32, b:s32",                   "9.7.1.12", integer, t="s32", relu=".relu", requires="90", ptx="8.0"),
     row("max.{t}",                D_AB,                                     "9.7.1.13", integer, t=INT),
-    row("max{relu}.{t}",          PAIR_AB,                                  "9.7.1.13", integer, relu_t="/u16x2 /s16x2 .relu/s16x2".split(), requires="90", ptx="8.0"),
+    row("max{relu}.{t}",          PAIR_AB,                                  "9.7.1.13", integer, relu_t=PAIRS_RELU, requires="90", ptx="8.0"),
     row("max.relu.s32",           "d:s32 = a:s32, b:s32",                   "9.7.1.13", integer, t="s32", relu=".relu", requires="90", ptx="8.0"),
     row("popc.{t}",               "d:u32 = a:{t}",                          "9.7.1.14", integer, t="b32 b64", ptx="2.0"),
     row("clz.{t}",                "d:u32 = a:{t}",                          "9.7.1.15", integer, t="b32 b64", ptx="2.0"),

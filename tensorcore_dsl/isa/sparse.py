@@ -64,9 +64,7 @@ def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndar
     return rows.swapaxes(1, 2).reshape(-1, 16, nibbles)
 
 
-def selection(
-    ctx: Context, form: Instruction, e: Any, selector: int
-) -> np.ndarray:
+def selection(ctx: Context, form: Instruction, e: Any, selector: int) -> np.ndarray:
     """(warps, 16, k/2): the column of each stored element; metadata that mean nothing are errors."""
     p = form.params
     packed = p["a"] == "e2m1" and form.a.layout is not None and not form.a.layout.container
@@ -77,7 +75,7 @@ def selection(
     _check(ctx, form, found)
     chunk = np.arange(nibbles, dtype=np.int32)
     if p["a"] == "tf32":
-        return 2 * chunk + (found == 0xE)
+        return np.asarray(2 * chunk + (found == 0xE))
     places = np.stack([found & 3, found >> 2], axis=-1)
     if packed or stored_per_nibble(p["a"]) == 4:
         places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*found.shape, 4)

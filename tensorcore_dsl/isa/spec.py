@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any, Protocol
 
 from tensorcore_dsl import dtypes
@@ -284,17 +284,17 @@ def _fill(template: str, axes: Mapping[str, str]) -> str:
     return template
 
 
-@lru_cache(maxsize=None)
+@cache
 def _requires(text: str) -> Requires:
     return Requires(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_operands(text: str) -> tuple[Operand, ...]:
     return tuple(parse_operand(part) for part in text.split(",") if part.strip())
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_operand(text: str) -> Operand:
     """`d:f32*4`, `n:#u32`, `size:#u32(4|8|16)`, `p:[u64]`."""
     match = re.fullmatch(r"\s*(\w+):(#|\[)?(\w+?)(?:\*(\d+))?\]?(?:\(([\d|]+)\))?\s*", text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def _a(e: int) -> Formula:
     return element
 
 
-@lru_cache(maxsize=None)
+@cache
 def d_layout(n: int, dtype: str) -> Layout:
     """D of m64n`n`; one formula serves all n, so only the widest is checked on the way."""
     if n != 256:
@@ -59,7 +59,7 @@ def d_layout(n: int, dtype: str) -> Layout:
     return make(f"wgmma.D.64x{n}.{dtype}", 64, n, dtype, _c, threads=THREADS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def a_layout(k: int, dtype: str) -> Layout:
     formula = _a(dtypes.named(dtype).per_register)
     return fragments.checked(f"wgmma.A.64x{k}.{dtype}", 64, k, dtype, formula, threads=THREADS)
@@ -178,7 +178,7 @@ def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndar
     b = _negated(b, form.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
     keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
     c = np.where(keep, fragments.image(ctx, form, "c", c), np.uint32(0))
-    more = {}
+    more: dict[str, Any] = {}
     if product.sparse:
         places = sparse.selection(ctx, form, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
@@ -208,7 +208,7 @@ _SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # of all elements of a
 def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
     if sign == 1:
         return bits
-    return bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1))
+    return np.asarray(bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1)))
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -242,9 +242,7 @@ class WarpgroupFamily:
         for source, n, d, (a, b), saturate in every:
             yield self._form(source, n, d, a, b, saturate)
 
-    def _form(
-        self, source: str, n: int, d: str, a: str, b: str, saturate: str
-    ) -> Instruction:
+    def _form(self, source: str, n: int, d: str, a: str, b: str, saturate: str) -> Instruction:
         k = self.k * 2 if self.sparse else self.k
         head = "wgmma.mma_async" + (".sp" if self.sparse else "")
         ptx = f"{head}.sync.aligned.m64n{n}k{k}{saturate}.{d}.{a}.{b}{self.tail}"

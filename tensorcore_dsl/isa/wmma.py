@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,15 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import a_formula, b_formula, c_formula, checked, multiply, operand, size
+from tensorcore_dsl.isa.fragments import (
+    a_formula,
+    b_formula,
+    c_formula,
+    checked,
+    multiply,
+    operand,
+    size,
+)
 from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
 
@@ -63,7 +71,7 @@ def _formula(role: str, m: int, n: int, k: int, e: int) -> Formula:
     return c_formula if n == 8 else stacked(c_formula, 4, 0, 8)
 
 
-@lru_cache(maxsize=None)
+@cache
 def fragment(role: str, shape: str, dtype: str) -> Layout:
     """The layout of operand a, b or c (d) of a shape."""
     m, n, k = size(shape)

@@ -1,0 +1,285 @@
+"""The reference page of the table, as Markdown: every family, in the order of the manual.
+
+A line says what a shell's braces would: `add{,.sat}.{s32,u32}` is four forms, and
+`m64n{8..256..8}k16` the 32 shapes from n = 8 to 256 in steps of 8.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.isa.spec import Instruction, Operand, Row
+
+Parts = tuple[str, ...]  # of a mnemonic: joined, they are its text
+Pattern = tuple[frozenset[str], ...]  # the values that each part takes
+Groups = dict[Pattern, list[Any]]
+
+# Chapters of the manual, by the section's first three numbers (two of chapter 10).
+CHAPTERS = {
+    "9.7.1": "Integer arithmetic",
+    "9.7.2": "Extended-precision integer arithmetic",
+    "9.7.3": "Floating point",
+    "9.7.4": "Half precision",
+    "9.7.5": "Mixed precision",
+    "9.7.6": "Comparison and selection",
+    "9.7.7": "Half-precision comparison",
+    "9.7.8": "Logic and shifts",
+    "9.7.9": "Data movement and conversion",
+    "9.7.12": "Control flow",
+    "9.7.13": "Synchronisation and communication",
+    "9.7.14": "Matrix products of a warp",
+    "9.7.15": "Matrix products of a warpgroup",
+    "9.7.19": "Miscellaneous",
+    "10": "Special registers",
+}
+OTHER = "Beyond the manual"
+
+INTRODUCTION = """\
+# Instructions
+
+<!-- Generated from the table by `make docs`; edit the rows in tensorcore_dsl/isa instead. -->
+
+{forms:,} forms of {opcodes} opcodes. `python -m tensorcore_dsl show <mnemonic>` prints all that is
+known of one form, with its layouts; `python -m tensorcore_dsl list` searches.
+
+Braces hold alternatives as in a shell: `add{{,.sat}}.{{s32,u32}}` is four forms,
+`n{{8..256..8}}` the numbers from 8 to 256 in steps of 8. Operands are named as on the cards;
+those left of the arrow are results. `#` marks constants of the text, `[ ]` addresses, `°` fragments
+(their layouts are on the cards), `x4` four registers. A target that ends in `a` is that one alone,
+one that ends in `f` its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX
+that knows the forms, *manual* the section of the PTX manual 9.1.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION.format(forms=sum(1 for _ in isa.forms()), opcodes=len(isa.opcodes()))]
+    chapters: dict[str, list[Entry]] = {}
+    for entry in entries():
+        chapters.setdefault(chapter(entry.section), []).append(entry)
+    order = [*CHAPTERS.values(), OTHER]
+    for name in sorted(chapters, key=order.index):
+        lines.append(f"## {name}\n")
+        lines += _table(sorted(chapters[name], key=lambda e: _numbers(e.section)))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def chapter(section: str) -> str:
+    """The chapter that a section belongs to."""
+    numbers = section.split(".")
+    return CHAPTERS.get(".".join(numbers[:3])) or CHAPTERS.get(numbers[0], OTHER)
+
+
+def _numbers(section: str) -> list[int]:
+    return [int(n) for n in section.split(".") if n.isdigit()]
+
+
+def _table(found: Iterable[Entry]) -> Iterator[str]:
+    yield "| syntax | operands | target | PTX | manual | forms |"
+    yield "|---|---|---|---|---|---:|"
+    notes: dict[str, int] = {}
+    for entry in found:
+        mark = ""
+        if entry.note:
+            mark = f" ({notes.setdefault(entry.note, len(notes) + 1)})"
+        yield (
+            f"| `{entry.syntax}`{mark} | {entry.operands} | {entry.target} | {entry.version} "
+            f"| {entry.section} | {entry.count} |"
+        )
+    yield ""
+    yield from (f"({number}) {note}.\n" for note, number in notes.items())
+
+
+# -- entries -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the page: forms that differ only in parts of their names and operands' types."""
+
+    syntax: str
+    operands: str
+    target: str
+    version: str
+    section: str
+    note: str
+    count: int
+
+
+def entries() -> Iterator[Entry]:
+    """Every line, in the table's order."""
+    for opcode in isa.opcodes():
+        products: list[Instruction] = []
+        for family in isa._ROWS[opcode]:
+            if isinstance(family, Row):
+                yield from _of_family(list(family.forms()), _splitter(family))
+            else:
+                products += family.forms()
+        yield from _of_family(products, dotted)
+
+
+def dotted(form: Instruction) -> Parts:
+    """A mnemonic in pieces that each begin with a dot."""
+    return pieces(form.mnemonic)
+
+
+def pieces(text: str) -> Parts:
+    return tuple(re.split(r"(?=\.)", text))
+
+
+def _splitter(family: Row) -> Callable[[Instruction], Parts]:
+    """How a row's mnemonics come apart: at its axes."""
+    fields = list(string.Formatter().parse(family.mnemonic))
+
+    def split(form: Instruction) -> Parts:
+        return tuple(
+            text
+            for literal, axis, _, _ in fields
+            for text in (literal, form.params.get(axis or "", ""))
+        )
+
+    return split
+
+
+def _of_family(forms: list[Instruction], split: Callable[[Instruction], Parts]) -> Iterator[Entry]:
+    groups: dict[tuple[str, ...], list[Instruction]] = {}
+    for form in forms:
+        names = " ".join(f"{o.name}{o.kind}" for o in (*form.results, *form.operands))
+        key = (form.requires.text, str(form.version), form.section, form.note, names)
+        groups.setdefault(key, []).append(form)
+    for group in groups.values():
+        named = [(split(form), form) for form in group]
+        for pattern, held in merged(named):
+            first = held[0]
+            yield Entry(
+                spelled(pattern, [p for parts, _ in named for p in parts]),
+                signature(held), str(first.requires), "{}.{}".format(*first.version), first.section,
+                first.note, len(held),
+            )  # fmt: skip
+
+
+def merged(named: Iterable[tuple[Parts, Any]]) -> list[tuple[Pattern, list[Any]]]:
+    """Few products of sets that together hold exactly the names given, each with its members."""
+    found: Groups = {tuple(frozenset({p}) for p in parts): [member] for parts, member in named}
+    before = 0
+    while before != len(found):
+        before = len(found)
+        longest = max(map(len, found), default=0)
+        for place in reversed(range(longest)):
+            found = _merged_at(place, found)
+        if before == len(found):
+            for place in range(1, longest):
+                _absorb(place, found)
+    return list(found.items())
+
+
+def _merged_at(place: int, patterns: Groups) -> Groups:
+    """Patterns that differ only at `place` become one."""
+    alike: dict[tuple[Pattern, Pattern], list[Pattern]] = {}
+    for pattern in patterns:
+        key = (pattern[:place], pattern[place + 1 :]) if len(pattern) > place else (pattern, ())
+        alike.setdefault((*key, len(pattern)), []).append(pattern)  # type: ignore[arg-type]
+    found: Groups = {}
+    for group in alike.values():
+        first = group[0]
+        if len(group) > 1:
+            values = frozenset().union(*(p[place] for p in group))
+            first = (*first[:place], values, *first[place + 1 :])
+        found[first] = [form for p in group for form in patterns[p]]
+    return found
+
+
+def _absorb(place: int, patterns: Groups) -> None:
+    """A pattern that lacks only the part at `place` becomes one where that part may be empty."""
+    for pattern in list(patterns):
+        shorter = pattern[:place] + pattern[place + 1 :]
+        if len(pattern) > place and "" not in pattern[place] and shorter in patterns:
+            both = (*pattern[:place], pattern[place] | {""}, *pattern[place + 1 :])
+            patterns[both] = patterns.pop(shorter) + patterns.pop(pattern)
+
+
+# -- text ----------------------------------------------------------------------------------------
+
+
+def spelled(pattern: Pattern, order: Sequence[str]) -> str:
+    """A pattern as text, alternatives in the order in which they first come in `order`."""
+    place = {part: i for i, part in enumerate(dict.fromkeys(("", *order)))}
+    return "".join(braces(sorted(values, key=place.__getitem__)) for values in pattern)
+
+
+def braces(values: Sequence[str]) -> str:
+    """`{a,b}`, with what all have in front or behind outside."""
+    if len(values) == 1:
+        return values[0]
+    if any(v.count(".") > 1 for v in values):
+        found = merged((pieces(v), v) for v in values)
+        parts = [p for v in values for p in pieces(v)]
+        texts = [spelled(pattern, parts) for pattern, _ in found]
+        return texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
+    runs = [re.findall(r"\d+|\D+", v) for v in values]
+    differ = [i for i, column in enumerate(zip(*runs)) if len(set(column)) > 1]
+    if len({len(r) for r in runs}) == 1 and len(differ) == 1 and runs[0][differ[0]].isdigit():
+        at = differ[0]
+        numbers = numbered([int(r[at]) for r in runs])
+        return "".join(runs[0][:at]) + numbers + "".join(runs[0][at + 1 :])
+    dot = "." if all(v.startswith(".") for v in values) else ""
+    return dot + "{" + ",".join(v[len(dot) :] for v in values) + "}"
+
+
+def numbered(numbers: Sequence[int]) -> str:
+    """`{4,8}`; four or more in even steps are `{8..256..8}`."""
+    texts, rest = [], sorted(numbers)
+    while rest:
+        run = _even(rest)
+        if len(run) >= 4:
+            texts.append("{" + f"{run[0]}..{run[-1]}..{run[1] - run[0]}" + "}")
+        else:
+            texts.append(str(rest[0]))
+            run = rest[:1]
+        rest = rest[len(run) :]
+    return texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
+
+
+def _even(numbers: Sequence[int]) -> Sequence[int]:
+    """The longest beginning of `numbers` in even steps."""
+    size = min(2, len(numbers))
+    while size < len(numbers) and numbers[size] - numbers[size - 1] == numbers[1] - numbers[0]:
+        size += 1
+    return numbers[:size]
+
+
+def signature(forms: Sequence[Instruction]) -> str:
+    """`d ← a, b: f32 f64`: operands of the same types together."""
+    columns = list(zip(*((*f.results, *f.operands) for f in forms)))
+    types = [" ".join(dict.fromkeys(map(_type, column))) for column in columns]
+    names = [_name(column[0]) for column in columns]
+    results = len(forms[0].results)
+    left, right = (_joined(names[s], types[s]) for s in (slice(results), slice(results, None)))
+    return f"{left} ← {right}" if left and right else f"{left} ←" if left else right or "none"
+
+
+def _name(operand: Operand) -> str:
+    if operand.layout is not None:
+        return f"{operand.name}°"
+    return {"imm": f"#{operand.name}", "addr": f"[{operand.name}]"}.get(operand.kind, operand.name)
+
+
+def _type(operand: Operand) -> str:
+    count = operand.registers
+    return operand.dtype.name + ("" if count == 1 or operand.layout is not None else f"x{count}")
+
+
+def _joined(names: Sequence[str], types: Sequence[str]) -> str:
+    """Neighbours of the same types share them."""
+    groups: list[tuple[list[str], str]] = []
+    for name, kind in zip(names, types):
+        if groups and groups[-1][1] == kind:
+            groups[-1][0].append(name)
+        else:
+            groups.append(([name], kind))
+    return "; ".join(f"{', '.join(group)}: {kind}" for group, kind in groups)
