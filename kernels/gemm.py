@@ -103,20 +103,22 @@ def plan(
     return Plan(KERNELS[dtype], config, problem, grid, constants)
 
 
-# Bytes of K that a tile holds: 64 for the wide types keeps three stages small.
+# Tiles hold 128 bytes of K: one swizzled line of shared memory.
 _TILES = {
-    tc.f16: Config(BK=32),
-    tc.bf16: Config(BK=32),
-    tc.f32: Config(BK=16),
-    tc.s8: Config(BK=64),
+    tc.f16: Config(BK=64),
+    tc.bf16: Config(BK=64),
+    tc.f32: Config(BK=32),
+    tc.s8: Config(BK=128),
     tc.f64: Config(BM=64, BN=64, BK=16, WM=32, WN=32),
 }
+_FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 
 
 def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
     """Large tiles where they fill the chip, small ones where the matrix is small."""
     config = _TILES[dtype]
-    if M <= 64 or N <= 64 or (M // config.BM) * (N // config.BN) < 64:
+    blocks = -(-M // config.BM) * -(-N // config.BN)
+    if blocks < _FEW_BLOCKS:
         config = replace(config, BM=64, BN=64, WM=32, WN=32)
     return config
 
@@ -136,9 +138,14 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
         a_k_major=a_k_major, b_k_major=b_k_major,
         vec_a=_vector(types["a"], a_k_major or K > 1),
         vec_b=_vector(types["b"], b_k_major or K > 1),
-        vec_d=vec_d, full=full, prefetch=-(-K // config.BK) >= config.stages,
+        vec_d=vec_d, full=full, prefetch=_prefetches(types["a"].dtype, K, config, a_k_major and b_k_major),
         scaled=alpha != 1, has_c=has_c,
     )  # fmt: skip
+
+
+def _prefetches(dtype: Any, K: int, config: Config, k_major: bool) -> bool:
+    """Enough tiles for the slot read ahead; bytes gathered one by one leave it no registers."""
+    return -(-K // config.BK) >= config.stages and (k_major or dtype != tc.s8)
 
 
 def _vector(kind: Any, lines: bool) -> int:

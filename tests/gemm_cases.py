@@ -1,0 +1,95 @@
+"""GEMM problems whose results must be the same bits on GPU and CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import kernels
+import tensorcore_dsl as tc
+
+DTYPES = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "tf32": np.dtype(np.float32),
+    "s8": np.dtype(np.int8),
+    "f64": np.dtype(np.float64),
+}
+SIZES = ((128, 128, 192), (100, 77, 50), (33, 65, 129), (1, 1, 1), (1, 37, 5), (64, 200, 96), (7, 9, 1), (130, 24, 256))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem. layouts: "n" row-major or "t" column-major, for A and B."""
+
+    dtype: str
+    M: int
+    N: int
+    K: int
+    layouts: str
+    alpha: float = 1
+    beta: float = 0
+    accumulate: str = ""
+
+    @property
+    def name(self) -> str:
+        extra = f" alpha {self.alpha} beta {self.beta}" if self.beta else ""
+        extra += f" sum {self.accumulate}" if self.accumulate else ""
+        return f"{self.dtype} {self.M}x{self.N}x{self.K} {self.layouts}{extra}"
+
+
+def _cases() -> list[Case]:
+    found = []
+    layouts = ("nn", "nt", "tn", "tt")
+    for dtype, (place, size) in itertools.product(DTYPES, enumerate(SIZES)):
+        for layout in (layouts if place < 3 else layouts[place % 4 : place % 4 + 1]):
+            found.append(Case(dtype, *size, layout))
+        if place < 2:
+            found.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
+    for size in SIZES[:3]:
+        found.append(Case("f16", *size, "nt", accumulate="f16"))
+    return found
+
+
+CASES = _cases()
+
+
+def operands(case: Case) -> tuple[Any, Any, Any]:
+    """A, B and C; wide exponents in half of the problems, so that sums cancel and truncate."""
+    rng = np.random.default_rng(hash_of(case))
+
+    def matrix(rows: int, cols: int, order: str, dtype: Any) -> Any:
+        if dtype.kind == "i":
+            found = rng.integers(-128, 128, (rows, cols)).astype(dtype)
+        else:
+            found = rng.standard_normal((rows, cols))
+            if (case.M + case.N) % 2:
+                found = found * 2.0 ** rng.integers(-6, 7, (rows, cols))
+            found = found.astype(dtype)
+        return np.asfortranarray(found) if order == "t" else np.ascontiguousarray(found)
+
+    dtype = DTYPES[case.dtype]
+    a = matrix(case.M, case.K, case.layouts[0], dtype)
+    b = matrix(case.K, case.N, case.layouts[1], dtype)
+    out = np.dtype(np.int32) if case.dtype == "s8" else dtype
+    return a, b, matrix(case.M, case.N, "n", out) if case.beta else None
+
+
+def hash_of(case: Case) -> int:
+    return int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:4], "little")
+
+
+def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
+    a, b, c = operands(case)
+    accumulate = tc.f16 if case.accumulate else None
+    with tc.target(target, arch):
+        return kernels.gemm(a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate)
+
+
+def digest(result: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(result).view(np.uint8).tobytes()).hexdigest()

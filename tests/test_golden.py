@@ -1,0 +1,75 @@
+"""The CPU gives the bits that were captured from a GPU (see tests/capture.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorcore_dsl import isa
+from tests import probes
+from tests.capture import record
+from tests.gemm_cases import CASES, digest, run_case
+
+GOLDEN = Path(__file__).parent / "golden"
+ARCH = "sm_90a"
+FILES = sorted((GOLDEN / ARCH).glob("*.json"))
+CHUNK = 40
+
+
+def chunks() -> list[Any]:
+    found = []
+    for path in FILES:
+        if path.stem == "gemm_kernels" or path.stem.startswith("approximate"):
+            continue
+        records = list(json.loads(path.read_text()).items())
+        size = CHUNK if path.stem not in ("mma",) else 10
+        for at in range(0, len(records), size):
+            found.append(pytest.param(path.stem, records[at : at + size], id=f"{path.stem}-{at}"))
+    return found
+
+
+def replay(stem: str, mnemonic: str) -> str:
+    form = isa.instruction(mnemonic)
+    if stem.startswith("shared_"):
+        return record(probes.shared_on_cpu(form, ARCH))
+    return record(probes.on_cpu(form, probes.inputs(form, probes.threads_of(form)), ARCH))
+
+
+@pytest.mark.parametrize(("stem", "records"), chunks())
+def test_instruction_bits(stem: str, records: list[tuple[str, str]]) -> None:
+    different = [name for name, wanted in records if replay(stem, name) != wanted]
+    assert not different
+
+
+def test_every_promised_form_was_captured() -> None:
+    captured = {
+        name
+        for path in FILES
+        if path.stem != "gemm_kernels"
+        for name in json.loads(path.read_text())
+    }
+    wanted = {f.mnemonic for f in (*probes.probed_forms(ARCH), *probes.shared_forms(ARCH))}
+    assert wanted - captured == set()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32", "s8", "f64"])
+def test_gemm_bits(dtype: str) -> None:
+    wanted = json.loads((GOLDEN / ARCH / "gemm_kernels.json").read_text())
+    cases = [case for case in CASES if case.dtype == dtype]
+    assert len(cases) >= 15
+    different = [c.name for c in cases if digest(run_case(c, "cpu", ARCH)) != wanted[c.name]]
+    assert not different
+
+
+def test_a_flipped_bit_is_seen() -> None:
+    form = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+    wanted = json.loads((GOLDEN / ARCH / "mma.json").read_text())[form.mnemonic]
+    words = probes.on_cpu(form, probes.inputs(form, probes.threads_of(form)), ARCH)
+    assert record(words) == wanted
+    words = np.array(words)
+    words[-1, -1] ^= 1
+    assert record(words) != wanted
