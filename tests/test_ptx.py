@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from assembler import assembles
-from test_coalesce import ADD, BOTH, FUSED, LESS, LISTED, OUT, OUTPAIR, TIED, Leave, Program, run
+from test_coalesce import FUSED, LISTED, OUTPAIR, RANDOM_FORMS, Leave, Program, run
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import ARCHS
@@ -265,7 +265,7 @@ def test_a_constant_that_is_no_integer_is_refused() -> None:
 
 # --- what the printed text does -------------------------------------------------------------
 
-FORMS = {f.mnemonic: f for f in (ADD, BOTH, FUSED, LESS, LISTED, OUT, OUTPAIR, TIED)}
+FORMS = {f.mnemonic: f for f in RANDOM_FORMS}
 COMPARE = {"lt": np.less, "gt": np.greater, "ne": np.not_equal}
 
 
@@ -338,7 +338,9 @@ class PtxMachine:
             self.trace.append((form.mnemonic, [values] if form is OUTPAIR else values))
         else:
             count = len(form.results)
+            count = count if form.results[0].registers == 1 else 2
             new = form.execute(*(self.get(n) for n in names[count:]))
+            new = new[0] if isinstance(new[0], list) else new
             self.registers.update({n: v % 2**32 for n, v in zip(names, new, strict=False)})
 
     def listed(self, line: str) -> None:

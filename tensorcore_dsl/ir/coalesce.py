@@ -5,7 +5,9 @@ The frontend writes a copy wherever Python rebinds a variable that a loop or a b
 that `acc = mma(a, b, acc)` in a loop keeps its registers and no copy is left; ptxas serialises
 wgmma when it finds one. Operands that share the result's registers (`Instruction.tied`) are
 merged with it first, and copied where they live on and the text has only one name for both.
-Registers of an instruction with the effect "async" stay in use until an effect "wait".
+Values of unequal types are merged where one is bits to all that use it, as what ldmatrix loads.
+Fragments that an instruction with the effect "async" only reads stay in use until a "wait" (or
+"wgmma") comes; where waits leave groups pending, they keep registers of their own.
 
 Liveness is exact on structured control flow and needs no iteration: what a block does to a set
 of live values (one bit for each value that takes part) is
@@ -22,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tensorcore_dsl.ir.constants import constant_trips
+from tensorcore_dsl.ir.forward import forward_copies
 from tensorcore_dsl.ir.nodes import (
     Assign,
     Block,
@@ -34,6 +37,7 @@ from tensorcore_dsl.ir.nodes import (
     Op,
     Part,
     Source,
+    Type,
     Value,
     While,
     children,
@@ -43,9 +47,13 @@ from tensorcore_dsl.ir.nodes import (
 )
 from tensorcore_dsl.isa.spec import PURE, Instruction
 
+_WAITS = frozenset({"wait", "wgmma"})
+
 
 def coalesce(kernel: Kernel) -> None:
     """Rewrite `kernel` in place: no dead pure ops, no needless copies, tied operands shared."""
+    remove_dead(kernel)
+    forward_copies(kernel)
     remove_dead(kernel)
     merged = _merge(kernel)
     if merged:
@@ -118,11 +126,16 @@ def _copied(node: Node) -> Value | None:
         return None
     first = node.sources[0]
     if isinstance(first, Value):
-        return first if len(node.sources) == 1 and first.type == node.target.type else None
-    if isinstance(first, Part) and first.base.type == node.target.type:
+        return first if len(node.sources) == 1 and _alike(first.type, node.target.type) else None
+    if isinstance(first, Part) and _alike(first.base.type, node.target.type):
         whole = tuple(Part(first.base, i) for i in range(first.base.type.registers))
         return first.base if node.sources == whole else None
     return None
+
+
+def _alike(a: Type, b: Type) -> bool:
+    """Do values of the two types take the same registers?"""
+    return (a.registers, a.register_bits, a.is_group) == (b.registers, b.register_bits, b.is_group)
 
 
 def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
@@ -140,40 +153,98 @@ def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
             yield from _pairs(child, depth + (not isinstance(node, If)))
 
 
-def _merge(kernel: Kernel) -> dict[Value, Value]:
-    """For each value that gives up its registers, the one whose registers it takes."""
-    indices = {n.index for n in walk(kernel.body) if isinstance(n, For)}
-    pairs = [p for p in _pairs(kernel.body) if indices.isdisjoint(p[1:])]
-    pairs.sort(key=lambda pair: pair[0])
-    values = list(dict.fromkeys(v for _, left, right in pairs for v in (left, right)))
-    if not values:
-        return {}
-    bits = {value: 1 << position for position, value in enumerate(values)}
-    graph = _Interference(bits)
-    graph.kernel(kernel)
-    if graph.dead:
-        _rewrite(kernel.body, lambda node: [] if node in graph.dead else [node])
-    params = {p.value for p in kernel.params}
-    classes = {v: _Class([v], bits[v], graph.rows[v]) for v in values}
-    for _, left, right in pairs:
-        a, b = classes[left], classes[right]
-        if a is b or a.row & b.mask or b.row & a.mask:
-            continue
-        merged = _Class(a.members + b.members, a.mask | b.mask, a.row | b.row)
-        classes.update(dict.fromkeys(merged.members, merged))
-    return {
-        value: kept
-        for value, found in classes.items()
-        if value is not (kept := next((m for m in found.members if m in params), found.members[0]))
-    }
+def _typed(kernel: Kernel) -> set[Value]:
+    """Values whose type matters: all but those that are bits to everything that names them."""
+    found = {p.value for p in kernel.params}
+    for node in walk(kernel.body):
+        if isinstance(node, Op):
+            named = zip((*node.results, *node.operands), (*node.form.results, *node.form.operands))
+            found.update(
+                source if isinstance(source, Value) else source.base  # type: ignore[misc]
+                for source, operand in named
+                if not isinstance(source, Const)
+                and (operand.dtype.kind != "b" or operand.layout or operand.kind == "addr")
+            )
+            found.update([node.guard] if node.guard is not None else [])
+        elif not isinstance(node, Assign):
+            found.update((*reads(node), *writes(node)))
+        else:
+            found.update(v for v in writes(node) if v.type.dtype.kind != "b" or v.type.layout)
+    return found
+
+
+def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
+    """Ops with one of the effects."""
+    for node in walk(kernel.body):
+        if isinstance(node, Op) and not node.form.effects.isdisjoint(effects):
+            yield node
+
+
+def _only_read(kernel: Kernel) -> set[Value]:
+    """Fragments that asynchronous instructions read after they were issued."""
+    found: set[Value] = set()
+    for op in _ops(kernel, "async"):
+        tied = None if op.form.tied is None else op.operands[_tied_index(op.form)]
+        values = (s for s in op.operands if isinstance(s, Value) and s is not tied)
+        found.update(v for v in values if v.type.is_group)
+    return found
+
+
+def _pending(kernel: Kernel) -> set[Value]:
+    """Fragments that asynchronous instructions may still read when a wait has passed."""
+    waits = (s for op in _ops(kernel, *_WAITS) for s in op.operands if isinstance(s, Const))
+    return _only_read(kernel) if any(const.value for const in waits) else set()
 
 
 class _Class(NamedTuple):
-    """Values that share registers, as a mask, and the mask of all that none may share with."""
+    """Values that share registers; as masks, they and all that none of them may share with."""
 
     members: list[Value]
     mask: int
     row: int
+    type: Type | None  # None: any type that takes the same registers
+
+    def may_join(self, other: _Class) -> bool:
+        apart = self.row & other.mask or other.row & self.mask
+        return not apart and (None in (self.type, other.type) or self.type == other.type)
+
+    def join(self, other: _Class) -> _Class:
+        members = self.members + other.members
+        return _Class(
+            members, self.mask | other.mask, self.row | other.row, self.type or other.type
+        )
+
+    def leader(self, params: set[Value]) -> Value:
+        """The one whose registers the others take."""
+        typed = (m for m in self.members if self.type in (None, m.type))
+        return next((m for m in self.members if m in params), next(typed))
+
+
+def _merge(kernel: Kernel) -> dict[Value, Value]:
+    """For each value that gives up its registers, the one whose registers it takes."""
+    alone = {n.index for n in walk(kernel.body) if isinstance(n, For)} | _pending(kernel)
+    pairs = [p for p in _pairs(kernel.body) if alone.isdisjoint(p[1:])]
+    pairs.sort(key=lambda pair: pair[0])
+    values = list(dict.fromkeys(v for _, left, right in pairs for v in (left, right)))
+    if not values:
+        return {}
+    graph = _Interference({value: 1 << place for place, value in enumerate(values)})
+    graph.kernel(kernel)
+    if graph.dead:
+        _rewrite(kernel.body, lambda node: [] if node in graph.dead else [node])
+    typed = _typed(kernel)
+    classes = {
+        v: _Class([v], bit, graph.rows[v], v.type if v in typed else None)
+        for v, bit in graph.bits.items()
+    }
+    for _, left, right in pairs:
+        a, b = classes[left], classes[right]
+        if a is not b and a.may_join(b):
+            merged = a.join(b)
+            classes.update(dict.fromkeys(merged.members, merged))
+    params = {p.value for p in kernel.params}
+    leaders = {value: found.leader(params) for value, found in classes.items()}
+    return {value: leader for value, leader in leaders.items() if value is not leader}
 
 
 # --- liveness ------------------------------------------------------------------------------
@@ -207,11 +278,10 @@ class _Interference:
         self.rows = dict.fromkeys(self.bits, 0)
         self.flows: dict[Node | Block, _Flow] = {}
         self.dead: set[Node] = set()  # writes that nothing reads
-        self.waiting = 0  # registers that asynchronous instructions use until they are waited for
+        self.waiting = 0  # what asynchronous instructions read until they are waited for
 
     def kernel(self, kernel: Kernel) -> None:
-        ops = [n for n in walk(kernel.body) if isinstance(n, Op) and "async" in n.form.effects]
-        self.waiting = self._mask(v for op in ops for v in (*reads(op), *writes(op)))
+        self.waiting = self._mask(_only_read(kernel))
         self._block_flow(kernel.body)
         entry = self._visit(kernel.body, 0, 0, 0)
         params = [p.value for p in kernel.params]
@@ -254,7 +324,7 @@ class _Interference:
             leaves = (self.everything * (node.kind == kind) for kind in ("break", "continue"))
             return _Flow(0, 0, *leaves)
         taken = self._mask(reads(node))
-        if isinstance(node, Op) and "wait" in node.form.effects:
+        if isinstance(node, Op) and not _WAITS.isdisjoint(node.form.effects):
             taken |= self.waiting
         return _Flow(taken, self.everything & ~self._mask(writes(node)))
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.dtypes import DType, named
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import VerifyError, listing, located
 from tensorcore_dsl.ir.coalesce import unwritten_operand
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
+from tensorcore_dsl.ir.forward import part_type
 from tensorcore_dsl.ir.nodes import (
     Address,
     Assign,
@@ -147,14 +148,14 @@ def agree(have: DType, want: DType) -> bool:
 
 
 def fits(type: Type, operand: Operand) -> bool:
-    """May a value of `type` stand for `operand`?"""
+    """May a value of `type` stand for `operand`? A fragment is bits to what has no layout."""
     if operand.layout is not None:
         return type == Type(operand.dtype, operand.registers, operand.layout.name)
-    return (
-        type.layout is None
-        and type.registers == operand.registers
-        and agree(type.dtype, operand.dtype)
-    )
+    if type.registers != operand.registers:
+        return False
+    if type.layout is not None:  # its registers are bits
+        return operand.dtype.kind == "b" and type.register_bits == operand.register_bits
+    return agree(type.dtype, operand.dtype)
 
 
 def needed(operand: Operand) -> str:
@@ -210,7 +211,7 @@ def _register(source: Source, operand: Operand) -> str | None:
         return _part_complaint(source) or (
             None
             if not operand.is_fragment and operand.registers == 1
-            and agree(_part_type(source), operand.dtype)
+            and agree(part_type(source), operand.dtype)
             else f"{_described(source)}, where {needed(operand)}"
         )  # fmt: skip
     if isinstance(source, Value):
@@ -341,14 +342,6 @@ def _part_complaint(part: Part) -> str | None:
     if 0 <= part.index < part.base.type.registers:
         return None
     return f"register {part.index} of {_described(part.base)}, which has {part.base.type.registers}"
-
-
-def _part_type(part: Part) -> DType:
-    """The type of one register: its element's, or bits where it holds several elements."""
-    type = part.base.type
-    if type.layout is None or type.dtype.storage_bits == type.register_bits:
-        return type.dtype
-    return named(f"b{type.register_bits}")
 
 
 def _width(source: Source) -> int:

@@ -1,0 +1,135 @@
+"""Copy forwarding: what reads a copied register reads the original.
+
+Taking a fragment apart and putting another together leaves a copy for each register
+(`%5 <- %4.1`, `%9 <- %5, %6`). Where target and source are written once, in a place that every
+use passes, uses are given the source; copies that nothing reads any more are dead code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from tensorcore_dsl.dtypes import DType, named
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    Kernel,
+    Op,
+    Part,
+    Source,
+    Value,
+    children,
+    walk,
+    writes,
+)
+
+Register = Value | Part | Const  # what one register of a group holds
+Known = dict[Value, tuple[Register, ...]]
+
+
+def forward_copies(kernel: Kernel) -> None:
+    """Rewrite operands and copies of `kernel` in place; no copy is removed."""
+    _Forward(_written_once(kernel)).block(kernel.body, {})
+
+
+def part_type(part: Part) -> DType:
+    """The type of one register: its element's, or bits where it holds several elements."""
+    type = part.base.type
+    if type.layout is None or type.dtype.storage_bits == type.register_bits:
+        return type.dtype
+    return named(f"b{type.register_bits}")
+
+
+def _written_once(kernel: Kernel) -> set[Value]:
+    """Values that one write defines, loops and guards apart.
+
+    Not those that share registers with a result: a use moved behind it would need a copy of all.
+    """
+    counts = Counter(p.value for p in kernel.params)
+    for node in walk(kernel.body):
+        counts.update(writes(node))
+        if isinstance(node, For):
+            counts[node.index] += 1
+        if isinstance(node, Op):
+            if node.guard is not None:
+                counts.update(node.results)
+            if node.form.tied is not None:
+                counts.update(s for s in node.operands if isinstance(s, Value))
+    return {value for value, count in counts.items() if count == 1}
+
+
+class _Forward:
+    def __init__(self, once: set[Value]) -> None:
+        self.once = once
+
+    def block(self, block: Block, known: Known) -> None:
+        """`known` holds for what follows in this block and the blocks inside."""
+        for node in block:
+            if isinstance(node, Op):
+                node.operands = tuple(self.operand(s, known) for s in node.operands)
+            elif isinstance(node, Assign):
+                self.copy(node, known)
+            for child in children(node):
+                self.block(child, dict(known))
+
+    def copy(self, node: Assign, known: Known) -> None:
+        node.sources = _whole(tuple(self.register(s, known) for s in node.sources))
+        registers = tuple(self.register(r, known) for r in _expanded(node))
+        if node.target in self.once and all(map(self.lasts, registers)):
+            known[node.target] = registers
+
+    def lasts(self, register: Register) -> bool:
+        value = register.base if isinstance(register, Part) else register
+        return isinstance(value, Value) and value in self.once
+
+    def register(self, source: Register, known: Known) -> Register:
+        """One source of a copy, whose type does not matter."""
+        if isinstance(source, Part) and source.base in known:
+            return known[source.base][source.index]
+        if isinstance(source, Value) and not source.type.is_group and source in known:
+            return known[source][0]
+        return source
+
+    def operand(self, source: Source, known: Known) -> Source:
+        """An operand of an instruction: a register of the same type, or of bits."""
+        if isinstance(source, Address):
+            base = source.base
+            found = self.operand(base, known)
+            return replace(source, base=found) if isinstance(found, Value) else source
+        if isinstance(source, Const) or (isinstance(source, Value) and source.type.is_group):
+            return source
+        found = self.register(source, known)
+        have, want = _dtype(found), _dtype(source)
+        return found if have in (want, named(f"b{want.register_bits}")) else source
+
+
+def _expanded(node: Assign) -> tuple[Register, ...]:
+    """What each register of the target gets."""
+    sources, first = node.sources, node.sources[0]
+    if len(sources) == 1 and isinstance(first, Const):
+        return sources * node.target.type.registers
+    if len(sources) == 1 and isinstance(first, Value) and first.type.is_group:
+        return tuple(Part(first, i) for i in range(first.type.registers))
+    return sources
+
+
+def _whole(sources: tuple[Register, ...]) -> tuple[Register, ...]:
+    """The group itself, where the sources are its registers in order."""
+    first = sources[0]
+    if not isinstance(first, Part):
+        return sources
+    parts = tuple(Part(first.base, i) for i in range(first.base.type.registers))
+    return (first.base,) if sources == parts and first.base.type.is_group else sources
+
+
+def _dtype(source: Source) -> DType:
+    if isinstance(source, Part):
+        return part_type(source)
+    if isinstance(source, Value):
+        return source.type.dtype
+    assert isinstance(source, Const)
+    return source.dtype
