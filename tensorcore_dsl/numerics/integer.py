@@ -423,13 +423,12 @@ def _operand_types(op: str, type: str) -> tuple[tuple[np.dtype[Any], np.dtype[An
     row = find(OPERATIONS, op, "integer operation")
     if type not in row.types.split():
         raise ValueError(f"{op} takes {row.types}, not {type}")
-    f = INTS.get(type, INTS["u32"])
-    word, signed = register_dtype(f.bits), f.signed and type != "pred"
-    if type == "pred":
-        word = np.dtype(np.bool_)
-    own = np.dtype(f"i{word.itemsize}") if signed else word
-    wide = register_dtype(2 * f.bits)
     u32 = np.dtype(np.uint32)
+    if type == "pred":
+        return ((np.dtype(np.bool_), np.dtype(np.bool_)),) * len(row.operands)
+    f = INTS.get(type, INTS["u32"])
+    word, wide = register_dtype(f.bits), register_dtype(2 * f.bits)
+    own = np.dtype(f"i{word.itemsize}") if f.signed else word
     kinds = {
         "t": (word, own),
         "r": (word, word),

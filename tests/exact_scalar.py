@@ -1,0 +1,168 @@
+"""What scalar instructions mean, in Python's integers and fractions: an oracle for tests.
+
+Shares nothing with the package: formats are written down again, and rounding works on exact
+numbers. A value is a Fraction, or one of "nan", "+inf", "-inf", "-0".
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+# exponent bits, fraction bits, has infinity, the NaN of results, largest finite code
+FORMATS = {
+    "f64": (11, 52, True, 0xFFF8000000000000, 0x7FEFFFFFFFFFFFFF),
+    "f32": (8, 23, True, 0x7FFFFFFF, 0x7F7FFFFF),
+    "f16": (5, 10, True, 0x7FFF, 0x7BFF),
+    "bf16": (8, 7, True, 0x7FFF, 0x7F7F),
+    "e5m2": (5, 2, True, 0x7F, 0x7B),
+    "e4m3": (4, 3, False, 0x7F, 0x7E),
+    "e3m2": (3, 2, False, 0x1F, 0x1F),
+    "e2m3": (2, 3, False, 0x1F, 0x1F),
+    "e2m1": (2, 1, False, 0x7, 0x7),
+}
+Number = Fraction | str
+
+
+def decode(code: int, name: str) -> Number:
+    e, m, infinite, nan, _ = FORMATS[name]
+    magnitude = code & ((1 << (e + m)) - 1)
+    negative = code >> (e + m) & 1
+    if infinite and magnitude >= ((1 << e) - 1) << m:
+        return "nan" if magnitude & ((1 << m) - 1) else "-inf" if negative else "+inf"
+    if name == "e4m3" and magnitude == nan:
+        return "nan"
+    field, fraction = magnitude >> m, magnitude & ((1 << m) - 1)
+    significand = fraction + (1 << m if field else 0)
+    value = significand * Fraction(2) ** (max(field, 1) - (1 << (e - 1)) + 1 - m)
+    if value == 0 and negative:
+        return "-0"
+    return -value if negative else value
+
+
+def integral(value: Fraction, rounding: str, negative: bool) -> int:
+    """A magnitude rounded to an integer."""
+    floor = math.floor(value)
+    rest = value - floor
+    up = {
+        "rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1),
+        "rna": rest >= Fraction(1, 2),
+        "rz": False,
+        "rm": rest > 0 and negative,
+        "rp": rest > 0 and not negative,
+    }[rounding]
+    return floor + up
+
+
+def logarithm(value: Fraction) -> int:
+    """The greatest e with 2**e <= value."""
+    e = value.numerator.bit_length() - value.denominator.bit_length()
+    return e if Fraction(2) ** e <= value else e - 1
+
+
+def encode(
+    value: Number, name: str, rounding: str = "rn", *, ftz: bool = False, satfinite: bool = False
+) -> int:
+    """Code of an exact number; NaN gives the canonical one."""
+    e, m, infinite, nan, largest = FORMATS[name]
+    if value == "nan":
+        return nan
+    sign = 1 << (e + m)
+    if value == "-0":
+        return sign
+    if isinstance(value, str):
+        top = largest if satfinite or not infinite else ((1 << e) - 1) << m
+        return top | (sign if value == "-inf" else 0)
+    negative, magnitude = value < 0, abs(value)
+    code = 0
+    if magnitude:
+        least = 2 - (1 << (e - 1))
+        exponent = logarithm(magnitude)
+        step = Fraction(2) ** (max(exponent, least) - m)
+        code = integral(magnitude / step, rounding, negative) + (max(exponent - least, 0) << m)
+        if ftz and exponent < least:
+            step = Fraction(2) ** (exponent - m)
+            tiny = integral(magnitude / step, rounding, negative) * step < Fraction(2) ** least
+            code = 0 if tiny else 1 << m
+    if code > largest:
+        to_inf = rounding in ("rn", "rna") or (rounding == ("rm" if negative else "rp"))
+        code = ((1 << e) - 1) << m if infinite and to_inf and not satfinite else largest
+    return code | (sign if negative else 0)
+
+
+def negative(x: Number) -> bool:
+    return x.startswith("-") if isinstance(x, str) else x < 0
+
+
+def real(x: Number) -> Fraction:
+    assert not isinstance(x, str) or x == "-0"
+    return Fraction(0) if x == "-0" else Fraction(x)
+
+
+def signed(magnitude: Number, minus: bool) -> Number:
+    """ "inf" or a number >= 0 with a sign."""
+    if isinstance(magnitude, str):
+        return "-inf" if minus else "+inf"
+    return "-0" if magnitude == 0 and minus else -magnitude if minus else magnitude
+
+
+def add(x: Number, y: Number, rounding: str) -> Number:
+    if "nan" in (x, y):
+        return "nan"
+    infinities = {v for v in (x, y) if isinstance(v, str) and v.endswith("inf")}
+    if infinities:
+        return infinities.pop() if len(infinities) == 1 else "nan"
+    total = real(x) + real(y)
+    if total == 0:
+        both = (negative(x) and real(x) == 0) and (negative(y) and real(y) == 0)
+        opposite = negative(x) != negative(y)
+        return "-0" if both or (opposite and rounding == "rm") else Fraction(0)
+    return total
+
+
+def mul(x: Number, y: Number) -> Number:
+    if "nan" in (x, y):
+        return "nan"
+    minus = negative(x) != negative(y)
+    if any(isinstance(v, str) and v.endswith("inf") for v in (x, y)):
+        zero = any(not isinstance(v, str) and v == 0 or v == "-0" for v in (x, y))
+        return "nan" if zero else signed("inf", minus)
+    return signed(abs(real(x) * real(y)), minus)
+
+
+def div(x: Number, y: Number) -> Number:
+    if "nan" in (x, y):
+        return "nan"
+    minus = negative(x) != negative(y)
+    x_inf, y_inf = (isinstance(v, str) and v.endswith("inf") for v in (x, y))
+    if x_inf or y_inf:
+        return "nan" if x_inf and y_inf else signed("inf" if x_inf else Fraction(0), minus)
+    if real(y) == 0:
+        return "nan" if real(x) == 0 else signed("inf", minus)
+    return signed(abs(real(x) / real(y)), minus)
+
+
+def sqrt(x: Number) -> Number:
+    """Exact, or with 80 more bits than any format and a last bit that stands for the rest."""
+    if x in ("nan", "-inf") or (x != "-0" and negative(x)):
+        return "nan"
+    if isinstance(x, str) or x == 0:
+        return x
+    shift = 2 * (160 - logarithm(x) // 2)
+    scaled = x * Fraction(2) ** shift
+    root = math.isqrt(math.floor(scaled))
+    root = 2 * root + (root * root != scaled)
+    return Fraction(root) / Fraction(2) ** (shift // 2 + 1)
+
+
+def arith(op: str, x: list[Number], rounding: str) -> Number:
+    if op == "fma":
+        return add(mul(x[0], x[1]), x[2], rounding)
+    if op == "sub":
+        y = x[1]
+        opposite = {"-0": Fraction(0), "+inf": "-inf", "-inf": "+inf", "nan": "nan"}
+        flipped = opposite[y] if isinstance(y, str) else "-0" if y == 0 else -y
+        return add(x[0], flipped, rounding)
+    if op == "add":
+        return add(x[0], x[1], rounding)
+    return {"mul": mul, "div": div, "sqrt": sqrt}[op](*x)
