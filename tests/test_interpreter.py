@@ -42,7 +42,7 @@ from tensorcore_dsl.errors import (
     EmulationError,
     Uninitialised,
 )
-from tensorcore_dsl.interpreter import GlobalPointer, compile_program, machine, run
+from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, machine, run
 from tensorcore_dsl.ir.nodes import Part
 
 
@@ -280,6 +280,14 @@ class TestWarps:
 
         assert outputs(build)[:6].tolist() == [6, 6, 6, 6, 0, 0]
 
+    def test_an_exited_lane_of_a_mask_is_excused(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            with b.when(b.op(LESS, b.op(LANE), 4)):
+                b.jump("return")
+            return b.op(MEET, 1, 0xFFFFFFFF)
+
+        assert np.array_equal(outputs(build), np.where(np.arange(128) % 32 < 4, 0xDEAD, 28))
+
     def test_a_named_lane_that_never_comes(self) -> None:
         def build(b: Builder, t: Any) -> Any:
             with b.when(b.op(LESS, b.op(LANE), 4)):
@@ -342,6 +350,16 @@ class TestMistakes:
         with pytest.raises(Uninitialised, match="in thread 40 of block 0") as error:
             outputs(lambda b, t: build(b, t, 41))
         assert line_of(error) == self.line
+
+    def test_a_copy_of_what_nothing_wrote_is_unwritten(self) -> None:
+        def build(b: Builder, t: Any) -> Any:
+            found, copied = b.value(), b.variable(0)
+            b.op(ADD, t, 1, into=found, guard=b.op(LESS, t, 40))
+            b.assign(copied, found)
+            return b.op(ADD, copied, 1)
+
+        with pytest.raises(Uninitialised, match="in thread 40 of block 0"):
+            outputs(build)
 
     def test_a_guard_hides_what_is_unwritten(self) -> None:
         def build(b: Builder, t: Any, negated: bool) -> Any:
@@ -425,6 +443,12 @@ class TestChunks:
             out = np.zeros(32, np.uint32)
             b.run(out, n, program=program)
             assert set(out) == {n}
+
+    def test_where_order_matters_chunks_run_in_order(self) -> None:
+        for access, workers in ((LOAD_GLOBAL, 2), (BUMP_GLOBAL, 1)):
+            b = Builder(("a", u64))
+            b.op(access, *[b.params[0], 1][: len(access.operands)])
+            assert launch._chunks(b.kernel, 100, 128, 2)[1] == workers
 
     def test_ctas_may_wait_for_each_other(self) -> None:
         """The last of 40 CTAs to add sets free all that poll the counter."""

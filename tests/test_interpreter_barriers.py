@@ -118,6 +118,54 @@ class TestBarriers:
         b.run(out, grid=2, block=64)
         assert np.array_equal(out, np.where(np.arange(128) < 64, 6405, 605))
 
+    def test_a_guard_lets_the_others_go_on(self) -> None:
+        """Warp 0 waits under a guard; warp 1 passes the same instruction and releases it."""
+        b = Builder(("out", u64), shared=4)
+        first = b.op(EQUAL, b.op(WARP_ID), 0)
+        b.op(SYNC_COUNT, 1, 64, guard=first)
+        b.op(STORE_SHARED, 0, 6, guard=first, negated=True)
+        b.op(ARRIVE, 1, 64, guard=first, negated=True)
+        b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(LOAD_SHARED, 0))
+        out = np.zeros(64, np.uint32)
+        b.run(out, block=64)
+        assert set(out) == {6}
+
+    def test_one_instruction_may_stop_some_and_let_others_pass(self) -> None:
+        """Warps 0 and 1 meet; warp 2 waits for warp 3, which is held up until warp 0 is through."""
+        b = Builder(("out", u64), shared=4)
+        warp = b.op(WARP_ID)
+        with b.when(b.op(EQUAL, warp, 3)):
+            b.op(SYNC_COUNT, 5, 64)
+            b.op(STORE_SHARED, 0, 8)
+        barrier = b.variable(1)
+        b.assign(barrier, 1)
+        with b.when(b.op(LESS, 1, warp)):
+            b.assign(barrier, 2)
+        b.op(SYNC_COUNT, barrier, 64)
+        with b.when(b.op(EQUAL, warp, 0)):
+            b.op(ARRIVE, 5, 64)
+        with b.when(b.op(LESS, 1, warp)):
+            b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(LOAD_SHARED, 0))
+        out = np.zeros(128, np.uint32)
+        b.run(out, block=128)
+        assert np.array_equal(out, np.where(np.arange(128) < 64, 0, 8))
+
+    def test_a_warp_that_arrived_and_exited_counts_once(self) -> None:
+        b = Builder(("out", u64), shared=4)
+        warp = b.op(WARP_ID)
+        with b.when(b.op(EQUAL, warp, 0)):
+            b.op(ARRIVE, 1, 96)
+            b.jump("return")
+        with b.when(b.op(EQUAL, warp, 1)) as last:
+            b.op(SYNC, 1)
+            b.op(STORE_GLOBAL, b.params[0], b.op(LOAD_SHARED, 0))
+            with b.inside(last):
+                b.op(STORE_SHARED, 0, 4)
+                b.op(SYNC, 1)
+        out = np.zeros(1, np.uint32)
+        b.run(out, block=96)
+        assert out == [4]
+
 
 class TestMistakes:
     @pytest.mark.parametrize(

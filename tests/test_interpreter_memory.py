@@ -191,6 +191,8 @@ class TestAsynchronousCopies:
         b = Builder(("a", u64), ("out", u64), shared=1024)
         t = b.op(TID)
         at = b.op(MUL, t, 16)
+        for i in range(4):
+            b.op(STORE_SHARED, Address(at, 4 * i), 0xFFFF)
         for half in (0, 512):
             b.op(COPY, Address(at, half), Address(b.element(b.params[0], t, 16), half), 16, valid)
             b.op(COMMIT)
@@ -212,6 +214,22 @@ class TestAsynchronousCopies:
         a, out = np.arange(256, dtype=np.uint32), np.ones(32, np.uint32)
         self.kernel((0,), valid=12).run(a, out)
         assert not out.any()
+
+    def test_a_copy_is_done_once(self) -> None:
+        """Half of the lanes wait and write over what was copied; then all wait."""
+        b = Builder(("a", u64), ("out", u64), shared=128)
+        t = b.op(TID)
+        at = b.op(MUL, t, 4)
+        b.op(COPY, at, b.element(b.params[0], t), 4, 4)
+        b.op(COMMIT)
+        with b.when(b.op(LESS, t, 16)):
+            b.op(WAIT, 0)
+            b.op(STORE_SHARED, at, 99)
+        b.op(WAIT, 0)
+        b.op(STORE_GLOBAL, b.element(b.params[1], t), b.op(LOAD_SHARED, at))
+        a, out = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
+        b.run(a, out)
+        assert np.array_equal(out, np.where(a < 16, 99, a))
 
     def test_an_uncommitted_copy_stays_in_flight(self) -> None:
         b = Builder(("a", u64), shared=16)

@@ -328,10 +328,10 @@ class Machine:
                     self.progress += moved
                     return
                 else:
-                    if target <= at and self._tired():
-                        at = target
-                        break
+                    leave = self._tired() if target <= at else self._overtakes(target)
                     at = target
+                    if leave:
+                        break
                     self._look_ahead(at)
                 moved = True
         except Exception as error:
@@ -341,6 +341,12 @@ class Machine:
 
     def _look_ahead(self, at: int) -> None:
         self.limit = min((p for p in self.cohorts if p >= at), default=len(self.runs))
+
+    def _overtakes(self, at: int) -> bool:
+        """Does a jump ahead pass others that should run first?"""
+        return any(
+            p < at and not c.waiting and c.rounds <= self.rounds for p, c in self.cohorts.items()
+        )
 
     def _tired(self) -> bool:
         """Count a backward jump; is it time to let others run?"""
