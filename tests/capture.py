@@ -55,9 +55,6 @@ def main() -> None:
             found.setdefault(form.opcode, {})[form.mnemonic] = record(words)
             if options.check:
                 different += not agrees(form, words, arch)
-    for opcode, records in found.items():
-        text = json.dumps(dict(sorted(records.items())), indent=0)
-        (options.out / f"{opcode}.json").write_text(text + "\n")
     for form in probes.shared_forms(arch):
         if options.only not in form.mnemonic:
             continue
@@ -66,6 +63,9 @@ def main() -> None:
         if options.check and not np.array_equal(words, probes.shared_on_cpu(form, arch)):
             different += 1
             print(f"DIFFERENT {form}")
+    for opcode, records in found.items():
+        text = json.dumps(dict(sorted(records.items())), indent=0)
+        (options.out / f"{opcode}.json").write_text(text + "\n")
     if not options.only:
         cases = {case.name: digest(run_case(case, "cuda")) for case in CASES}
         (options.out / "gemm_kernels.json").write_text(json.dumps(cases, indent=0) + "\n")

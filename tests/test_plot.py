@@ -9,7 +9,13 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.errors import LayoutError, TensorCoreError
 from tensorcore_dsl.layout import draw
 from tensorcore_dsl.plot import (
-    chunks, draw_swizzle, holders, passes, plot_layout, plot_swizzle, swizzled,
+    chunks,
+    draw_swizzle,
+    holders,
+    passes,
+    plot_layout,
+    plot_swizzle,
+    swizzled,
 )  # fmt: skip
 
 pytest.importorskip("matplotlib")

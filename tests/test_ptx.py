@@ -21,7 +21,9 @@ from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Assign, Block, Const, Kernel, Op, Param, Type, Value
 from tensorcore_dsl.ir.text import parse_kernel
+from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa import instruction
+from tensorcore_dsl.numba_target import assemble
 from tensorcore_dsl.ptx import entry_name, extern_shared, param_type, print_kernel
 
 GOLDEN = Path(__file__).parent / "golden" / "ptx"
@@ -236,6 +238,47 @@ def test_annotations_name_source_lines_once() -> None:
     ]  # fmt: skip
     assert comments == ["// a.py:3", "// a.py:4"]
     assert "//" not in print_kernel(kernel, ARCHS["sm_80"])
+
+
+# --- tensor cores ---------------------------------------------------------------------------
+
+WGMMA = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"
+SUM = "f32*32@wgmma.D.64x64.f32"
+
+
+def wgmma_loop(pending: int, early: str = "") -> Kernel:
+    """Two products a turn into one accumulator, as a frontend writes it: with copies."""
+    kernel = parse_kernel(f"""kernel wgmma_loop(p = %0:u64, n = %1:s32, a = %2:b64, b = %3:b64) {{
+        %4:{SUM} <- 0.0
+        for %5:s32 = 0 to %1 step 1 {{
+          wgmma.fence.sync.aligned
+          %6:{SUM} = {WGMMA} %4, %2, %3, true, 1, 1, 0, 0
+          %7:{SUM} = {WGMMA} %6, %2, %3, true, 1, 1, 0, 0
+          %4 <- %7
+          wgmma.commit_group.sync.aligned
+          {early}
+          wgmma.wait_group.sync.aligned {pending}
+        }}
+        wgmma.wait_group.sync.aligned 0
+        {"".join(f"st.global.b32 [%0+{4 * i}], %4.{i}{chr(10)}" for i in range(32))}
+        }}""")
+    coalesce(kernel)
+    verify(kernel, ARCHS["sm_90a"])
+    return kernel
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_ptxas_pipelines_a_wgmma_loop(pending: int) -> None:
+    text = print_kernel(wgmma_loop(pending), ARCHS["sm_90a"])
+    loop = text[text.index("$L1:") : text.index("bra $L1")]
+    assert "mov" not in loop
+    assert not assemble(text, "sm_90a", "wgmma_loop").resources.warnings
+
+
+def test_ptxas_would_say_so_if_an_accumulator_was_read_in_flight() -> None:
+    text = print_kernel(wgmma_loop(0, "st.global.b32 [%0], %4.0"), ARCHS["sm_90a"])
+    (warning,) = assemble(text, "sm_90a", "wgmma_loop").resources.warnings
+    assert "C75" in warning
 
 
 # --- constants ------------------------------------------------------------------------------

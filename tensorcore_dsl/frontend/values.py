@@ -118,7 +118,11 @@ class Scalar(Runtime):
         """The same register read as another type of the same size."""
         if dtype.register_bits != self.dtype.register_bits:
             raise OperandError(f"{self.dtype} and {dtype} differ in size; use .to() to convert")
-        return Scalar(self.value, dtype)
+        if self.value.type.dtype.kind == "b" or self.value.type.dtype == dtype:
+            return Scalar(self.value, dtype)
+        size = dtype.register_bits
+        plain = emitter().named(f"mov.b{size}", Scalar(self.value))  # type: ignore[attr-defined]
+        return Scalar(plain.value, dtype)
 
     def __repr__(self) -> str:
         return f"<{self.value}: {self.dtype}>"
