@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import chain
 
 from tensorcore_dsl.arch import ARCHS
@@ -78,7 +78,7 @@ def module(forms: Sequence[Instruction], arch: str, version: tuple[int, int] | N
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def assembles(text: str, arch: str) -> str:
     """What the assembler says against `text`; empty when it takes it."""
     from numba.cuda.cudadrv.driver import _Linker

@@ -97,12 +97,10 @@ def _explain(text: str) -> str:
         hint = f"; nearest: {listing(near)}" if near else ""
         return f"no instruction is called {opcode!r}{hint}; the table has {listing(_ROWS)}"
     known = [tuple(name.split(".")[1:]) for name in family]
-    replaced = _replacements(tuple(modifiers), known)
-    if replaced:
-        return f"no form {text!r}: " + "; ".join(replaced)
-    added = _additions(tuple(modifiers), known)
-    if added:
-        return f"no form {text!r}: " + "; ".join(added)
+    given = tuple(modifiers)
+    repairs = [*_replacements(given, known), *_additions(given, known)]
+    if repairs:
+        return f"no form {text!r}: " + "; or ".join(dict.fromkeys(repairs))
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
     return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
 

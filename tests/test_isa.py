@@ -1,0 +1,498 @@
+"""The table of instructions against the manual and the assembler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.arch import ARCHS, Requires
+from tensorcore_dsl.dtypes import bf16, e2m1, e3m2, e4m3, e5m2, f16, f32, f64, s8, s32, u8
+from tensorcore_dsl.errors import EmulationError, LayoutError, UnknownInstruction
+from tensorcore_dsl.isa import block_scale, sparse
+from tensorcore_dsl.isa.spec import Instruction, row
+from tensorcore_dsl.layout import Layout
+from tests import manual_tables as manual
+from tests.assembler import ARCH_NAMES, assembles, module, version_of
+
+PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, m) for m in range(9)), *((8, m) for m in range(9)), (9, 0)]
+
+# What the assembler takes although the manual does not promise it there.
+UNPROMISED = {("sm_100a", "kind::f8f6f4")}
+
+
+def layouts() -> dict[str, Layout]:
+    found = {}
+    for form in isa.forms():
+        for operand in (*form.results, *form.operands):
+            if operand.layout is not None:
+                found[operand.layout.name] = operand.layout
+    return found
+
+
+LAYOUTS = layouts()
+
+
+# -- lookup ------------------------------------------------------------------------------------
+
+
+def test_every_form_is_found_by_its_text() -> None:
+    for form in isa.forms():
+        assert isa.instruction(form.mnemonic) is form
+        assert form.opcode in isa.opcodes()
+    assert isa.instruction(" add.rn.f32; ").mnemonic == "add.rn.f32"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("frobnicate.b32", ["no instruction is called 'frobnicate'"]),
+        ("ad.f32", ["nearest: ", "add"]),
+        ("add.f33", [".f33 is not allowed", ".f32", ".bf16x2"]),
+        ("setp.lt", ["after .lt one of", ".s32", "is missing"]),
+        ("mul.rn.ftz.sat.sat.f32", [".sat is one too many"]),
+        ("ld.global.v8.b8", [".b8 is not allowed; in its place: .b32"]),
+        ("cvt.rn.e4m3x2.f32", [".satfinite"]),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32", [".f16 is not allowed", ".bf16"]),
+    ],
+)
+def test_unknown_text_is_answered_with_what_exists(text: str, parts: list[str]) -> None:
+    with pytest.raises(UnknownInstruction) as caught:
+        isa.instruction(text)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_importing_and_expanding_are_quick() -> None:
+    """50 ms and 100 ms on a quiet machine; four times as much is allowed here."""
+    script = """
+import sys, time, types
+package = types.ModuleType("tensorcore_dsl"); package.__path__ = [sys.argv[1]]
+sys.modules["tensorcore_dsl"] = package
+import numpy, ml_dtypes
+start = time.perf_counter()
+import tensorcore_dsl.isa as isa
+print(time.perf_counter() - start)
+worst = 0
+for opcode in isa.opcodes():
+    start = time.perf_counter()
+    list(isa.forms(opcode))
+    worst = max(worst, time.perf_counter() - start)
+print(worst)
+print("numba" in sys.modules)
+"""
+    import tensorcore_dsl
+
+    where = next(iter(tensorcore_dsl.__path__))
+    runs = [
+        subprocess.run([sys.executable, "-c", script, where], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    lines = [run.stdout.split() for run in runs]
+    assert min(float(line[0]) for line in lines) < 0.2
+    assert min(float(line[1]) for line in lines) < 0.4
+    assert lines[0][2] == "False", "the numerics are loaded when a form first runs"
+
+
+# -- constructors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: isa.mma.m16n8k16(bf16, bf16, f32), "m16n8k16.row.col.f32.bf16.bf16.f32"),
+        (lambda: isa.mma.m8n8k4(f16, f16, f16, f32), "m8n8k4.row.col.f32.f16.f16.f16"),
+        (lambda: isa.mma.m8n8k4(f16, f16, f32, layout="col.row"), "m8n8k4.col.row.f32.f16.f16.f32"),
+        (lambda: isa.mma.m8n8k4(f64, f64, f64, rounding="rz"), "f64.f64.f64.f64.rz"),
+        (lambda: isa.mma.m16n8k32(s8, u8, s32, satfinite=True), "satfinite.s32.s8.u8.s32"),
+        (lambda: isa.mma.m16n8k32(e2m1, e3m2, f32), "kind::f8f6f4.f32.e2m1.e3m2.f32"),
+        (lambda: isa.mma.m16n8k32(e4m3, e5m2, f32), "m16n8k32.row.col.f32.e4m3.e5m2.f32"),
+        (lambda: isa.mma.m16n8k256("b1", "b1", "s32", operation="and"), "b1.b1.s32.and.popc"),
+        (lambda: isa.mma.sp.m16n8k32(f16, f16, f32, ordered=True), "mma.sp::ordered_metadata.sync"),
+        (lambda: isa.mma.block_scale.m16n8k64(e2m1, e2m1, f32, kind="mxf4"), "scale_vec::2X"),
+        (lambda: isa.mma.block_scale(e4m3, e5m2, f32), "m16n8k32.row.col.kind::mxf8f6f4"),
+        (lambda: isa.mma.sp.block_scale(e4m3, e5m2, f32), "m16n8k64.row.col.kind::mxf8f6f4"),
+        (lambda: isa.wgmma.m64n256k16(bf16, bf16, f32), "wgmma.mma_async.sync.aligned.m64n256k16"),
+        (lambda: isa.wgmma.m64n8k16(f16, f16, f16, source="registers"), "f16.f16.f16.registers"),
+        (lambda: isa.wgmma.sp.m64n8k32(f16, f16, f32), "wgmma.mma_async.sp"),
+        (lambda: isa.wmma.m16n16k16(f16, f16, f32), "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32"),
+    ],
+)
+def test_constructors_give_forms(make: Callable[[], Instruction], text: str) -> None:
+    assert text in make().mnemonic
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: isa.mma.m16n8k17, ["mma has no shape m16n8k17", "m16n8k16", "block_scale"]),
+        (lambda: isa.mma.m16n8k16(f16, bf16, f32), ["does not exist", "(bf16, bf16, f32)"]),
+        (lambda: isa.mma.m16n8k16(f16, f16), ["takes the element types", "(f16, f16, f32)"]),
+        (lambda: isa.mma.m16n8k256("b1", "b1", "s32"), ["say operation='xor' or 'and'"]),
+        (lambda: isa.mma.m16n8k16(f16, f16, f32, satfinite=True), ["no option 'satfinite'"]),
+        (lambda: isa.mma.m8n8k4(f64, f64, f64, rounding="up"), ["'rn'", "'rp'", "'up' was given"]),
+        (lambda: isa.mma(f16, f16, f32), ["exists as m8n8k4, m16n8k8, m16n8k16", "choose one"]),
+    ],
+)
+def test_constructors_answer_mistakes(make: Callable[[], Any], parts: list[str]) -> None:
+    with pytest.raises(UnknownInstruction) as caught:
+        make()
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_namespaces_list_their_shapes() -> None:
+    assert {"m16n8k16", "m8n8k4", "sp", "block_scale"} <= set(dir(isa.mma))
+    assert not hasattr(isa.mma, "m1n1k1")
+    assert len([name for name in dir(isa.wgmma) if name.startswith("m64")]) == 3 * 32 + 18
+
+
+# -- rows against the manual -------------------------------------------------------------------
+
+
+def registers(form: Instruction, names: str = "dabc") -> tuple[int, ...]:
+    return tuple(form.operand(name).registers for name in names)
+
+
+def same_forms(found: Iterable[str], expected: Iterable[str]) -> None:
+    """Both directions, and nothing twice."""
+    found, expected = list(found), list(expected)
+    assert len(set(expected)) == len(expected)
+    assert sorted(found) == sorted(expected)
+
+
+def members(opcode: str, *groups: str) -> list[Instruction]:
+    every = isa.forms(opcode)
+    return [f for f in every if "a" in f.params and f.params.get("group", "") in groups]
+
+
+def test_dense_mma_is_the_manuals() -> None:
+    expected = dict(manual.mma_forms())
+    same_forms((f.mnemonic for f in members("mma", "")), [m for m, _ in manual.mma_forms()])
+    for mnemonic, counts in expected.items():
+        assert registers(isa.instruction(mnemonic)) == counts, mnemonic
+
+
+def test_sparse_mma_is_the_manuals() -> None:
+    same_forms((f.mnemonic for f in members("mma", "sp")), [m for m, *_ in manual.sparse_forms()])
+    for mnemonic, counts, selectors in manual.sparse_forms():
+        form = isa.instruction(mnemonic)
+        assert registers(form) == counts, mnemonic
+        assert (form.f.values, form.e.register_bits) == (selectors, 32)
+
+
+def test_block_scaled_mma_is_the_manuals() -> None:
+    found = members("mma", "block_scale", "sp.block_scale")
+    same_forms((f.mnemonic for f in found), [m for m, *_ in manual.scaled_forms()])
+    for mnemonic, counts, values in manual.scaled_forms():
+        form = isa.instruction(mnemonic)
+        assert registers(form) == counts, mnemonic
+        names = ("byte_a", "thread_a", "byte_b", "thread_b")
+        assert tuple(form.operand(name).values for name in names) == values
+
+
+def test_wmma_is_the_manuals() -> None:
+    same_forms((f.mnemonic for f in members("wmma", "")), [m for m, _ in manual.wmma_forms()])
+    for mnemonic, counts in manual.wmma_forms():
+        assert registers(isa.instruction(mnemonic)) == counts, mnemonic
+    for kind, shapes in manual.WMMA_AB.items():
+        for shape, counts in shapes.items():
+            order = ("row", "col")
+            for role, count, way in zip("ab", counts, order, strict=True):
+                text = f"wmma.load.{role}.sync.aligned.{way}.{shape}.global.{kind}"
+                assert isa.instruction(text).results[0].registers == count
+
+
+def test_wgmma_is_the_manuals() -> None:
+    found = members("wgmma", "", "sp")
+    expected = dict(manual.wgmma_forms())
+    for source in ("", "registers"):
+        these = [f for f in found if f.params.get("source", "") == source]
+        same_forms((f.ptx for f in these), [m for m, _ in manual.wgmma_forms()])
+        for form in these:
+            assert registers(form, "d") == registers(form, "c") == (expected[form.ptx],)
+            assert not source or form.a.registers == 4
+    for form in found:
+        assert form.requires.archs() == ["sm_90a"]
+
+
+def same_places(layout: Layout, element: manual.Element) -> None:
+    for lane in range(layout.threads):
+        for i in range(layout.slots):
+            assert tuple(layout.coords[lane, i]) == element(lane, i), (layout.name, lane, i)
+
+
+def test_fragments_are_where_the_manual_says() -> None:
+    seen = set()
+    for form in members("mma", ""):
+        bits = form.a.layout.container or form.a.dtype.storage_bits
+        if form.a.dtype == f16 and form.params["shape"] == "m8n8k4":
+            continue
+        key = (form.params["shape"], bits)
+        a, b = manual.FRAGMENTS[key]
+        small = form.params["shape"].startswith("m8")
+        c = manual.SMALL_ACCUMULATOR if small else manual.ACCUMULATOR
+        for operand, element in ((form.a, a), (form.b, b), (form.c, c), (form.d, c)):
+            if operand.layout.name not in seen:
+                same_places(operand.layout, element)
+                seen.add(operand.layout.name)
+    assert len(seen) > 40
+
+
+@pytest.mark.parametrize("order", ["row.row", "row.col", "col.row", "col.col"])
+@pytest.mark.parametrize(("d", "c"), [("f16", "f16"), ("f32", "f16"), ("f32", "f32")])
+def test_quad_fragments_are_where_the_manual_says(order: str, d: str, c: str) -> None:
+    form = isa.instruction(f"mma.sync.aligned.m8n8k4.{order}.{d}.f16.f16.{c}")
+    a, b = order.split(".")
+    for operand, key in ((form.a, ("a", a)), (form.b, ("b", b)), (form.c, ("c", c)), (form.d, ("c", d))):
+        same_places(operand.layout, manual.QUADS[key])
+
+
+def test_stored_elements_of_sparse_a_stay_in_their_columns() -> None:
+    """The dense layout of k/2 columns, each standing for twice as many, is the manual's."""
+    for form in members("mma", "sp"):
+        layout = form.a.layout
+        bits = layout.container or form.a.dtype.storage_bits
+        if layout.registers != 4:
+            continue
+        for lane in range(32):
+            for i in range(layout.slots):
+                row_, col = layout.coords[lane, i]
+                e = 32 // bits
+                first, last = manual.sparse_columns(bits, i // (2 * e) * (2 * e), lane % 4)
+                group = 2 if bits != 32 else 1
+                assert first <= 2 * (col // group * group) <= last
+                assert row_ == lane // 4 + 8 * (i // e % 2)
+
+
+def test_wgmma_results_are_where_the_manual_says() -> None:
+    for n in (8, 104, 256):
+        for kind in ("f16", "f32"):
+            same_places(isa.wgmma.__getattr__(f"m64n{n}k16")(f16, f16, kind).d.layout, manual.wgmma_d)
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_layouts_hold_every_element(name: str) -> None:
+    layout = LAYOUTS[name]
+    layout.check()
+    held = np.bincount(layout.coords[..., 0].ravel() * layout.cols + layout.coords[..., 1].ravel())
+    assert (held == layout.copies).all()
+
+
+def test_operands_have_the_registers_of_their_layouts() -> None:
+    for form in isa.forms():
+        for operand in (*form.results, *form.operands):
+            if operand.layout is not None:
+                assert operand.registers == operand.layout.registers
+                assert operand.dtype is operand.layout.dtype
+        assert form.tied is None or registers(form, form.tied) == (form.results[0].registers,)
+
+
+# -- rows against the assembler ----------------------------------------------------------------
+
+
+def having(arch: str) -> dict[tuple[int, int], list[Instruction]]:
+    """The forms an architecture has, by the lowest PTX version that may print them."""
+    found = defaultdict(list)
+    for form in isa.forms():
+        if form.requires.met_by(ARCHS[arch]):
+            found[version_of([form], arch)].append(form)
+    return found
+
+
+def parts(arch: str, size: int = 250) -> Iterable[Any]:
+    for version, forms in having(arch).items():
+        every = iter(forms)
+        while part := list(islice(every, size)):
+            name = f"{arch}-{part[0].opcode}-{version[0]}.{version[1]}"
+            yield pytest.param(arch, version, part, id=name)
+
+
+@pytest.mark.parametrize(
+    ("arch", "version", "forms"), [part for arch in ARCH_NAMES for part in parts(arch)]
+)
+def test_every_form_assembles(
+    arch: str, version: tuple[int, int], forms: list[Instruction]
+) -> None:
+    assert not assembles(module(forms, arch, version), arch)
+
+
+def groups(opcode: str) -> dict[tuple[Any, ...], list[Instruction]]:
+    """Forms that a line of the table makes, nearly: same section, demands, number of modifiers."""
+    found = defaultdict(list)
+    for form in isa.forms(opcode):
+        kinds = (form.section, form.mnemonic.count("."), form.params.get("kind"))
+        found[(form.requires.text, form.version, kinds)].append(form)
+    return found
+
+
+@pytest.mark.parametrize("opcode", isa.opcodes())
+def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
+    for forms in groups(opcode).values():
+        for arch in ARCH_NAMES:
+            form = forms[len(forms) // 2]
+            if form.requires.met_by(ARCHS[arch]):
+                continue
+            if any(a == arch and part in form.mnemonic for a, part in UNPROMISED):
+                continue
+            assert assembles(module([form], arch), arch), f"{arch} takes {form.mnemonic}"
+
+
+@pytest.mark.parametrize("opcode", isa.opcodes())
+def test_no_lower_ptx_version_will_do(opcode: str) -> None:
+    for forms in groups(opcode).values():
+        form = forms[len(forms) // 2]
+        arch = min(
+            (a for a in ARCH_NAMES if form.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx
+        )
+        lower = [v for v in PTX_VERSIONS if ARCHS[arch].ptx <= v < form.version]
+        if lower:
+            assert assembles(module([form], arch, lower[-1]), arch), f"{form.mnemonic} at {lower[-1]}"
+
+
+# -- the tests above can fail ------------------------------------------------------------------
+
+
+def test_a_broken_template_is_refused() -> None:
+    form = isa.instruction("shfl.sync.idx.b32.pred")
+    assert not assembles(module([form], "sm_80"), "sm_80")
+    broken = replace(form, template=form.template.replace("|", ", "))
+    assert assembles(module([broken], "sm_80"), "sm_80")
+
+
+def test_a_broken_count_is_refused_and_seen() -> None:
+    form = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+    narrow = replace(form.operands[0], registers=3)
+    broken = replace(form, operands=(narrow, *form.operands[1:]))
+    assert assembles(module([broken], "sm_80"), "sm_80")
+    assert registers(broken) != dict(manual.mma_forms())[form.mnemonic]
+
+
+def test_a_broken_layout_is_seen() -> None:
+    layout = isa.mma.m16n8k16(f16, f16, f32).a.layout
+    outside = replace(layout, formula=lambda lane, slot: (lane // 4 + 8 * slot, slot * 0))
+    twice = replace(layout, formula=lambda lane, slot: (lane // 4, 2 * (lane % 4) + slot % 2))
+    for broken in (outside, twice):
+        with pytest.raises(LayoutError):
+            broken.check()
+    swapped = replace(layout, formula=lambda lane, slot: layout.formula(lane, slot ^ 2))
+    swapped.check()  # a bijection still, but not the manual's
+    with pytest.raises(AssertionError):
+        same_places(swapped, manual.FRAGMENTS["m16n8k16", 16][0])
+
+
+def test_a_loosened_requirement_is_refused() -> None:
+    form = replace(isa.instruction("redux.sync.add.u32"), requires=Requires("75"))
+    assert assembles(module([form], "sm_75"), "sm_75")
+
+
+def test_a_row_with_one_name_for_two_things_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="both an axis and an operand"):
+        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").forms())
+
+
+# -- meaning that the manual spells out --------------------------------------------------------
+
+
+class Warps:
+    """As much of the machine as warp-wide forms need: 64 threads."""
+
+    arch, threads, exited = "sm_90a", 64, None
+
+    def __init__(self, active: np.ndarray | None = None) -> None:
+        self.active = active
+
+    def whole_warps(self) -> None:
+        return None
+
+
+def nibble_words(nibbles: np.ndarray) -> np.ndarray:
+    shifts = 4 * np.arange(nibbles.shape[-1], dtype=np.uint64)
+    return (nibbles.astype(np.uint64) << shifts).sum(-1).astype(np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("nibbles", "wide", "selector"),
+    [(4, True, 0), (4, True, 3), (8, True, 0), (8, True, 1), (8, False, 0), (8, False, 1), (16, False, 0)],
+)
+def test_metadata_reach_their_rows(nibbles: int, wide: bool, selector: int) -> None:
+    """Written to the lanes that the manual's figures 119 to 147 name, and read back."""
+    rows = np.random.default_rng(1).integers(0, 16, (16, nibbles))
+    bits = nibble_words(rows)  # up to 64 bits for each row
+    lanes = np.zeros(32, np.uint32)
+    for g in range(8):
+        low, high = int(bits[g]), int(bits[g + 8])
+        quad: dict[int, int] = {}
+        if nibbles == 4:
+            quad[selector] = low | high << 16
+        elif nibbles == 8 and wide:
+            for half in range(2):
+                part = slice(16 * half, None)
+                quad[2 * selector + half] = (low >> part.start & 0xFFFF) | (high >> part.start & 0xFFFF) << 16
+        elif nibbles == 8:
+            quad = {2 * selector: low, 2 * selector + 1: high}
+        else:
+            quad = {0: low & 0xFFFFFFFF, 1: high & 0xFFFFFFFF, 2: low >> 32, 3: high >> 32}
+        for lane, word in quad.items():
+            lanes[4 * g + lane] = word
+    found = sparse.row_words(lanes[None], selector, nibbles, wide)
+    assert (found[0] == rows).all()
+
+
+def test_metadata_that_mean_nothing_are_reported() -> None:
+    form = isa.mma.sp.m16n8k16(f16, f16, f32)
+    with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"):
+        sparse.selection(Warps(), form, np.full(64, 0x5555_5555, np.uint32), 0)
+    assert sparse.selection(Warps(), form, np.full(64, 0x1111_1111, np.uint32), 0)[0, 0, :2].tolist() == [1, 0]
+    ordered = isa.mma.sp.m16n8k16(f16, f16, f32, ordered=True)
+    with pytest.raises(EmulationError, match="0b0001 mean nothing"):
+        sparse.selection(Warps(), ordered, np.full(64, 0x1111_1111, np.uint32), 0)
+
+
+def test_scales_come_from_the_lanes_and_bytes_that_selectors_name() -> None:
+    lanes = np.arange(32, dtype=np.uint32)
+    words = np.tile((lanes * 4) | (lanes * 4 + 1) << 8 | (lanes * 4 + 2) << 16 | (lanes * 4 + 3) << 24, 2)
+    found = block_scale.scales(Warps(), 2, words, 2, 1, words, 0, 3)
+    for line in range(16):
+        lane = 4 * (line % 8) + 2 + line // 8
+        assert found["scale_a"][0, line].tolist() == [4 * lane + 2, 4 * lane + 3]
+    for column in range(8):
+        lane = 4 * column + 3
+        assert found["scale_b"][1, :, column].tolist() == [4 * lane, 4 * lane + 1]
+
+
+def shuffled(mode: str, b: int, c: int, lane: int) -> tuple[int, bool]:
+    """The pseudocode of 9.7.9.6."""
+    bval, cval, segmask = b & 31, c & 31, c >> 8 & 31
+    most = (lane & segmask) | (cval & ~segmask & 31)
+    least = lane & segmask
+    j, inside = {
+        "up": (lane - bval, lane - bval >= most),
+        "down": (lane + bval, lane + bval <= most),
+        "bfly": (lane ^ bval, lane ^ bval <= most),
+        "idx": (least | (bval & ~segmask & 31), (least | (bval & ~segmask & 31)) <= most),
+    }[mode]
+    return (j if inside else lane), inside
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
+def test_shuffles_follow_the_pseudocode(mode: str) -> None:
+    rng = np.random.default_rng(3)
+    form = isa.instruction(f"shfl.sync.{mode}.b32.pred")
+    values = rng.integers(0, 2**32, 64, dtype=np.uint32)
+    whole = np.full(64, 0xFFFFFFFF, np.uint32)
+    for _ in range(40):
+        b = np.full(64, rng.integers(0, 64), np.uint32)
+        c = np.full(64, rng.integers(0, 1 << 13), np.uint32)
+        d, p = form.execute(Warps(), form, values, b, c, whole)
+        for thread in range(64):
+            source, inside = shuffled(mode, int(b[0]), int(c[0]), thread % 32)
+            assert (d[thread], p[thread]) == (values[thread // 32 * 32 + source], inside)
