@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.forward import forward_copies
 from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.verify import verify
 
 
 def forwarded(body: str, clean: bool = False) -> str:
@@ -90,3 +92,22 @@ def test_what_ldmatrix_loads_becomes_the_fragment() -> None:
         st.global.b32 [%0], %13.0""", clean=True)  # fmt: skip
     assert "%10:f16*4@mma.A.16x16.f16 = ldmatrix" in after
     assert after.count("<-") == 2
+
+
+def test_one_load_is_one_fragment_and_a_copy_for_the_other() -> None:
+    """Registers cannot have two types: the second fragment keeps its copy."""
+    f16, bf16 = "f16*2@mma.B.16x8.f16", "bf16*2@mma.B.16x8.bf16"
+    mma = "mma.sync.aligned.m16n8k16.row.col.f32"
+    body = f"""%5:b32*2 = ldmatrix.sync.aligned.m8n8.x2.shared.b16 [%1]
+        %6:{f16} <- %5
+        %7:{bf16} <- %5
+        %8:f16*4@mma.A.16x16.f16 <- 0:b32
+        %9:bf16*4@mma.A.16x16.bf16 <- 0:b32
+        %10:f32*4@mma.C.16x8.f32 <- 0.0
+        %10 = {mma}.f16.f16.f32 %8, %6, %10
+        %10 = {mma}.bf16.bf16.f32 %9, %7, %10
+        st.global.b32 [%0], %10.0"""
+    kernel = parse_kernel(f"kernel k(p = %0:u64, a = %1:u32) {{\n{body}\n}}")
+    coalesce(kernel)
+    verify(kernel, ARCHS["sm_80"])
+    assert format_kernel(kernel).count("<-") == 4

@@ -277,8 +277,7 @@ def test_ptxas_pipelines_a_wgmma_loop(pending: int) -> None:
 
 def test_ptxas_would_say_so_if_an_accumulator_was_read_in_flight() -> None:
     text = print_kernel(wgmma_loop(0, "st.global.b32 [%0], %4.0"), ARCHS["sm_90a"])
-    (warning,) = assemble(text, "sm_90a", "wgmma_loop").resources.warnings
-    assert "C75" in warning
+    assert "C75" in assemble(text, "sm_90a", "wgmma_loop").resources.warnings[0]
 
 
 # --- constants ------------------------------------------------------------------------------

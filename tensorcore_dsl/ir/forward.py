@@ -45,7 +45,7 @@ def part_type(part: Part) -> DType:
 
 
 def _written_once(kernel: Kernel) -> set[Value]:
-    """Values that one write defines, loops and guards apart.
+    """Values that one write defines (a guarded one has another before it), loops apart.
 
     Not those that share registers with a result: a use moved behind it would need a copy of all.
     """
@@ -54,11 +54,8 @@ def _written_once(kernel: Kernel) -> set[Value]:
         counts.update(writes(node))
         if isinstance(node, For):
             counts[node.index] += 1
-        if isinstance(node, Op):
-            if node.guard is not None:
-                counts.update(node.results)
-            if node.form.tied is not None:
-                counts.update(s for s in node.operands if isinstance(s, Value))
+        if isinstance(node, Op) and node.form.tied is not None:
+            counts.update(s for s in node.operands if isinstance(s, Value))
     return {value for value, count in counts.items() if count == 1}
 
 
