@@ -225,11 +225,14 @@ class TestWarps:
             b.op(AND, lane, 0)
             with b.inside(orelse):
                 b.op(AND, lane, 0)
-        b.op(STORE_GLOBAL, b.element(b.params[0], lane), lane)
+        with b.when(b.op(LESS, lane, 7)):
+            b.op(MUL, lane, 0)
+        b.op(STORE_GLOBAL, b.params[0], lane)
         report = b.run(np.zeros(32, np.uint32), block=64)
         assert report.instructions["st.globals"] == 2
         assert report.instructions["xor.u32"] == 2 * 31
         assert report.instructions["and.u32"] == 2 * 2
+        assert report.instructions["mul.u32"] == 2
 
     def test_part_of_a_warp_is_an_error(self) -> None:
         def build(b: Builder, t: Any) -> Any:

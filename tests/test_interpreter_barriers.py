@@ -127,8 +127,9 @@ class TestBarriers:
         b.op(ARRIVE, 1, 64, guard=first, negated=True)
         b.op(STORE_GLOBAL, b.element(b.params[0], b.op(TID)), b.op(LOAD_SHARED, 0))
         out = np.zeros(64, np.uint32)
-        b.run(out, block=64)
+        report = b.run(out, block=64)
         assert set(out) == {6}
+        assert report.instructions["st.globals"] == 2
 
     def test_one_instruction_may_stop_some_and_let_others_pass(self) -> None:
         """Warps 0 and 1 meet; warp 2 waits for warp 3, which is held up until warp 0 is through."""
@@ -151,17 +152,21 @@ class TestBarriers:
         assert np.array_equal(out, np.where(np.arange(128) < 64, 0, 8))
 
     def test_a_warp_that_arrived_and_exited_counts_once(self) -> None:
-        b = Builder(("out", u64), shared=4)
+        """Warp 0 waits; warp 1 arrives and ends; warp 2 loops long enough to let warp 0 ask again."""
+        b = Builder(("out", u64), shared=8)
         warp = b.op(WARP_ID)
-        with b.when(b.op(EQUAL, warp, 0)):
-            b.op(ARRIVE, 1, 96)
-            b.jump("return")
-        with b.when(b.op(EQUAL, warp, 1)) as last:
+        with b.when(b.op(EQUAL, warp, 0)) as others:
             b.op(SYNC, 1)
             b.op(STORE_GLOBAL, b.params[0], b.op(LOAD_SHARED, 0))
-            with b.inside(last):
-                b.op(STORE_SHARED, 0, 4)
-                b.op(SYNC, 1)
+            with b.inside(others), b.when(b.op(EQUAL, warp, 1)) as last:
+                b.op(ARRIVE, 1, 96)
+                b.jump("return")
+                with b.inside(last):
+                    b.op(STORE_SHARED, 4, 0)
+                    with b.loop(0, 200):
+                        b.op(LOAD_SHARED, 4)
+                    b.op(STORE_SHARED, 0, 4)
+                    b.op(SYNC, 1)
         out = np.zeros(1, np.uint32)
         b.run(out, block=96)
         assert out == [4]
