@@ -99,12 +99,12 @@ def test_one_load_is_one_fragment_and_a_copy_for_the_other() -> None:
     f16, bf16 = "f16*2@mma.B.16x8.f16", "bf16*2@mma.B.16x8.bf16"
     mma = "mma.sync.aligned.m16n8k16.row.col.f32"
     body = f"""%5:b32*2 = ldmatrix.sync.aligned.m8n8.x2.shared.b16 [%1]
-        %6:{f16} <- %5
-        %7:{bf16} <- %5
         %8:f16*4@mma.A.16x16.f16 <- 0:b32
         %9:bf16*4@mma.A.16x16.bf16 <- 0:b32
         %10:f32*4@mma.C.16x8.f32 <- 0.0
+        %6:{f16} <- %5
         %10 = {mma}.f16.f16.f32 %8, %6, %10
+        %7:{bf16} <- %5
         %10 = {mma}.bf16.bf16.f32 %9, %7, %10
         st.global.b32 [%0], %10.0"""
     kernel = parse_kernel(f"kernel k(p = %0:u64, a = %1:u32) {{\n{body}\n}}")
