@@ -325,12 +325,16 @@ def test_every_form_assembles(
     assert not assembles(module(forms, arch, version), arch)
 
 
-def groups(opcode: str) -> dict[tuple[Any, ...], list[Instruction]]:
-    """Forms that a line of the table makes, nearly: same section, demands, number of modifiers."""
+def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:
+    """Forms that a line of the table makes, nearly: same section, demands, number of modifiers.
+
+    `more` params tell further lines apart.
+    """
     found = defaultdict(list)
     for form in isa.forms(opcode):
         kinds = (form.section, form.mnemonic.count("."), form.params.get("kind"))
-        found[(form.requires.text, form.version, kinds)].append(form)
+        extra = tuple(form.params.get(name) for name in more)
+        found[(form.requires.text, form.version, kinds, extra)].append(form)
     return found
 
 
@@ -348,7 +352,8 @@ def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_no_lower_ptx_version_will_do(opcode: str) -> None:
-    for forms in groups(opcode).values():
+    more = () if opcode == "wgmma" else ("shape", "a", "c")
+    for forms in groups(opcode, *more).values():
         form = forms[len(forms) // 2]
         arch = min(
             (a for a in ARCH_NAMES if form.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx
