@@ -95,7 +95,16 @@ class _Offered:
 
 def test_list_chooses(capsys):
     text = printed(
-        capsys, "list", "--opcode", "mma", "--dtype", "e4m3", "--shape", "m16n8k16", "--arch", "sm_89"
+        capsys,
+        "list",
+        "--opcode",
+        "mma",
+        "--dtype",
+        "e4m3",
+        "--shape",
+        "m16n8k16",
+        "--arch",
+        "sm_89",
     )
     lines = text.splitlines()
     assert lines[-1] == f"{len(lines) - 1} forms"

@@ -87,7 +87,10 @@ def places(out: tc.Array, rows: tc.Const, row_bytes: tc.Const, swizzle: tc.Const
         out[j] = plain.at(j // count, j % count).load()
 
 
-@pytest.mark.parametrize("rows, row_bytes, swizzle", [(8, 128, 128), (16, 64, 64), (8, 32, 32), (4, 256, 128), (4, 64, 0)])
+@pytest.mark.parametrize(
+    "rows, row_bytes, swizzle",
+    [(8, 128, 128), (16, 64, 64), (8, 32, 32), (4, 256, 128), (4, 64, 0)],
+)
 def test_tables_of_swizzles_are_what_tiles_do(rows, row_bytes, swizzle):
     out = np.zeros(rows * row_bytes // 2, np.uint16)
     places.emulate[1, 32](out, rows, row_bytes, swizzle)
@@ -98,7 +101,14 @@ def test_tables_of_swizzles_are_what_tiles_do(rows, row_bytes, swizzle):
 
 @pytest.mark.parametrize(
     "rows, row_bytes, swizzle, cost",
-    [(8, 128, 0, 8), (8, 128, 128, 1), (8, 64, 0, 4), (8, 64, 64, 1), (8, 32, 32, 1), (8, 256, 128, 2)],
+    [
+        (8, 128, 0, 8),
+        (8, 128, 128, 1),
+        (8, 64, 0, 4),
+        (8, 64, 64, 1),
+        (8, 32, 32, 1),
+        (8, 256, 128, 2),
+    ],
 )
 def test_passes_over_the_banks(rows, row_bytes, swizzle, cost):
     assert set(passes(rows, row_bytes, swizzle)) == {cost}
@@ -113,7 +123,17 @@ def test_swizzles_undo_themselves():
 def test_swizzle_as_text():
     text = draw_swizzle(8, 128, 128)
     assert "no bank conflicts" in text
-    assert text.splitlines()[3].split() == ["128", "r1.c1", "r1.c0", "r1.c3", "r1.c2", "r1.c5", "r1.c4", "r1.c7", "r1.c6"]
+    assert text.splitlines()[3].split() == [
+        "128",
+        "r1.c1",
+        "r1.c0",
+        "r1.c3",
+        "r1.c2",
+        "r1.c5",
+        "r1.c4",
+        "r1.c7",
+        "r1.c6",
+    ]
     assert "8 passes" in draw_swizzle(8, 128, 0)
 
 
@@ -123,7 +143,15 @@ def test_swizzle_as_picture(tmp_path):
     assert len(texts(figure)) == 32 and "row 2 chunk 1" in texts(figure)
 
 
-@pytest.mark.parametrize("rows, row_bytes, swizzle, part", [(8, 128, 48, "0, 32, 64, 128"), (8, 96, 64, "multiple of 64"), (0, 64, 64, "0 rows"), (8, 24, 0, "multiple of 16")])
+@pytest.mark.parametrize(
+    "rows, row_bytes, swizzle, part",
+    [
+        (8, 128, 48, "0, 32, 64, 128"),
+        (8, 96, 64, "multiple of 64"),
+        (0, 64, 64, "0 rows"),
+        (8, 24, 0, "multiple of 16"),
+    ],
+)
 def test_swizzles_that_cannot_be(rows, row_bytes, swizzle, part):
     with pytest.raises(LayoutError, match=part):
         chunks(rows, row_bytes, swizzle)

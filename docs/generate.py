@@ -1,0 +1,126 @@
+"""Makes what is made of the docs: the outputs in the pages, and the reference of instructions.
+
+A page is one program: its ```python blocks run in order, in emulation, in one namespace. A ```text
+block that follows one directly is what it prints. `make docs` writes; the tests compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["TENSORCORE_DSL_TARGET"] = "cpu"
+
+from tensorcore_dsl.isa.reference import page as reference
+
+ROOT = Path(__file__).parent.parent
+INSTRUCTIONS = "docs/instructions.md"
+PAGES = (
+    "README.md",
+    *(
+        f"docs/{p.name}"
+        for p in sorted((ROOT / "docs").glob("*.md"))
+        if p.name != "instructions.md"
+    ),
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, text, first line in the page, and place in its text."""
+
+    language: str
+    text: str
+    line: int
+    start: int
+    end: int
+
+
+def blocks(page: str) -> list[Block]:
+    return [
+        Block(m[1], m[2], page.count("\n", 0, m.start(2)), m.start(2), m.end(2))
+        for m in FENCE.finditer(page)
+    ]
+
+
+def run(name: str) -> str:
+    """The page `name` with the outputs that its program has now."""
+    text = (ROOT / name).read_text()
+    with _inside(ROOT):
+        outputs = list(_outputs(name, text))
+    for block, printed in reversed(outputs):
+        text = text[: block.start] + printed + text[block.end :]
+    return text
+
+
+def _outputs(name: str, text: str) -> Iterator[tuple[Block, str]]:
+    """Each text block that shows an output, with what it should say."""
+    namespace: dict[str, Any] = {"__name__": "__main__", "__file__": name}
+    found = blocks(text)
+    for place, block in enumerate(found):
+        if block.language != "python":
+            continue
+        printed = _execute(name, block, namespace)
+        shown = found[place + 1] if place + 1 < len(found) else None
+        if shown and shown.language == "text" and not text[block.end + 4 : shown.start - 8].strip():
+            yield shown, printed
+        elif printed:
+            raise ValueError(
+                f"{name}:{block.line + 1} prints, but the page does not show it:\n{printed}"
+            )
+
+
+def _execute(name: str, block: Block, namespace: dict[str, Any]) -> str:
+    """Run a block; its functions have their source in the page itself, for errors to quote."""
+    code = compile("\n" * block.line + block.text, name, "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, namespace)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def current() -> Iterator[tuple[str, str]]:
+    """Every page with the text it should have."""
+    yield INSTRUCTIONS, reference()
+    for name in PAGES:
+        yield name, run(name)
+
+
+def main() -> int:
+    """Write until nothing changes: outputs name lines, which longer outputs move."""
+    for _ in range(4):
+        changed = [name for name, text in current() if _write(ROOT / name, text)]
+        if not changed:
+            return 0
+        print("wrote", *changed)
+    print("the outputs do not settle")
+    return 1
+
+
+def _write(path: Path, text: str) -> bool:
+    """Did the file change?"""
+    if path.exists() and path.read_text() == text:
+        return False
+    path.write_text(text)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The docs are true: their programs run, their outputs are current, their links lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.isa.reference import CHAPTERS, braces, chapter, merged, numbered, page
+
+ROOT = Path(__file__).parent.parent
+
+
+def _load_generator():
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
+    monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
+
+
+generate = _load_generator()
+ALL = [*generate.PAGES, generate.INSTRUCTIONS, "CONTRIBUTING.md", "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_programs_print_what_the_page_shows(name):
+    """`make docs` brings a page up to date."""
+    assert generate.run(name) == (ROOT / name).read_text()
+
+
+def test_a_wrong_output_is_noticed(tmp_path, monkeypatch):
+    text = "# Page\n\n```python\nprint(1 + 1)\n```\n```text\n3\n```\n"
+    (tmp_path / "page.md").write_text(text)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.run("page.md") == text.replace("3", "2")
+
+
+def test_an_output_that_is_not_shown_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text("```python\nprint(1)\n```\n\nand so on\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="does not show it"):
+        generate.run("page.md")
+
+
+def test_outputs_settle_although_they_name_lines(tmp_path, monkeypatch):
+    first = "```python\nprint('a\\n' * 3)\n```\n```text\n```\n"
+    second = "```python\nimport sys\nprint(sys._getframe().f_lineno)\n```\n```text\n```\n"
+    (tmp_path / "page.md").write_text(first + second)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "PAGES", ("page.md",))
+    monkeypatch.setattr(generate, "reference", lambda: "")
+    (tmp_path / "docs").mkdir()
+    assert generate.main() == 0
+    lines = (tmp_path / "page.md").read_text().splitlines()
+    assert lines[-2] == str(lines.index("import sys") + 2)
+
+
+def test_instruction_page_is_current():
+    """`make docs` brings it up to date."""
+    assert (ROOT / generate.INSTRUCTIONS).read_text() == page()
+
+
+def test_instruction_page_holds_exactly_the_table():
+    """What a shell would make of the braces are all the mnemonics, each once."""
+    spelled = []
+    for line in page().splitlines():
+        match = re.match(r"\| `(\S+)`", line)
+        if match:
+            names = list(expanded(match[1]))
+            assert len(names) == int(line.rstrip(" |").rsplit("|", 1)[1]), line
+            spelled += names
+    assert sorted(spelled) == sorted(f.mnemonic for f in isa.forms())
+
+
+def expanded(text):
+    """Brace expansion as a shell does it: `a{b,c}`, `{8..16..4}`, nested."""
+    start = text.find("{")
+    if start < 0:
+        yield text
+        return
+    depth, cuts = 0, [start]
+    for end in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if (text[end] == "," and depth == 1) or depth == 0:
+            cuts.append(end)
+        if depth == 0:
+            break
+    choices = [text[a + 1 : b] for a, b in zip(cuts, cuts[1:])]
+    steps = re.fullmatch(r"(\d+)\.\.(\d+)\.\.(\d+)", choices[0])
+    if len(choices) == 1 and steps:
+        low, high, step = map(int, steps.groups())
+        choices = [str(n) for n in range(low, high + 1, step)]
+    for choice in choices:
+        for middle in expanded(choice):
+            for rest in expanded(text[cuts[-1] + 1 :]):
+                yield text[:start] + middle + rest
+
+
+def test_every_section_has_a_chapter():
+    for form in isa.forms():
+        assert chapter(form.section) in CHAPTERS.values(), (form, form.section)
+
+
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ([".f32", ".f64"], ".f{32,64}"),
+        (["", ".ftz"], "{,.ftz}"),
+        ([".s8", ".u8"], ".{s8,u8}"),
+        ([f".m64n{n}k16" for n in range(8, 257, 8)], ".m64n{8..256..8}k16"),
+        (["", ".a.x", ".a.y", ".b.x", ".b.y"], "{,.{a,b}.{x,y}}"),
+    ],
+)
+def test_braces(values, text):
+    assert braces(values) == text
+    assert sorted(expanded(text)) == sorted(values)
+
+
+def test_numbers_in_uneven_steps():
+    assert numbered([8, 16, 24, 32, 48]) == "{{8..32..8},48}"
+    assert numbered([4, 8, 16]) == "{4,8,16}"
+
+
+def test_products_with_a_hole_stay_apart():
+    names = [("a", x, y) for x in "pq" for y in "rs" if (x, y) != ("q", "s")]
+    found = merged((name, "".join(name)) for name in names)
+    assert sorted(m for _, members in found for m in members) == ["apr", "aps", "aqr"]
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_links_lead_somewhere(name):
+    text = re.sub(r"```.*?```|`[^`]*`", "", (ROOT / name).read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if not target.startswith("http"):
+            assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
+
+
+def test_architecture_names_only_what_is_there():
+    text = (ROOT / "docs/architecture.md").read_text()
+    there = {p.name for p in (ROOT / "tensorcore_dsl").rglob("*.py")}
+    named = set(re.findall(r"`(?:\w+/)*(\w+\.py)`", text))
+    assert len(named) > 30 and named - there == set()
+
+
+def test_every_module_says_what_it_is():
+    """The architecture page lists their first lines, so each package must be on it."""
+    listed = (ROOT / "docs/architecture.md").read_text()
+    for path in (ROOT / "tensorcore_dsl").rglob("*.py"):
+        if path.name not in ("__init__.py",):
+            assert f"\n  {path.name} " in listed, path
+
+
+def test_language_page_names_every_function():
+    """What `tc.` offers to kernels is in the reference, and what the reference names exists."""
+    import tensorcore_dsl as tc
+    from tensorcore_dsl.frontend import fragments, language
+
+    text = (ROOT / "docs/language.md").read_text()
+    words = set(re.findall(r"\w+", text))
+    offered = [
+        name
+        for name in dir(tc)
+        if getattr(getattr(tc, name), "__module__", None) in (language.__name__, fragments.__name__)
+    ]
+    assert offered and [name for name in offered if name not in words] == []
+    functions = text.split("## Functions")[1].split("## Limits")[0]
+    for name in re.findall(r"`(\w+)(?=[(`])", functions):
+        assert hasattr(tc, name), name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_pages_are_tidy(name):
+    lines = (ROOT / name).read_text().split("\n")
+    assert not [i for i, line in enumerate(lines, 1) if line != line.rstrip() or "\t" in line]
+    assert lines[-1] == "" and lines[-2] != ""
