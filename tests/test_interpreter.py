@@ -354,14 +354,15 @@ class TestMistakes:
             outputs(lambda b, t: build(b, t, 41))
         assert line_of(error) == self.line
 
-    def test_a_copy_of_what_nothing_wrote_is_unwritten(self) -> None:
+    @pytest.mark.parametrize("written", [40, 0])
+    def test_a_copy_of_what_nothing_wrote_is_unwritten(self, written: int) -> None:
         def build(b: Builder, t: Any) -> Any:
             found, copied = b.value(), b.variable(0)
-            b.op(ADD, t, 1, into=found, guard=b.op(LESS, t, 40))
+            b.op(ADD, t, 1, into=found, guard=b.op(LESS, t, written))
             b.assign(copied, found)
             return b.op(ADD, copied, 1)
 
-        with pytest.raises(Uninitialised, match="in thread 40 of block 0"):
+        with pytest.raises(Uninitialised, match=f"in thread {written} of block 0"):
             outputs(build)
 
     def test_a_guard_hides_what_is_unwritten(self) -> None:
