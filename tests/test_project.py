@@ -1,0 +1,187 @@
+"""The project as a whole: what it needs, what it says of itself, the demo."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import demo
+
+ROOT = Path(__file__).parent.parent
+
+BLOCKED = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cuda", "matplotlib", "torch", "cupy") or name == "numba.cuda":
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Refuse())
+import numpy as np
+import tensorcore_dsl as tc
+from tensorcore_dsl import numba_target
+
+@tc.kernel
+def double(x: tc.Array):
+    x[tc.threadIdx.x] = 2 * x[tc.threadIdx.x]
+
+x = np.arange(32, dtype=np.float32)
+double[1, 32](x)
+assert tc.current_target() == "cpu" and x[31] == 62, (tc.current_target(), x)
+mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+ones = [np.full((32, o.registers), 0x3C003C00, np.uint32) for o in (mma.a, mma.b)]
+d = tc.emulate(mma.ptx, *ones, np.zeros((32, 4), np.uint32)).view(np.float32)
+assert (d == 16).all(), d
+try:
+    double.cubin(x)
+except tc.AssemblyError as error:
+    assert "tensorcore-dsl[cuda]" in str(error), error
+else:
+    raise AssertionError("an assembler out of nowhere")
+print("done")
+"""
+
+
+def test_emulation_needs_no_cuda_package(tmp_path):
+    """A machine with the plain requirements imports the package and runs kernels."""
+    script = tmp_path / "plain.py"  # kernels are read from files
+    script.write_text(BLOCKED)
+    found = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert found.stdout.endswith("done\n"), found.stderr
+
+
+def settings():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_requirements_of_the_plain_package():
+    """No CUDA package, and NumPy below 2.5 while numba-cuda uses np.row_stack."""
+    needed = settings()["options"]["install_requires"]
+    assert "cuda" not in needed and "torch" not in needed
+    assert "numpy>=2.0,<2.5" in needed.split()
+
+
+def test_versions_agree():
+    version = settings()["metadata"]["version"]
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+
+
+def test_make_lists_its_targets():
+    """Every target that is there for users is in the help, and the other way round."""
+    text = (ROOT / "Makefile").read_text()
+    phony = set(re.search(r"\.PHONY: (.*)", text)[1].split()) - {"help"}
+    assert phony == set(re.findall(r'"make (\w+) ', text)) >= {"demo", "test", "lint"}
+    for name in phony:
+        assert re.search(rf"^{name}:", text, re.M), name
+
+
+def test_ci_runs_what_contributors_run():
+    text = (ROOT / ".ci" / "run").read_text()
+    assert "make test" in text and "make lint" in text and re.search(r"^set -e", text, re.M)
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+TABLES = {"isa/scalar.py", "isa/memory.py"}
+TOO_LONG = {
+    "frontend/arithmetic.py",
+    "interpreter/program.py",
+}  # to be split; may not grow in number
+
+
+def test_no_file_is_long():
+    """500 lines, except tables."""
+    for path in (ROOT / "tensorcore_dsl").rglob("*.py"):
+        name = path.relative_to(ROOT / "tensorcore_dsl").as_posix()
+        lines = path.read_text().count("\n")
+        assert lines <= 500 or name in TABLES | TOO_LONG, f"{name} has {lines} lines"
+
+
+# -- the demo ------------------------------------------------------------------------------------
+
+SMALL = demo.Case(tc.f16, tc.f16, (64, 64, 32), ("row", "row"))
+
+
+@pytest.fixture
+def on_cpu():
+    with tc.target("cpu"):
+        yield
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        SMALL,
+        replace(SMALL, dtype=tc.bf16, out=tc.f32, orders=("row", "col")),
+        replace(SMALL, dtype=tc.f32, out=tc.f32, orders=("col", "row")),
+        replace(SMALL, dtype=tc.s8, out=tc.s32, orders=("col", "col")),
+        replace(SMALL, dtype=tc.f64, out=tc.f64, size=(60, 30, 20)),
+    ],
+    ids=lambda case: str(case.dtype),
+)
+def test_demo_accepts_what_is_right(case, on_cpu):
+    result = demo.run(case, "cpu")
+    assert result.good and result.seconds > 0
+    assert len(result.cells()) == len(demo.COLUMNS) and result.cells()[-1] == "ok"
+
+
+@pytest.mark.parametrize("wrong", [lambda d: d * 1.01, lambda d: d + 0.1, lambda d: 0 * d])
+def test_demo_refuses_what_is_wrong(monkeypatch, capsys, on_cpu, wrong):
+    """One element that rounding does not explain is enough."""
+    real = kernels.gemm
+
+    def broken(*args, **more):
+        d = real(*args, **more)
+        d[5, 7] = wrong(d[5, 7])
+        return d
+
+    monkeypatch.setattr(kernels, "gemm", broken)
+    monkeypatch.setattr(demo, "cases", lambda target: [SMALL])
+    monkeypatch.setattr(demo, "current_target", lambda: "cpu")
+    assert demo.main() == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_demo_prints_a_table(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "cases", lambda target: [SMALL, replace(SMALL, out=tc.f32)])
+    monkeypatch.setattr(demo, "current_target", lambda: "cpu")
+    with tc.target("cpu", arch="sm_80"):
+        assert demo.main() == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if "emulated" in line and "ok" in line]
+    assert [r[:5] for r in rows] == [
+        ["f16", "f16", "64", "64", "32"],
+        ["f16", "f32", "64", "64", "32"],
+    ]
+    assert all("sm_80" in r for r in rows)
+
+
+def test_demo_covers_types_sizes_and_orders():
+    found = list(demo.cases("cpu"))
+    assert {c.dtype for c in found} == {tc.f16, tc.bf16, tc.f32, tc.s8, tc.f64}
+    assert len({c.orders for c in found}) == 4
+    assert any(n % 64 for c in found for n in c.size)
+
+
+@pytest.mark.parametrize("dtype", [tc.f16, tc.s8])
+def test_demo_matrices_are_laid_out_as_asked(dtype):
+    a, b = replace(SMALL, dtype=dtype, orders=("row", "col")).matrices()
+    assert a.flags.c_contiguous and b.flags.f_contiguous
+    assert a.shape == (64, 32) and b.shape == (32, 64) and len(np.unique(a)) > 30
