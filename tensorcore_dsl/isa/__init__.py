@@ -139,6 +139,6 @@ def _dotted(names: list[str]) -> str:
 
 
 # Last, for the names: `isa.mma` is the namespace of forms, whatever module it is declared in.
-from tensorcore_dsl.isa.namespaces import mma, wgmma, wmma  # type: ignore[no-redef]
+from tensorcore_dsl.isa.namespaces import mma, wgmma, wmma  # type: ignore[no-redef]  # noqa: E402
 
 __all__ = ["Instruction", "forms", "instruction", "mma", "opcodes", "wgmma", "wmma"]

@@ -128,7 +128,7 @@ def _integer_update(op: str, kind: str) -> Update:
 
 
 def _swap_equal(old: Any, expected: Any, value: Any) -> np.ndarray:
-    return np.where(old == expected, value, old)
+    return np.asarray(np.where(old == expected, value, old))
 
 
 def _count_up(old: np.ndarray, limit: Any) -> np.ndarray:

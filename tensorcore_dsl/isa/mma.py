@@ -143,6 +143,7 @@ def quad_layouts(layout: str, d: str, c: str) -> tuple[Layout, Layout, Layout, L
 SATURATE = ("", ".satfinite")
 ROUND = ("", ".rn", ".rz", ".rm", ".rp")
 KIND = (".kind::f8f6f4",)
+ON_SM_100A = "the assembler also takes pairs of e4m3 and e5m2 on sm_100a"
 
 # fmt: off
 ROWS = (
@@ -155,7 +156,7 @@ ROWS = (
     Family("m16n8k32",              "f32/f32",                   FP8,                  "89",    (8, 4)),
     Family("m16n8k32",              "f16/f16",                   FP8,                  "89",    (8, 7)),
     Family("m16n8k16",              SAME_FLOAT,                  FP8,                  "89",    (8, 7)),
-    Family("m16n8k32",              SAME_FLOAT,                  FP864,                "120f",  (8, 7),  "kind",      KIND),
+    Family("m16n8k32",              SAME_FLOAT,                  FP864,                "120f",  (8, 7),  "kind",      KIND, note=ON_SM_100A),
     Family("m8n8k4",                "f64/f64",                   "f64/f64",            "80",    (7, 0),  "rounding",  ROUND),
     Family("m16n8k4 m16n8k8 m16n8k16", "f64/f64",                "f64/f64",            "90",    (7, 8),  "rounding",  ROUND),
     Family("m8n8k16",               "s32/s32",                   INT8,                 "75",    (6, 5),  "satfinite", SATURATE),

@@ -109,6 +109,9 @@ class Operand:
 Execute = Callable[..., Any]
 
 # Effects: what the optimiser, the verifier and the interpreter must know of a form.
+# Besides those named here: "convergent" (threads named in a mask meet), "barrier" (orders the memory
+# accesses of those who meet), "async" (takes effect at a wait), "inplace" (the text names the
+# result's registers alone: the tied operand must be in them), "wgmma" (orders wgmma.mma_async).
 PURE = frozenset[str]()
 LOAD = frozenset({"load"})
 STORE = frozenset({"store"})
