@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
@@ -48,10 +50,18 @@ def emulate(
     memory = _shared(shared, batch)
     threads, total = unit(form), prod(batch)
     step = max(1, CHUNK // threads)
-    parts = [
-        _run(form, target.name, images, batch, memory[at : at + step], at, min(step, total - at))
-        for at in range(0, total, step)
-    ]
+    starts = range(0, total, step)
+
+    def part(at: int) -> tuple[Any, ...]:
+        count = min(step, total - at)
+        return _run(form, target.name, images, batch, memory[at : at + step], at, count)
+
+    workers = min(os.cpu_count() or 1, len(starts))
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            parts = list(pool.map(part, starts))
+    else:
+        parts = [part(at) for at in starts]
     if not form.results:
         return memory.reshape(*batch, -1) if "store" in form.effects else None
     results = [

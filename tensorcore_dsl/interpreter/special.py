@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,6 @@ class SpecialRegisters:
         self.geometry = geometry
         self.known: dict[str, np.ndarray] = {}
         self.ticks = 0
-        self.rules = self._rules()
 
     def __call__(self, name: str) -> np.ndarray:
         name = name.removeprefix("%")
@@ -84,7 +83,8 @@ class SpecialRegisters:
             self.known[name] = found
         return found
 
-    def _rules(self) -> dict[str, Callable[[], object]]:
+    @cached_property
+    def rules(self) -> dict[str, Callable[[], object]]:
         g = self.geometry
         index = np.arange(g.threads)
         lane = index % 32
