@@ -40,6 +40,7 @@ from tensorcore_dsl.errors import (
     Deadlock,
     Divergence,
     EmulationError,
+    OutOfBounds,
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, machine, run
@@ -447,6 +448,18 @@ class TestChunks:
             out = np.zeros(32, np.uint32)
             b.run(out, n, program=program)
             assert set(out) == {n}
+
+    def test_a_mistake_ends_the_run(self) -> None:
+        """Of 400 chunks only those that had begun are run."""
+        b = Builder(("out", u64))
+        t = b.thread(1024)
+        b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)
+        with b.when(b.op(LESS, t, 1)):
+            b.op(LOAD_GLOBAL, 0)
+        out = np.zeros((1600, 1024), np.uint32)
+        with pytest.raises(OutOfBounds):
+            b.run(out, grid=1600, block=1024, workers=2)
+        assert not out[-1].any()
 
     def test_where_order_matters_chunks_run_in_order(self) -> None:
         for access, workers in ((LOAD_GLOBAL, 2), (BUMP_GLOBAL, 1)):

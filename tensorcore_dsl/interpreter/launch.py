@@ -64,7 +64,11 @@ def run(
     if workers == 1:
         return reduce(add, [chunk(*c) for c in chunks], Report())
     with ThreadPoolExecutor(workers) as pool:
-        return reduce(add, [f.result() for f in [pool.submit(chunk, *c) for c in chunks]], Report())
+        futures = [pool.submit(chunk, *c) for c in chunks]
+        try:
+            return reduce(add, [f.result() for f in futures], Report())
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a mistake the rest is not worth running
 
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
