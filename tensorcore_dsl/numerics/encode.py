@@ -164,7 +164,7 @@ def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
     """Run a loop of `_LOOPS` over an array of any shape."""
     out = np.empty(x.shape, np.uint64)
     more = [r if r is NO_RANDOM else np.broadcast_to(r, x.shape) for r in random]
-    flat = [np.require(v, requirements="CW").reshape(-1) for v in (x, *more)]
+    flat = [np.require(v, requirements=["C", "W"]).reshape(-1) for v in (x, *more)]
     _loop(name)(*flat, p, out.reshape(-1))
     return out
 
