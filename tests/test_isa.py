@@ -419,11 +419,6 @@ class Warps:
         return None
 
 
-def nibble_words(nibbles: np.ndarray) -> np.ndarray:
-    shifts = 4 * np.arange(nibbles.shape[-1], dtype=np.uint64)
-    return (nibbles.astype(np.uint64) << shifts).sum(-1).astype(np.uint64)
-
-
 @pytest.mark.parametrize(
     ("nibbles", "wide", "selector"),
     [(4, True, 0), (4, True, 3), (8, True, 0), (8, True, 1), (8, False, 0), (8, False, 1), (16, False, 0)],
@@ -431,10 +426,10 @@ def nibble_words(nibbles: np.ndarray) -> np.ndarray:
 def test_metadata_reach_their_rows(nibbles: int, wide: bool, selector: int) -> None:
     """Written to the lanes that the manual's figures 119 to 147 name, and read back."""
     rows = np.random.default_rng(1).integers(0, 16, (16, nibbles))
-    bits = nibble_words(rows)  # up to 64 bits for each row
+    bits = [sum(int(n) << 4 * i for i, n in enumerate(line)) for line in rows]
     lanes = np.zeros(32, np.uint32)
     for g in range(8):
-        low, high = int(bits[g]), int(bits[g + 8])
+        low, high = bits[g], bits[g + 8]
         quad: dict[int, int] = {}
         if nibbles == 4:
             quad[selector] = low | high << 16
