@@ -1,0 +1,151 @@
+"""What compiling costs: Python to IR, to PTX, to machine code, from the cache, for the emulator."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import kernels
+import tensorcore_dsl as tc
+from benchmarks.console import duration, progress, table
+from benchmarks.gemm_cases import COMMON, DTYPES, Case
+from benchmarks.harness import Report, Timing, elapsed
+from tensorcore_dsl.kernel import DEFAULT_ARCH, Specialisation, current_target, device_arch
+
+SIZE = (4096, 4096, 4096)
+STAGES = {
+    "ir": "Python to IR",
+    "ptx": "IR to PTX",
+    "cubin": "PTX to cubin",
+    "cached": "cached cubin",
+    "program": "emulator",
+    "lookup": "known types",
+}
+CACHE = "TENSORCORE_DSL_CACHE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--arch",
+        default=None,
+        metavar="sm_XX",
+        help=f"architecture (default: the GPU's, else {DEFAULT_ARCH})",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=None,
+        metavar="N",
+        help="samples (default: 3, 1 with --quick)",
+    )
+
+
+def run(options: argparse.Namespace) -> Report:
+    arch = options.arch or _arch()
+    repeats = options.repeats or (1 if options.quick else 3)
+    report = Report("compile", {"arch": arch, "repeats": repeats}, {
+        "clock": "time.perf_counter; every sample starts from a new specialisation",
+        "warm_up": "one specialisation from beginning to end before the first sample",
+        "stages": STAGES,
+    })  # fmt: skip
+    for case in progress([Case(dtype, *SIZE, COMMON) for dtype in DTYPES], "compile"):
+        found: dict[str, Any] = {"dtype": case.dtype, "layout": case.layout, "arch": arch}
+        try:
+            found |= measure(case, arch, repeats)
+        except Exception as error:
+            found["failure"] = f"{type(error).__name__}: {error}"
+        report.results.append(found)
+    columns = ["A, B", "kernel", *STAGES.values(), "PTX lines", "registers", "spilled", "remarks"]
+    table(f"Compiling gemm kernels for {arch}", columns, [_row(found) for found in report.results])
+    print(f"Written to {report.save(options.out)}")
+    return report
+
+
+def _arch() -> str:
+    return device_arch().name if current_target() == "cuda" else DEFAULT_ARCH
+
+
+def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
+    """Samples of every stage that works on this machine, and what came out."""
+    known, fresh = specialisations(case, arch)
+    found: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
+    samples: dict[str, list[float]] = {}
+    for number in range(repeats + 1):
+        try:
+            times = stages(fresh())
+        except tc.AssemblyError as error:
+            found["no_cubin"] = str(error)
+            times = stages(fresh(), assemble=False)
+        times["lookup"] = elapsed(lambda: specialisations(case, arch, make=False))
+        for stage, seconds in times.items():
+            if number:
+                samples.setdefault(stage, []).append(seconds)
+    found |= {stage: Timing(tuple(times)).json() for stage, times in samples.items()}
+    if "cubin" in samples:
+        used = known.cubin.resources
+        found |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
+    return found
+
+
+def stages(made: Specialisation, assemble: bool = True) -> dict[str, float]:
+    """Seconds of each stage, which `made` has not been through."""
+    times = {"ir": elapsed(lambda: made.ir), "ptx": elapsed(lambda: made.ptx)}
+    if assemble:
+        with cache("off"):
+            times["cubin"] = elapsed(lambda: made.cubin)
+        with tempfile.TemporaryDirectory() as directory, cache(directory):
+            del made.cubin
+            _ = made.cubin
+            del made.cubin
+            times["cached"] = elapsed(lambda: made.cubin)
+    times["program"] = elapsed(lambda: made.program)
+    return times
+
+
+@contextmanager
+def cache(place: str) -> Iterator[None]:
+    """Cubins are kept in `place` inside."""
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = place
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CACHE]
+        else:
+            os.environ[CACHE] = before
+
+
+def specialisations(
+    case: Case, arch: str, make: bool = True
+) -> tuple[Specialisation, Callable[[], Specialisation]]:
+    """The specialisation that gemm would run for a case, and what makes new ones like it.
+
+    The arrays are never touched, so they take address space alone.
+    """
+    a_shape, b_shape = (case.M, case.K), (case.K, case.N)
+    a, b = (
+        np.empty(shape, case.element.numpy, order="C" if order == "row" else "F")
+        for shape, order in zip((a_shape, b_shape), case.orders, strict=True)
+    )
+    d = np.empty((case.M, case.N), case.out.numpy)
+    with tc.target("cpu", arch):
+        plan = kernels.plan(a, b, None, d)
+    given = {"a": a, "b": b, "c": d, "d": d, "alpha": 1, "beta": 0}
+    constants = {"config": plan.config, "problem": plan.problem, **dict(plan.constants)}
+    arguments = [given[name] for name in plan.kernel.runtime_names]
+    known = plan.kernel.specialise(arguments, constants, arch)
+    return known, lambda: Specialisation(known.kernel, known.types, known.constants, known.arch)
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    cells = [found["dtype"], found.get("kernel", "-")]
+    cells += [duration(found[s]["median"]) if s in found else "-" for s in STAGES]
+    cells += [str(found.get(name, "-")) for name in ("ptx_lines", "registers", "spilled")]
+    return [*cells, (found.get("failure") or found.get("no_cubin") or "").replace("\n", " ")[:120]]

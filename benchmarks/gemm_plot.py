@@ -1,0 +1,76 @@
+"""The drawing of a sweep over products: rates of squares, and ratios of all cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gemm_cases import DTYPES
+from benchmarks.harness import Report
+
+
+def draw(report: Report, path: Path, unit: str, scale: float) -> str:
+    """Write a PNG; says where it is, or why there is none."""
+    try:
+        import matplotlib
+    except ImportError:
+        return "No drawing: matplotlib is not installed (pip install 'tensorcore-dsl[bench]')"
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    compared = any("ratio" in r for r in report.results)
+    wide = 2 if compared else 1
+    figure, axes = plt.subplots(1, wide, figsize=(6.5 * wide, 5), squeeze=False)
+    _rates(axes[0][0], report.results, unit, scale)
+    if compared:
+        _ratios(axes[0][1], report)
+    figure.suptitle(_title(report), fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return f"Drawn to {path}"
+
+
+def _title(report: Report) -> str:
+    gpu = report.machine.get("gpu")
+    where = f"{gpu['name']}, driver {gpu['driver']}" if gpu else report.machine["processor"]
+    return f"{where}, {report.date:%Y-%m-%d}"
+
+
+def _rates(axis: Any, results: list[dict[str, Any]], unit: str, scale: float) -> None:
+    """FLOP/s over the size of square products, the layout with most squares."""
+    squares = [r for r in results if r["M"] == r["N"] == r["K"] and "ours" in r]
+    layouts = [r["layout"] for r in squares]
+    layout = max(layouts, key=layouts.count) if layouts else ""
+    for number, dtype in enumerate(DTYPES):
+        mine = sorted((r for r in squares if (r["dtype"], r["layout"]) == (dtype, layout)),
+                      key=lambda r: int(r["M"]))  # fmt: skip
+        for name, style in (("ours", "o-"), ("reference", "x--")):
+            points = [(r["M"], r[name]["flops"] / scale) for r in mine if name in r]
+            if points:
+                label = f"{dtype}, {'ours' if name == 'ours' else 'cuBLAS'}"
+                axis.plot(*zip(*points, strict=True), style, color=f"C{number}", label=label)
+    if squares:
+        sizes = sorted({r["M"] for r in squares})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(sizes, map(str, sizes))
+        axis.legend(fontsize=7, ncols=2)
+    axis.set(xlabel=f"M = N = K, {layout}", ylabel=unit, ylim=(0, None))
+    axis.grid(alpha=0.3)
+
+
+def _ratios(axis: Any, report: Report) -> None:
+    """The reference's time over ours, a dot a case, a bar at each type's geometric mean."""
+    present = [dtype for dtype in DTYPES if dtype in report.summary["dtypes"]]
+    for place, dtype in enumerate(present):
+        ratios = [r["ratio"] for r in report.results if r["dtype"] == dtype and "ratio" in r]
+        spots = [place + (i / max(len(ratios) - 1, 1) - 0.5) * 0.5 for i in range(len(ratios))]
+        axis.plot(spots, ratios, "o", color=f"C{list(DTYPES).index(dtype)}", alpha=0.6)
+        mean = report.summary["dtypes"][dtype]["ratio"]
+        if mean:
+            axis.hlines(mean, place - 0.35, place + 0.35, color="black")
+            axis.annotate(f"{mean:.2f}", (place + 0.36, mean), va="center", fontsize=8)
+    axis.axhline(1, color="grey", linestyle=":")
+    axis.set_xticks(range(len(present)), present)
+    axis.set(ylabel="cuBLAS' time over ours (above 1: ours is faster)", ylim=(0, None))
+    axis.grid(alpha=0.3, axis="y")
