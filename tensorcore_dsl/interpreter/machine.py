@@ -24,9 +24,10 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.interpreter import gather
 from tensorcore_dsl.interpreter.barrier import Barriers
 from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
-from tensorcore_dsl.interpreter.program import STOP, Program, Run, Step
+from tensorcore_dsl.interpreter.program import Program, Step
 from tensorcore_dsl.interpreter.report import Report, Tally
 from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters
+from tensorcore_dsl.interpreter.steps import STOP, Run
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for one that does something else

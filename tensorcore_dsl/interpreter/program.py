@@ -1,20 +1,20 @@
 """The IR made flat: a list of steps with jumps, compiled once for each kernel.
 
-A step is a Python function of the machine. It returns None to go on with the next step, or the
-position that the whole cohort jumps to. All registers, constants and intermediate addresses of a
-kernel live in one list, `machine.registers`; a step knows the places it reads and writes.
+All registers, constants and bounds of a kernel live in one list, `machine.registers`; a step knows
+the places it reads and writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
+from tensorcore_dsl.interpreter import steps
+from tensorcore_dsl.interpreter.steps import Run
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.ir.nodes import (
     Address,
@@ -37,11 +37,7 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
-Run = Callable[["Machine"], "int | None"]
-Fetch = Callable[[list[Any]], tuple[Any, ...]]
-
 WARP, WARPGROUP = 32, 128
-STOP = -1  # a step's answer when nobody of its cohort can go on
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
@@ -99,7 +95,7 @@ def compile_program(kernel: Kernel) -> Program:
 class _Label:
     """A position that is known later; `at` is set when the code gets there."""
 
-    at: int = STOP
+    at: int = steps.STOP
 
 
 class _Compiler:
@@ -118,7 +114,7 @@ class _Compiler:
         for param in kernel.params:
             self.program.params.append((self.value(param.value), param.value.type))
         self.block(kernel.body)
-        self.add(_exit, None)
+        self.add(steps.exit_, None)
 
     # --- places ---------------------------------------------------------------------------
 
@@ -172,17 +168,17 @@ class _Compiler:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.form.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
-        call = _call(op.form, _fetch(operands))
+        call = steps.call(op.form, steps.fetch(operands))
         blocking = "blocking" in op.form.effects
         warp = "warp" in op.form.effects and not blocking
-        mask = _member_mask(op.form, reads)
-        run = (_blocking if blocking else _plain)(call, results, self.here)
+        mask = steps.member_mask(op.form, reads)
+        run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
-            run = _guarded(_unbroken(run) if warp else run, *guard)
+            run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
-            run = _gathered(run, self.here, unit(op.form), mask)
+            run = steps.gathered(run, self.here, unit(op.form), mask)
         self.program.unit = max(self.program.unit, unit(op.form))
         self.add(run, op.loc, op.form, reads, guard)
 
@@ -191,7 +187,7 @@ class _Compiler:
         if isinstance(source, Address):
             return self._address(source, operand)
         if isinstance(source, Part):
-            return self.value(source.base), _part(source)
+            return self.value(source.base), steps.part(source)
         if isinstance(source, Value):
             return self.value(source), None
         if operand.kind == "imm":
@@ -222,17 +218,17 @@ class _Compiler:
         if len(sources) == 1 and isinstance(only, Const):
             registers = target.type.registers if target.type.is_group else 0
             source = self.fill(kind(const_bits(only)), registers)
-            self.add(_copy(place, source), node.loc)
+            self.add(steps.copy(place, source), node.loc)
         elif (
             len(sources) == 1
             and isinstance(only, Value)
             and only.type.is_group == target.type.is_group
         ):
             source = self.value(only)
-            self.add(_copy(place, source), node.loc)
+            self.add(steps.copy(place, source), node.loc)
         else:
             rows = [self._row(source, kind) for source in sources]
-            run = _gather(place, rows, kind, target.type.is_group)
+            run = steps.gather(place, rows, kind, target.type.is_group)
             self.add(run, node.loc)
 
     def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
@@ -279,12 +275,12 @@ class _Compiler:
         top = self.here
         stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
-        self.add(_inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
+        self.add(steps.inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
         again.at = self.here
-        self.add(_advance(index, step), node.loc, reads=(index, step))
+        self.add(steps.advance(index, step), node.loc, reads=(index, step))
         self.add(lambda machine: top, node.loc)
         end.at = self.here
         self.loops.pop()
@@ -298,7 +294,7 @@ class _Compiler:
 
     def _jump(self, node: Jump) -> None:
         if node.kind == "return":
-            self.add(_exit, node.loc)
+            self.add(steps.exit_, node.loc)
         else:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 
@@ -321,192 +317,3 @@ class _Compiler:
             return None
 
         self.add(run, loc, reads=(condition,))
-
-
-# --- steps ----------------------------------------------------------------------------------
-
-
-def _fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
-    """A function from the list of registers to the operands of one op."""
-    places = [place for place, _ in operands]
-    if any(change for _, change in operands):
-        pairs = [(place, change or _same) for place, change in operands]
-        return lambda registers: tuple([change(registers[place]) for place, change in pairs])
-    if not places:
-        return lambda registers: ()
-    if len(places) == 1:
-        (only,) = places
-        return lambda registers: (registers[only],)
-    return itemgetter(*places)
-
-
-def _same(item: Any) -> Any:
-    return item
-
-
-def _part(part: Part) -> Callable[[Any], Any] | None:
-    if not part.base.type.is_group:
-        return None
-    return itemgetter(part.index)
-
-
-def _call(form: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
-    execute = form.execute
-    return lambda machine: execute(machine, form, *fetch(machine.registers))
-
-
-def _plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
-    """A form that lets everybody go on."""
-    if not results:
-
-        def run(machine: Machine) -> None:
-            call(machine)
-
-    elif len(results) == 1:
-        (place, kind) = results[0]
-
-        def run(machine: Machine) -> None:
-            machine.write(place, call(machine), kind)
-
-    else:
-
-        def run(machine: Machine) -> None:
-            for (place, kind), found in zip(results, call(machine), strict=True):
-                machine.write(place, found, kind)
-
-    return run
-
-
-def _blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
-    """A form that says who may go on; the others are asked again."""
-
-    def run(machine: Machine) -> int | None:
-        answer = call(machine)
-        go = answer[0] if isinstance(answer, tuple) else answer
-        active = machine.active
-        passed = go if active is None else go & active
-        if not passed.any():
-            machine.block(active, at)
-            return STOP
-        stuck = ~go if active is None else active & ~go
-        if stuck.any():
-            machine.block(stuck, at)
-            machine.narrow(passed)
-        if isinstance(answer, tuple):
-            for (place, kind), found in zip(results, answer[1:], strict=True):
-                machine.write(place, found, kind)
-        return None
-
-    return run
-
-
-def _member_mask(form: Instruction, reads: tuple[int, ...]) -> int | None:
-    """The place of the mask of lanes that must meet, for forms such as shfl.sync."""
-    if "convergent" not in form.effects:
-        return None
-    masks = [place for place, o in zip(reads, form.operands, strict=True) if o.name == "mask"]
-    return masks[0] if masks else None
-
-
-def _gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
-    """A form of whole warps or warpgroups: threads wait for those that must be here too."""
-
-    def gathered(machine: Machine) -> int | None:
-        named = None if mask is None else machine.registers[mask]
-        if machine.active is not None and machine.park(at, unit, named):
-            return STOP
-        return run(machine)
-
-    return gathered
-
-
-def _unbroken(run: Run) -> Run:
-    """A warp-wide form under a guard: the guard may not split a warp."""
-
-    def checked(machine: Machine) -> int | None:
-        machine.whole_warps()
-        return run(machine)
-
-    return checked
-
-
-def _guarded(run: Run, guard: int, negated: bool) -> Run:
-    """Done by the threads where the guard holds; the whole cohort goes on together."""
-
-    def guarded(machine: Machine) -> int | None:
-        flags = machine.registers[guard]
-        outer = machine.active
-        inner = ~flags if negated else flags
-        if outer is not None:
-            inner = inner & outer
-        if not inner.any():
-            return None
-        if inner.all():
-            return run(machine)
-        return machine.guarded(inner, run)
-
-    return guarded
-
-
-def _copy(place: int, source: int) -> Run:
-    def run(machine: Machine) -> None:
-        found = machine.registers[source]
-        if found is None:
-            machine.forget(place, machine.mask)
-        else:
-            machine.copy(place, found, found.dtype, (source,))
-
-    return run
-
-
-def _gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
-    """Registers of a group from scalars and from registers of other groups."""
-    dtype = np.dtype(kind)
-    sources = tuple(p for p, _ in rows)
-
-    def run(machine: Machine) -> None:
-        registers = machine.registers
-        if any(registers[p] is None for p in sources):
-            machine.forget(place, machine.mask)
-            return
-        found = [registers[p] if r is None else registers[p][r] for p, r in rows]
-        if group:
-            out = np.empty((len(found), machine.threads), dtype)
-            for row, source in zip(out, found, strict=True):
-                row[:] = source
-        else:
-            out = found[0]
-        machine.copy(place, out, dtype, sources)
-
-    return run
-
-
-def _inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
-    """Does the loop go on: the index lies before `stop`, in the direction of the step."""
-    signed = np.dtype(kind).kind == "i"
-
-    def run(machine: Machine) -> None:
-        registers = machine.registers
-        at, last = registers[index].view(kind), registers[stop].view(kind)
-        inside = at < last
-        if signed:
-            down = registers[step].view(kind) < 0
-            if down.any():
-                inside = np.where(down, at > last, inside)
-        registers[place] = inside
-
-    return run
-
-
-def _advance(index: int, step: int) -> Run:
-    def run(machine: Machine) -> None:
-        registers = machine.registers
-        found = registers[index] + registers[step]
-        machine.write(index, found, found.dtype)
-
-    return run
-
-
-def _exit(machine: Machine) -> int:
-    machine.exit()
-    return STOP
