@@ -46,6 +46,7 @@ STATIC_SHARED_LIMIT = 48 * 1024  # bytes; a larger block has to be given by the 
 _DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
+_MAP_VERSION = (8, 0)
 
 
 def print_kernel(kernel: Kernel, arch: Arch, annotate: bool = False) -> str:
@@ -72,6 +73,13 @@ def param_type(dtype: DType) -> str:
     if dtype.bits not in (8, 16, 32, 64):
         raise OperandError(f"a kernel parameter cannot be {dtype.name}: 8, 16, 32 or 64 bits are")
     return f"{dtype.kind if dtype.is_integer else 'b'}{dtype.bits}"
+
+
+def _param(param: Param, position: int) -> str:
+    """The declaration of one parameter; a tensor map is 128 bytes of data."""
+    if param.tensor_map is not None:
+        return f".param .align 64 .b8 p{position}[128]"
+    return f".param .{param_type(param.value.type.dtype)} p{position}"
 
 
 class _Printer:
@@ -128,6 +136,7 @@ class _Printer:
         """The lowest that knows the target and every form, so that old drivers load it."""
         forms = {n.form for n in walk(self.kernel.body) if isinstance(n, Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
+        wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
         return max([self.arch.ptx, *wide, *(form.version for form in forms)])
 
     def _globals(self) -> Iterable[str]:
@@ -149,8 +158,7 @@ class _Printer:
 
     def _header(self) -> Iterable[str]:
         kernel = self.kernel
-        types = (param_type(p.value.type.dtype) for p in kernel.params)
-        params = ", ".join(f".param .{kind} p{i}" for i, kind in enumerate(types))
+        params = ", ".join(_param(p, i) for i, p in enumerate(kernel.params))
         yield f".visible .entry {entry_name(kernel.name)}({params})"
         if kernel.threads is not None:
             yield f".reqntid {kernel.threads}"
@@ -158,6 +166,8 @@ class _Printer:
             yield f".minnctapersm {kernel.min_blocks}"
         if kernel.max_registers is not None:
             yield f".maxnreg {kernel.max_registers}"
+        if kernel.cluster is not None:
+            yield f".reqnctapercluster {', '.join(map(str, kernel.cluster))}"
 
     def _declarations(self) -> Iterable[str]:
         for bits, count in self.counts.items():
@@ -172,6 +182,9 @@ class _Printer:
             word = self._fresh(32)
             self._emit(f"ld.param.u32 {word}, [p{position}]")
             self._emit(f"setp.ne.u32 {register}, {word}, 0")
+        elif param.tensor_map is not None:
+            self._emit(f"mov.b64 {register}, p{position}")
+            self._emit(f"cvta.param.u64 {register}, {register}")
         else:
             self._emit(f"ld.param.{param_type(dtype)} {register}, [p{position}]")
 

@@ -166,11 +166,30 @@ class Block:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """What a launch encodes into a tensor map (`cuTensorMapEncodeTiled`).
+
+    argument: which run-time argument of the kernel it describes; axes: that array's axes, the
+    innermost first; box: elements of one copy along them; swizzle: bytes, 0 for none.
+    """
+
+    argument: int
+    axes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+@dataclass(frozen=True)
 class Param:
-    """A scalar of the parameter block; `value` is the register it is loaded to at entry."""
+    """A scalar of the parameter block; `value` is the register it is loaded to at entry.
+
+    With a `tensor_map`, the parameter is the 128 bytes of the map, and `value` (u64) its generic
+    address.
+    """
 
     name: str
     value: Value
+    tensor_map: TensorMap | None = None
 
 
 @dataclass(eq=False)
@@ -179,6 +198,7 @@ class Kernel:
 
     shared_bytes: shared memory with a size known at compile time; `dynamic` says that a launch
     adds more behind it. threads: the block size when it is fixed (`.reqntid`), else None.
+    cluster: CTAs of a cluster, when fixed (`.reqnctapercluster`).
     """
 
     name: str
@@ -190,6 +210,7 @@ class Kernel:
     threads: int | None = None
     min_blocks: int | None = None
     max_registers: int | None = None
+    cluster: tuple[int, int, int] | None = None
     strings: list[str] = field(default_factory=list)
 
 

@@ -15,6 +15,7 @@ from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
     barrier,
     block_scale,
+    bulk,
     convert,
     matrix,
     memory,
@@ -40,7 +41,7 @@ class Family(Protocol):
 
 
 _MODULES = (
-    scalar, convert, special, warp, memory, barrier, matrix, mma, sparse, block_scale, wgmma, wmma,
+    scalar, convert, special, warp, memory, barrier, bulk, matrix, mma, sparse, block_scale, wgmma, wmma,
 )  # fmt: skip
 
 

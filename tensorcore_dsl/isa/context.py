@@ -80,3 +80,55 @@ class Context(Protocol):
 
     def print(self, text: str, values: list[np.ndarray]) -> None:
         """Device-side print, one line a thread."""
+
+    # mbarriers: (T,) shared addresses; those of shared::cluster have the CTA's rank in the bits
+    # from CLUSTER_SHIFT on, plus one (0 there: the thread's own CTA).
+
+    def mbarrier_init(self, bar: np.ndarray, count: Any) -> None:
+        """Expect `count` arrivals a phase; None: not a barrier any more."""
+
+    def mbarrier_arrive(self, bar: np.ndarray, count: Any, expected: Any) -> None:
+        """Add `expected` bytes to what the phase waits for, then `count` arrivals."""
+
+    def mbarrier_done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
+        """(T,) bool: is the phase of this parity over?"""
+
+    # Bulk copies. `tensor` is a (T,) generic address of a tensor map; coordinates are arrays or
+    # scalars, innermost first; `mask` names the CTAs of the cluster that receive a copy each,
+    # with their own barrier at the same offset. They take effect when their bytes are counted.
+
+    def tensor_load(
+        self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray,
+        mask: Any,
+    ) -> None: ...  # fmt: skip
+
+    def tensor_store(
+        self, tensor: np.ndarray, coordinates: tuple[Any, ...], src: np.ndarray, op: str | None
+    ) -> None: ...
+
+    def bulk_load(
+        self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any
+    ) -> None: ...
+
+    def bulk_store(
+        self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
+    ) -> None: ...
+
+    def bulk_commit(self) -> None: ...
+    def bulk_wait(self, pending: int, reading: bool) -> None:
+        """Wait for this thread's groups of bulk stores; `reading`: until their source is free."""
+
+    # Clusters.
+
+    def cluster_address(self, address: Any, rank: Any) -> np.ndarray:
+        """mapa: the address in the shared memory of CTA `rank` of the cluster."""
+
+    def cluster_arrive(self) -> None: ...
+    def cluster_done(self) -> np.ndarray:
+        """(T,) bool: has every thread of the cluster arrived?"""
+
+    def set_registers(self, count: int, grow: bool) -> None:
+        """setmaxnreg: a warpgroup gives back registers, or waits for them."""
+
+
+CLUSTER_SHIFT = 24

@@ -1,0 +1,168 @@
+"""mbarriers, bulk and tensor copies, clusters, and what warp-specialised kernels steer by.
+
+Sections 9.7.13.15 (mbarrier), 9.7.9.25 (bulk copies), 9.7.13.3 (clusters), 9.7.9.23 (mapa),
+9.7.19.5 (setmaxnreg), 9.7.13.13 (griddepcontrol). A tensor map is named by its generic address;
+coordinates count elements, the innermost first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.memory import nothing
+from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
+
+CLUSTER = VOLATILE | {"cluster"}
+BAR = "9.7.13.15"
+WAIT = BLOCKING | {"mbarrier"}
+COPY = VOLATILE | {"load", "store", "bulk"}
+
+
+# -- meaning -----------------------------------------------------------------------------------
+
+
+def init(ctx: Context, form: Instruction, bar: Any, count: Any) -> None:
+    ctx.mbarrier_init(bar, count)
+
+
+def invalidate(ctx: Context, form: Instruction, bar: Any) -> None:
+    ctx.mbarrier_init(bar, None)
+
+
+def arrive(ctx: Context, form: Instruction, bar: Any, *count: Any) -> None:
+    ctx.mbarrier_arrive(bar, count[0] if count else np.uint32(1), np.uint32(0))
+
+
+def arrive_expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
+    ctx.mbarrier_arrive(bar, np.uint32(1), expected)
+
+
+def expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
+    ctx.mbarrier_arrive(bar, np.uint32(0), expected)
+
+
+def wait(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
+    ready = ctx.mbarrier_done(bar, parity)
+    return ready, np.ones(ctx.threads, np.bool_)
+
+
+def test(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
+    return ctx.mbarrier_done(bar, parity)
+
+
+def load_tensor(ctx: Context, form: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
+    rank = int(form.params["rank"])
+    coordinates, (bar, *extra) = rest[:rank], rest[rank:]
+    mask = extra[0] if form.params["multicast"] else None
+    ctx.tensor_load(dst, tensor, coordinates, bar, mask)
+
+
+def store_tensor(ctx: Context, form: Instruction, tensor: Any, *rest: Any) -> None:
+    rank = int(form.params["rank"])
+    ctx.tensor_store(tensor, rest[:rank], rest[rank], form.params.get("op"))
+
+
+def load_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
+    mask = more[0] if form.params["multicast"] else None
+    ctx.bulk_load(dst, src, size, bar, mask)
+
+
+def store_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, *policy: Any) -> None:
+    ctx.bulk_store(dst, src, size, form.params.get("op"), form.params.get("t"))
+
+
+def commit_bulk(ctx: Context, form: Instruction) -> None:
+    ctx.bulk_commit()
+
+
+def wait_bulk(ctx: Context, form: Instruction, pending: int) -> None:
+    ctx.bulk_wait(pending, reading=bool(form.params["read"]))
+
+
+def map_address(ctx: Context, form: Instruction, address: Any, rank: Any) -> Any:
+    return ctx.cluster_address(address, rank)
+
+
+def cluster_arrive(ctx: Context, form: Instruction) -> None:
+    ctx.cluster_arrive()
+
+
+def cluster_wait(ctx: Context, form: Instruction) -> Any:
+    return ctx.cluster_done()
+
+
+def set_registers(ctx: Context, form: Instruction, count: int) -> None:
+    ctx.set_registers(count, grow=form.params["way"] == "inc")
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+LOAD_SIGNATURE = "dst:[u32], map:u64, {c} bar:[u32]"
+STORE_SIGNATURE = "map:u64, {c} src:[u32]"
+
+
+def _tensor_rows() -> list[Row]:
+    """Loads and stores of rank 1 to 5: one pattern, the coordinates counted."""
+    rows = []
+    for rank in range(1, 6):
+        names = [f"c{i}" for i in range(rank)]
+        declared = " ".join(f"{n}:s32," for n in names)
+        listed = "[{map}, {{" + ", ".join("{" + n + "}" for n in names) + "}}]"
+        into, out = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile", f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+        reduce = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta"
+        done = ".mbarrier::complete_tx::bytes"
+        load = LOAD_SIGNATURE.format(c=declared)
+        store = STORE_SIGNATURE.format(c=declared)
+        common: Any = {"requires": "90", "ptx": "8.0", "effects": COPY, "rank": str(rank)}
+        first = "{dst}, " + listed + ", {bar}"
+        rows += [
+            row(into + done, load, "9.7.9.25.5.2", load_tensor, template=first, multicast="-", **common),
+            row(into + done + ".L2::cache_hint", load + ", policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {policy}", multicast="-", **common),
+            row(into + done + ".multicast::cluster", load + ", mask:b16", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}", multicast="yes", **common),
+            row(into + done + ".multicast::cluster.L2::cache_hint", load + ", mask:b16, policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}, {policy}", multicast="yes", **common),
+            row(out, store, "9.7.9.25.5.2", store_tensor, template=listed + ", {src}", **common),
+            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, template=listed + ", {src}, {policy}", **common),
+            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, template=listed + ", {src}", op="add min max inc dec and or xor", **common),
+            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", nothing, template=listed, **common),
+        ]  # fmt: skip
+    return rows
+
+
+# fmt: off
+MBARRIERS = [
+    row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=VOLATILE, requires="80", ptx="7.8"),
+    row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=VOLATILE, requires="80", ptx="7.8"),
+    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=VOLATILE, requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=VOLATILE, requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
+    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=VOLATILE, requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
+    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=VOLATILE, requires="90", ptx="8.0"),
+    row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
+    row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT,     requires="90", ptx="7.8"),
+    row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=VOLATILE, requires="80", ptx="7.8"),
+]
+BULK = [
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
+    row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, effects=COPY, requires="90", ptx="8.0"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
+    row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, requires="90", ptx="8.0"),
+    row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
+    row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     nothing,    effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
+]
+CLUSTERS = [
+    row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
+    row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
+    row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
+    row("setmaxnreg.{way}.sync.aligned.u32",   "count:#u32",                         "9.7.19.5",  set_registers,  effects=VOLATILE, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
+    row("griddepcontrol.{what}",               "",                                   "9.7.13.13", nothing,        effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
+]
+# fmt: on
+
+ROWS = (*MBARRIERS, *BULK, *_tensor_rows(), *CLUSTERS)
