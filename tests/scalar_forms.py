@@ -460,8 +460,15 @@ def fields() -> Iterator[Form]:
         yield from (whole(f"szext.{m}", t, "b32", "b32", "b32") for t in ("u32", "s32"))
 
 
+def functions() -> Iterator[Form]:
+    """The approximate functions that are known for every input."""
+    for op, kind in itertools.product(("ex2", "tanh"), HALF):
+        q = ".ftz" if (op, kind) == ("ex2", "bf16") else ""
+        yield simple(op, f".approx{q}", kind, 1, words=words(q))
+
+
 def forms() -> list[Form]:
-    return [*arithmetic(), *border(), *signs(), *tests(), *conversions(), *integers()]
+    return [*functions(), *arithmetic(), *border(), *signs(), *tests(), *conversions(), *integers()]
 
 
 def result(form: Form) -> np.ndarray:
