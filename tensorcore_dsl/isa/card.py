@@ -13,12 +13,15 @@ from tensorcore_dsl.layout import Layout, draw
 
 MANUAL = "section {} of the PTX manual 9.1"
 EFFECTS = {
-    "async": "goes on after the instruction; wait for it",
-    "barrier": "synchronises threads",
+    "async": "takes effect at a wait",
+    "barrier": "orders the memory accesses of those who meet",
     "blocking": "may wait for other threads",
+    "bulk": "is done by the copy engine",
+    "cluster": "concerns the blocks of a cluster",
     "convergent": "all threads named in its mask execute it together",
-    "inplace": "the result is read, too",
+    "inplace": "the text names the result's registers alone, which hold the accumulator",
     "load": "reads memory",
+    "mbarrier": "waits for a phase of an mbarrier",
     "store": "writes memory",
     "volatile": "is never moved, merged or dropped",
     "warp": "all 32 lanes of a warp execute it together",
