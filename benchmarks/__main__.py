@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0, or 1 with the reason on stderr."""
+    """0, or 1 when something went wrong: on stderr, or in the table."""
     module, about = SUBCOMMANDS[options.command]
     print(f"== {options.command}: {about}\n", flush=True)
     try:
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{options.command}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     print(flush=True)
-    return int(any(r.get("correct") is False for r in report.results))
+    return int(any("failure" in r or r.get("correct") is False for r in report.results))
 
 
 if __name__ == "__main__":

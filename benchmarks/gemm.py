@@ -188,9 +188,9 @@ def sweep(
     for case in progress(chosen, "gemm"):
         found = {**asdict(case), "out": str(case.out), "operations": case.operations}
         if time.perf_counter() - begin > options.seconds:
-            left_out = left_out or f"left out after {options.seconds:g} s; --seconds allows more"
+            left_out = left_out or f"{options.seconds:g} s are over; --seconds allows more"
         if left_out:
-            found["failure"] = left_out
+            found["left_out"] = left_out
         else:
             try:
                 found |= measure(case)
@@ -199,7 +199,7 @@ def sweep(
                 if options.verbose:
                     traceback.print_exc()
                 if not usable():
-                    left_out = f"left out: {case} took the GPU's context with it"
+                    left_out = f"{case} took the GPU's context with it"
         report.results.append(derived(found))
         report.save(options.out)
 
@@ -270,6 +270,7 @@ def summarise(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         found[dtype] = {
             "cases": len(mine),
             "failed": sum("failure" in r for r in mine),
+            "left out": sum("left_out" in r for r in mine),
             "wrong": sum(r.get("correct") is False for r in mine),
             "flops": geometric_mean(r["ours"]["flops"] for r in mine if "ours" in r),
             "reference_flops": geometric_mean(
@@ -325,6 +326,8 @@ def remarks(found: dict[str, Any]) -> str:
     said = []
     if "failure" in found:
         said.append(found["failure"])
+    if "left_out" in found:
+        said.append(f"left out: {found['left_out']}")
     if found.get("correct") is False:
         said.append("WRONG RESULT")
     if found.get("reference_correct") is False:
@@ -350,7 +353,7 @@ def _means(
         if on_gpu:
             cells += [_mean(found["reference_flops"], scale), number(found["ratio"], ".3f"),
                       f"{found['faster']} of {found['compared']}"]  # fmt: skip
-        said = [f"{found[what]} {what}" for what in ("failed", "wrong") if found[what]]
+        said = [f"{found[what]} {what}" for what in ("failed", "wrong", "left out") if found[what]]
         rows.append([*cells, ", ".join(said)])
     return columns, rows
 

@@ -164,7 +164,11 @@ class LtReference:
             for a, b, d in zip(data.a, data.b, data.d, strict=True)
         ]
         stream = self._torch.cuda.current_stream
-        return lambda i: calls[i](stream().cuda_stream)
+
+        def launch(i: int, keep: Operands = data) -> None:  # the calls know addresses only
+            calls[i](stream().cuda_stream)
+
+        return launch
 
 
 class TorchReference:

@@ -1,0 +1,165 @@
+"""cuBLASLt in host memory, called through ctypes as the real one is; and torch with a pretended GPU.
+
+The library follows cuBLAS' documentation (column-major matrices, ld, transposes) and refuses what
+the real one refuses of s8. A clock of its own tells how long its algorithms take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+
+from benchmarks.cublaslt import _PROTOTYPES
+
+NUMPY = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16}
+SUM = {68: np.float32, 70: np.float64, 72: np.int32, 77: np.float32}
+NOT_SUPPORTED = 15
+
+
+class FakeCuda:
+    """torch.cuda with a clock that only `spend` moves; captured launches spend when replayed."""
+
+    def __init__(self, l2_bytes=1):
+        self.now, self.graph, self.l2_bytes, self.captures = 0.0, None, l2_bytes, True
+
+    def spend(self, ms):
+        if self.graph is None:
+            self.now += ms
+        else:
+            self.graph.cost += ms
+
+    def is_available(self):
+        return True
+
+    def synchronize(self):
+        assert self.graph is None, "a capture does not survive a synchronisation"
+
+    def get_device_properties(self, device):
+        return SimpleNamespace(L2_cache_size=self.l2_bytes)
+
+    def current_stream(self):
+        return SimpleNamespace(cuda_stream=7)
+
+    def _sleep(self, cycles):
+        pass
+
+    Stream = staticmethod(lambda: None)
+
+    @contextmanager
+    def stream(self, stream):
+        yield
+
+    def Event(self, enable_timing):
+        event = SimpleNamespace(at=None, synchronize=lambda: None)
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda end: end.at - event.at
+        return event
+
+    def CUDAGraph(self):
+        graph = SimpleNamespace(cost=0.0)
+
+        def begin(capture_error_mode):
+            if not self.captures:
+                raise RuntimeError("no captures here")
+            self.graph = graph
+
+        graph.capture_begin = begin
+        graph.capture_end = lambda: setattr(self, "graph", None)
+        graph.replay = lambda: self.spend(graph.cost)
+        return graph
+
+
+class FakeTorch:
+    """torch, with the CPU for a GPU."""
+
+    def __init__(self, cuda):
+        import torch
+
+        self._torch, self.cuda = torch, cuda
+
+    def __getattr__(self, name):
+        return getattr(self._torch, name)
+
+    def Generator(self, device):
+        assert device == "cuda"
+        return self._torch.Generator("cpu")
+
+    def empty(self, *size, device, **options):
+        return self._torch.empty(*size, **options)
+
+
+class FakeLibrary:
+    """`costs`: milliseconds of each algorithm that the heuristic offers; None: it cannot run."""
+
+    def __init__(self, cuda, costs=(3.0, 1.0, 2.0)):
+        self.cuda, self.costs = cuda, costs
+        self.objects, self.count, self.streams, self.preferences = {}, 0, [], {}
+        for name, types in _PROTOTYPES.items():
+            short = name.removeprefix("cublasLt")
+            made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(getattr(self, short, None) or self._of(short))
+            setattr(self, name, made)
+        self.cublasLtGetVersion = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 130204)
+
+    def _of(self, name):
+        if name.endswith("Destroy"):
+            return lambda handle: int(self.objects.pop(handle, None) is None)
+        if name.endswith("SetAttribute"):
+            return self._set
+        return lambda out, *values: self._create(out, values)
+
+    def _create(self, out, values):
+        self.count += 1
+        out[0] = self.count
+        self.objects[self.count] = {"values": values, "attributes": {}}
+        return 0
+
+    def _set(self, handle, attribute, buffer, size):
+        value = int.from_bytes(ctypes.string_at(buffer, size), "little")
+        self.objects[handle]["attributes"][attribute] = (value, size)
+        return 0
+
+    def _transposes(self, description):
+        attributes = self.objects[description]["attributes"]
+        assert all(size == 4 for _, size in attributes.values())
+        return attributes[3][0], attributes[4][0]
+
+    def MatmulAlgoGetHeuristic(self, handle, desc, a, b, c, d, preference, most, found, count):
+        assert handle in self.objects and c == d
+        self.preferences = self.objects[preference]["attributes"]
+        kind, rows, cols, _ = self.objects[a]["values"]
+        if kind == 3 and (self._transposes(desc) != (1, 0) or rows % 4 or cols % 4):
+            return NOT_SUPPORTED
+        count[0] = min(most, len(self.costs))
+        for i in range(count[0]):
+            found[i].algorithm.data[0] = i
+            found[i].state = 0
+        return 0
+
+    def Matmul(self, handle, desc, alpha, a, a_form, b, b_form, beta, c, c_form, d, d_form,
+               algorithm, workspace, workspace_bytes, stream):  # fmt: skip
+        cost = self.costs[algorithm[0].data[0]]
+        if cost is None:
+            return NOT_SUPPORTED
+        self.cuda.spend(cost)
+        self.streams.append(stream)
+        compute, scale = self.objects[desc]["values"]
+        one = ctypes.string_at(alpha, NUMPY[scale]().itemsize)
+        assert np.frombuffer(one, NUMPY[scale])[0] == 1 and (c, c_form) == (d, d_form)
+        turn_a, turn_b = self._transposes(desc)
+        left, right, result = (
+            self._matrix(at, form) for at, form in ((a, a_form), (b, b_form), (d, d_form))
+        )
+        left, right = (left.T if turn_a else left), (right.T if turn_b else right)
+        wide = SUM[compute]
+        result[...] = (left.astype(wide) @ right.astype(wide)).astype(result.dtype)
+        return 0
+
+    def _matrix(self, address, form):
+        kind, rows, cols, ld = self.objects[form]["values"]
+        dtype = np.dtype(NUMPY[kind])
+        data = (ctypes.c_char * (ld * cols * dtype.itemsize)).from_address(address)
+        return np.frombuffer(data, dtype).reshape(cols, ld).T[:rows]

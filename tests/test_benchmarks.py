@@ -1,0 +1,466 @@
+"""The benchmarks: statistics, the quick paths on the CPU, and the GPU's with a pretended one."""
+
+import argparse
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
+
+import benchmarks.__main__ as command
+import tensorcore_dsl as tc
+from benchmarks import (
+    compile_time,
+    console,
+    cublaslt,
+    emulate,
+    gemm,
+    gemm_cases,
+    gemm_gpu,
+    gpu,
+    harness,
+)
+from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
+from benchmarks.harness import Report, Timing
+
+# Statistics and files
+
+
+def test_timing_of_known_numbers():
+    timing = Timing((4.0, 1.0, 3.0, 2.0, 5.0))
+    assert (timing.median, timing.best) == (3.0, 1.0)
+    assert timing.spread == pytest.approx((4 - 2) / 3)
+    assert Timing((2.0,)).spread == 0
+    assert timing.json()["samples"] == [4.0, 1.0, 3.0, 2.0, 5.0]
+
+
+def test_geometric_mean():
+    assert harness.geometric_mean([1, 4, 16]) == pytest.approx(4)
+    assert harness.geometric_mean(iter(())) is None
+
+
+def test_time_on_host_warms_up_and_stops():
+    calls = []
+    assert len(harness.time_on_host(lambda: calls.append(0), 4).samples) == 4
+    assert len(calls) == 5
+    assert len(harness.time_on_host(lambda: None, 100, most=0.0).samples) == 1
+    short = harness.time_on_host(lambda: calls.append(0), 2, least=0.002)
+    assert len(calls) > 50 and short.median < 0.001
+
+
+def test_parse_smi():
+    line = "NVIDIA H200, 580.65.06, 143771, 700.00, [N/A], 3201, Enabled"
+    found = harness.parse_smi(harness.GPU_FACTS, line)
+    assert found["name"] == "NVIDIA H200" and found["driver"] == "580.65.06"
+    assert (found["power_limit_w"], found["clock_sm_max_mhz"]) == (700.0, None)
+
+
+def test_report_file(tmp_path):
+    report = Report("gemm", {"a": (1, 2)}, {}, {"gpu": {"name": "NVIDIA H200"}})
+    report.results.append({"samples": [1.5, 2e-5, -3.0], "empty": [], "words": ["a b", "c"]})
+    path = report.save(tmp_path)
+    assert path.name.startswith("gemm-nvidia-h200-2") and path.suffix == ".json"
+    text = path.read_text(encoding="utf-8")
+    assert "[1.5, 2e-05, -3.0]" in text
+    assert json.loads(text)["results"] == report.results
+    report.summary["nan"] = math.nan
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        report.save(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_machine_says_what_matters():
+    found = harness.machine()
+    assert found["cores"] >= 1 and found["versions"]["numpy"] == np.__version__
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_table_with_and_without_rich(capsys, monkeypatch, installed):
+    if not installed:
+        monkeypatch.setattr(console, "find_spec", lambda name: None)
+    elif not console.find_spec("rich"):
+        pytest.skip("rich is not installed")
+    console.table("Title", ["name", "rate", "remarks"], [["[a]", "12.5", "fine"], ["b", "3", ""]])
+    out = capsys.readouterr().out
+    assert "Title" in out and "[a]" in out
+    lines = out.splitlines()
+    ends = [line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line]
+    assert len(ends) == 2 and ends[0] == ends[1]
+
+
+def test_no_progress_bar_in_a_file(capsys):
+    assert list(console.progress([1, 2], "t")) == [1, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_duration():
+    assert [console.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == ["2.5 s", "12.3 ms", "4.56 us", "7 ns"]
+
+
+# Cases
+
+
+def test_sizes_dtypes_layouts():
+    assert gemm_cases.sizes_of("64,1x2x3") == ((64, 64, 64), (1, 2, 3))
+    assert gemm_cases.layouts_of("TN,row.row") == ("row.col", "row.row")
+    assert gemm_cases.dtypes_of("F16, s8") == ("f16", "s8")
+    for function, text, said in (
+        (gemm_cases.sizes_of, "1x2", "MxNxK"),
+        (gemm_cases.sizes_of, "0", "MxNxK"),
+        (gemm_cases.sizes_of, "axbxc", "MxNxK"),
+        (gemm_cases.dtypes_of, "f17", "tf32"),
+        (gemm_cases.layouts_of, "row", "row.col"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match=said):
+            function(text)
+
+
+def test_all_layouts_at_one_size():
+    found = list(gemm_cases.cases(("f16", "s8"), gemm_cases.GPU_SIZES, ()))
+    assert len(found) == len(set(found)) == 2 * (len(gemm_cases.GPU_SIZES) + len(LAYOUTS) - 1)
+    assert {c.dtype for c in found[:2]} == {"f16", "s8"}, "a run cut short has something of each"
+
+
+def test_case_counts():
+    case = Case("s8", 2, 3, 4)
+    assert case.operations == 48 and case.bytes == 8 + 12 + 6 * 4 and case.out == tc.s32
+
+
+def test_allowed_error_is_zero_for_integers_and_small_for_floats():
+    exact, size = np.ones((1, 1)), np.full((1, 1), 100.0)
+    allowed = {dtype: Case(dtype, 1, 1, 64).allowed_error(size, exact).item() for dtype in DTYPES}
+    assert allowed["s8"] == 0
+    assert 0 < allowed["f64"] < 1e-11 < allowed["f16"] < allowed["bf16"] < allowed["tf32"] < 1
+
+
+# cuBLASLt
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cublaslt_multiplies(dtype, layout):
+    """The library in host memory gets the product from what the wrapper tells it."""
+    M, N, K = 8, 12, 20
+    if dtype == "s8" and layout != "row.col":
+        pytest.skip("cuBLASLt has no such s8 products")
+    rng = np.random.default_rng(0)
+    case = Case(dtype, M, N, K, layout)
+    a, b = (
+        np.array(rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F")
+        for shape, o in zip(((M, K), (K, N)), case.orders)
+    )
+    d = np.full((M, N), 77, case.out.numpy)
+    fake = FakeLibrary(FakeCuda())
+    library = cublaslt.CublasLt(fake)
+    product = cublaslt.Product(library, dtype, M, N, K, case.orders, 4096, 256)
+    assert library.version == "13.2.4"
+    assert fake.preferences == {1: (256, 8), 3: (3, 4)}
+    product.caller(product.offers[1], a.ctypes.data, b.ctypes.data, d.ctypes.data)(9)
+    assert fake.streams == [9]
+    np.testing.assert_array_equal(d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64))
+    product.close()
+    assert list(fake.objects) == [library.handle.value], "all but the handle is freed"
+
+
+def test_cublaslt_refuses():
+    library = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=(None,)))
+    with pytest.raises(cublaslt.CublasError, match=r"Heuristic: NOT_SUPPORTED \(15\)"):
+        cublaslt.Product(library, "s8", 8, 8, 8, ("row", "row"))
+    product = cublaslt.Product(library, "f16", 8, 8, 8, ("row", "row"))
+    with pytest.raises(cublaslt.CublasError, match="Matmul: NOT_SUPPORTED"):
+        product.caller(product.offers[0], 0, 0, 0)(0)
+    nothing = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=()))
+    with pytest.raises(cublaslt.CublasError, match="no algorithm"):
+        cublaslt.Product(nothing, "f16", 8, 8, 8, ("row", "row"))
+
+
+def test_heuristic_result_has_the_size_of_the_header_file():
+    import ctypes
+
+    assert ctypes.sizeof(cublaslt.Offer) == 64 + 8 + 4 + 4 + 16
+
+
+# Timing on a GPU
+
+
+def test_sets_and_launches():
+    assert gpu.sets_beyond_cache(30, 100) == 7
+    assert gpu.sets_beyond_cache(10**9, 100) == 1
+    assert gpu.launches_of(1e-5, 7) == 28 * 7 + 7 * 1  # 200 launches, in whole turns
+    assert gpu.launches_of(1e-5, 300) == 300
+    assert gpu.launches_of(5e-3, 3) == 3
+
+
+class Stub:
+    def __init__(self, name, log, seconds):
+        self.name, self.log, self.seconds = name, log, iter(seconds)
+
+    def sample(self):
+        self.log.append(self.name)
+        return next(self.seconds)
+
+
+def test_contestants_take_turns_both_ways():
+    log = []
+    found = gpu.compete([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
+    assert "".join(log) == "abbaab"
+    assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """GpuBench with a pretended GPU, on which ours takes 2 ms a launch."""
+    pytest.importorskip("torch")
+    cuda = FakeCuda(l2_bytes=20_000)
+    torch, library = FakeTorch(cuda), FakeLibrary(cuda)
+    monkeypatch.setattr(gpu, "WARM_UP", 0)
+    monkeypatch.setattr(gemm_gpu, "compete", lambda c, rounds: gpu.compete(c, rounds, warm_up=0))
+    monkeypatch.setattr(cublaslt, "load", lambda: library)
+    plain = gemm_gpu.ours
+
+    def ours(data):
+        launch, done = plain(data), set()
+
+        def costly(i):
+            cuda.spend(2.0)
+            if i not in done:
+                launch(i)
+            done.add(i)
+
+        return costly
+
+    monkeypatch.setattr(gemm_gpu, "ours", ours)
+    reference = gemm_gpu.choose_reference(torch)
+    with tc.target("cpu"):
+        yield gemm_gpu.GpuBench(torch, reference, gpu.Monitor(False), 3, 0, False)
+
+
+def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
+    found = gemm.derived({"operations": 10**9, **bench(Case("f16", 40, 24, 16, "col.row"))})
+    assert found["correct"] and found["reference_correct"]
+    assert 0 < found["error"] < 1e-3 and 0 < found["reference_error"] < 1e-3
+    assert found["reference_name"] == "cuBLASLt 13.2.4, algorithm 2 of 3"
+    assert found["ours"]["median"] == pytest.approx(2e-3)
+    assert found["reference"]["median"] == pytest.approx(1e-3)
+    assert found["ratio"] == pytest.approx(0.5)
+    assert found["ours"]["flops"] == pytest.approx(5e11)
+    assert found["sets"] == math.ceil(2 * 20_000 / Case("f16", 40, 24, 16).bytes) > 1
+    assert found["ours"]["launched_as"] == "CUDA graph" and found["kernel"] == "f16_gemm"
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "case, note",
+    [
+        (Case("s8", 8, 8, 16, "row.col"), ""),
+        (Case("s8", 8, 8, 16, "col.row"), "reference reads row.col"),
+        (Case("s8", 7, 9, 17, "row.row"), "reference padded to 16x16x32, row.col"),
+    ],
+)
+def test_s8_reference_where_cublaslt_has_no_such_product(bench, case, note):
+    found = bench(case)
+    assert (found["note"], found["error"], found["reference_error"]) == (note, 0, 0)
+    assert found["reference_correct"]
+
+
+def test_gpu_bench_without_graphs(bench):
+    bench.torch.cuda.captures = False
+    found = bench(Case("f64", 8, 8, 8))
+    assert found["ours"]["launched_as"] == "batches (RuntimeError: no captures here)"
+    assert found["ours"]["median"] == pytest.approx(2e-3)
+    assert "ours in batches" in gemm.remarks(found)
+
+
+def test_gpu_bench_without_a_reference(bench):
+    bench.reference._library._library.costs = (None,)
+    found = bench(Case("bf16", 8, 8, 8))
+    assert "none of cuBLASLt's algorithms" in found["reference_failure"]
+    assert "ours" in found and "reference" not in found
+
+
+def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
+    def missing():
+        raise cublaslt.Unavailable("not here")
+
+    monkeypatch.setattr(cublaslt, "load", missing)
+    reference = gemm_gpu.choose_reference(bench.torch)
+    assert reference.name.startswith("torch ")
+    bench.reference = reference
+    found = bench(Case("tf32", 16, 8, 24, "row.row"))
+    assert found["reference_correct"] and found["reference_name"].endswith(" mm")
+
+
+def test_wrong_results_are_seen(bench):
+    torch = bench.torch
+    case = Case("f16", 8, 8, 8)
+    a, b = gemm_gpu.draw(torch, case, 0)
+    d = (a.double() @ b.double()).half()
+    assert gemm_gpu.check(torch, case, a, b, d)[1]
+    d[3, 5] += 0.1
+    error, good = gemm_gpu.check(torch, case, a, b, d)
+    assert not good and error > 0.01
+    d[3, 5] = math.nan
+    assert gemm_gpu.check(torch, case, a, b, d) == (None, False)
+
+
+# The command
+
+
+def run(tmp_path, *arguments):
+    status = command.main([*arguments, "--out", str(tmp_path)])
+    return status, [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+
+
+def test_gemm_on_the_cpu(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    arguments = ("--target", "cpu", "--arch", "sm_80", "--sizes", "32,17x9x33", "--repeats", "2")
+    status, (found,) = run(tmp_path, "gemm", *arguments, "--dtypes", "f16,s8")
+    assert status == 0
+    out = capsys.readouterr().out
+    assert "sm_80" in out and "GFLOP/s" in out and "cuBLAS time" not in out
+    assert (found["schema"], found["benchmark"]) == (1, "gemm-emulated")
+    assert set(found) >= {"date", "options", "machine", "method", "summary", "results"}
+    assert [r["dtype"] for r in found["results"]] == ["f16", "f16", "s8", "s8"]
+    for result in found["results"]:
+        ours = result["ours"]
+        assert result["correct"] and len(ours["samples"]) == 2 and "reference" not in result
+        assert ours["flops"] == pytest.approx(result["operations"] / ours["median"])
+    rates = [r["ours"]["flops"] for r in found["results"][:2]]
+    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
+    (plot,) = tmp_path.glob("*.png")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    report = Report("gemm", {}, {"reference": "cuBLASLt"}, {"gpu": {"name": "X", "driver": "1"}})
+    report.summary["target"] = "cuda"
+    for size, ours in ((512, 1e-4), (1024, 4e-4)):
+        timing = {"median": ours, "spread": 0.01, "samples": [ours]}
+        report.results.append(gemm.derived({
+            "dtype": "bf16", "M": size, "N": size, "K": size, "layout": "row.col",
+            "operations": 10**10, "error": 1e-3, "correct": True, "ours": dict(timing),
+            "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
+        }))  # fmt: skip
+    gemm.finish(report, argparse.Namespace(out=tmp_path, plot=True))
+    out = capsys.readouterr().out
+    assert "2.000" in out and "0.500" in out and "1 of 2" in out
+    assert report.summary["dtypes"]["bf16"]["ratio"] == pytest.approx(1)
+    assert list(tmp_path.glob("*.png"))
+
+
+def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
+    def broken(case, repeats, seed):
+        if case.dtype == "bf16":
+            raise ValueError("out of\nluck")
+        return on_cpu(case, repeats, seed)
+
+    on_cpu = gemm.on_cpu
+    monkeypatch.setattr(gemm, "on_cpu", broken)
+    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot")
+    status, (found,) = run(tmp_path, "gemm", *arguments, "--dtypes", "bf16,s8")
+    assert status == 1
+    assert found["results"][0]["failure"] == "ValueError: out of\nluck"
+    assert found["results"][1]["correct"]
+    assert found["summary"]["dtypes"]["bf16"]["failed"] == 1
+    assert "out of luck" in capsys.readouterr().out
+
+
+def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys):
+    import kernels
+
+    def wrong(a, b, out):
+        out[...] = 3
+
+    monkeypatch.setattr(kernels, "gemm", wrong)
+    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", "s8")
+    status, (found,) = run(tmp_path, "gemm", *arguments)
+    assert status == 1 and found["results"][0]["correct"] is False
+    assert "WRONG RESULT" in capsys.readouterr().out
+
+
+def test_cases_are_left_out_in_time(tmp_path):
+    arguments = ("--target", "cpu", "--sizes", "16", "--no-plot", "--dtypes", "s8")
+    status, (found,) = run(tmp_path, "gemm", *arguments, "--seconds", "1e-9")
+    assert status == 0 and "--seconds" in found["results"][0]["left_out"]
+    assert found["summary"]["dtypes"]["s8"]["left out"] == 1
+
+
+def test_emulate(tmp_path, capsys):
+    status, (found,) = run(tmp_path, "emulate", "--batch", "3", "--repeats", "1", "--archs", "sm_80,sm_90a")
+    assert status == 0 and not [r for r in found["results"] if "failure" in r]
+    names = {(r["instruction"].partition(".")[0], r["arch"]) for r in found["results"]}
+    assert names == {("mma", "sm_80"), ("mma", "sm_90a"), ("wgmma", "sm_90a")}
+    for result in found["results"]:
+        expected = result["operations"] * 3 / result["batch_time"]["median"]
+        assert result["flops"] == pytest.approx(expected)
+
+
+def test_wgmma_operands_lie_where_the_descriptors_say():
+    """The product of what `operands` puts into shared memory, as read by the instruction."""
+    form = tc.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
+    arguments, shared = emulate.operands(emulate.Case(form, 1, "sm_90a"))
+    arguments[0] = np.zeros_like(arguments[0])
+    d = tc.emulate(form, *arguments, arch="sm_90a", shared=shared)
+    bf16 = tc.bf16.numpy
+    a, b = (
+        shared[start : start + rows * 32].view(bf16).reshape(rows // 8, 2, 8, 8).transpose(0, 2, 1, 3)
+        .reshape(rows, 16).astype(np.float64) for start, rows in ((0, 64), (64 * 32, 256))
+    )  # fmt: skip
+    expected = np.sort((a @ b.T).ravel())
+    np.testing.assert_allclose(np.sort(d.view(np.float32).ravel()), expected, atol=1e-3)
+
+
+def test_compile(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_time, "DTYPES", {"f64": DTYPES["f64"]})
+    status, (found,) = run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
+    (result,) = found["results"]
+    assert status == 0 and "failure" not in result
+    assert result["kernel"] == "f64_gemm" and result["ptx_lines"] > 100
+    wanted = {"ir", "ptx", "program", "lookup"}
+    if "no_cubin" not in result:
+        wanted |= {"cubin", "cached"}
+        assert result["cached"]["median"] < result["cubin"]["median"]
+        assert result["registers"] > 0
+    assert wanted <= set(result)
+
+
+def test_launch(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.launch.BATCH", 3)
+    monkeypatch.setattr("benchmarks.launch_cost.numba_target.cuda_available", lambda: False)
+    status, (found,) = run(tmp_path, "launch", "--rounds", "2")
+    assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
+    medians = [r["launch"]["median"] for r in found["results"]]
+    assert medians == sorted(medians) and all(0 < m < 0.01 for m in medians)
+
+
+def test_all_is_the_default_and_goes_on_after_an_error(tmp_path, monkeypatch, capsys):
+    ran = []
+
+    def run_one(module):
+        def run(options):
+            ran.append((module, options.quick))
+            if module.endswith("launch_cost"):
+                raise RuntimeError("no driver")
+            return Report("x", {}, {}, {})
+
+        return run
+
+    for module, _ in command.SUBCOMMANDS.values():
+        __import__(module)
+        monkeypatch.setattr(sys.modules[module], "run", run_one(module))
+    assert command.main(["--quick"]) == 1
+    assert ran == [(module, True) for module, _ in command.SUBCOMMANDS.values()]
+    assert "launch: RuntimeError: no driver" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["gemm", "--help"], ["all", "--help"]])
+def test_help(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    assert "python -m benchmarks" in out and ("--quick" in out)
