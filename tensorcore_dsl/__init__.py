@@ -14,6 +14,13 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.frontend.fragments import (
     ldmatrix, load_elements, movmatrix, stmatrix, store_elements,
 )  # fmt: skip
+from tensorcore_dsl.frontend.hopper import (
+    cluster_arrive, cluster_rank, cluster_size, cluster_sync, cluster_wait, descriptor, elect,
+    fence_async, fence_mbarrier_init, grid_launch_dependents, grid_wait, mbarriers,
+    set_registers, tensor_map, tma_commit, tma_load, tma_store, tma_wait, warpgroup_id,
+    wgmma_commit, wgmma_fence, wgmma_wait,
+)  # fmt: skip
+from tensorcore_dsl.frontend.hopper import wgmma as multiply
 from tensorcore_dsl.frontend.language import (
     arch_number, atomic, barrier, barrier_arrive, blockDim, blockIdx, cos, cp_async,
     cp_async_commit, cp_async_wait, dynamic_shared, emit, exp, exp2, fma, fragment, gridDim,
@@ -24,6 +31,6 @@ from tensorcore_dsl.frontend.language import (
 from tensorcore_dsl.frontend.memory import Pointer, Tile
 from tensorcore_dsl.frontend.ranges import RuntimeRange as range
 from tensorcore_dsl.frontend.ranges import static_range
-from tensorcore_dsl.isa import instruction, mma
+from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target

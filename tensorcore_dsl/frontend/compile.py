@@ -61,7 +61,7 @@ def _array(registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType
     strides = tuple(
         1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit)
     )
-    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align)
+    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, argument=place)
 
 
 def _scalar(builder: Builder, register: Scalar, dtype: DType) -> Any:

@@ -171,17 +171,19 @@ class Array(Struct):
     """A global array: pointer, shape and strides (in elements), known at run time.
 
     `unit[d]` says that stride d is 1; `align` is the power of two in bytes that divides the
-    pointer and every other stride.
+    pointer and every other stride; `argument` is the kernel's run-time argument that it is as it
+    was passed (None for views).
     """
 
     parts = ("address", "shape", "strides")
     space = "global"
 
     def __init__(
-        self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...], align: int
-    ) -> None:
+        self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
+        align: int, argument: int | None = None,
+    ) -> None:  # fmt: skip
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
-        self.align = align
+        self.align, self.argument = align, argument
 
     @property
     def ndim(self) -> int:
@@ -190,7 +192,9 @@ class Array(Struct):
     @property
     def T(self) -> Array:
         """The transpose, without a copy."""
-        return self.with_parts(shape=self.shape[::-1], strides=self.strides[::-1])
+        return self.with_parts(
+            shape=self.shape[::-1], strides=self.strides[::-1], argument=None
+        )
 
     def at(self, *index: Any) -> Pointer:
         """Pointer to an element."""
@@ -240,7 +244,9 @@ class Array(Struct):
             else:
                 start = i
             address = self._step(address, start, stride)
-        return self.with_parts(address=address, shape=tuple(shape), strides=tuple(strides))
+        return self.with_parts(
+            address=address, shape=tuple(shape), strides=tuple(strides), argument=None
+        )
 
 
 def _check_rank(index: Sequence[Any], ndim: int) -> None:
