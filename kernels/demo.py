@@ -149,7 +149,7 @@ def on_gpu(case: Case, a: Any, b: Any, repeats: int = 20) -> tuple[float, Any]:
     """Seconds of one product among `repeats` on arrays that lie on the GPU, and the product."""
     from numba import cuda
 
-    device_a, device_b = cuda.to_device(a), cuda.to_device(b)
+    device_a, device_b = on_device(a), on_device(b)
     out = cuda.device_array((case.size[0], case.size[1]), case.out.numpy)
     product = lambda: kernels.gemm(device_a, device_b, out=out)
     for _ in range(3):
@@ -161,6 +161,14 @@ def on_gpu(case: Case, a: Any, b: Any, repeats: int = 20) -> tuple[float, Any]:
     end.record()
     end.synchronize()
     return cuda.event_elapsed_time(start, end) / 1e3 / repeats, out.copy_to_host()
+
+
+def on_device(array: Any) -> Any:
+    """A copy on the GPU. Numba copies only NumPy's own types, so bf16 travels as bits."""
+    from numba import cuda
+
+    bits = np.dtype(f"u{array.itemsize}")
+    return cuda.to_device(array.view(bits)).view(array.dtype)
 
 
 TIMED = {"cpu": on_cpu, "cuda": on_gpu}
