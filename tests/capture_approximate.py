@@ -1,0 +1,286 @@
+"""Compare the approximate f32 instructions with a GPU: `python -m tests.capture_approximate`.
+
+Runs each form over all 2**32 inputs (divisions: 2**32 pairs) on the GPU and on the CPU, and writes
+golden/sm_90a/approximate.json: form -> inputs compared, mismatches, largest distance in ulp (-1:
+a NaN on one side alone), and the first differing inputs with the GPU's and the CPU's results.
+
+    --only TEXT     forms whose name contains TEXT
+    --seconds S     stop a form after S seconds; chunks are visited in an order that spreads
+    --dump DIR      write what the GPU gives over whole binades and for samples, as npz files
+    --no-compare    the dump alone
+
+Needs a GPU and numba-cuda.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.numerics.scalar import arith
+
+GOLDEN = Path(__file__).parent / "golden" / "sm_90a" / "approximate.json"
+BLOCK = 256
+CHUNK = 1 << 22
+TOTAL = 1 << 32
+EXAMPLES = 8
+MIX_A, MIX_B = 0x9E3779B1, 0x85EBCA77
+
+
+@tc.kernel
+def sweep(out: tc.Array, base: tc.u32, form: tc.Const) -> None:
+    """out[i] = form(base + i), all as bits."""
+    i = tc.blockIdx.x * BLOCK + tc.threadIdx.x
+    out[i] = tc.emit(form, (tc.u32(i) + base).bits(tc.f32)).bits(tc.u32)
+
+
+@tc.kernel
+def gather(out: tc.Array, given: tc.Array, form: tc.Const) -> None:
+    """out[i] = form(given[i]), all as bits."""
+    i = tc.blockIdx.x * BLOCK + tc.threadIdx.x
+    out[i] = tc.emit(form, given[i].bits(tc.f32)).bits(tc.u32)
+
+
+@tc.kernel
+def pairs(out: tc.Array, base: tc.u32, form: tc.Const) -> None:
+    """out[i] = form(a, b) of the pair `pair(base + i)`."""
+    x = tc.u32(tc.blockIdx.x * BLOCK + tc.threadIdx.x) + base
+    a = x * tc.u32(MIX_A)
+    b = (a ^ (a >> 15)) * tc.u32(MIX_B)
+    out[tc.blockIdx.x * BLOCK + tc.threadIdx.x] = tc.emit(
+        form, a.bits(tc.f32), (b ^ (b >> 13)).bits(tc.f32)
+    ).bits(tc.u32)
+
+
+def pair(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two well mixed operands from a number."""
+    a = x * np.uint32(MIX_A)
+    b = (a ^ (a >> np.uint32(15))) * np.uint32(MIX_B)
+    return a, b ^ (b >> np.uint32(13))
+
+
+def forms(only: str = "") -> list[str]:
+    named = [f"{op}.approx{q}.f32" for op in OPS for q in ("", ".ftz")]
+    named += [f"div.{kind}{q}.f32" for kind in ("approx", "full") for q in ("", ".ftz")]
+    return [f for f in named if only in f and f != "tanh.approx.ftz.f32"]
+
+
+OPS = ("rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos", "tanh")
+
+
+# --- comparison ----------------------------------------------------------------------------------
+
+
+def on_cpu(form: str, x: np.ndarray) -> np.ndarray:
+    op, kind, *rest = form.split(".")
+    operands = pair(x) if op == "div" else (x,)
+    return arith(op, "f32", *operands, rounding=kind, ftz="ftz" in rest)
+
+
+def ordered(bits: np.ndarray) -> np.ndarray:
+    """Integers in the order of the numbers; neighbours differ by one, and the zeros are one."""
+    b = bits.astype(np.int64)
+    return np.where(b >> 31, -(b & 0x7FFFFFFF), b)
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> int:
+    """Largest distance of two arrays of bits in ulp; -1 where one is NaN and the other is not."""
+    if not len(got):
+        return 0
+    nans = [(v & np.uint32(0x7FFFFFFF)) > 0x7F800000 for v in (got, want)]
+    if (nans[0] != nans[1]).any():
+        return -1
+    return int(np.abs(ordered(got) - ordered(want)).max())
+
+
+Finding = tuple[int, int, int, list[list[str]]]
+
+
+def compare(form: str, base: int, got: np.ndarray) -> Finding:
+    x = np.arange(base, base + len(got), dtype=np.uint32)
+    want = on_cpu(form, x)
+    wrong = np.flatnonzero(got != want)
+    far = distance(got[wrong], want[wrong])
+    shown = [[f"{int(v):08x}" for v in (x[i], got[i], want[i])] for i in wrong[:2]]
+    return len(got), len(wrong), far, shown
+
+
+def spread(count: int) -> Iterator[int]:
+    """All numbers below a power of two, with the bits of a counter reversed."""
+    width = count.bit_length() - 1
+    for i in range(count):
+        yield int(f"{i:0{width}b}"[::-1], 2) if width else 0
+
+
+class Gpu:
+    """Runs the kernels; results arrive in pinned memory, `depth` chunks at a time."""
+
+    def __init__(self, depth: int) -> None:
+        from numba import cuda
+
+        self.device = cuda.device_array(CHUNK, np.uint32)
+        self.pinned = [cuda.pinned_array(CHUNK, np.uint32) for _ in range(depth)]
+        self.copied = cuda.to_device
+
+    def sweep(self, form: str, base: int, out: np.ndarray) -> np.ndarray:
+        kernel = pairs if form.startswith("div") else sweep
+        with tc.target("cuda"):
+            kernel[CHUNK // BLOCK, BLOCK](self.device, np.uint32(base), form=form)
+        self.device.copy_to_host(out)
+        return out
+
+    def at(self, form: str, x: np.ndarray) -> np.ndarray:
+        """Results for any inputs, as many as fit a chunk."""
+        padded = np.zeros(-(-len(x) // BLOCK) * BLOCK, np.uint32)
+        padded[: len(x)] = x
+        with tc.target("cuda"):
+            gather[len(padded) // BLOCK, BLOCK](self.device, self.copied(padded), form=form)
+        return self.device.copy_to_host()[: len(x)]
+
+
+def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> list[Any]:
+    """One record: inputs, mismatches, largest distance, examples."""
+    start, found = time.time(), []
+    waiting: list[tuple[Future[Finding], np.ndarray]] = []
+    free = list(gpu.pinned)
+    for chunk in spread(TOTAL // CHUNK):
+        if time.time() - start > seconds:
+            break
+        if not free:
+            future, buffer = waiting.pop(0)
+            found.append(future.result())
+            free.append(buffer)
+        out = gpu.sweep(form, chunk * CHUNK, free.pop())
+        waiting.append((pool.submit(compare, form, chunk * CHUNK, out), out))
+    found += [future.result() for future, _ in waiting]
+    counts, wrong, far, shown = zip(*found, strict=True)
+    worst = -1 if -1 in far else max(far)
+    examples = sorted(e for some in shown for e in some)
+    return [
+        sum(counts),
+        sum(wrong),
+        worst,
+        examples[:: max(1, len(examples) // EXAMPLES)][:EXAMPLES],
+    ]
+
+
+# --- what the GPU gives, for finding out more ----------------------------------------------------
+
+BINADES = {  # exponents (of two) and signs of the binades that are dumped whole
+    "rcp": ([0], "+"),
+    "rsqrt": ([0, 1], "+"),
+    "sqrt": ([0, 1], "+"),
+    "ex2": ([-4, -3, -2, -1, 0, 1], "+-"),
+    "lg2": ([-3, -2, -1, 0, 1, 2], "+"),
+    "sin": ([-3, -2, -1, 0, 1, 2], "+"),
+    "cos": ([-3, -2, -1, 0, 1, 2], "+"),
+    "tanh": ([-6, -5, -4, -3, -2, -1, 0, 1, 2, 3], "+"),
+}
+
+
+def coded(results: np.ndarray) -> np.ndarray:
+    """Differences of neighbours modulo 2**32, as four planes of bytes; the first is a result."""
+    steps = np.diff(results, prepend=np.uint32(0)).astype("<u4")
+    return np.ascontiguousarray(steps.view(np.uint8).reshape(-1, 4).T)
+
+
+def decoded(planes: np.ndarray) -> np.ndarray:
+    """The results that `coded` was given."""
+    steps = np.ascontiguousarray(planes.T).view("<u4").reshape(-1)
+    return np.cumsum(steps, dtype=np.uint32)
+
+
+def sample_inputs(form: str) -> np.ndarray:
+    """For every sign and exponent 96 significands, and more for the exponents at both ends."""
+    r = np.random.RandomState(zlib.crc32(form.encode()))
+    fields = np.arange(512).astype(np.uint32)
+    few = [fields] * 96
+    ends = [e | s for e in (0, 1, 2, 252, 253, 254, 255) for s in (0, 256)]
+    fields = np.concatenate([*few, np.repeat(np.array(ends, np.uint32), 2048)])
+    x = fields << np.uint32(23) | r.randint(0, 1 << 23, len(fields)).astype(np.uint32)
+    return np.concatenate([x, np.arange(512).astype(np.uint32) << np.uint32(23)])
+
+
+def dump(gpu: Gpu, folder: Path) -> None:
+    """Seven files: samples of every form, and whole binades by groups of functions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unary = [f for f in forms() if not f.startswith("div")]
+    tables = {f: gpu.at(f, sample_inputs(f)) for f in unary}
+    for form in forms("div"):
+        tables[form] = np.array(gpu.sweep(form, 0, gpu.pinned[0])[: 1 << 17])
+    np.savez_compressed(folder / "samples.npz", **tables)
+    groups = (["rcp", "rsqrt", "sqrt"], ["ex2"], ["lg2"], ["sin"], ["cos"], ["tanh"])
+    with ThreadPoolExecutor(len(groups)) as pool:
+        written = [
+            pool.submit(save, folder, g, {k: v for op in g for k, v in binades(gpu, op)})
+            for g in groups
+        ]
+        for future in written:
+            print(*future.result())
+
+
+def save(folder: Path, group: list[str], tables: dict[str, np.ndarray]) -> tuple[str, int]:
+    path = folder / f"{'_'.join(group)}.npz"
+    np.savez_compressed(path, **tables)
+    return path.name, path.stat().st_size
+
+
+def binades(gpu: Gpu, op: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Names like ex2_bf800000 (the first input), and coded results."""
+    form = f"{op}.approx.f32" if op == "tanh" else f"{op}.approx.ftz.f32"
+    exponents, signs = BINADES[op]
+    for exponent in exponents:
+        for sign in signs:
+            base = (exponent + 127) << 23 | (1 << 31 if sign == "-" else 0)
+            parts = [
+                np.array(gpu.sweep(form, base + i, gpu.pinned[0])) for i in range(0, 1 << 23, CHUNK)
+            ]
+            yield f"{op}_{base:08x}", coded(np.concatenate(parts))
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=GOLDEN)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--dump", type=Path)
+    parser.add_argument("--no-compare", action="store_true")
+    options = parser.parse_args()
+    workers = os.cpu_count() or 4
+    gpu = Gpu(2 * workers)
+    if options.dump:
+        dump(gpu, options.dump)
+    if options.no_compare:
+        return
+    found = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    with ThreadPoolExecutor(workers) as pool:
+        for form in forms(options.only):
+            start = time.time()
+            on_cpu(form, np.arange(1 << 12, dtype=np.uint32))  # compiles and loads tables
+            found[form] = survey(form, gpu, pool, options.seconds)
+            print(form, *found[form], f"{time.time() - start:.1f} s", flush=True)
+            options.out.write_text(as_text(found))
+
+
+def as_text(found: dict[str, Any]) -> str:
+    lines = (f"{json.dumps(form)}: {json.dumps(record)}" for form, record in found.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    main()
