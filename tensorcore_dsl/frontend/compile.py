@@ -8,8 +8,8 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arguments import ArrayType, Packer
-from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.builder import Builder
+from tensorcore_dsl.frontend.environment import own_copy
 from tensorcore_dsl.frontend.memory import Array
 from tensorcore_dsl.frontend.statements import Evaluator
 from tensorcore_dsl.frontend.values import Scalar
@@ -19,19 +19,25 @@ from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa.spec import reset_emitter, set_emitter
 
 
-def compile_kernel(kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch) -> Kernel:
+def compile_kernel(
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch
+) -> Kernel:
     """Evaluate `kernel.function` for argument types and Const values; verified, coalesced IR."""
-    name = re.sub(r"\W", "_", kernel.__name__)
     ir = Kernel(
-        name, [], Block(), threads=kernel.threads, min_blocks=kernel.min_blocks,
+        re.sub(r"\W", "_", kernel.__name__),
+        [],
+        Block(),
+        threads=kernel.threads,
+        min_blocks=kernel.min_blocks,
         max_registers=kernel.max_registers,
-    )  # fmt: skip
-    builder = Builder(ir, arch)
-    variables = dict(constants)
-    variables.update(_arguments(builder, kernel.runtime_names, types))
+    )
+    builder = Builder(ir, arch, lambda: None)
+    evaluator = Evaluator(builder)
     token = set_emitter(builder)
     try:
-        Evaluator(builder).run(kernel.function, variables)
+        variables = {name: own_copy(value) for name, value in constants.items()}
+        variables.update(_arguments(builder, kernel.runtime_names, types))
+        evaluator.run(kernel.function, variables)
     finally:
         reset_emitter(token)
     coalesce(ir)
@@ -43,16 +49,17 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     """The run-time arguments as the kernel sees them; declares their parameters."""
     registers: dict[tuple[int, str], Scalar] = {}
     for p in Packer(types).parameters:
-        dtype = dtypes.named(p.ptx)
-        scalar = Scalar(builder.new_value(Type(dtype)))
+        scalar = Scalar(builder.new_value(Type(dtypes.named(p.ptx))))
         builder.kernel.params.append(Param(f"{names[p.argument]}{p.suffix}", scalar.value))
         registers[p.argument, p.suffix] = scalar
     found: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
         if isinstance(kind, ArrayType):
             found[name] = _array(registers, place, kind)
+        elif kind.dtype.kind == "p":
+            found[name] = registers[place, ""] != 0
         else:
-            found[name] = _scalar(builder, registers[place, ""], kind.dtype)
+            found[name] = Scalar(registers[place, ""].value, kind.dtype)
     return found
 
 
@@ -61,14 +68,4 @@ def _array(registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType
     strides = tuple(
         1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit)
     )
-    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, argument=place)
-
-
-def _scalar(builder: Builder, register: Scalar, dtype: DType) -> Any:
-    if dtype.kind != "p":
-        return Scalar(register.value, dtype)
-    token = set_emitter(builder)
-    try:
-        return register != 0
-    finally:
-        reset_emitter(token)
+    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place)

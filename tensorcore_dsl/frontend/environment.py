@@ -1,172 +1,260 @@
 """The Python variables of a kernel under evaluation, as control flow must see them.
 
 Run-time control flow evaluates a block once although it may run many times or never. So the
-evaluator must find every variable whose content the block changed: names, list items,
-attributes of dataclasses, parts of tiles. A *leaf* is such a place, named by its path.
+evaluator must find every place whose content the block changed: names, items of lists and
+dictionaries, attributes of dataclasses. Places that hold whole containers are compared and
+joined item by item, if the containers have one structure.
 """
 
 from __future__ import annotations
 
+import ast
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
-from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.language import Local
-from tensorcore_dsl.frontend.values import Runtime, Struct
+import numpy as np
 
-Path = tuple[Any, ...]
-Visit = Callable[[Path, Any], Any]
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.frontend.local import Local
+from tensorcore_dsl.frontend.source import Source
+from tensorcore_dsl.frontend.values import Runtime, Struct, Undefined
+
+_SIMPLE = (bool, int, float, str, bytes, type(None), np.generic)
+MISSING = Undefined("it was never assigned")
+Container = Any  # a list, or a dict
 
 
 @dataclass
 class Frame:
-    """The variables of one function being evaluated; `cells` are those of enclosing functions."""
+    """The variables of one function being evaluated.
+
+    enclosing: the frame or the cells that free names are looked up in. nonlocals: names that
+    assignments bind there. conditions: how many run-time `if`s of this function are open.
+    """
 
     function: str
-    filename: str
-    first_line: int
-    variables: dict[str, Any] = field(default_factory=dict)
-    enclosing: Any = None
-    globals: dict[str, Any] = field(default_factory=dict)
+    source: Source
+    variables: dict[str, Any]
+    enclosing: Any
+    globals: dict[str, Any]
+    caller: Loc | None = None
     is_kernel: bool = False
+    nonlocals: set[str] = field(default_factory=set)
+    conditions: int = 0
+    places: dict[ast.AST, Loc] = field(default_factory=dict)
+
+    def owner(self, name: str) -> Frame | None:
+        """The frame among this and its enclosing ones that has `name`."""
+        frame: Any = self
+        while isinstance(frame, Frame):
+            if name in frame.variables:
+                return frame
+            frame = frame.enclosing
+        return None
 
 
-@dataclass(frozen=True)
-class Undefined:
-    """A name that only some paths through run-time control flow have bound."""
-
-    reason: str
+# -- containers ------------------------------------------------------------------------------
 
 
-def visit(frames: list[Frame], function: Visit) -> None:
-    """Replace every leaf by `function(path, leaf)`, changing containers in place."""
-    seen: set[int] = set()
-    for depth, frame in enumerate(frames):
-        _visit_items(frame.variables, (depth,), function, seen)
+def is_record(value: Any) -> bool:
+    """An instance of a user's dataclass."""
+    return (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and hasattr(value, "__dict__")
+        and not type(value).__module__.startswith("tensorcore_dsl.")
+    )
 
 
-def _visit_items(items: Any, path: Path, function: Visit, seen: set[int]) -> None:
-    """Dictionary or list, in place, each once."""
-    if id(items) in seen:
-        return
-    seen.add(id(items))
-    keys = list(items) if isinstance(items, dict) else range(len(items))
-    for key in keys:
-        old = items[key]
-        new = _rewrite(old, (*path, key), function, seen)
-        if new is not old:
-            items[key] = new
+def is_frozen(record: Any) -> bool:
+    return bool(type(record).__dataclass_params__.frozen)
 
 
-def _rewrite(value: Any, path: Path, function: Visit, seen: set[int]) -> Any:
-    if isinstance(value, Runtime):
-        return function(path, value)
+def storage(value: Any) -> Container | None:
+    """The list or dictionary that changes when `value` is changed in place."""
     if isinstance(value, (list, dict)):
-        _visit_items(value, path, function, seen)
         return value
     if isinstance(value, Local):
-        _visit_items(value.items, (*path, "items"), function, seen)
-        return value
-    if isinstance(value, tuple):
-        return _rewrite_tuple(value, path, function, seen)
+        return value.items
+    if is_record(value) and not is_frozen(value):
+        return value.__dict__
+    return None
+
+
+def children(value: Any) -> list[Any] | None:
+    """What a container holds, in order; None for what is no container."""
+    kind = type(value)
+    if kind is list or isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
     if isinstance(value, Struct):
-        return _rewrite_struct(value, path, function, seen)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
-        if not type(value).__module__.startswith("tensorcore_dsl."):
-            _visit_items(value.__dict__, path, function, seen)
-            return value
-    return function(path, value)
+        return [getattr(value, name) for name in value.parts]
+    if isinstance(value, Local):
+        return value.items
+    if is_record(value):
+        return list(value.__dict__.values())
+    return None
 
 
-def _rewrite_tuple(value: tuple[Any, ...], path: Path, function: Visit, seen: set[int]) -> Any:
-    parts = [_rewrite(v, (*path, i), function, seen) for i, v in enumerate(value)]
-    if all(new is old for new, old in zip(parts, value, strict=True)):
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """A container of the structure of `like` with other items."""
+    if isinstance(like, list):
+        return items
+    if isinstance(like, tuple):
+        return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+    if isinstance(like, dict):
+        twin = copy.copy(like)  # keeps the factory of a defaultdict
+        twin.update(zip(like, items, strict=True))
+        return twin
+    if isinstance(like, Struct):
+        return like.with_parts(**dict(zip(like.parts, items, strict=True)))
+    if isinstance(like, Local):
+        return Local(items, like.dtype, like.shape, like.strides, like.offset)
+    record = object.__new__(type(like))
+    record.__dict__.update(zip(like.__dict__, items, strict=True))
+    return record
+
+
+def structure(value: Any) -> Any:
+    """What two containers must share for their items to correspond; None: no container."""
+    if isinstance(value, (list, tuple)):
+        return type(value), len(value)
+    if isinstance(value, dict):
+        return type(value), tuple(value)
+    if isinstance(value, Struct):
+        return type(value), tuple(value.fixed().items())
+    if isinstance(value, Local):
+        return Local, value.dtype, value.shape, value.strides, value.offset, len(value.items)
+    if is_record(value):
+        return type(value), tuple(value.__dict__)
+    return None
+
+
+def columns(values: list[Any]) -> list[list[Any]] | None:
+    """The corresponding items of containers of one structure, else None."""
+    wanted = structure(values[0])
+    if wanted is None or any(structure(v) != wanted for v in values[1:]):
+        return None
+    rows = [children(v) or [] for v in values]
+    lengths = {len(row) for row in rows}
+    return [list(c) for c in zip(*rows, strict=True)] if len(lengths) == 1 else None
+
+
+def own_copy(value: Any) -> Any:
+    """A Const argument whose containers a kernel may change without harm to the caller."""
+    items = children(value)
+    if items is None or isinstance(value, Struct):
         return value
-    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-
-
-def _rewrite_struct(value: Struct, path: Path, function: Visit, seen: set[int]) -> Any:
-    changed = {}
-    for name in value.parts:
-        old = getattr(value, name)
-        new = _rewrite(old, (*path, name), function, seen)
-        if new is not old:
-            changed[name] = new
-    return value.with_parts(**changed) if changed else value
-
-
-def capture(frames: list[Frame]) -> dict[Path, Any]:
-    """Every leaf by its path."""
-    leaves: dict[Path, Any] = {}
-
-    def note(path: Path, leaf: Any) -> Any:
-        leaves[path] = leaf
-        return leaf
-
-    visit(frames, note)
-    return leaves
-
-
-class Snapshot:
-    """The contents of all containers, to be put back in place."""
-
-    def __init__(self, frames: list[Frame]) -> None:
-        self._saved: list[tuple[Any, Any]] = []
-        self._seen: set[int] = set()
-        for frame in frames:
-            self._save(frame.variables)
-
-    def _save(self, value: Any) -> None:
-        if isinstance(value, Local):
-            value = value.items
-        if isinstance(value, tuple):
-            for item in value:
-                self._save(item)
-            return
-        items = value
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            items = getattr(value, "__dict__", None)
-        if not isinstance(items, (list, dict)) or id(items) in self._seen:
-            return
-        self._seen.add(id(items))
-        self._saved.append((items, items.copy()))
-        for item in items.values() if isinstance(items, dict) else items:
-            self._save(item)
-
-    def restore(self) -> None:
-        for items, copy in self._saved:
-            if isinstance(items, list):
-                items[:] = copy
-            else:
-                items.clear()
-                items.update(copy)
+    copies = [own_copy(item) for item in items]
+    if storage(value) is None and all(map(is_, copies, items)):
+        return value
+    return rebuilt(value, copies)
 
 
 def same(left: Any, right: Any) -> bool:
-    """Do two leaves hold the same thing?"""
-    if isinstance(left, Runtime) or isinstance(right, Runtime):
-        both = isinstance(left, Runtime) and isinstance(right, Runtime)
-        return both and left.value is right.value
+    """Do two places hold the same thing?"""
     if left is right:
         return True
-    simple = (bool, int, float, str, bytes, type(None))
-    if isinstance(left, simple) and type(left) is type(right):
-        return bool(left == right) or (left != left and right != right)
+    if isinstance(left, Runtime) and isinstance(right, Runtime):
+        return left.value is right.value and left.dtype == right.dtype  # type: ignore[attr-defined]
+    if isinstance(left, _SIMPLE) and type(left) is type(right):
+        return repr(left) == repr(right)  # tells 0.0 from -0.0, and NaN is NaN
     return False
 
 
-def name_of(path: Path) -> str:
-    """How a user would write the place."""
-    text = str(path[1]) if len(path) > 1 else "?"
-    for step in path[2:]:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text
+# -- snapshots -------------------------------------------------------------------------------
 
 
-def cannot_carry(path: Path, before: Any, after: Any, where: str) -> OperandError:
-    return OperandError(
-        f"{name_of(path)} changes from {before!r} to {after!r} in {where}; only numbers, "
-        "predicates, fragments and pointers can change at run time"
-    )
+class Snapshot:
+    """The contents of all containers that the frames reach, to compare with and put back.
+
+    A container is numbered by its place in `containers`; a *slot* is its number and a key.
+    """
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.containers: list[Container] = []
+        self.copies: list[Container] = []
+        self._numbers: dict[int, int] = {}
+        for frame in frames:
+            self._save(frame.variables)
+            self._enter(frame.variables)
+
+    def _save(self, container: Container) -> bool:
+        if id(container) in self._numbers:
+            return False
+        self._numbers[id(container)] = len(self.containers)
+        self.containers.append(container)
+        self.copies.append(container.copy())
+        return True
+
+    def _enter(self, value: Any) -> None:
+        for item in children(value) or ():
+            if isinstance(item, (Runtime, *_SIMPLE)):
+                continue
+            container = storage(item)
+            if container is None or self._save(container):
+                self._enter(item)
+
+    def number(self, container: Container) -> int:
+        """The place of a container."""
+        return self._numbers[id(container)]
+
+    def contents(self) -> list[Container]:
+        """What the containers hold now."""
+        return [container.copy() for container in self.containers]
+
+    def changed(self) -> bool:
+        """Does any container hold other objects than it did?"""
+        return any(map(_differs, self.containers, self.copies))
+
+    def restore(self) -> None:
+        self.put(self.copies)
+
+    def put(self, contents: list[Container]) -> None:
+        """Make the containers hold `contents`."""
+        for container, wanted in zip(self.containers, contents, strict=True):
+            if isinstance(container, list):
+                container[:] = wanted
+            else:
+                container.clear()
+                container.update(wanted)
+
+
+def _differs(now: Container, then: Container) -> bool:
+    if len(now) != len(then):
+        return True
+    if isinstance(now, list):
+        return not all(map(is_, now, then))
+    return now.keys() != then.keys() or not all(map(is_, now.values(), then.values()))
+
+
+def keys_of(container: Container) -> Iterator[Any]:
+    """Indices of a list, keys of a dictionary."""
+    return iter(range(len(container))) if isinstance(container, list) else iter(container)
+
+
+def name_of(frames: list[Frame], container: Container) -> str:
+    """How the user calls a container, for messages."""
+
+    def search(value: Any, name: str, depth: int) -> str | None:
+        if storage(value) is container:
+            return name
+        items = children(value) if depth else None
+        keys = value if isinstance(value, dict) else range(len(items or ()))
+        for key, item in zip(keys, items or (), strict=False):
+            found = search(item, f"{name}[{key!r}]", depth - 1)
+            if found:
+                return found
+        return None
+
+    for frame in reversed(frames):
+        for name, value in frame.variables.items():
+            found = search(value, name, 4)
+            if found:
+                return found
+    return "a container"

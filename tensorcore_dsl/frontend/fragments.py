@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend import arithmetic
-from tensorcore_dsl.frontend.builder import type_of
-from tensorcore_dsl.frontend.language import emit, lane_id
-from tensorcore_dsl.frontend.memory import Tile
-from tensorcore_dsl.frontend.values import Group, Scalar
-from tensorcore_dsl.isa.spec import Operand, emitter
+from tensorcore_dsl.frontend.language import emit, lane_id, thread_in_warpgroup
+from tensorcore_dsl.frontend.memory import Array, Tile
+from tensorcore_dsl.frontend.operands import describe, type_of
+from tensorcore_dsl.frontend.pointer import Pointer
+from tensorcore_dsl.frontend.values import Group, Scalar, builder
+from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.layout import Layout
 
 
@@ -33,7 +33,7 @@ class Matrices:
     trans: bool
 
 
-@lru_cache(maxsize=None)
+@cache
 def matrices(layout: Layout, along: str) -> Matrices | None:
     """How ldmatrix fills `layout` from memory contiguous along its "rows" or "cols".
 
@@ -92,18 +92,22 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     return _nest(found, tile.shape[0] // layout.rows, tile.shape[1] // layout.cols)
 
 
-def _checked(tile: Tile, operand: Operand) -> Layout:
+def _checked(tile: Any, operand: Any, spaces: tuple[Any, ...] = (Tile,)) -> Layout:
+    """The layout of an operand that a memory view of its shape and type is to hold."""
+    if not isinstance(operand, Operand) or operand.layout is None:
+        raise OperandError(f"a fragment operand, such as mma.a, is needed, not {describe(operand)}")
     layout = operand.layout
-    if layout is None:
-        raise OperandError(f"operand {operand.name} is no fragment")
-    if not isinstance(tile, Tile) or tile.ndim != 2:
-        raise OperandError(f"a two-dimensional shared tile is needed, not {tile!r}")
+    if not isinstance(tile, spaces) or tile.ndim != 2:
+        allowed = " or ".join("array" if s is Array else "shared tile" for s in spaces)
+        raise OperandError(f"a two-dimensional {allowed} is needed, not {describe(tile)}")
     if tile.dtype.storage_bits != layout.dtype.storage_bits:
-        raise OperandError(f"the tile holds {tile.dtype}, the fragment {layout.name} {layout.dtype}")
-    if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
+        raise OperandError(f"{tile.described} cannot hold {layout.name}, which has {layout.dtype}")
+    if isinstance(tile, Tile) and (
+        tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape
+    ):
         raise OperandError(
-            f"{layout.name} covers {layout.rows}x{layout.cols}; a tile of {tile.shape[0]}x"
-            f"{tile.shape[1]} is no multiple of it"
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "
+            "of it"
         )
     return layout
 
@@ -126,21 +130,33 @@ def _nest(found: list[Any], rows: int, cols: int) -> Any:
 
 
 def _load_matrices(
-    tile: Tile, operand: Operand, layout: Layout, plan: Matrices, places: list[tuple[int, int]], along: str
+    tile: Tile,
+    operand: Operand,
+    layout: Layout,
+    plan: Matrices,
+    places: list[tuple[int, int]],
+    along: str,
 ) -> list[Group]:
     """All fragments of the tile, up to four matrices an instruction."""
-    builder: Any = emitter()
     wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
     registers: list[Scalar] = []
     while len(registers) < len(wanted):
-        corners = wanted[len(registers) : len(registers) + 4]
-        count = {1: 1, 2: 2, 3: 2, 4: 4}[len(corners)]
-        registers += _issue(tile, corners[:count], plan.trans, along)
+        corners = _together(wanted[len(registers) :])
+        registers += _issue(tile, corners, plan.trans, along)
     step = layout.registers
     return [
-        builder.pack(registers[i : i + step], type_of(operand), operand)
+        builder().pack(registers[i : i + step], type_of(operand), operand)
         for i in range(0, len(registers), step)
     ]
+
+
+def _together(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The first matrices that one instruction moves: 1, 2, or 4 at the corners of a box."""
+    if len(corners) >= 4:
+        first, right, down, last = corners[:4]
+        if all(a + d == b + c for a, b, c, d in zip(first, right, down, last, strict=True)):
+            return corners[:4]
+    return corners[: min(len(corners), 2)]
 
 
 def _issue(tile: Tile, corners: list[tuple[int, int]], trans: bool, along: str) -> list[Scalar]:
@@ -151,7 +167,7 @@ def _issue(tile: Tile, corners: list[tuple[int, int]], trans: bool, along: str) 
     return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
 
 
-def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Any:
+def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Pointer:
     """Where this lane's 16-byte row of its matrix starts."""
     lane = lane_id()
     (row, col), steps = corners[0], _steps(corners)
@@ -167,41 +183,37 @@ def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Any:
 def _steps(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The moves that bits 3 and 4 of the lane stand for."""
     first = corners[0]
-    steps = [(r - first[0], c - first[1]) for r, c in (corners[1:2] + corners[2:3])]
-    if len(corners) == 4:
-        total = tuple(a + b for a, b in zip(*steps, strict=True))
-        assert total == (corners[3][0] - first[0], corners[3][1] - first[1]), corners
-    return steps
+    return [(r - first[0], c - first[1]) for r, c in corners[1:3]]
 
 
-def load_elements(tile: Tile, operand: Operand) -> Group:
+def _thread(layout: Layout) -> Any:
+    """This thread as the layout counts: in its warp, or in its warpgroup."""
+    return lane_id() if layout.threads == 32 else thread_in_warpgroup()
+
+
+def load_elements(tile: Tile | Array, operand: Operand) -> Group:
     """Load a fragment element by element, by its layout's formula."""
-    builder: Any = emitter()
-    layout = _checked(tile, operand)
-    lane = lane_id()
-    elements = [tile.at(*layout.formula(lane, slot)).load() for slot in range(layout.slots)]
-    e = layout.dtype.per_register
-    if e == 1:
-        return builder.pack(elements, type_of(operand), operand)  # type: ignore[no-any-return]
-    packed = [
-        arithmetic.pack(builder, [Scalar(v.value, layout.dtype) for v in elements[i : i + e]], layout.dtype)
-        for i in range(0, len(elements), e)
-    ]
-    return builder.pack(packed, type_of(operand), operand)  # type: ignore[no-any-return]
+    layout = _checked(tile, operand, (Tile, Array))
+    thread = _thread(layout)
+    elements = [tile.at(*layout.formula(thread, slot)).load() for slot in range(layout.slots)]
+    registers, step = elements, layout.per_register
+    if step > 1:
+        narrow = [e.bits(layout.dtype) for e in elements]
+        starts = range(0, len(narrow), step)
+        registers = [builder().pack_register(narrow[i : i + step], layout.dtype) for i in starts]
+    return builder().pack(registers, type_of(operand), operand)
 
 
 def stmatrix(tile: Tile, value: Group) -> None:
     """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
-    if value.operand is None or value.operand.layout is None:
-        raise OperandError("stmatrix stores fragments; store vectors with pointer.store(...)")
-    layout = _checked(tile, value.operand)
+    layout = _stored(tile, value, (Tile,))
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = matrices(layout, along)
     if plan is None:
         raise OperandError(f"stmatrix cannot store {layout.name}; use tc.store_elements")
     registers, corners = value.registers, list(plan.corners)
     while corners:
-        count = {1: 1, 2: 2, 3: 2}.get(len(corners), 4)
+        count = len(_together(corners))
         pointer = _row_pointer(tile, corners[:count], along)
         name = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if plan.trans else ''}.shared.b16"
         words = [Scalar(r.value, dtypes.b32) for r in registers[:count]]
@@ -209,13 +221,20 @@ def stmatrix(tile: Tile, value: Group) -> None:
         registers, corners = registers[count:], corners[count:]
 
 
-def store_elements(target: Any, value: Group) -> None:
-    """Store a fragment by its layout to a tile or array view, pairs of neighbours at once."""
-    assert value.operand is not None and value.operand.layout is not None
-    layout = value.operand.layout
-    lane = lane_id()
+def _stored(target: Any, value: Any, spaces: tuple[Any, ...]) -> Layout:
+    if not isinstance(value, Group) or value.operand is None:
+        raise OperandError(
+            f"a fragment is needed, not {describe(value)}; store vectors with pointer.store(...)"
+        )
+    return _checked(target, value.operand, spaces)
+
+
+def store_elements(target: Tile | Array, value: Group) -> None:
+    """Store a fragment by its layout to a tile or an array view of its shape."""
+    layout = _stored(target, value, (Tile, Array))
+    thread = _thread(layout)
     for slot, element in enumerate(value.elements()):
-        target.at(*layout.formula(lane, slot)).store(element)
+        target.at(*layout.formula(thread, slot)).store(element)
 
 
 def movmatrix(value: Scalar) -> Scalar:

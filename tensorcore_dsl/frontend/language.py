@@ -11,21 +11,22 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import LayoutError, OperandError, listing
 from tensorcore_dsl.frontend import arithmetic
-from tensorcore_dsl.frontend.memory import Pointer, Tile, check_swizzle, row_major
-from tensorcore_dsl.frontend.values import Group, Scalar
+from tensorcore_dsl.frontend.local import local as local
+from tensorcore_dsl.frontend.memory import Tile, check_swizzle, row_major
+from tensorcore_dsl.frontend.operands import describe, is_number, type_of
+from tensorcore_dsl.frontend.pointer import Pointer, element_size
+from tensorcore_dsl.frontend.values import Group, Scalar, builder
 from tensorcore_dsl.ir.nodes import Type
-from tensorcore_dsl.isa.spec import Operand, emitter
+from tensorcore_dsl.isa.spec import Operand
 
-
-def _builder() -> Any:
-    return emitter()
+EVERYBODY = 0xFFFFFFFF  # the mask of all lanes of a warp
 
 
 def emit(mnemonic: str, *operands: Any, **options: Any) -> Any:
     """Emit the instruction spelled `mnemonic`, any row of the table."""
-    return _builder().named(mnemonic, *operands, **options)
+    return builder().named(mnemonic, *operands, **options)
 
 
 # -- where am I -------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ class _Special3:
 
     def __getattr__(self, axis: str) -> Scalar:
         if axis not in ("x", "y", "z"):
-            raise OperandError(f"{self._register} has components x, y and z, not {axis!r}")
+            raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")
         return special(f"{self._register}.{axis}")
 
 
@@ -50,9 +51,8 @@ gridDim = _Special3("nctaid")
 
 
 def special(register: str) -> Scalar:
-    """A 32-bit special register, for example "laneid" or "clock", as s32."""
-    value = emit(f"mov.u32.%{register}")
-    return Scalar(value.value, dtypes.s32)
+    """A special register, for example "laneid", "clock" (as s32) or "clock64" (as u64)."""
+    return builder().special(register)
 
 
 def lane_id() -> Scalar:
@@ -60,25 +60,26 @@ def lane_id() -> Scalar:
     return special("laneid")
 
 
-def thread_in_warpgroup() -> Scalar:
-    return arithmetic.apply(_builder(), "mod", threadIdx.x, 128)  # type: ignore[no-any-return]
+def thread_in_warpgroup() -> Any:
+    """0 to 127: this thread within its warpgroup."""
+    return threadIdx.x % 128
 
 
-def warp_id() -> Scalar:
+def warp_id() -> Any:
     """threadIdx.x // 32, the same for a whole warp."""
-    return arithmetic.apply(_builder(), "floordiv", threadIdx.x, 32)  # type: ignore[no-any-return]
+    return threadIdx.x // 32
 
 
 def arch_number() -> int:
     """The target's compute capability as an integer, known at compile time: 80, 90, 120."""
-    return int(_builder().arch.number)
+    return builder().arch.number
 
 
 def launch_bounds(threads: int, min_blocks: int | None = None) -> None:
     """Fix the block size at compile time (`.reqntid`), so that the assembler may use all the
     registers such a block leaves each thread; min_blocks: how many shall fit on an SM."""
-    builder = _builder()
-    builder.kernel.threads, builder.kernel.min_blocks = int(threads), min_blocks
+    kernel = builder().kernel
+    kernel.threads, kernel.min_blocks = int(threads), min_blocks
 
 
 def trap() -> None:
@@ -87,6 +88,16 @@ def trap() -> None:
 
 
 # -- memory -----------------------------------------------------------------------------------
+
+
+def _shape(given: int | Sequence[int], what: str) -> tuple[int, ...]:
+    shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise OperandError(
+            f"the shape of {what} is positive integers known at compile time, not "
+            f"{', '.join(map(describe, shape)) or 'empty'}"
+        )
+    return shape  # type: ignore[return-value]
 
 
 def shared(
@@ -101,65 +112,43 @@ def shared(
 
     swizzle: 32, 64 or 128 bytes; flips 16-byte chunks within rows so that columns of chunks
     fall into different banks. Tiles above 48 KiB in all become dynamic shared memory by
-    themselves.
+    themselves. align: bytes, a multiple of the swizzle's period of 8 rows.
     """
-    builder = _builder()
-    shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    shape = _shape(shape, "a shared tile")
     steps = tuple(strides) if strides is not None else row_major(shape)
+    if len(steps) != len(shape):
+        raise LayoutError(f"{len(steps)} strides were given for {len(shape)} dimensions")
     check_swizzle(shape, steps, dtype, swizzle)
-    align = align or max(16, 8 * swizzle)
-    size = (sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1) * dtype.itemsize
-    kernel = builder.kernel
+    least = max(16, 8 * swizzle)
+    align = align or least
+    if align & (align - 1) or (swizzle and align % least):
+        raise LayoutError(
+            f"a tile cannot be aligned to {align} bytes: powers of two are allowed, and a "
+            f"{swizzle}-byte swizzle needs a multiple of {least}"
+        )
+    elements = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1
+    kernel = builder().kernel
     start = -(-kernel.shared_bytes // align) * align
-    kernel.shared_bytes = start + size
+    kernel.shared_bytes = start + elements * element_size(dtype)
     kernel.shared_align = max(kernel.shared_align, align)
-    base = emit("shared.base")
-    origin = arithmetic.apply(builder, "add", base, start)
+    origin = emit("shared.base") + start
     return Tile(origin, 0, dtype, shape, steps, swizzle)
 
 
-def dynamic_shared(shape: int | Sequence[int], dtype: DType, *, offset: int = 0) -> Tile:
+def dynamic_shared(
+    shape: int | Sequence[int], dtype: DType, *, offset: int = 0, swizzle: int = 0
+) -> Tile:
     """A tile in the dynamic shared memory that the launch sizes: `kernel[grid, block, stream,
-    bytes](...)`. It starts `offset` bytes into it."""
-    builder = _builder()
-    shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    builder.kernel.dynamic = True
-    origin = arithmetic.apply(builder, "add", emit("shared.dynamic"), offset)
-    return Tile(origin, 0, dtype, shape, row_major(shape))
-
-
-class Local:
-    """A small array of registers, one variable each.
-
-    Indexed at compile time it costs nothing; a run-time index selects among all elements.
-    """
-
-    def __init__(self, items: list[Any], dtype: DType) -> None:
-        self.items, self.dtype = items, dtype
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, Scalar):
-            return self.items[index]
-        chosen = self.items[0]
-        for i, item in enumerate(self.items[1:], 1):
-            chosen = arithmetic.select(_builder(), index == i, item, chosen)
-        return chosen
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        value = arithmetic.convert(_builder(), value, self.dtype)
-        if not isinstance(index, Scalar):
-            self.items[index] = value
-            return
-        for i, item in enumerate(self.items):
-            self.items[i] = arithmetic.select(_builder(), index == i, value, item)
-
-
-def local(count: int, dtype: DType, fill: Any = 0) -> Local:
-    """`count` variables of `dtype` private to the thread."""
-    return Local([arithmetic.convert(_builder(), fill, dtype) for _ in range(count)], dtype)
+    bytes](...)`. It starts `offset` bytes into it, which is a multiple of 16."""
+    shape = _shape(shape, "a shared tile")
+    steps = row_major(shape)
+    check_swizzle(shape, steps, dtype, swizzle)
+    least = max(element_size(dtype), 8 * swizzle)
+    if offset < 0 or offset % least:
+        raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
+    builder().kernel.dynamic = True
+    origin = emit("shared.dynamic") + offset
+    return Tile(origin, 0, dtype, shape, steps, swizzle)
 
 
 def load(pointer: Pointer, count: int = 1, **options: Any) -> Any:
@@ -173,7 +162,13 @@ def store(pointer: Pointer, value: Any, **options: Any) -> None:
 
 
 def cp_async(
-    target: Pointer, source: Pointer, size: int, *, valid: Any = None, pred: Any = None, cache: str | None = None
+    target: Pointer,
+    source: Pointer,
+    size: int,
+    *,
+    valid: Any = None,
+    pred: Any = None,
+    cache: str | None = None,
 ) -> None:
     """Copy `size` bytes (4, 8 or 16) from global to shared memory asynchronously.
 
@@ -182,14 +177,15 @@ def cp_async(
     """
     if target.space != "shared" or source.space != "global":
         raise OperandError(
-            f"cp.async copies from global to shared memory, not from {source.space} to {target.space}"
+            f"cp.async copies from global to shared memory, not from {source.space} to "
+            f"{target.space}"
         )
     cache = cache or ("cg" if size == 16 else "ca")
     name = f"cp.async.{cache}.shared.global"
     if valid is None:
         emit(name, target.address, source.address, size, pred=pred)
     else:
-        count = arithmetic.convert(_builder(), valid, dtypes.u32)
+        count = builder().convert(valid, dtypes.u32)
         emit(f"{name}.zfill", target.address, source.address, size, count, pred=pred)
 
 
@@ -216,7 +212,7 @@ def barrier_arrive(id: Any, threads: Any) -> None:
     emit("bar.arrive", id, threads)
 
 
-def syncwarp(mask: int = 0xFFFFFFFF) -> None:
+def syncwarp(mask: Any = EVERYBODY) -> None:
     """Wait for the lanes of `mask` in this warp."""
     emit("bar.warp.sync", mask)
 
@@ -224,85 +220,112 @@ def syncwarp(mask: int = 0xFFFFFFFF) -> None:
 # -- warp-wide --------------------------------------------------------------------------------
 
 
-def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: int) -> Any:
-    builder = _builder()
-    value = builder.scalar(value)
-    if value.dtype.register_bits == 64:
+def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
+    build = builder()
+    value = build.scalar(value)
+    dtype = value.dtype
+    if dtype.kind == "p":
+        return _shuffle(mode, value.to(dtypes.s32), lane, clamp, mask) != 0
+    if dtype.register_bits == 64:
         halves = emit("mov.b64.unpack", value)
         moved = [_shuffle(mode, h, lane, clamp, mask) for h in halves]
-        return Scalar(emit("mov.b64.pack", *moved).value, value.dtype)
-    if value.dtype.register_bits == 16:
-        wide = emit("mov.b32.pack", value, builder.literal(0, dtypes.b16))
+        return Scalar(emit("mov.b64.pack", *moved).value, dtype)
+    if dtype.register_bits == 16:
+        wide = emit("mov.b32.pack", value, build.literal(0, dtypes.b16))
         moved = _shuffle(mode, wide, lane, clamp, mask)
-        return Scalar(emit("mov.b32.unpack", moved)[0].value, value.dtype)
+        return Scalar(emit("mov.b32.unpack", moved)[0].value, dtype)
     result = emit(f"shfl.sync.{mode}.b32", value, lane, clamp, mask)
-    return Scalar(result.value, value.dtype)
+    return Scalar(result.value, dtype)
 
 
-def shfl(value: Any, lane: Any, mask: int = 0xFFFFFFFF) -> Any:
+def shfl(value: Any, lane: Any, mask: Any = EVERYBODY) -> Any:
     """`value` of lane `lane`."""
     return _shuffle("idx", value, lane, 31, mask)
 
 
-def shfl_up(value: Any, delta: Any, mask: int = 0xFFFFFFFF) -> Any:
+def shfl_up(value: Any, delta: Any, mask: Any = EVERYBODY) -> Any:
     """`value` of the lane `delta` below; lanes without one keep theirs."""
     return _shuffle("up", value, delta, 0, mask)
 
 
-def shfl_down(value: Any, delta: Any, mask: int = 0xFFFFFFFF) -> Any:
+def shfl_down(value: Any, delta: Any, mask: Any = EVERYBODY) -> Any:
     """`value` of the lane `delta` above; lanes without one keep theirs."""
     return _shuffle("down", value, delta, 31, mask)
 
 
-def shfl_xor(value: Any, lanes: Any, mask: int = 0xFFFFFFFF) -> Any:
+def shfl_xor(value: Any, lanes: Any, mask: Any = EVERYBODY) -> Any:
     """`value` of lane `lane ^ lanes`."""
     return _shuffle("bfly", value, lanes, 31, mask)
 
 
-def vote(mode: str, condition: Any, mask: int = 0xFFFFFFFF) -> Any:
+VOTES = ("all", "any", "uni", "ballot")
+REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
+ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas")
+
+
+def _check_among(what: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise OperandError(f"{what} may be {listing(allowed)}; {given!r} was given")
+
+
+def vote(mode: str, condition: Any, mask: Any = EVERYBODY) -> Any:
     """all, any, uni (a predicate) or ballot (u32) of a condition over the warp."""
-    builder = _builder()
-    value = Scalar(builder.predicate(condition)) if isinstance(condition, Scalar) else builder.scalar(bool(condition))
+    _check_among("a vote", mode, VOTES)
+    value = builder().scalar(arithmetic.truth(builder(), condition))
     result = emit(f"vote.sync.{mode}.{'b32' if mode == 'ballot' else 'pred'}", value, mask)
-    return Scalar(result.value, dtypes.u32) if mode == "ballot" else result
+    return result.bits(dtypes.u32) if mode == "ballot" else result
 
 
-def match_any(value: Any, mask: int = 0xFFFFFFFF) -> Scalar:
-    """The lanes that hold the same value."""
-    value = _builder().scalar(value)
-    return Scalar(emit(f"match.sync.any.b{value.dtype.bits}", value, mask).value, dtypes.u32)
+def match_any(value: Any, mask: Any = EVERYBODY) -> Scalar:
+    """The lanes that hold the same value, a bit each (u32)."""
+    value = builder().scalar(value)
+    found: Scalar = emit(f"match.any.sync.b{value.dtype.bits}", value, mask)
+    return found.bits(dtypes.u32)
 
 
-def redux(operation: str, value: Any, mask: int = 0xFFFFFFFF) -> Scalar:
+def redux(operation: str, value: Any, mask: Any = EVERYBODY) -> Scalar:
     """add, min, max, and, or, xor of a 32-bit integer over the warp."""
-    value = _builder().scalar(value)
-    bits = operation in ("and", "or", "xor")
-    result = emit(f"redux.sync.{operation}.{'b32' if bits else value.dtype}", value, mask)
-    return Scalar(result.value, value.dtype)
+    _check_among("a reduction", operation, REDUCTIONS)
+    value = builder().scalar(value)
+    kind = "b32" if operation in ("and", "or", "xor") else value.dtype
+    return Scalar(emit(f"redux.sync.{operation}.{kind}", value, mask).value, value.dtype)
 
 
 # -- atomics ----------------------------------------------------------------------------------
 
 
+def _atomic_type(operation: str, dtype: DType) -> str:
+    """How PTX spells the operation on elements of this type."""
+    if operation in ("and", "or", "xor", "exch", "cas"):
+        return f"{operation}.b{dtype.bits}"
+    if operation == "add" and dtype == dtypes.s64:
+        return "add.u64"
+    if dtype.is_float and (dtype.bits == 16 or dtype.lanes == 2):
+        return f"{operation}.noftz.{dtype}"
+    return f"{operation}.{dtype}"
+
+
+def _check_pointer(what: str, pointer: Any) -> None:
+    if not isinstance(pointer, Pointer):
+        raise OperandError(f"{what} takes a pointer, array.at(...), not {describe(pointer)}")
+
+
 def atomic(operation: str, pointer: Pointer, *values: Any) -> Scalar:
     """add, min, max, and, or, xor, exch, inc, dec or cas on one element; returns the old value."""
-    builder = _builder()
+    _check_among("an atomic operation", operation, ATOMICS)
+    _check_pointer("tc.atomic", pointer)
     dtype = pointer.dtype
-    bits = operation in ("and", "or", "xor", "exch", "cas")
-    if operation == "add" and dtype == dtypes.s64:
-        spelled = "u64"
-    elif dtype.bits == 16 and dtype.is_float:
-        spelled = f"noftz.{dtype}"
-    else:
-        spelled = f"b{dtype.bits}" if bits else dtype.name
-    given = [arithmetic.convert(builder, v, dtype) for v in values]
-    result = emit(f"atom.{pointer.space}.{operation}.{spelled}", pointer.address, *given)
-    return Scalar(result.value, dtype)
+    given = [builder().convert(v, dtype) for v in values]
+    name = f"atom.{pointer.space}.{_atomic_type(operation, dtype)}"
+    return Scalar(emit(name, pointer.address, *given).value, dtype)
 
 
 def reduce(operation: str, pointer: Pointer, value: Any) -> None:
-    """Like `atomic`, without the old value."""
-    atomic(operation, pointer, value)
+    """Like `atomic`, without the old value: add, min, max, and, or, xor, inc or dec."""
+    _check_among("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
+    _check_pointer("tc.reduce", pointer)
+    name = f"red.{pointer.space}.{_atomic_type(operation, pointer.dtype)}"
+    emit(name, pointer.address, builder().convert(value, pointer.dtype))
 
 
 # -- mathematics ------------------------------------------------------------------------------
@@ -310,49 +333,60 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
 
 def fma(a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
     """a * b + c rounded once; integers: the low half of the product, plus c."""
-    if any(isinstance(v, Group) for v in (a, b, c)):
-        group = next(v for v in (a, b, c) if isinstance(v, Group))
-        columns = [v.elements() if isinstance(v, Group) else [v] * group.slots for v in (a, b, c)]
-        return group.rebuild([fma(*column, rounding=rounding) for column in zip(*columns, strict=True)])
-    return arithmetic.fma(_builder(), a, b, c, rounding)
+    return arithmetic.fma(builder(), a, b, c, rounding)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    return arithmetic.extreme(_builder(), "min", a, b)
+    """The lesser of two; a NaN gives the other."""
+    return arithmetic.extreme(builder(), "min", a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    return arithmetic.extreme(_builder(), "max", a, b)
+    """The greater of two; a NaN gives the other."""
+    return arithmetic.extreme(builder(), "max", a, b)
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where `condition` holds, else `no`; both are computed."""
-    return arithmetic.select(_builder(), condition, yes, no)
+    return arithmetic.select(builder(), condition, yes, no)
 
 
-def _approximate(name: str) -> Any:
+def _float(value: Any, what: str) -> Scalar:
+    """A scalar float; integers as f32."""
+    if not isinstance(value, Scalar) and not is_number(value):
+        raise OperandError(f"{what} takes numbers, not {describe(value)}")
+    if not isinstance(value, Scalar):
+        return builder().literal(value, dtypes.f32)
+    return value if value.dtype.is_float else builder().convert(value, dtypes.f32)  # type: ignore[no-any-return]
+
+
+def _approximate(name: str, doc: str) -> Any:
     def function(value: Any) -> Any:
         if isinstance(value, Group):
             return value.map(function)
-        builder = _builder()
-        value = builder.scalar(value, dtypes.f32)
-        wide = value if value.dtype.bits == 32 else arithmetic.convert(builder, value, dtypes.f32)
-        result = emit(f"{name}.approx.f32", wide)
-        return result if value.dtype == wide.dtype else arithmetic.convert(builder, result, value.dtype)
+        value = _float(value, doc)
+        if value.dtype.bits == 64:
+            raise OperandError(f"{doc} has no f64 form; convert to f32 first")
+        result = emit(f"{name}.approx.f32", builder().convert(value, dtypes.f32))
+        return builder().convert(result, value.dtype)
 
     function.__name__ = name
-    function.__doc__ = f"{name}.approx of an f32 (narrower floats by way of f32)."
+    function.__doc__ = f"{doc}: {name}.approx of an f32 (narrower floats by way of f32)."
     return function
 
 
-exp2, log2, rcp, rsqrt = (_approximate(n) for n in ("ex2", "lg2", "rcp", "rsqrt"))
-tanh, sin, cos = (_approximate(n) for n in ("tanh", "sin", "cos"))
+exp2, log2 = _approximate("ex2", "exp2"), _approximate("lg2", "log2")
+rcp, rsqrt = _approximate("rcp", "rcp"), _approximate("rsqrt", "rsqrt")
+tanh, sin, cos = (_approximate(n, n) for n in ("tanh", "sin", "cos"))
 
 
 def sqrt(value: Any) -> Any:
     """Square root, rounded to nearest."""
-    value = _builder().scalar(value, dtypes.f32)
-    return emit(f"sqrt.rn.{value.dtype}", value)
+    if isinstance(value, Group):
+        return value.map(sqrt)
+    value = _float(value, "sqrt")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(emit(f"sqrt.rn.{wide.dtype}", wide), value.dtype)
 
 
 def exp(value: Any) -> Any:
@@ -365,20 +399,15 @@ def exp(value: Any) -> Any:
 
 def fragment(operand: Operand, registers: Sequence[Any]) -> Group:
     """A fragment of `operand` from its registers."""
-    from tensorcore_dsl.frontend.builder import type_of
-
-    return _builder().pack(list(registers), type_of(operand), operand)  # type: ignore[no-any-return]
+    if not isinstance(operand, Operand) or operand.layout is None:
+        raise OperandError(f"{describe(operand)} is no fragment operand, such as mma.a")
+    return builder().pack(list(registers), type_of(operand), operand)
 
 
 def vector(elements: Sequence[Any]) -> Group:
     """A plain vector of scalars of one type."""
-    builder = _builder()
-    scalars = [builder.scalar(e) for e in elements]
-    return builder.pack(scalars, Type(scalars[0].dtype, len(scalars)))  # type: ignore[no-any-return]
-
-
-def printf(*values: Any) -> None:
-    """Print from the device, one line a thread; strings and run-time values alternate freely."""
-    from tensorcore_dsl.frontend.printing import emit_print
-
-    emit_print(_builder(), values)
+    scalars = [builder().scalar(e) for e in elements]
+    types = list(dict.fromkeys(s.dtype for s in scalars))
+    if len(types) != 1:
+        raise OperandError(f"a vector has elements of one type, not {listing(types) or 'none'}")
+    return builder().pack(scalars, Type(types[0], len(scalars)))

@@ -4,109 +4,145 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import linecache
 import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tensorcore_dsl.errors import UnsupportedSyntax
 
+Function = ast.FunctionDef | ast.Lambda
+_LOOPS = (ast.For, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_EXITS: dict[type, str] = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
+
 
 @dataclass(frozen=True)
 class Source:
-    """A function's tree; add `line_offset` and `column_offset` to the positions in it."""
+    """A function's tree; its positions are those of the file."""
 
-    tree: ast.FunctionDef | ast.Lambda
+    tree: Function
     filename: str
-    line_offset: int
-    column_offset: int
 
 
 @lru_cache(maxsize=4096)
-def source_of_code(function: Any) -> Source | None:
+def source_of(function: Any) -> Source | None:
     """The tree of a Python function, or None when its source cannot be had."""
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    candidates = _functions(text).get((code.co_name, code.co_firstlineno), ())
+    if code.co_name == "<lambda>":
+        candidates = [n for n in candidates if isinstance(n, ast.Lambda) and _is_lambda(n, code)]
+    return Source(candidates[0], code.co_filename) if len(candidates) == 1 else None
+
+
+@lru_cache(maxsize=128)
+def _functions(text: str) -> dict[tuple[str, int], list[Function]]:
+    """The functions of a file by name and first line, as code objects have them."""
+    found: dict[tuple[str, int], list[Function]] = {}
     try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):
-        return None
-    text = "".join(lines)
-    dedented = textwrap.dedent(text)
-    indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
-    try:
-        module = ast.parse(dedented)
+        module = ast.parse(text)
     except SyntaxError:
-        return None  # a lambda inside a larger expression
-    tree = _find(module, function.__code__, first)
-    if tree is None:
-        return None
-    return Source(tree, function.__code__.co_filename, first - 1, indent)
+        return found
+    for node in ast.walk(module):
+        if isinstance(node, ast.Lambda):
+            found.setdefault(("<lambda>", node.lineno), []).append(node)
+        elif isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            found.setdefault((node.name, first), []).append(node)
+    return found
 
 
-def _find(module: ast.Module, code: types.CodeType, first: int) -> Any:
-    if code.co_name != "<lambda>":
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-                return node
-        return None
-    names = code.co_varnames[: code.co_argcount]
-    lambdas = [
-        node
-        for node in ast.walk(module)
-        if isinstance(node, ast.Lambda) and tuple(a.arg for a in node.args.args) == names
-    ]
-    if len(lambdas) > 1 and hasattr(code, "co_positions"):
-        positions = [p for p in code.co_positions() if p[0] is not None and p[2] is not None]
-        lambdas = [n for n in lambdas if _holds(n, positions, first)]
-    return lambdas[0] if len(lambdas) == 1 else None
-
-
-def _holds(node: ast.Lambda, positions: list[Any], first: int) -> bool:
-    body = node.body
-    place = (body.lineno + first - 1, body.col_offset)
-    return any((line, column) == place for line, _, column, _ in positions)
+def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
+    """Several lambdas may stand on one line: parameters and places tell them apart."""
+    given = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    if tuple(given) != code.co_varnames[: code.co_argcount]:
+        return False
+    if not hasattr(code, "co_positions"):  # Python 3.10
+        return True
+    start = (node.body.lineno, node.body.col_offset)
+    end = (node.body.end_lineno, node.body.end_col_offset)
+    for line, end_line, column, end_column in code.co_positions():
+        known = None not in (line, end_line, column, end_column)
+        if known and (line, column) >= start and (end_line, end_column) <= end:
+            return True
+    return False
 
 
 def require_source(function: Any) -> Source:
-    """The tree of a kernel, or an error that says why there is none."""
+    """The tree of a kernel or helper, or an error that says why there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise UnsupportedSyntax(f"{function.__name__} is a generator or coroutine, not a function")
-    found = source_of_code(function)
+        raise UnsupportedSyntax(
+            f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
+            "functions"
+        )
+    found = source_of(function)
     if found is None:
         raise UnsupportedSyntax(
             f"the source of {function.__name__} cannot be read: kernels and their helpers must be "
-            "defined in a file, or in a notebook cell"
+            "defined in a file or in a notebook cell, lambdas of the same parameters on lines of "
+            "their own"
         )
     return found
 
 
-def assigned_names(nodes: list[ast.stmt]) -> set[str]:
-    """Names that statements may change: stored, or whose items or attributes are stored."""
-    names: set[str] = set()
-    for statement in nodes:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-            elif isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-                root: Any = node
-                while isinstance(root, (ast.Subscript, ast.Attribute)):
-                    root = root.value
-                if isinstance(root, ast.Name):
-                    names.add(root.id)
-    return names
+# -- what a piece of source may do ------------------------------------------------------------
 
 
-def always_returns(nodes: list[ast.stmt]) -> bool:
-    """Does every path through the statements end in `return`?"""
+def assigned_names(nodes: Sequence[ast.stmt]) -> frozenset[str]:
+    """Names that statements may bind."""
+    return frozenset().union(*map(_assigned, nodes))
+
+
+@cache
+def _assigned(statement: ast.AST) -> frozenset[str]:
+    return frozenset(
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+
+
+@cache
+def exits_of(statement: ast.AST) -> frozenset[str]:
+    """Of "return", "break", "continue": those by which control may leave the statement."""
+    kind = _EXITS.get(type(statement))
+    if kind is not None:
+        return frozenset((kind,))
+    if isinstance(statement, _FUNCTIONS):
+        return frozenset()
+    inside = frozenset().union(*map(exits_of, _statements(statement)))
+    if isinstance(statement, _LOOPS):
+        own = frozenset().union(*map(exits_of, statement.orelse))
+        return (inside & {"return"}) | own
+    return inside
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements directly inside a statement."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif not isinstance(child, ast.expr):
+            yield from _statements(child)
+
+
+@cache
+def may_change_variables(expression: ast.AST) -> bool:
+    """May evaluating the expression bind a name or change an object? Calls and `:=` may."""
+    return any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in ast.walk(expression))
+
+
+def always_exits(nodes: Sequence[ast.stmt]) -> bool:
+    """Does every path through the statements end in return, raise, break or continue?"""
     if not nodes:
         return False
     last = nodes[-1]
-    if isinstance(last, (ast.Return, ast.Raise)):
+    if isinstance(last, (*_EXITS, ast.Raise)):
         return True
     if isinstance(last, ast.If):
-        return always_returns(last.body) and always_returns(last.orelse)
+        return always_exits(last.body) and always_exits(last.orelse)
     return False
-
-
-def contains_return(node: ast.AST) -> bool:
-    return any(isinstance(child, ast.Return) for child in ast.walk(node))

@@ -7,7 +7,7 @@ operators, and these classes say what they mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
@@ -15,52 +15,42 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Type, Value
 from tensorcore_dsl.isa.spec import Operand, emitter
 
+if TYPE_CHECKING:
+    from tensorcore_dsl.frontend.builder import Builder
+
+
+def builder() -> Builder:
+    """The kernel under construction."""
+    return cast("Builder", emitter())
+
 
 def _binary(name: str) -> Any:
     def method(self: Any, other: Any) -> Any:
-        return apply(name, self, other)
+        return builder().apply(name, self, other)
 
     return method
 
 
 def _reflected(name: str) -> Any:
     def method(self: Any, other: Any) -> Any:
-        return apply(name, other, self)
+        return builder().apply(name, other, self)
 
     return method
 
 
 def _unary(name: str) -> Any:
     def method(self: Any) -> Any:
-        return apply(name, self)
+        return builder().apply(name, self)
 
     return method
-
-
-def apply(name: str, *operands: Any) -> Any:
-    """Emit operator `name`, element by element where a group takes part."""
-    from tensorcore_dsl.frontend import arithmetic
-
-    if any(isinstance(o, Group) for o in operands):
-        return _each(name, operands)
-    if not all(isinstance(o, (Scalar, bool, int, float)) or hasattr(o, "dtype") for o in operands):
-        return NotImplemented
-    return arithmetic.apply(emitter(), name, *operands)
-
-
-def _each(name: str, operands: tuple[Any, ...]) -> Any:
-    group = next(o for o in operands if isinstance(o, Group))
-    for other in operands:
-        if isinstance(other, Group) and other.slots != group.slots:
-            raise OperandError(f"groups of {group.slots} and {other.slots} elements do not combine")
-    columns = [o.elements() if isinstance(o, Group) else [o] * group.slots for o in operands]
-    return group.rebuild([apply(name, *column) for column in zip(*columns, strict=True)])
 
 
 class Runtime:
     """A value known only at run time, in one IR value."""
 
     value: Value
+    __slots__ = ()
+    __array_ufunc__ = None  # NumPy's scalars leave operators to this class
 
     __add__, __radd__ = _binary("add"), _reflected("add")
     __sub__, __rsub__ = _binary("sub"), _reflected("sub")
@@ -84,25 +74,41 @@ class Runtime:
     def __pos__(self) -> Any:
         return self
 
+    def __pow__(self, exponent: Any) -> Any:
+        if isinstance(exponent, int) and 1 <= exponent <= 16:
+            result: Any = self
+            for _ in range(exponent - 1):
+                result = result * self
+            return result
+        raise OperandError(
+            "** of a run-time value takes a compile-time exponent from 1 to 16, "
+            f"{exponent!r} was given"
+        )
+
     def __bool__(self) -> bool:
         raise OperandError(
-            "a run-time value has no truth while the kernel is compiled; "
-            "use `if`, `and`, `or`, `not` inside the kernel, or compute it from Const parameters"
+            "a run-time value has no truth while the kernel is compiled: `if`, `while`, `and`, "
+            "`or` and `not` inside the kernel test it at run time, Python's own code cannot"
         )
 
     def __index__(self) -> int:
-        raise OperandError("a compile-time integer is needed here, not a run-time value")
+        raise OperandError(f"a compile-time integer is needed here, not {self.described}")
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        raise OperandError("a compile-time number is needed here, not a run-time value")
+        raise OperandError(f"a compile-time number is needed here, not {self.described}")
+
+    @property
+    def described(self) -> str:
+        """What it is, for messages."""
+        raise NotImplementedError
 
 
 class Scalar(Runtime):
     """One register."""
 
-    __slots__ = ("value", "dtype")
+    __slots__ = ("dtype", "value")
 
     def __init__(self, value: Value, dtype: DType | None = None) -> None:
         self.value = value
@@ -110,19 +116,27 @@ class Scalar(Runtime):
 
     def to(self, dtype: DType, **options: Any) -> Any:
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
-        from tensorcore_dsl.frontend import arithmetic
-
-        return arithmetic.convert(emitter(), self, dtype, **options)
+        return builder().convert(self, dtype, **options)
 
     def bits(self, dtype: DType) -> Scalar:
         """The same register read as another type of the same size."""
         if dtype.register_bits != self.dtype.register_bits:
-            raise OperandError(f"{self.dtype} and {dtype} differ in size; use .to() to convert")
-        if self.value.type.dtype.kind == "b" or self.value.type.dtype == dtype:
+            raise OperandError(
+                f"{self.dtype} has {self.dtype.register_bits} bits and {dtype} has "
+                f"{dtype.register_bits}; .bits() keeps the size, .to() converts"
+            )
+        have = self.value.type.dtype
+        if have == dtype or "b" in (have.kind, dtype.kind) or (have.is_integer and dtype.is_integer):
             return Scalar(self.value, dtype)
-        size = dtype.register_bits
-        plain = emitter().named(f"mov.b{size}", Scalar(self.value))  # type: ignore[attr-defined]
+        plain = builder().named(f"mov.b{dtype.register_bits}", Scalar(self.value))
         return Scalar(plain.value, dtype)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise OperandError(f"{self.described} cannot be iterated over or unpacked")
+
+    @property
+    def described(self) -> str:
+        return f"a run-time value of type {self.dtype}"
 
     def __repr__(self) -> str:
         return f"<{self.value}: {self.dtype}>"
@@ -134,7 +148,7 @@ class Group(Runtime):
     Elements are counted as the layout's slots: 8 halves in the 4 registers of an A fragment.
     """
 
-    __slots__ = ("value", "operand")
+    __slots__ = ("operand", "value")
 
     def __init__(self, value: Value, operand: Operand | None = None) -> None:
         self.value = value
@@ -142,6 +156,7 @@ class Group(Runtime):
 
     @property
     def dtype(self) -> DType:
+        """The type of one element."""
         return self.value.type.dtype
 
     @property
@@ -153,7 +168,8 @@ class Group(Runtime):
 
     @property
     def per_register(self) -> int:
-        return self.dtype.per_register if self.value.type.layout is not None else 1
+        layout = self.operand.layout if self.operand is not None else None
+        return layout.per_register if layout is not None else 1
 
     @property
     def slots(self) -> int:
@@ -165,35 +181,30 @@ class Group(Runtime):
     @property
     def registers(self) -> list[Scalar]:
         """The registers as scalars."""
-        return [emitter().part(self, i) for i in range(self.value.type.registers)]  # type: ignore[attr-defined]
+        return [builder().part(self, i) for i in range(self.value.type.registers)]
 
     def elements(self) -> list[Any]:
         """One scalar an element, unpacked."""
-        from tensorcore_dsl.frontend import arithmetic
-
         if self.per_register == 1:
             return list(self.registers)
-        return [e for r in self.registers for e in arithmetic.unpack(emitter(), r, self.dtype)]
+        return [e for r in self.registers for e in builder().unpack(r, self.dtype)]
 
     def rebuild(self, elements: list[Any]) -> Any:
-        """A group of the same layout from new elements; a vector when their type changed."""
-        from tensorcore_dsl.frontend import arithmetic
+        """A group of the same layout from new elements; a vector when their type changed.
 
-        builder: Any = emitter()
+        Predicates stay a list: there are no groups of them.
+        """
+        build = builder()
         dtype = next((e.dtype for e in elements if isinstance(e, Scalar)), self.dtype)
         if dtype.kind == "p":
             return elements
-        if self.per_register == 1:
-            type = self.value.type if dtype == self.dtype else Type(dtype, len(elements))
-            return builder.pack(elements, type, self.operand if dtype == self.dtype else None)
         if dtype != self.dtype:
-            return builder.pack(elements, Type(dtype, len(elements)))
-        step = self.per_register
-        packed = [
-            arithmetic.pack(builder, elements[i : i + step], dtype)
-            for i in range(0, len(elements), step)
-        ]
-        return builder.pack(packed, self.value.type, self.operand)
+            return build.pack(elements, Type(dtype, len(elements)))
+        if self.per_register > 1:
+            step = self.per_register
+            starts = range(0, len(elements), step)
+            elements = [build.pack_register(elements[i : i + step], dtype) for i in starts]
+        return build.pack(elements, self.value.type, self.operand)
 
     def map(self, function: Callable[[Any], Any]) -> Any:
         """`function` of each element."""
@@ -205,7 +216,10 @@ class Group(Runtime):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, Runtime):
-            raise OperandError("registers are numbered at compile time: index them with an integer")
+            raise OperandError(
+                "registers are numbered at compile time: index a fragment or vector with a "
+                f"compile-time integer, not {index.described}"
+            )
         return self.elements()[index]
 
     def __iter__(self) -> Iterator[Any]:
@@ -214,23 +228,46 @@ class Group(Runtime):
     def coordinates(self, slot: int, thread: Any = None) -> tuple[Any, Any]:
         """(row, col) of element `slot` in this thread, as run-time values."""
         if self.operand is None or self.operand.layout is None:
-            raise OperandError("a plain vector has no coordinates; only fragments do")
-        from tensorcore_dsl.frontend.language import lane_id, thread_in_warpgroup
-
+            raise OperandError(f"{self.described} has no coordinates; only fragments do")
+        layout = self.operand.layout
+        if not 0 <= slot < self.slots:
+            raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {slot}")
         if thread is None:
-            thread = lane_id() if self.operand.layout.threads == 32 else thread_in_warpgroup()
-        return self.operand.layout.formula(thread, slot)
+            one_warp = layout.threads == 32
+            thread = builder().special("laneid" if one_warp else "tid.x")
+            thread = thread if one_warp else thread % layout.threads
+        return layout.formula(thread, slot)
+
+    @property
+    def described(self) -> str:
+        kind = "a vector" if self.operand is None else "a fragment"
+        return f"{kind} {self.value.type}"
 
     def __repr__(self) -> str:
         return f"<{self.value}: {self.value.type}>"
 
 
-def scalar_of(value: Value) -> Scalar:
-    return Scalar(value)
+class Undefined:
+    """Stands where a variable has no single value known to the evaluator.
+
+    `reason` completes the sentence "x cannot be used here: ...".
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def complain(self, *_: Any) -> NoReturn:
+        raise OperandError(f"an item of a container cannot be used here: {self.reason}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = complain
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __and__ = __or__ = __xor__ = complain
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __bool__ = __index__ = complain
+
+    def __repr__(self) -> str:
+        return "<undefined>"
 
 
-def group_of(value: Value, operand: Operand | None) -> Group:
-    return Group(value, operand)
+Self = TypeVar("Self", bound="Struct")
 
 
 class Struct:
@@ -241,8 +278,12 @@ class Struct:
 
     parts: ClassVar[tuple[str, ...]] = ()
 
-    def with_parts(self, **changed: Any) -> Any:
+    def with_parts(self: Self, **changed: Any) -> Self:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.__dict__.update(changed)
         return twin
+
+    def fixed(self) -> dict[str, Any]:
+        """The attributes that cannot change at run time."""
+        return {k: v for k, v in self.__dict__.items() if k not in self.parts}

@@ -1,0 +1,222 @@
+"""Calls: users' functions are evaluated like the kernel itself, everything else by Python."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import types
+from functools import lru_cache
+from typing import Any
+
+from tensorcore_dsl.errors import CompileError, OperandError, UnsupportedSyntax
+from tensorcore_dsl.frontend.builtin import has_runtime, replacement
+from tensorcore_dsl.frontend.environment import Frame
+from tensorcore_dsl.frontend.expressions import Expressions
+from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
+from tensorcore_dsl.frontend.values import Undefined
+
+MAX_DEPTH = 40
+RESULT = "return value"  # the variable that holds an inlined function's result
+_FOREIGN = (
+    ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
+    ast.ImportFrom, ast.AsyncFunctionDef,
+)  # fmt: skip
+
+
+class LocalFunction:
+    """A function or lambda defined inside a kernel."""
+
+    def __init__(self, evaluator: Calls, tree: Function, defaults: dict[str, Any]) -> None:
+        self.evaluator, self.tree, self.frame = evaluator, tree, evaluator.frame
+        self.__name__ = getattr(tree, "name", "<lambda>")
+        self.signature = _signature(tree.args, defaults)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """For Python's own functions that take functions, such as map and functools.reduce."""
+        return self.evaluator.inline(self, list(args), keywords)
+
+
+class Calls(Expressions):
+    """Evaluates calls."""
+
+    def eval_Call(self, node: ast.Call) -> Any:
+        function = self.eval(node.func)
+        args = self.items(node.args)
+        keywords: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self.eval(keyword.value)
+            for name, item in value.items() if keyword.arg is None else ((keyword.arg, value),):
+                if name in keywords:
+                    raise CompileError(f"the keyword argument {name!r} is given twice")
+                keywords[name] = item
+        return self.call(function, args, keywords)
+
+    def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Inline a user's function, or let Python call."""
+        while isinstance(function, functools.partial):
+            args = [*function.args, *args]
+            keywords = {**function.keywords, **keywords}
+            function = function.func
+        function = getattr(function, "__kernel_function__", function)
+        special = replacement(function, args)
+        if special is not None:
+            return special(*args, **keywords)
+        if isinstance(function, LocalFunction):
+            return self.inline(function, args, keywords)
+        target = _python_function(function)
+        if target is None:
+            return function(*args, **keywords)
+        given = [function.__self__, *args] if isinstance(function, types.MethodType) else args
+        if target is not function and not isinstance(function, types.MethodType):
+            given = args if hasattr(function, "__wrapped__") else [function, *args]
+        if _is_kernel_code(target) and (_is_plain(target) or has_runtime([given, keywords])):
+            return self.inline(target, given, keywords)
+        return function(*args, **keywords)
+
+    def inline(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Evaluate the body of a function; its ops name the chain of calls."""
+        if len(self.frames) >= MAX_DEPTH:
+            raise CompileError(
+                f"calls nest deeper than {MAX_DEPTH} here: a recursion must end at compile time"
+            )
+        frame = self._frame_of(function, args, keywords)
+        frame.caller = self.locate()
+        self.frames.append(frame)
+        try:
+            self.run_body(frame.source.tree)
+        finally:
+            self.frames.pop()
+        result = frame.variables.get(RESULT)
+        if isinstance(result, Undefined):
+            raise OperandError(f"the result of {frame.function} has no one type: {result.reason}")
+        return result
+
+    def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:
+        name = function.__name__
+        if isinstance(function, LocalFunction):
+            outer = function.frame
+            source = Source(function.tree, outer.source.filename)
+            variables = _bound(function.signature, name, args, keywords)
+            return Frame(name, source, variables, outer, outer.globals)
+        source = require_source(function)
+        variables = _bound(_signature_of(function), name, args, keywords)
+        return Frame(name, source, variables, cells_of(function), function.__globals__)
+
+    def run_body(self, tree: Function) -> None:
+        """Run a function's body in its frame; the result goes to the variable RESULT."""
+        raise NotImplementedError
+
+    # -- functions defined in kernels ------------------------------------------------------------
+
+    def eval_Lambda(self, node: ast.Lambda) -> LocalFunction:
+        return self.local_function(node)
+
+    def local_function(self, node: Function) -> LocalFunction:
+        if getattr(node, "decorator_list", None):
+            raise UnsupportedSyntax("a function inside a kernel has no decorators")
+        arguments = node.args
+        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+        values = [self.eval(d) for d in arguments.defaults]
+        defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
+        for arg, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if default is not None:
+                defaults[arg.arg] = self.eval(default)
+        return LocalFunction(self, node, defaults)
+
+
+def cells_of(function: Any) -> dict[str, Any]:
+    """The variables of enclosing Python functions."""
+    found: dict[str, Any] = {}
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    return found
+
+
+# -- arguments -------------------------------------------------------------------------------
+
+
+def _signature(arguments: ast.arguments, defaults: dict[str, Any]) -> inspect.Signature:
+    kind = inspect.Parameter
+    groups: list[tuple[Any, list[ast.arg]]] = [
+        (kind.POSITIONAL_ONLY, arguments.posonlyargs),
+        (kind.POSITIONAL_OR_KEYWORD, arguments.args),
+        (kind.VAR_POSITIONAL, [arguments.vararg] if arguments.vararg else []),
+        (kind.KEYWORD_ONLY, arguments.kwonlyargs),
+        (kind.VAR_KEYWORD, [arguments.kwarg] if arguments.kwarg else []),
+    ]
+    return inspect.Signature(
+        [
+            kind(a.arg, which, default=defaults.get(a.arg, kind.empty))
+            for which, group in groups
+            for a in group
+        ]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signature_of(function: Any) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _bound(
+    signature: inspect.Signature, name: str, args: list[Any], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Parameters to values, as Python binds them."""
+    try:
+        bound = signature.bind(*args, **keywords)
+    except TypeError as error:
+        raise CompileError(f"{name}{signature}: {error}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+# -- which functions are kernel code ---------------------------------------------------------
+
+
+def _python_function(function: Any) -> types.FunctionType | None:
+    """The Python function behind a function, method, cached function or callable object."""
+    if isinstance(function, types.FunctionType):
+        return function
+    if isinstance(function, types.MethodType):
+        found: Any = function.__func__
+    elif isinstance(function, functools._lru_cache_wrapper):
+        found = function.__wrapped__
+    elif isinstance(function, (type, types.BuiltinFunctionType)):
+        return None
+    else:
+        found = vars(type(function)).get("__call__")
+    return found if isinstance(found, types.FunctionType) else None
+
+
+@lru_cache(maxsize=4096)
+def _is_kernel_code(function: types.FunctionType) -> bool:
+    """May its body be part of a kernel? Not the library's own, nor Python's, nor NumPy's."""
+    package = (function.__module__ or "").split(".")[0]
+    if package == "tensorcore_dsl" or package in sys.stdlib_module_names:
+        return False
+    filename = function.__code__.co_filename
+    installed = "site-packages" in filename or "dist-packages" in filename
+    if installed and not any(map(_from_here, function.__globals__.values())):
+        return False
+    return source_of(function) is not None
+
+
+def _from_here(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+    owner = getattr(value, "__module__", None)
+    return any(isinstance(n, str) and n.split(".")[0] == "tensorcore_dsl" for n in (name, owner))
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(function: types.FunctionType) -> bool:
+    """Has it only the syntax of kernels? Others may still run at compile time, by Python."""
+    source = source_of(function)
+    if source is None or inspect.isgeneratorfunction(function):
+        return False
+    return not any(isinstance(node, _FOREIGN) for node in ast.walk(source.tree))

@@ -1,0 +1,821 @@
+"""Python's language in kernels: each kernel runs in emulation and must do what Python does."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+
+N = 32
+
+
+def launch(kernel: Any, *args: Any, grid: Any = 1, block: Any = N, **constants: Any) -> None:
+    kernel.emulate[grid, block](*args, **constants)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def zeros(dtype: Any = np.int32, count: int = N) -> np.ndarray:
+    return np.zeros(count, dtype)
+
+
+# -- branches ---------------------------------------------------------------------------------
+
+
+@tc.kernel
+def classify(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    if x[i] < 0:
+        kind = -1
+    elif x[i] == 0:
+        kind = 0
+    else:
+        kind = 1
+    out[i] = kind
+
+
+def test_a_variable_first_assigned_in_branches():
+    x, out = np.arange(N, dtype=np.int32) - 5, zeros()
+    launch(classify, x, out)
+    assert np.array_equal(out, np.sign(x))
+
+
+@tc.kernel
+def nested_ifs(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    v = x[i]
+    result = 100
+    if v > 4:
+        if v > 8:
+            result = 1
+        elif v > 6:
+            result += v
+        else:
+            pass
+    else:
+        if v % 2 == 0:
+            result = v * 2
+    out[i] = result
+
+
+def test_nested_branches():
+    x, out = np.arange(N, dtype=np.int32) % 12, zeros()
+    launch(nested_ifs, x, out)
+    expected = [1 if v > 8 else 100 + v if v > 6 else 100 if v > 4 else 2 * v if v % 2 == 0 else 100 for v in x.tolist()]
+    assert out.tolist() == expected
+
+
+@tc.kernel
+def branch_types(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    if x[i] > 3:
+        a, b, c = 1, 2.5, x[i]
+    else:
+        a, b, c = x[i], 1, 0
+    out[i] = a + b + c
+
+
+def test_numbers_and_registers_join_in_the_type_they_meet_in():
+    x, out = np.arange(N, dtype=np.int32), zeros(np.float32)
+    launch(branch_types, x, out)
+    assert out.tolist() == [3.5 + v if v > 3 else v + 1 for v in x.tolist()]
+
+
+@tc.kernel
+def conditional_expressions(x: tc.Array, y: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    big = x[i] if x[i] > y[i] else y[i]
+    pair = (x[i], 1) if x[i] > 3 else (0, y[i])
+    guarded = x[y[i]] if y[i] < 32 else -1
+    out[i] = big * 1000 + pair[0] * 100 + pair[1] + guarded
+
+
+def test_conditional_expressions():
+    x, y, out = np.arange(N, dtype=np.int32), 40 - np.arange(N, dtype=np.int32), zeros()
+    launch(conditional_expressions, x, y, out)
+    for i in range(N):
+        guarded = x[y[i]] if y[i] < 32 else -1
+        pair = (x[i], 1) if x[i] > 3 else (0, y[i])
+        assert out[i] == max(x[i], y[i]) * 1000 + pair[0] * 100 + pair[1] + guarded
+
+
+@tc.kernel
+def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
+    i = tc.threadIdx.x * 2
+    both = i < n and x[i] > 10
+    either = i >= n or x[i] > 10
+    chain = 0 <= i < n and not x[i] == 4
+    out[tc.threadIdx.x] = both * 4 + either * 2 + chain
+
+
+def test_and_and_or_load_only_where_python_would():
+    x, out = np.arange(20, dtype=np.int32), zeros()
+    launch(short_circuits, x, 20, out)
+    for t in range(N):
+        i = 2 * t
+        both = i < 20 and x[i] > 10
+        either = i >= 20 or x[i] > 10
+        chain = 0 <= i < 20 and x[i] != 4
+        assert out[t] == both * 4 + either * 2 + chain
+
+
+@tc.kernel
+def values_of_and_or(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    out[0, i] = x[i] or 7
+    out[1, i] = x[i] and x[i] + 1
+    out[2, i] = (x[i] > 2 and 5) or 9
+
+
+def test_and_and_or_give_operands():
+    x, out = np.arange(N, dtype=np.int32) % 5, np.zeros((3, N), np.int32)
+    launch(values_of_and_or, x, out)
+    for i, v in enumerate(x.tolist()):
+        assert out[:, i].tolist() == [v or 7, v and v + 1, (v > 2 and 5) or 9]
+
+
+@tc.kernel
+def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
+    i = tc.threadIdx.x
+    a, b = x[i], y[i]
+    tests = [a < b, a <= b, a > b, a >= b, a == b, a != b, a < b < 9, 3 <= a <= b, a in (1, 5, b), a not in (2, 3)]
+    tests += [a in range(3, 8), a in tc.range(n), 4 in (a, b), not a, a is None, not (a < b or a > b)]
+    for k, test in enumerate(tests):
+        out[k, i] = test
+
+
+def test_comparisons_chains_and_membership():
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 10, N, dtype=np.int32) for _ in range(2))
+    out = np.zeros((16, N), np.bool_)
+    launch(comparisons, x, y, 6, out)
+    for i in range(N):
+        a, b = int(x[i]), int(y[i])
+        assert out[:, i].tolist() == [
+            a < b, a <= b, a > b, a >= b, a == b, a != b, a < b < 9, 3 <= a <= b, a in (1, 5, b), a not in (2, 3),
+            a in range(3, 8), a in range(6), 4 in (a, b), not a, False, not (a < b or a > b),
+        ]  # fmt: skip
+
+
+# -- loops ------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def running_sums(x: tc.Array, n: tc.s32, out: tc.Array):
+    total, count, product = 0, 0, 1.0
+    for k in range(n):
+        if x[k] < 0:
+            continue
+        if x[k] > 90:
+            break
+        total += x[k]
+        count += 1
+        product *= 1.5
+    out[0], out[1], out[2] = total, count, product
+
+
+@pytest.mark.parametrize("stop", [100, 3, 0])
+def test_loop_carried_numbers_with_break_and_continue(stop: int):
+    x = np.array([5, -1, 7, 8, -3, 95, 1], np.float32)[: max(stop, 0)]
+    out = zeros(np.float32, 3)
+    launch(running_sums, x if len(x) else zeros(np.float32, 1), len(x), out)
+    kept = []
+    for v in x.tolist():
+        if v > 90:
+            break
+        if v >= 0:
+            kept.append(v)
+    assert out.tolist() == [sum(kept), len(kept), np.float32(1.5 ** len(kept))]
+
+
+@tc.kernel
+def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
+    place = 0
+    for i in range(lo, n):
+        out[place] = i
+        place += 1
+    for i in range(n, lo, -2):
+        out[place] = i
+        place += 1
+    for i in range(lo, n, step):
+        out[place] = i
+        place += 1
+    for i in range(n, lo, -step):
+        out[place] = i
+        place += 1
+    for i in tc.range(3):
+        out[place] = i
+        place += 1
+    for i in range(lo, lo):
+        out[place] = 77
+        place += 1
+
+
+@pytest.mark.parametrize("n, lo, step", [(9, 2, 3), (5, -4, 2), (3, 3, 1), (0, 7, 5)])
+def test_ranges_of_all_signs(n: int, lo: int, step: int):
+    out = np.full(100, -99, np.int32)
+    launch(ranges, n, lo, step, out, block=1)
+    expected = [*range(lo, n), *range(n, lo, -2), *range(lo, n, step), *range(n, lo, -step), 0, 1, 2]
+    assert out[: len(expected) + 1].tolist() == [*expected, -99]
+
+
+@tc.kernel
+def unsigned_and_wide_ranges(n: tc.u32, m: tc.s64, out: tc.Array):
+    total = tc.u64(0)
+    for i in range(n):
+        total += i
+    for j in range(m - 3, m):
+        total += tc.u64(j)
+    out[0] = total
+
+
+def test_ranges_over_other_integer_types():
+    out = zeros(np.uint64, 1)
+    launch(unsigned_and_wide_ranges, 10, 2**33, out, block=1)
+    assert out[0] == 45 + sum(range(2**33 - 3, 2**33))
+
+
+@tc.kernel
+def swaps(n: tc.s32, out: tc.Array):
+    a, b, c = 1, 2, 3
+    x, y = 0, 1
+    for _ in range(n):
+        a, b, c = c, a, b
+        x, y = y, x + y
+    out[0], out[1], out[2], out[3], out[4] = a, b, c, x, y
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 10])
+def test_swaps_in_loops(n: int):
+    out = zeros(np.int32, 5)
+    launch(swaps, n, out, block=1)
+    a, b, c, x, y = 1, 2, 3, 0, 1
+    for _ in range(n):
+        a, b, c = c, a, b
+        x, y = y, x + y
+    assert out.tolist() == [a, b, c, x, y]
+
+
+@tc.kernel
+def nested_loops(rows: tc.s32, cols: tc.s32, x: tc.Array, out: tc.Array):
+    best, where = -1, 0
+    for i in range(rows):
+        line = 0
+        for j in range(cols):
+            if x[i, j] % 3 == 0:
+                continue
+            line += x[i, j]
+            if line > 50:
+                break
+        if line > best:
+            best, where = line, i
+    out[0], out[1] = best, where
+
+
+def test_nested_loops():
+    x = np.random.default_rng(1).integers(0, 20, (6, 8), dtype=np.int32)
+    out = zeros(np.int32, 2)
+    launch(nested_loops, 6, 8, x, out, block=1)
+    best, where = -1, 0
+    for i in range(6):
+        line = 0
+        for j in range(8):
+            if x[i, j] % 3 == 0:
+                continue
+            line += x[i, j]
+            if line > 50:
+                break
+        if line > best:
+            best, where = line, i
+    assert out.tolist() == [best, where]
+
+
+@tc.kernel
+def collatz(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    n, steps = x[i], 0
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    out[i] = steps
+
+
+def test_while_with_a_different_count_in_each_thread():
+    def steps(n: int) -> int:
+        return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
+
+    x, out = np.arange(1, N + 1, dtype=np.int32), zeros()
+    launch(collatz, x, out)
+    assert out.tolist() == [steps(n) for n in x.tolist()]
+
+
+@tc.kernel
+def forever(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    place = i
+    while True:
+        found = x[place]
+        if found < 0:
+            reason = 1.0
+            break
+        place = (place + 1) % 32
+        if place == i:
+            reason = 2.0
+            break
+    out[0, i], out[1, i], out[2, i] = found, reason, place
+
+
+def test_names_bound_in_an_endless_loop_live_on_after_break():
+    x = np.arange(N, dtype=np.int32)
+    x[20] = -7
+    out = np.zeros((3, N), np.float32)
+    launch(forever, x, out)
+    assert out[0].tolist() == [-7.0] * N and out[1].tolist() == [1.0] * N and out[2].tolist() == [20.0] * N
+
+
+@tc.kernel
+def walrus_in_while(x: tc.Array, out: tc.Array):
+    place, total, v = 0, 0, 0
+    while (v := x[place]) > 0:
+        total += v
+        place += 1
+    out[0], out[1], out[2] = total, v, place
+
+
+def test_a_loops_test_may_bind_names():
+    x, out = ints(3, 4, 5, -9, 100), zeros(np.int32, 3)
+    launch(walrus_in_while, x, out, block=1)
+    assert out.tolist() == [12, -9, 3]
+
+
+@tc.kernel
+def halving(out: tc.Array, width: tc.Const = 16):
+    value = tc.threadIdx.x
+    step, rounds = width, []
+    while step > 0:
+        value += tc.shfl_down(value, step)
+        rounds.append(step)
+        step //= 2
+    if tc.threadIdx.x == 0:
+        out[0] = value
+        out[1] = len(rounds)
+
+
+def test_a_while_known_at_compile_time_is_unrolled():
+    out = zeros(np.int32, 2)
+    launch(halving, out)
+    assert out.tolist() == [sum(range(32)), 5]
+    assert "bra" not in halving.ptx(out, arch="sm_80").replace("@", "bra", 0).split("shfl")[1]
+
+
+@tc.kernel
+def long_static_while(x: tc.Array, out: tc.Array):
+    i, total = 0, 0
+    while i < 500:
+        total += x[i]
+        i += 1
+    out[0] = total
+    out[1] = i
+
+
+def test_a_long_while_known_at_compile_time_is_a_loop():
+    x, out = np.arange(500, dtype=np.int32), zeros(np.int32, 2)
+    launch(long_static_while, x, out, block=1)
+    assert out.tolist() == [x.sum(), 500]
+    assert long_static_while.ptx(x, out, arch="sm_80").count("ld.global") == 1
+
+
+@tc.kernel
+def unrolled(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    seen = -1
+    for k in tc.static_range(4):
+        if x[i, k] == 3:
+            seen = k
+            break
+    total = 0
+    for k in tc.static_range(4):
+        if x[i, k] % 2:
+            continue
+        total += x[i, k]
+    for k, name in enumerate(("a", "b", "c")):
+        if name == "c":
+            break
+        total += 100 * k
+    else:
+        total += 1000000
+    for k in [1, 2]:
+        total += 1000
+    else:
+        total += 5000
+    out[i] = total * 10 + seen
+
+
+def test_unrolled_loops_with_run_time_break_and_continue():
+    x = np.random.default_rng(2).integers(0, 5, (N, 4), dtype=np.int32)
+    out = zeros()
+    launch(unrolled, x, out)
+    for i, line in enumerate(x.tolist()):
+        seen = line.index(3) if 3 in line else -1
+        assert out[i] == (sum(v for v in line if v % 2 == 0) + 100 + 7000) * 10 + seen
+
+
+@tc.kernel
+def early_exit(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    if x[i] < 4:
+        return
+    for k in range(x[i]):
+        if k > 6:
+            out[i] = -1
+            return
+    out[i] = x[i]
+
+
+def test_return_from_a_kernel_under_run_time_conditions():
+    x, out = np.arange(N, dtype=np.int32), np.full(N, 99, np.int32)
+    launch(early_exit, x, out)
+    assert out.tolist() == [99 if v < 4 else -1 if v > 7 else v for v in x.tolist()]
+
+
+@tc.kernel
+def unused_names(n: tc.s32, out: tc.Array):
+    for i in range(n):
+        name = "first"
+        items = [i, i + 1]
+        last = items[-1]
+        out[0] = last
+    for i in range(n):
+        name = "second"
+        items = [i]
+        label = len(name)
+        out[1] = items[0] + label
+    if n > 3:
+        items = [1, 2, 3]
+        name = 5
+    else:
+        items = "none"
+    out[2] = n
+
+
+def test_names_of_different_kinds_are_free_where_they_are_not_used():
+    out = zeros(np.int32, 3)
+    launch(unused_names, 4, out, block=1)
+    assert out.tolist() == [4, 3 + 6, 4]
+
+
+@tc.kernel
+def lists_in_loops(n: tc.s32, out: tc.Array):
+    values = [0, 1.0, 7]
+    matrix = [[0] * 3 for _ in range(2)]
+    table = {"sum": 0, "max": -1}
+    pair = (1, 2)
+    for k in range(n):
+        values = [v + k for v in values]
+        matrix[k % 2 == 0][k * 0 + 1] = 5
+        for i in tc.static_range(2):
+            for j in tc.static_range(3):
+                matrix[i][j] += i * k + j
+        table["sum"] += k
+        table["max"] = max(table["max"], k % 5)
+        pair = pair[1], pair[0] + pair[1]
+    out[0], out[1], out[2] = values
+    out[3], out[4] = matrix[1][2], matrix[0][2]
+    out[5], out[6] = table["sum"], table["max"]
+    out[7], out[8] = pair
+
+
+@tc.kernel
+def containers_in_loops(n: tc.s32, out: tc.Array):
+    values = [0, 1.0, 7]
+    matrix = [[0] * 3 for _ in range(2)]
+    table = {"sum": 0, "max": -1}
+    pair = (1, 2)
+    for k in range(n):
+        values = [v + k for v in values]
+        for i in tc.static_range(2):
+            for j in tc.static_range(3):
+                matrix[i][j] += i * k + j
+        table["sum"] += k
+        table["max"] = max(table["max"], k % 5)
+        pair = pair[1], pair[0] + pair[1]
+    out[0], out[1], out[2] = values
+    out[3], out[4] = matrix[1][2], matrix[0][2]
+    out[5], out[6] = table["sum"], table["max"]
+    out[7], out[8] = pair
+
+
+def test_lists_tuples_and_dicts_are_carried_item_by_item():
+    out = zeros(np.float32, 9)
+    launch(containers_in_loops, 7, out, block=1)
+    total, a, b = sum(range(7)), 1, 2
+    for _ in range(7):
+        a, b = b, a + b
+    assert out.tolist() == [total, 1 + total, 7 + total, total + 14, 14, total, 4, a, b]
+
+
+@dataclass
+class State:
+    count: Any
+    items: list[Any]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    x: Any = 0
+    y: Any = 1.0
+
+    def total(self) -> Any:
+        return self.x + self.y
+
+    @property
+    def twice(self) -> Any:
+        return self.x * 2
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+FROZEN = Frozen()
+
+
+@tc.kernel
+def records(n: tc.s32, out: tc.Array, start: tc.Const = State(0, [1, 2])):
+    state = State(0, [0, 0])
+    frozen = FROZEN
+    point = Point(1, 2)
+    for k in range(n):
+        state.count += 1
+        state.items[k * 0 + 0 if False else 0] += k
+        frozen = replace(frozen, x=frozen.x + k)
+        point = Point(point.y, point.x)
+        start.items[1] += 1
+    if n > 2:
+        state.items[1] = 9
+        frozen = Frozen(frozen.x, 2.5)
+    out[0], out[1], out[2] = state.count, state.items[0], state.items[1]
+    out[3], out[4], out[5] = frozen.total(), frozen.twice, point.x
+    out[6] = start.items[1]
+
+
+@pytest.mark.parametrize("n", [0, 2, 5])
+def test_dataclasses_and_named_tuples(n: int):
+    out, start = zeros(np.float32, 7), State(0, [1, 2])
+    launch(records, n, out, block=1, start=start)
+    total = sum(range(n))
+    many = n > 2
+    expected = [n, total, 9 if many else 0, total + (2.5 if many else 1), 2 * total, 2 if n % 2 else 1, 2 + n]
+    assert out.tolist() == expected
+    assert start == State(0, [1, 2]) and Frozen() == FROZEN, "the caller's objects are not touched"
+
+
+@tc.kernel
+def aliases(n: tc.s32, out: tc.Array):
+    xs = [1, 2]
+    ys = xs
+    nested = [xs, xs]
+    if n > 0:
+        ys[0] = n
+    for k in range(n):
+        xs[1] += k
+    nested[1][1] += 100
+    out[0], out[1] = ys[0], ys[1]
+
+
+def test_two_names_of_one_list():
+    out = zeros(np.int32, 2)
+    launch(aliases, 4, out, block=1)
+    assert out.tolist() == [4, 2 + 6 + 100]
+
+
+# -- functions --------------------------------------------------------------------------------
+
+
+def clamp(x, low=0, *, high=10):
+    if x < low:
+        return low
+    if x > high:
+        return high
+    return x
+
+
+def total(*values, scale=1):
+    result = 0
+    for v in values:
+        result = result + v
+    return result * scale
+
+
+def first_of(values, wanted):
+    for place, v in enumerate(values):
+        if v == wanted:
+            return place
+    return -1
+
+
+def nested_returns(x, y):
+    if x > 0:
+        if y > 0:
+            return 1
+        z = x - y
+        if z > 10:
+            return z
+    elif x == 0:
+        return 0
+    else:
+        if y == 0:
+            return -5
+    return x * 100
+
+
+def power(base, exponent):
+    return base * power(base, exponent - 1) if exponent else 1
+
+
+def call(function, *args, **keywords):
+    return function(*args, **keywords)
+
+
+@functools.lru_cache
+def cached(n):
+    return n * 2
+
+
+def many(n):
+    yield from range(n)
+
+
+def log2(n):
+    result = 0
+    while n > 1:
+        n //= 2
+        result += 1
+    return result
+
+
+OFFSET = 3
+
+
+@tc.kernel
+def functions(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    v = x[i]
+
+    def double(y, by=2):
+        return y * by + OFFSET
+
+    def bump(amount):
+        nonlocal counter
+        counter += amount
+
+    counter = 0
+    bump(v)
+    bump(1)
+    add = lambda a, b=v: a + b
+    results = [
+        clamp(v), clamp(v, 5), clamp(v, high=7), total(v, 1, 2, scale=3), total(*[v, v]),
+        nested_returns(v, 4 - v), power(v, 3), call(clamp, v, high=4), double(v), double(v, by=5), add(1), add(1, 2),
+        functools.partial(clamp, low=3)(v), functools.reduce(lambda a, b: a * b + 1, [v, 2, 3]), counter,
+        sum(many(4)) + cached(5), log2(64), sum(map(lambda t: t + v, range(3))), first_of([3, v + 1, 7], v),
+        (lambda t: t * t)(v), operator.add(v, 1), call(**{"function": double, "y": v}),
+    ]  # fmt: skip
+    for k, r in enumerate(results):
+        out[k, i] = r
+
+
+def test_functions_are_inlined_as_python_calls_them():
+    x = np.arange(N, dtype=np.int32) - 6
+    out = np.zeros((22, N), np.int32)
+    launch(functions, x, out)
+    for i, v in enumerate(x.tolist()):
+        assert out[:, i].tolist() == [
+            clamp(v), clamp(v, 5), clamp(v, high=7), total(v, 1, 2, scale=3), total(v, v),
+            nested_returns(v, 4 - v), v**3, clamp(v, high=4), 2 * v + 3, 5 * v + 3, v + 1, 3,
+            clamp(v, low=3), (v * 2 + 1) * 3 + 1, v + 1, 16, 6, 3 + 3 * v, first_of([3, v + 1, 7], v),
+            v * v, v + 1, 2 * v + 3,
+        ]  # fmt: skip
+
+
+def adder(n):
+    return lambda x: x + n
+
+
+SHIFT = adder(5)
+
+
+def make_kernel(factor: int) -> Any:
+    table = [factor, factor + 1]
+
+    @tc.kernel
+    def scaled(out: tc.Array):
+        i = tc.threadIdx.x
+        out[i] = SHIFT(i) * factor + table[1] + adder(i)(1)
+
+    return scaled
+
+
+def test_closures():
+    out = zeros()
+    launch(make_kernel(7), out)
+    assert out.tolist() == [(i + 5) * 7 + 8 + i + 1 for i in range(N)]
+
+
+class Scale:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, x):
+        return x * self.by if x > 3 else x
+
+    def more(self, x):
+        if x > 5:
+            return self(x) + 1
+        return self.by
+
+
+@tc.kernel
+def objects(out: tc.Array, scale: tc.Const = Scale(3)):
+    i = tc.threadIdx.x
+    out[i] = scale(i) + scale.more(i)
+
+
+def test_methods_and_callable_objects_are_inlined():
+    out = zeros()
+    launch(objects, out)
+    scale = Scale(3)
+    assert out.tolist() == [scale(i) + scale.more(i) for i in range(N)]
+
+
+@tc.kernel
+def calls_kernel(x: tc.Array, out: tc.Array):
+    classify(x, out)
+
+
+def test_a_kernel_may_call_another():
+    x, out = np.arange(N, dtype=np.int32) - 5, zeros()
+    launch(calls_kernel, x, out)
+    assert np.array_equal(out, np.sign(x))
+
+
+@tc.kernel
+def comprehensions(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    k = 50
+    squares = [k * x[i] for k in range(5) if k % 2]
+    nested = [a + b for a in range(2) for b in (10, 20)]
+    table = {name: n * x[i] for n, name in enumerate("abc")}
+    *head, last = squares + [1]
+    first, (second, third) = nested[0], nested[1:3]
+    flat = sum(v for v in table.values())
+    out[i] = sum(squares) + sum(nested) * 1000 + flat + k + last + first + second + third + len(head) + table["c"]
+
+
+def test_comprehensions_and_unpacking():
+    x, out = np.arange(N, dtype=np.int32), zeros()
+    launch(comprehensions, x, out)
+    assert out.tolist() == [4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()]
+
+
+@tc.kernel
+def static_control(out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
+    assert len(sizes) == 2, f"two sizes are needed, not {len(sizes)}"
+    if mode == "sum":
+        result = sum(sizes)
+    elif mode == "max":
+        result = max(sizes)
+    else:
+        raise ValueError(f"unknown mode {mode}")
+    text = f"{mode}:{result:03d}"
+    out[0] = result if flag else undefined_name  # noqa: F821
+    out[1] = len(text)
+    with Context(out) as inside:
+        out[2] = inside
+
+
+class Context:
+    def __init__(self, out: Any) -> None:
+        self.out = out
+
+    def __enter__(self) -> int:
+        return 11
+
+    def __exit__(self, *_: Any) -> None:
+        self.out[3] = 12
+
+
+def test_values_known_at_compile_time_are_computed_by_python():
+    out = zeros(np.int32, 4)
+    launch(static_control, out, block=1)
+    assert out.tolist() == [3, 7, 11, 12]
+    launch(static_control, out, mode="max", sizes=(5, 4), block=1)
+    assert out.tolist() == [5, 7, 11, 12]
