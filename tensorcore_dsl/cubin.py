@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tensorcore_dsl.errors import AssemblyError
+from tensorcore_dsl.ir.nodes import TensorMap
 
 REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
 REGISTER_UNIT = 256  # registers are handed to a warp in units of 256
@@ -52,7 +53,8 @@ class Cubin:
     """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
 
     block_shared: bytes of `extern` shared memory that the kernel's own tiles take, which every
-    launch adds to what its caller asks for.
+    launch adds to what its caller asks for. cluster: blocks of a cluster, where the code fixes
+    them. tensor_maps: what a launch makes of its arrays, the kernel's last parameters.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Cubin:
     code: bytes
     log: str
     block_shared: int = 0
+    cluster: tuple[int, int, int] | None = None
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     @cached_property
     def resources(self) -> Resources:

@@ -27,11 +27,13 @@ from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.host import on_host
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
 from tensorcore_dsl.launch_config import Config
-from tensorcore_dsl.ptx import STATIC_SHARED_LIMIT, entry_name, print_kernel
+from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.tensor_map import tiled
 
 DEFAULT_ARCH = "sm_90a"
 TARGETS = ("cpu", "cuda")
@@ -148,8 +150,16 @@ class Specialisation:
     @cached_property
     def cubin(self) -> Cubin:
         cubin = numba_target.assemble(self.ptx, self.arch, entry_name(self.ir.name))
-        extern = self.ir.shared_bytes if self.ir.shared_bytes > STATIC_SHARED_LIMIT else 0
-        return replace(cubin, block_shared=extern)
+        return replace(
+            cubin,
+            block_shared=extern_shared(self.ir),
+            cluster=self.ir.cluster,
+            tensor_maps=self.tensor_maps,
+        )
+
+    @property
+    def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:
+        return tuple(p.tensor_map for p in self.ir.params if p.tensor_map is not None)
 
     @cached_property
     def program(self) -> Program:
@@ -157,10 +167,14 @@ class Specialisation:
 
     def emulate(self, config: Config, args: Sequence[Any], checks: bool, profile: bool) -> Report:
         """Run on the CPU; arrays are written in place."""
+        config = config.of_kernel(cluster=self.ir.cluster)
         values: list[Any] = []
+        names = self.kernel.runtime_names
         with on_host(args) as arrays:
-            for given, kind, name in zip(arrays, self.types, self.kernel.runtime_names, strict=True):
+            for given, kind, name in zip(arrays, self.types, names, strict=True):
                 values += _parameter_values(given, kind, name)
+            for m in self.tensor_maps:
+                values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
             return run(
                 self.ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
@@ -175,6 +189,14 @@ def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
     described = describe(given, name)
     strides = [s for s, unit in zip(described.strides, kind.unit, strict=True) if not unit]
     return [GlobalPointer(given, name, kind.writable), *described.shape, *strides]
+
+
+def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorMapArgument:
+    described = describe(given, name)
+    tiled(described, tensor_map, f"argument {name!r}")
+    writable = isinstance(described.type, ArrayType) and described.type.writable
+    m = tensor_map
+    return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)
 
 
 # -- kernels -------------------------------------------------------------------------------------
@@ -356,7 +378,7 @@ class Launch:
         launcher = self.launcher(constants)
         if not named_args and len(args) == self._count:
             self._plain = launcher
-        launcher(*self._typed(runtime))
+        launcher(*runtime)
 
     def launcher(self, constants: dict[str, Any]) -> Launcher:
         """What launches on the GPU with these Const values."""
@@ -366,31 +388,20 @@ class Launch:
             kernel = self.kernel
 
             def specialise(types: tuple[Any, ...]) -> Cubin:
-                return kernel.specialised(self._annotated(types), constants, device_arch()).cubin
+                return kernel.specialised(types, constants, device_arch()).cubin
 
             found = self._launchers[key] = Launcher(
-                specialise, self.config, numba_target.gpu(), self.stream, kernel.runtime_names
-            )
+                specialise, self.config, numba_target.gpu(), self.stream, kernel.runtime_names,
+                [p.dtype for p in kernel._runtime()],
+            )  # fmt: skip
         return found
 
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
         """Compile and load for these arguments now; the result launches with the least overhead."""
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)
-        launcher.prepare(*self._typed(runtime))
+        launcher.prepare(*runtime)
         return launcher
-
-    def _annotated(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
-        return types
-
-    def _typed(self, runtime: list[Any]) -> list[Any]:
-        """Scalars as their parameter's annotated type, so that the parameter block agrees."""
-        typed = []
-        for value, p in zip(runtime, self.kernel._runtime(), strict=True):
-            if p.dtype is not None and p.dtype.kind != "p" and isinstance(value, (int, float, np.generic)):
-                value = p.dtype.numpy.type(value)
-            typed.append(value)
-        return typed
 
 
 def _gpu_chosen() -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ from tensorcore_dsl.protocols import (
     torch_stream,
 )
 from tensorcore_dsl.readers import launcher, reader
+from tensorcore_dsl.tensor_map import Maps, Tiled, tiled
 
 STATIC_SHARED_LIMIT = 48 * 1024  # dynamic shared memory beyond this needs the kernel's consent
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest go
@@ -61,12 +62,15 @@ class Target(Protocol):
     """The driver, as the launch path needs it."""
 
     @property
-    def launch(self) -> Callable[[int, int, int | None, int], int]:
+    def launch(self) -> Callable[[int, int, int | None, int | None], int]:
         """cuLaunchKernelEx(config, function, parameters, extra) -> CUresult."""
 
     def load(self, cubin: Cubin, device: int) -> Loaded: ...
     def allow_shared(self, loaded: Loaded, config: Config) -> None: ...
     def error_text(self, code: int) -> str: ...
+    def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
+        """The tensor map of an array at `pointer` (`cuTensorMapEncodeTiled`)."""
+
     def on_device(self, device: int) -> AbstractContextManager[Any]:
         """The device's context is current inside; CURRENT_DEVICE keeps the one that is."""
 
@@ -90,7 +94,7 @@ class Plan:
     """A kernel in a GPU's context, with a configuration and arguments of known types and shapes.
 
     `free` are its slots that no thread is using: the places of the values and of the stream, what
-    reads the current stream, three arguments of the driver, and what to do if it fails. A plan on
+    reads the current stream, four arguments of the driver, and what to do if it fails. A plan on
     CURRENT_DEVICE follows its user from one GPU to another.
     """
 
@@ -102,6 +106,7 @@ class Plan:
         arguments: Sequence[Description],
         target: Target,
         stream: Callable[[], int],
+        tiles: Sequence[Tiled] = (),
     ) -> None:
         self.free: list[tuple[Any, ...]] = []  # its operations are atomic
         self._cubin = cubin
@@ -113,6 +118,9 @@ class Plan:
         self._stream = stream
         self._producers = {a.stream for a in arguments if a.stream is not None}
         self._load()
+        self._maps: Maps | None = None
+        if tiles:
+            self._maps = Maps(cubin.tensor_maps, tiles, self._packer.size, self._encode)
 
     @property
     def plain(self) -> bool:
@@ -132,10 +140,13 @@ class Plan:
         _check(self._loaded, self._config)
         self._target.allow_shared(self._loaded, self._config)
 
+    def _encode(self, pointer: int, tile: Tiled) -> bytes:
+        return self._target.encode_tiled(pointer, tile, self._loaded.device)
+
     def new_slot(self) -> tuple[Any, ...]:
         """Memory for a launch beside those in `free`, in the same order."""
-        slot = Slot(self._config, self._packer, self._arguments)
-        call = (slot.config, self._loaded.function, slot.extra)
+        slot = Slot(self._config, self._packer, self._arguments, self._maps)
+        call = (slot.config, self._loaded.function, slot.parameters, slot.extra)
         return (*slot.places, slot.stream, self._stream, *call, self._retry)
 
     def _run(self, values: Sequence[Any], stream: int) -> None:
@@ -143,16 +154,16 @@ class Plan:
             slot = self.free.pop()
         except IndexError:
             slot = self.new_slot()
-        *places, stream_place, _, config, function, extra, _ = slot
+        *places, stream_place, _, config, function, parameters, extra, _ = slot
         for place, value in zip(places, values, strict=True):
             place[0] = value
         stream_place[0] = stream
-        if code := self._target.launch(config, function, None, extra):
-            self._retry(code, config, extra)
+        if code := self._target.launch(config, function, parameters, extra):
+            self._retry(code, config, parameters, extra)
         else:
             self.free.append(slot)
 
-    def _retry(self, code: int, config: int, extra: int) -> None:
+    def _retry(self, code: int, config: int, parameters: int | None, extra: int | None) -> None:
         """Once more in the right context, if another one was current, or none.
 
         The slot, which may be for the function of another context, is not used again.
@@ -164,7 +175,7 @@ class Plan:
             self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
             with self._target.on_device(device):
-                code = self._target.launch(config, self._loaded.function, None, extra)
+                code = self._target.launch(config, self._loaded.function, parameters, extra)
         if code:
             raise LaunchError(_explain(self._target.error_text(code), self._loaded, self._config))
 
@@ -273,10 +284,9 @@ class Launcher:
         cubin = self._specialise(tuple(argument.type for argument in arguments))
         plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
         stream = self._stream(args, device)
-        config = self._config
-        if cubin.block_shared:
-            config = replace(config, shared_bytes=config.shared_bytes + cubin.block_shared)
-        return plan(cubin, device, config, arguments, self._target, stream)
+        config = self._config.of_kernel(cubin.block_shared, cubin.cluster)
+        tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
+        return plan(cubin, device, config, arguments, self._target, stream, tiles)
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)

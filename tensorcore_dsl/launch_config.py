@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from tensorcore_dsl.arguments import Description, Packer
 from tensorcore_dsl.errors import LaunchError
+from tensorcore_dsl.tensor_map import MAP_BYTES, Maps, PointerPlace
 
 Dim = tuple[int, int, int]
 
@@ -23,7 +24,8 @@ class Config:
 
     cluster: blocks per cluster. cooperative: all blocks are resident, so that they may wait for
     each other. pdl: programmatic dependent launch, the kernel may start before the one ahead of
-    it in the stream has ended (`griddepcontrol.wait` waits for it).
+    it in the stream has ended (`griddepcontrol.wait` waits for it). cluster_in_code: the kernel
+    itself says how large its clusters are (`.reqnctapercluster`), so the driver is not told.
     """
 
     grid: Dim
@@ -32,6 +34,7 @@ class Config:
     cluster: Dim | None = None
     cooperative: bool = False
     pdl: bool = False
+    cluster_in_code: bool = False
 
     @classmethod
     def of(
@@ -55,6 +58,23 @@ class Config:
         config._check()
         return config
 
+    def of_kernel(self, block_shared: int = 0, cluster: Dim | None = None) -> Config:
+        """With what the kernel brings: bytes of shared memory, and clusters of a fixed size."""
+        if cluster is None:
+            return replace(self, shared_bytes=self.shared_bytes + block_shared)
+        if self.cluster not in (None, cluster):
+            raise LaunchError(
+                f"cluster {self.cluster} was asked for; the kernel is compiled for {cluster}"
+            )
+        config = replace(
+            self,
+            shared_bytes=self.shared_bytes + block_shared,
+            cluster=cluster,
+            cluster_in_code=True,
+        )
+        config._check()
+        return config
+
     @property
     def threads(self) -> int:
         x, y, z = self.block
@@ -68,7 +88,8 @@ class Config:
         if self.cluster is None:
             return
         if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
-            raise LaunchError(f"grid {self.grid} is no multiple of cluster {self.cluster}")
+            fixed = ", which the kernel is compiled for" if self.cluster_in_code else ""
+            raise LaunchError(f"grid {self.grid} is no multiple of cluster {self.cluster}{fixed}")
         x, y, z = self.cluster
         if x * y * z > 16:
             raise LaunchError(
@@ -89,7 +110,8 @@ def _dims(what: str, given: int | Sequence[int], most: Dim) -> Dim:
     return (x, y, z)
 
 
-# Memory that holds one launch: CUlaunchConfig, its attributes, `extra`, the parameters.
+# Memory that holds one launch: CUlaunchConfig, its attributes, `extra`, the parameters, and for
+# kernels with tensor maps the address of each parameter.
 
 _CONFIG = struct.Struct("=7I4xQQI4x")  # grid, block, shared bytes, stream, attributes, their number
 _STREAM_AT = 32
@@ -102,40 +124,71 @@ _PARAMETERS_AT = -(-(_EXTRA_AT + _EXTRA.size) // 64) * 64
 
 
 class Slot:
-    """A launch in memory. `places` are where each argument's pointer or number goes."""
+    """A launch in memory. `places` are where each argument's pointer or number goes.
 
-    __slots__ = ("buffer", "config", "extra", "places", "stream")
+    The driver takes all parameters in one piece (`extra`), or from an address each
+    (`parameters`); the other is None. With tensor maps it gets addresses: ptxas aligns maps in
+    the constant bank, so where they lie in one piece differs from architecture to architecture.
+    """
 
-    def __init__(self, config: Config, packer: Packer, arguments: Sequence[Description]) -> None:
-        buffer = bytearray(_PARAMETERS_AT + max(packer.size, 8))
+    __slots__ = ("buffer", "config", "extra", "parameters", "places", "stream")
+
+    def __init__(
+        self,
+        config: Config,
+        packer: Packer,
+        arguments: Sequence[Description],
+        maps: Maps | None = None,
+    ) -> None:
+        size = maps.size if maps else packer.size
+        addresses = struct.Struct(f"={len(packer.parameters) + len(maps.offsets)}Q" if maps else "")
+        table_at = _PARAMETERS_AT + -(-max(size, 8) // 8) * 8
+        buffer = bytearray(table_at + addresses.size)
         base = ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
+        self.buffer, self.config = buffer, base
+        self._write_config(config)
+        packer.pack_into(buffer, arguments, _PARAMETERS_AT)
+        self.extra: int | None = None
+        self.parameters: int | None = None
+        if maps:
+            offsets = (*(parameter.offset for parameter in packer.parameters), *maps.offsets)
+            places = [base + _PARAMETERS_AT + offset for offset in offsets]
+            addresses.pack_into(buffer, table_at, *places)
+            self.parameters = base + table_at
+        else:
+            given = (1, base + _PARAMETERS_AT, 2, base + _EXTRA_AT + 40, 0, size)
+            _EXTRA.pack_into(buffer, _EXTRA_AT, *given)
+            self.extra = base + _EXTRA_AT
+        view = memoryview(buffer)
+        self.stream = view[_STREAM_AT : _STREAM_AT + 8].cast("Q")
+        self.places = _places(view[_PARAMETERS_AT:], packer, maps)
+
+    def _write_config(self, config: Config) -> None:
         attributes = _attributes(config)
         _CONFIG.pack_into(
-            buffer, 0, *config.grid, *config.block, config.shared_bytes,
-            0, base + _ATTRIBUTES_AT if attributes else 0, len(attributes),
+            self.buffer, 0, *config.grid, *config.block, config.shared_bytes,
+            0, self.config + _ATTRIBUTES_AT if attributes else 0, len(attributes),
         )  # fmt: skip
         for index, (identity, values) in enumerate(attributes):
             _ATTRIBUTE.pack_into(
-                buffer, _ATTRIBUTES_AT + index * _ATTRIBUTE.size, identity, *values
+                self.buffer, _ATTRIBUTES_AT + index * _ATTRIBUTE.size, identity, *values
             )
-        size_at = base + _EXTRA_AT + 40
-        _EXTRA.pack_into(buffer, _EXTRA_AT, 1, base + _PARAMETERS_AT, 2, size_at, 0, packer.size)
-        packer.pack_into(buffer, arguments, _PARAMETERS_AT)
-        self.buffer = buffer
-        self.config = base
-        self.extra = base + _EXTRA_AT
-        view = memoryview(buffer)
-        self.stream = view[_STREAM_AT : _STREAM_AT + 8].cast("Q")
-        self.places = [
-            _place(view, _PARAMETERS_AT + offset, code) for offset, code in packer.values
-        ]
+
+
+def _places(parameters: memoryview, packer: Packer, maps: Maps | None) -> list[Any]:
+    """Where each argument's pointer or number goes, and with a pointer the maps made of it."""
+    places: list[Any] = [_place(parameters, *value) for value in packer.values]
+    for argument, images in maps.by_argument.items() if maps else ():
+        copies = [parameters[at : at + MAP_BYTES] for at in images.offsets]
+        places[argument] = PointerPlace(places[argument], copies, images)
+    return places
 
 
 def _attributes(config: Config) -> list[tuple[int, Dim]]:
     found: list[tuple[int, Dim]] = []
     if config.cooperative:
         found.append((_COOPERATIVE, (1, 0, 0)))
-    if config.cluster:
+    if config.cluster and not config.cluster_in_code:
         found.append((_CLUSTER, config.cluster))
     if config.pdl:
         found.append((_PDL, (1, 0, 0)))

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module, metadata
 from typing import Any
 
@@ -24,10 +24,20 @@ from tensorcore_dsl.errors import AssemblyError, LaunchError
 from tensorcore_dsl.launch import STATIC_SHARED_LIMIT, Loaded
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.protocols import CURRENT_DEVICE
+from tensorcore_dsl.tensor_map import (
+    DATA_TYPES,
+    L2_PROMOTION,
+    MAP_ALIGN,
+    MAP_BYTES,
+    SWIZZLE_CODES,
+    Tiled,
+)
 from tensorcore_dsl.transfer import Bytes
 
 INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
+_NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
 
 
@@ -256,6 +266,40 @@ class NumbaTarget:
         function = loaded.keep[-1]
         with self.on_device(loaded.device):
             self._driver.cuFuncSetAttribute(function, attribute, value)
+
+    def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
+        """The 128 bytes of a tensor map; the driver wants them made at a multiple of 64."""
+        rank = len(tile.extents)
+        buffer = (ctypes.c_char * (MAP_BYTES + MAP_ALIGN))()
+        address = -(-ctypes.addressof(buffer) // MAP_ALIGN) * MAP_ALIGN
+        given = (
+            address, DATA_TYPES[tile.dtype.name], rank, pointer,
+            (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
+            (ctypes.c_uint32 * rank)(*tile.box), (ctypes.c_uint32 * rank)(*(1,) * rank),
+            _NO_INTERLEAVE, SWIZZLE_CODES[tile.swizzle], L2_PROMOTION, _FILL_ZEROS,
+        )  # fmt: skip
+        code = self._encode(*given)
+        if code == _NO_CONTEXT:
+            self.attach(device)
+            code = self._encode(*given)
+        if code:
+            raise LaunchError(
+                f"the driver makes no tensor map of an array at {pointer:#x} with {tile}: "
+                f"{self.error_text(code)}"
+            )
+        return ctypes.string_at(address, MAP_BYTES)
+
+    @cached_property
+    def _encode(self) -> Any:
+        """cuTensorMapEncodeTiled, called past the bindings: their maps lie at multiples of 16."""
+        number, pointer, wide = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p
+        prototype = ctypes.CFUNCTYPE(
+            ctypes.c_int, pointer, number, number, pointer, *[wide] * 4, *[number] * 4
+        )
+        try:
+            return prototype(("cuTensorMapEncodeTiled", self._driver.lib))
+        except AttributeError:
+            raise LaunchError("the driver makes no tensor maps; CUDA 12.0 is needed") from None
 
     def error_text(self, code: int) -> str:
         result = self._binding.CUresult(code)

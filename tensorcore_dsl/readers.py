@@ -79,12 +79,12 @@ def launch({arguments}):
     {values}
     free = plans[{key}]
     slot = free.pop()
-    {places}stream, current_stream, config, function, extra, retry = slot
+    {places}stream, current_stream, config, function, parameters, extra, retry = slot
     {writes}
     stream[0] = current_stream()
-    code = call(config, function, None, extra)
+    code = call(config, function, parameters, extra)
     if code:
-        retry(code, config, extra)
+        retry(code, config, parameters, extra)
     else:
         free.append(slot)
 """

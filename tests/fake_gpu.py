@@ -59,6 +59,8 @@ class FakeGpu:
     consents: list[int] = field(default_factory=list)
     synchronized: list[int] = field(default_factory=list)
     allocations: list[Any] = field(default_factory=list)
+    sizes: tuple[int, ...] = ()
+    encoded: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -71,18 +73,30 @@ class FakeGpu:
             return 201
         if function != 1000 + self.context:
             return 400
-        assert parameters is None
-        begin, address, size_tag, size_at, end = struct.unpack("5Q", ctypes.string_at(extra, 40))
-        assert (begin, size_tag, end) == (1, 2, 0)
-        size = ctypes.c_size_t.from_address(size_at).value
+        data = self._in_one_piece(extra) if extra else self._one_by_one(parameters)
+        assert not (extra and parameters)
         raw = ctypes.string_at(config, 56)
         attributes_at, count = struct.unpack_from("QI", raw, 40)
         attributes = ctypes.string_at(attributes_at, 72 * count) if count else b""
-        data = ctypes.string_at(address, size)
         self.records.append(Record(function, raw, attributes, data))
         if self.kernel is not None:
             self.kernel(data)
         return 0
+
+    @staticmethod
+    def _in_one_piece(extra):
+        begin, address, size_tag, size_at, end = struct.unpack("5Q", ctypes.string_at(extra, 40))
+        assert (begin, size_tag, end) == (1, 2, 0)
+        return ctypes.string_at(address, ctypes.c_size_t.from_address(size_at).value)
+
+    def _one_by_one(self, parameters):
+        """The values at the addresses, as a kernel with `sizes` bytes of parameters reads them."""
+        table = struct.unpack(f"{len(self.sizes)}Q", ctypes.string_at(parameters, 8 * len(self.sizes)))
+        return b"".join(ctypes.string_at(a, n) for a, n in zip(table, self.sizes, strict=True))
+
+    def encode_tiled(self, pointer, tile, device):
+        self.encoded.append((pointer, tile, device))
+        return struct.pack("Q", pointer) + repr(tile).encode().ljust(120)[:120]
 
     def load(self, cubin, device):
         device = self.context if device == -1 else device

@@ -39,6 +39,18 @@ class GlobalPointer:
     writable: bool = True
 
 
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """A tensor map of an array: its `axes`, the innermost first, and `box` elements a copy."""
+
+    array: np.ndarray
+    name: str
+    axes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+    writable: bool = True
+
+
 class Arguments:
     """The arrays of a launch as allocations of global memory."""
 

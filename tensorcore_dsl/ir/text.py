@@ -1,6 +1,6 @@
 """The text of a kernel's IR, to read and to parse back.
 
-    kernel gemm(a = %0:u64, n = %1:s32) shared 1024 align 128 threads 128 {
+    kernel gemm(a = %0:u64, n = %1:s32, m = %9:u64 map 0 axes 1 0 box 64 8) threads 128 {
       %2:f32*4@mma.D.16x8.f32 <- 0.0
       for %3:s32 = 0 to %1 step 1 {
         @%4 %2 = mma.sync.aligned... %5, %6, %2
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tensorcore_dsl.dtypes import ALL, DType, pred
@@ -40,6 +40,7 @@ from tensorcore_dsl.ir.nodes import (
     Param,
     Part,
     Source,
+    TensorMap,
     Type,
     Value,
     While,
@@ -72,7 +73,7 @@ class _Writer:
         self.table: dict[Loc, int] = {}
 
     def kernel(self, kernel: Kernel) -> str:
-        params = ", ".join(f"{p.name} = {self.value(p.value)}" for p in kernel.params)
+        params = ", ".join(map(self.param, kernel.params))
         words = [f"kernel {kernel.name}({params})"]
         if kernel.shared_bytes or kernel.shared_align != 16:
             words.append(f"shared {kernel.shared_bytes} align {kernel.shared_align}")
@@ -80,6 +81,8 @@ class _Writer:
             words.append("dynamic")
         given = ((name, getattr(kernel, name)) for name in _ATTRIBUTES)
         words += [f"{name} {number}" for name, number in given if number is not None]
+        if kernel.cluster is not None:
+            words.append(f"cluster {_numbers(kernel.cluster)}")
         self.line(" ".join([*words, "{"]))
         self.depth += 1
         for string in kernel.strings:
@@ -89,6 +92,13 @@ class _Writer:
         self.line("}")
         self.lines += self.table_lines()
         return "\n".join([*self.lines, ""])
+
+    def param(self, param: Param) -> str:
+        text = f"{param.name} = {self.value(param.value)}"
+        if (m := param.tensor_map) is None:
+            return text
+        end = f" swizzle {m.swizzle}" if m.swizzle else ""
+        return f"{text} map {m.argument} axes {_numbers(m.axes)} box {_numbers(m.box)}{end}"
 
     def table_lines(self) -> Iterator[str]:
         for loc, number in self.table.items():
@@ -172,6 +182,10 @@ class _Writer:
         return f"{_number(source.value)}{kind}"
 
 
+def _numbers(values: Iterable[int]) -> str:
+    return " ".join(map(str, values))
+
+
 def _number(value: int | float | bool) -> str:
     """A constant in Python's notation; an integer has neither point nor exponent."""
     if isinstance(value, bool):
@@ -249,7 +263,7 @@ class _Reader:
             if params:
                 c.take(",", "`,` or `)`")
             label = c.take(r"([^\s=]+)\s*=", "`name =`")[1]
-            params.append(Param(label, self.value(c)))
+            params.append(Param(label, self.value(c), self.tensor_map(c)))
         kernel = Kernel(name, params, Block())
         if match := c.maybe(r"shared (\d+) align (\d+)"):
             kernel.shared_bytes, kernel.shared_align = int(match[1]), int(match[2])
@@ -257,7 +271,10 @@ class _Reader:
         for attribute in _ATTRIBUTES:
             if match := c.maybe(rf"{attribute} (\d+)"):
                 setattr(kernel, attribute, int(match[1]))
-        c.take(r"\{", "shared, dynamic, " + ", ".join(_ATTRIBUTES) + " (in this order) or `{`")
+        if match := c.maybe(r"cluster (\d+) (\d+) (\d+)"):
+            kernel.cluster = (int(match[1]), int(match[2]), int(match[3]))
+        words = ", ".join(("shared", "dynamic", *_ATTRIBUTES, "cluster"))
+        c.take(r"\{", f"{words} (in this order) or `{{`")
         c.end()
         while self.at < len(self.lines) and (s := self.lines[self.at].maybe(f"string ({_STRING})")):
             kernel.strings.append(json.loads(s[1]))
@@ -267,6 +284,16 @@ class _Reader:
         if self.at < len(self.lines):
             raise self.lines[self.at].fail("nothing after the kernel")
         return kernel
+
+    def tensor_map(self, c: _Cursor) -> TensorMap | None:
+        if not (match := c.maybe(r"map (\d+)\b")):
+            return None
+        axes, box = (
+            tuple(map(int, c.take(rf"{word}((?: \d+)+)", f"`{word}` and numbers")[1].split()))
+            for word in ("axes", "box")
+        )
+        swizzle = c.maybe(r"swizzle (\d+)")
+        return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0)
 
     def block(self) -> tuple[Block, _Cursor]:
         """Nodes up to a `}`, and the line that goes on behind it."""

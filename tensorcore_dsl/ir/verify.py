@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NoReturn
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, u64
 from tensorcore_dsl.errors import VerifyError, listing, located
 from tensorcore_dsl.ir.coalesce import unwritten_operand
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
@@ -31,6 +32,7 @@ from tensorcore_dsl.ir.nodes import (
     Op,
     Part,
     Source,
+    TensorMap,
     Type,
     Value,
     While,
@@ -43,6 +45,10 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 Complaints = Iterator[str]
 
 MAX_THREADS = 1024  # of a block, on every architecture
+MAX_CLUSTER = 16  # blocks; 8 where nothing is opted in to
+MAX_BOX = 256  # elements of one tensor copy along an axis
+MAX_RANK = 5  # axes of a tensor map
+SWIZZLES = (0, 32, 64, 128)  # bytes
 
 
 def verify(kernel: Kernel, arch: Arch) -> None:
@@ -103,6 +109,38 @@ def params_are_scalars(kernel: Kernel) -> Complaints:
             yield f"parameter {param.name} is {type}; scalars of 8 to 64 bits and pred are allowed"
 
 
+def tensor_maps_can_be_encoded(kernel: Kernel) -> Complaints:
+    for param in kernel.params:
+        if param.tensor_map is None:
+            continue
+        if param.value.type != Type(u64):
+            yield f"tensor map {param.name} is {param.value.type}; its address is a u64"
+        for complaint in complaints_about_map(param.tensor_map):
+            yield f"tensor map {param.name}: {complaint}"
+
+
+def complaints_about_map(map: TensorMap) -> Iterator[str]:
+    """What is wrong with a tensor map whatever the array is."""
+    rank = len(map.axes)
+    if map.argument < 0:
+        yield f"a tensor map of argument {map.argument}"
+    if not 1 <= rank <= MAX_RANK or len(map.box) != rank:
+        yield f"a box of {len(map.box)} extents along {rank} axes; as many of both, 1 to " \
+            f"{MAX_RANK}, are allowed"
+    if len(set(map.axes)) < rank or any(axis < 0 for axis in map.axes):
+        yield f"axes {map.axes}; distinct axes, counted from 0, are allowed"
+    if not all(1 <= extent <= MAX_BOX for extent in map.box):
+        yield f"a box of {map.box} elements; 1 to {MAX_BOX} along each axis are allowed"
+    if map.swizzle not in SWIZZLES:
+        yield f"a swizzle of {map.swizzle} bytes; allowed are {listing(SWIZZLES)}"
+
+
+def tensor_maps_come_last(kernel: Kernel) -> Complaints:
+    mapped = [param.tensor_map is not None for param in kernel.params]
+    if mapped != sorted(mapped):
+        yield "a parameter stands behind a tensor map; the maps come last"
+
+
 def params_are_distinct(kernel: Kernel) -> Complaints:
     for key in (lambda p: p.name, lambda p: str(p.value)):
         found = Counter(map(key, kernel.params)).most_common(1)
@@ -115,6 +153,15 @@ def threads_fit_a_block(kernel: Kernel) -> Complaints:
         yield f"{kernel.threads} threads in a block; 1 to {MAX_THREADS} are allowed"
 
 
+def cluster_is_sized(kernel: Kernel) -> Complaints:
+    if kernel.cluster is None:
+        return
+    good = len(kernel.cluster) == 3 and min(kernel.cluster) >= 1
+    if not good or prod(kernel.cluster) > MAX_CLUSTER:
+        yield f"cluster {kernel.cluster}; three extents of at most {MAX_CLUSTER} blocks in all " \
+            f"are allowed"
+
+
 def shared_memory_is_sized(kernel: Kernel) -> Complaints:
     if kernel.shared_bytes < 0:
         yield f"{kernel.shared_bytes} bytes of shared memory"
@@ -125,7 +172,10 @@ def shared_memory_is_sized(kernel: Kernel) -> Complaints:
 KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
     params_are_scalars,
     params_are_distinct,
+    tensor_maps_can_be_encoded,
+    tensor_maps_come_last,
     threads_fit_a_block,
+    cluster_is_sized,
     shared_memory_is_sized,
 )
 
