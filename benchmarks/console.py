@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-WIDTH = 150  # of a table that goes to a file
+WIDTH = 200  # of a table that goes to a file
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -23,14 +23,22 @@ def _rich_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else WIDTH, highlight=False)
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         middle = 0 < number < len(columns) - 1
-        drawn.add_column(name, justify="right" if middle else "left", no_wrap=middle)
+        drawn.add_column(
+            name, justify="right" if middle else "left", no_wrap=middle, overflow="fold"
+        )
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    console.print(drawn)
+    if terminal:
+        console.print(drawn)
+        return
+    with console.capture() as text:
+        console.print(drawn)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
 
 
 def _plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -314,15 +314,18 @@ class GpuBench:
 
 
 def described(a: Any, b: Any, d: Any) -> dict[str, Any]:
-    """Kernel and tile that gemm chooses."""
-    plan = kernels.plan(a, b, None, d)
-    config = plan.config
-    return {
-        "kernel": plan.kernel.__name__,
-        "tile": "x".join(str(getattr(config, name, "?")) for name in ("BM", "BN", "BK")),
-        "config": {name: value for name, value in vars(config).items() if _plain(value)},
-        "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
-    }
+    """Kernel and tile that gemm chooses; why they are unknown, if they are."""
+    try:
+        plan = kernels.plan(a, b, None, d)
+        config = plan.config
+        return {
+            "kernel": plan.kernel.__name__,
+            "tile": "x".join(str(getattr(config, name)) for name in ("BM", "BN", "BK")),
+            "config": {name: value for name, value in vars(config).items() if _plain(value)},
+            "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
+        }
+    except Exception as error:  # a figure without its tile is better than none
+        return {"undescribed": f"{type(error).__name__}: {error}"}
 
 
 def _plain(value: Any) -> bool:

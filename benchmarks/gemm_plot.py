@@ -32,8 +32,11 @@ def draw(report: Report, path: Path, unit: str, scale: float) -> str:
 
 
 def _title(report: Report) -> str:
-    gpu = report.machine.get("gpu")
-    where = f"{gpu['name']}, driver {gpu['driver']}" if gpu else report.machine["processor"]
+    gpu = report.machine.get("gpu") if report.summary["target"] == "cuda" else None
+    if gpu:
+        where = f"{gpu['name']}, driver {gpu['driver']}"
+    else:
+        where = f"{report.summary['arch']} emulated, {report.machine['processor']}"
     return f"{where}, {report.date:%Y-%m-%d}"
 
 
@@ -72,5 +75,6 @@ def _ratios(axis: Any, report: Report) -> None:
             axis.annotate(f"{mean:.2f}", (place + 0.36, mean), va="center", fontsize=8)
     axis.axhline(1, color="grey", linestyle=":")
     axis.set_xticks(range(len(present)), present)
-    axis.set(ylabel="cuBLAS' time over ours (above 1: ours is faster)", ylim=(0, None))
+    axis.set(ylabel="cuBLAS' time over ours (above 1: ours is faster)")
+    axis.set(xlim=(-0.5, len(present)), ylim=(0, None))
     axis.grid(alpha=0.3, axis="y")

@@ -244,7 +244,8 @@ class Report:
         }
 
     def path(self, directory: Path, suffix: str = "json") -> Path:
-        where = self.machine["gpu"]["name"] if self.machine.get("gpu") else "cpu"
+        gpu = self.machine.get("gpu") if self.summary.get("target") != "cpu" else None
+        where = gpu["name"] if gpu else "cpu"
         name = re.sub(r"[^a-z0-9]+", "-", where.lower()).strip("-")
         return directory / f"{self.benchmark}-{name}-{self.date:%Y%m%d-%H%M%S}.{suffix}"
 

@@ -24,6 +24,7 @@ from benchmarks import (
 )
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
+from tensorcore_dsl import numba_target
 
 # Statistics and files
 
@@ -127,6 +128,7 @@ def test_all_layouts_at_one_size():
 def test_case_counts():
     case = Case("s8", 2, 3, 4)
     assert case.operations == 48 and case.bytes == 8 + 12 + 6 * 4 and case.out == tc.s32
+    assert Case("f64", 2, 3, 4).bytes == 8 * (8 + 12 + 6)
 
 
 def test_allowed_error_is_zero_for_integers_and_small_for_floats():
@@ -210,11 +212,14 @@ def test_contestants_take_turns_both_ways():
     assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
 
 
+L2 = 2500
+
+
 @pytest.fixture
 def bench(monkeypatch):
     """GpuBench with a pretended GPU, on which ours takes 2 ms a launch."""
     pytest.importorskip("torch")
-    cuda = FakeCuda(l2_bytes=20_000)
+    cuda = FakeCuda(l2_bytes=L2)
     torch, library = FakeTorch(cuda), FakeLibrary(cuda)
     monkeypatch.setattr(gpu, "WARM_UP", 0)
     monkeypatch.setattr(gemm_gpu, "compete", lambda c, rounds: gpu.compete(c, rounds, warm_up=0))
@@ -247,7 +252,7 @@ def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
     assert found["reference"]["median"] == pytest.approx(1e-3)
     assert found["ratio"] == pytest.approx(0.5)
     assert found["ours"]["flops"] == pytest.approx(5e11)
-    assert found["sets"] == math.ceil(2 * 20_000 / Case("f16", 40, 24, 16).bytes) > 1
+    assert found["sets"] == math.ceil(2 * L2 / Case("f16", 40, 24, 16).bytes) > 1
     assert found["ours"]["launched_as"] == "CUDA graph" and found["kernel"] == "f16_gemm"
     json.dumps(found, allow_nan=False)
 
@@ -369,14 +374,16 @@ def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
     assert "out of luck" in capsys.readouterr().out
 
 
-def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("dtype, error", [("s8", 1), ("bf16", 0.1)])
+def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, error):
     import kernels
 
     def wrong(a, b, out):
-        out[...] = 3
+        out[...] = a.astype(np.float64) @ b.astype(np.float64)
+        out[3, 5] += error
 
     monkeypatch.setattr(kernels, "gemm", wrong)
-    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", "s8")
+    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", dtype)
     status, (found,) = run(tmp_path, "gemm", *arguments)
     assert status == 1 and found["results"][0]["correct"] is False
     assert "WRONG RESULT" in capsys.readouterr().out
@@ -416,6 +423,10 @@ def test_wgmma_operands_lie_where_the_descriptors_say():
 
 def test_compile(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_time, "DTYPES", {"f64": DTYPES["f64"]})
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
+    links = []
+    plain = numba_target._link
+    monkeypatch.setattr(numba_target, "_link", lambda *a: (links.append(a), plain(*a))[1])
     status, (found,) = run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
     (result,) = found["results"]
     assert status == 0 and "failure" not in result
@@ -423,7 +434,7 @@ def test_compile(tmp_path, monkeypatch):
     wanted = {"ir", "ptx", "program", "lookup"}
     if "no_cubin" not in result:
         wanted |= {"cubin", "cached"}
-        assert result["cached"]["median"] < result["cubin"]["median"]
+        assert len(links) == 5, "twice for each specialisation, cached or not, and for resources"
         assert result["registers"] > 0
     assert wanted <= set(result)
 
