@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
 import os
 import re
 import sys
@@ -54,11 +55,23 @@ def blocks(page: str) -> list[Block]:
 def run(name: str) -> str:
     """The page `name` with the outputs that its program has now."""
     text = (ROOT / name).read_text()
+    lines = program(text).splitlines(keepends=True)
+    linecache.cache[name] = (0, None, lines, name)  # what errors quote and kernels are read from
     with _inside(ROOT):
         outputs = list(_outputs(name, text))
     for block, printed in reversed(outputs):
         text = text[: block.start] + printed + text[block.end :]
     return text
+
+
+def program(page: str) -> str:
+    """The page's Python, each line where it stands in the page, all else blank."""
+    lines = [""] * page.count("\n")
+    for block in blocks(page):
+        if block.language == "python":
+            code = block.text.splitlines()
+            lines[block.line : block.line + len(code)] = code
+    return "\n".join(lines) + "\n"
 
 
 def _outputs(name: str, text: str) -> Iterator[tuple[Block, str]]:
@@ -79,7 +92,7 @@ def _outputs(name: str, text: str) -> Iterator[tuple[Block, str]]:
 
 
 def _execute(name: str, block: Block, namespace: dict[str, Any]) -> str:
-    """Run a block; its functions have their source in the page itself, for errors to quote."""
+    """Run a block at its lines of the page; what it prints."""
     code = compile("\n" * block.line + block.text, name, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(code, namespace)
