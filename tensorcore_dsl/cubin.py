@@ -53,8 +53,9 @@ class Cubin:
     """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
 
     block_shared: bytes of `extern` shared memory that the kernel's own tiles take, which every
-    launch adds to what its caller asks for. cluster: blocks of a cluster, where the code fixes
-    them. tensor_maps: what a launch makes of its arrays, the kernel's last parameters.
+    launch adds to what its caller asks for. threads, cluster: threads of a block and blocks of
+    a cluster, where the code fixes them. tensor_maps: what a launch makes of its arrays, the
+    kernel's last parameters.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Cubin:
     code: bytes
     log: str
     block_shared: int = 0
+    threads: int | None = None
     cluster: tuple[int, int, int] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from tensorcore_dsl import arguments, numba_target
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
@@ -33,7 +31,7 @@ from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
-from tensorcore_dsl.tensor_map import tiled
+from tensorcore_dsl.tensor_maps import tiled
 
 DEFAULT_ARCH = "sm_90a"
 TARGETS = ("cpu", "cuda")
@@ -153,6 +151,7 @@ class Specialisation:
         return replace(
             cubin,
             block_shared=extern_shared(self.ir),
+            threads=self.ir.threads,
             cluster=self.ir.cluster,
             tensor_maps=self.tensor_maps,
         )
@@ -167,7 +166,7 @@ class Specialisation:
 
     def emulate(self, config: Config, args: Sequence[Any], checks: bool, profile: bool) -> Report:
         """Run on the CPU; arrays are written in place."""
-        config = config.of_kernel(cluster=self.ir.cluster)
+        config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
         names = self.kernel.runtime_names
         with on_host(args) as arrays:

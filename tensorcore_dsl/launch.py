@@ -35,7 +35,7 @@ from tensorcore_dsl.protocols import (
     torch_stream,
 )
 from tensorcore_dsl.readers import launcher, reader
-from tensorcore_dsl.tensor_map import Maps, Tiled, tiled
+from tensorcore_dsl.tensor_maps import Maps, Tiled, tiled
 
 STATIC_SHARED_LIMIT = 48 * 1024  # dynamic shared memory beyond this needs the kernel's consent
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest go
@@ -284,7 +284,7 @@ class Launcher:
         cubin = self._specialise(tuple(argument.type for argument in arguments))
         plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
         stream = self._stream(args, device)
-        config = self._config.of_kernel(cubin.block_shared, cubin.cluster)
+        config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
         return plan(cubin, device, config, arguments, self._target, stream, tiles)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tensorcore_dsl.arguments import Description, Packer
 from tensorcore_dsl.errors import LaunchError
-from tensorcore_dsl.tensor_map import MAP_BYTES, Maps, PointerPlace
+from tensorcore_dsl.tensor_maps import MAP_BYTES, Maps, PointerPlace
 
 Dim = tuple[int, int, int]
 
@@ -58,20 +58,22 @@ class Config:
         config._check()
         return config
 
-    def of_kernel(self, block_shared: int = 0, cluster: Dim | None = None) -> Config:
-        """With what the kernel brings: bytes of shared memory, and clusters of a fixed size."""
+    def of_kernel(
+        self, block_shared: int = 0, threads: int | None = None, cluster: Dim | None = None
+    ) -> Config:
+        """With what a kernel brings: bytes of shared memory, blocks and clusters of fixed size."""
+        if threads not in (None, self.block[0]) or (threads and self.block[1:] != (1, 1)):
+            raise LaunchError(
+                f"block {self.block} was asked for; the kernel is compiled for {(threads, 1, 1)}"
+            )
+        config = replace(self, shared_bytes=self.shared_bytes + block_shared)
         if cluster is None:
-            return replace(self, shared_bytes=self.shared_bytes + block_shared)
+            return config
         if self.cluster not in (None, cluster):
             raise LaunchError(
                 f"cluster {self.cluster} was asked for; the kernel is compiled for {cluster}"
             )
-        config = replace(
-            self,
-            shared_bytes=self.shared_bytes + block_shared,
-            cluster=cluster,
-            cluster_in_code=True,
-        )
+        config = replace(config, cluster=cluster, cluster_in_code=True)
         config._check()
         return config
 

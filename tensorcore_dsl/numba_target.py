@@ -24,7 +24,7 @@ from tensorcore_dsl.errors import AssemblyError, LaunchError
 from tensorcore_dsl.launch import STATIC_SHARED_LIMIT, Loaded
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.protocols import CURRENT_DEVICE
-from tensorcore_dsl.tensor_map import (
+from tensorcore_dsl.tensor_maps import (
     DATA_TYPES,
     L2_PROMOTION,
     MAP_ALIGN,

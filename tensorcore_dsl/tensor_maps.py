@@ -153,7 +153,7 @@ class PointerPlace:
 
     def __setitem__(self, _: int, pointer: int) -> None:
         if pointer != self._last:
-            for place, image in zip(self._maps, self._images[pointer], strict=True):
+            for place, image in zip(self._maps, self._images[pointer]):  # strict costs 0.4 us
                 place[:] = image
             self._pointer[0] = pointer
             self._last = pointer
