@@ -17,7 +17,7 @@ from tensorcore_dsl.frontend.fragments import (
 from tensorcore_dsl.frontend.hopper import (
     cluster_arrive, cluster_rank, cluster_size, cluster_sync, cluster_wait, descriptor, elect,
     fence_async, fence_mbarrier_init, grid_launch_dependents, grid_wait, mbarriers,
-    set_registers, tensor_map, tma_commit, tma_load, tma_store, tma_wait, warpgroup_id,
+    set_registers, tma_commit, tma_load, tma_store, tma_wait, warpgroup_id,
     wgmma_commit, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.frontend.hopper import wgmma as multiply
@@ -34,3 +34,5 @@ from tensorcore_dsl.frontend.ranges import static_range
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
+
+from tensorcore_dsl.frontend.hopper import tensor_map  # isort: skip  (after the module of that name)

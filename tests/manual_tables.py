@@ -162,8 +162,9 @@ def wmma_forms() -> Iterator[tuple[str, Registers]]:
 # -- wgmma (9.7.15.5, 9.7.15.6) ---------------------------------------------------------------------
 
 FLOAT_N = tuple(8 * n for n in range(1, 33))
-BYTE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224)
-LONG_N = (*BYTE_N, 240, 256)
+# The syntax in 9.7.15.5.2 ends at 224; the table of shapes, 9.7.15.2, and the assembler at 256.
+BYTE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+LONG_N = BYTE_N
 
 
 def wgmma_forms() -> Iterator[tuple[str, int]]:

@@ -37,7 +37,7 @@ class Barrier(Struct):
         """Arrive once, or `count` times."""
         name = "mbarrier.arrive.shared::cta.b64"
         if self.in_cluster:
-            name = "mbarrier.arrive.release.cluster.shared::cluster.b64"
+            name = "mbarrier.arrive.shared::cluster.b64"
         if count is None:
             emit(name, self.address, pred=pred)
         else:
@@ -246,38 +246,35 @@ def fence_mbarrier_init() -> None:
 SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
-def descriptor(tile: Tile) -> tuple[Scalar, int]:
-    """(matrix descriptor, 1 when transposed) of a two-dimensional view of shared memory.
+def descriptor(tile: Tile, major: str = "k") -> Scalar:
+    """The matrix descriptor of a view of shared memory, at a compile-time place of its tile.
 
-    The view is (rows of A or columns of B) x K. K-major: K runs along memory, lines are one
-    swizzle wide. MN-major: K lines of one swizzle's width of rows, given as a three-dimensional
-    view (atoms, K, width).
+    major "k": (rows, K) or (atoms, rows, K), K along memory, lines as wide as the swizzle.
+    major "mn" (16-bit types): (atoms, K, width), each atom K lines of `width` rows.
     """
     builder: Any = emitter()
     size = tile.dtype.itemsize
-    if tile.ndim == 2 and tile.strides[1] == 1:
-        line = tile.strides[0] * size
-        if line != tile.swizzle or not tile.swizzle:
-            raise LayoutError(
-                f"wgmma reads lines as wide as their swizzle; lines have {line} bytes, the swizzle {tile.swizzle}"
-            )
-        leading, stride, transposed = 16, 8 * line, 0
-    elif tile.ndim == 3 and tile.strides[2] == 1:
-        line = tile.strides[1] * size
-        if line != tile.swizzle or size != 2:
-            raise LayoutError("MN-major operands are 16-bit, in lines as wide as their swizzle")
-        leading, stride, transposed = tile.strides[0] * size, 8 * line, 1
-    else:
-        raise LayoutError("a descriptor needs a view (rows, K), or (atoms, K, width) for MN-major")
+    if major not in ("k", "mn") or tile.strides[-1] != 1 or tile.ndim not in (2, 3):
+        raise LayoutError(
+            f'a descriptor needs major "k" or "mn" and a view whose last axis runs along memory, '
+            f"not major {major!r} and strides {tile.strides}"
+        )
+    line = tile.strides[-2] * size
+    if line != tile.swizzle or not tile.swizzle:
+        raise LayoutError(
+            f"wgmma reads lines as wide as their swizzle; lines have {line} bytes, the swizzle "
+            f"{tile.swizzle}"
+        )
+    if major == "mn" and (size != 2 or tile.ndim != 3):
+        raise LayoutError("MN-major operands have 16-bit elements and views (atoms, K, width)")
+    leading = tile.strides[0] * size if major == "mn" else 16
     origin, offset = builder.split_constant(tile.origin)
-    bits = leading // 16 << 16
     start = arithmetic.apply(builder, "shr", origin, 4)
-    moved = offset + _static(tile.offset)
-    low = arithmetic.apply(builder, "add", start, moved // 16 + bits)
-    high = stride // 16 | SWIZZLE_CODES[tile.swizzle] << 30
-    high_word = builder.known.get(("descriptor", high)) or builder.literal(high, dtypes.u32)
-    pair = emit("mov.b64.pack", Scalar(low.value, dtypes.b32), Scalar(high_word.value, dtypes.u32))
-    return pair, transposed
+    place = offset + _static(tile.offset)
+    low = arithmetic.apply(builder, "add", start, place // 16 + (leading // 16 << 16))
+    high = 8 * line // 16 | SWIZZLE_CODES[tile.swizzle] << 30
+    result: Scalar = emit("mov.b64.pack", low.bits(dtypes.b32), builder.literal(high, dtypes.u32))
+    return result
 
 
 def _static(offset: Any) -> int:
@@ -288,55 +285,45 @@ def _static(offset: Any) -> int:
 
 def wgmma(
     form: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
-    negate_a: bool = False, negate_b: bool = False,
+    a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
 ) -> Group:  # fmt: skip
     """acc + a b (or a b alone where `accumulate` is false) for whole tiles along K.
 
-    a is a shared view (64, K), or fragments in registers, one for each step of K; b is a shared
-    view (N, K). Call wgmma_fence before, wgmma_commit and wgmma_wait after.
+    a is a shared view, or a list of fragments in registers, one for each step of K; b is a shared
+    view (see `descriptor`). Call wgmma_fence before, wgmma_commit and wgmma_wait after.
     """
     assert form.shape is not None
     depth = form.shape[2]
-    in_registers = isinstance(a, (Group, list))
-    fragments = a if isinstance(a, list) else [a]
-    steps = _length_along_k(b) // depth
+    steps = b.shape[-1 if b_major == "k" else -2] // depth
     for step in range(steps):
-        b_desc, trans_b = descriptor(_k_part(b, step * depth, depth))
-        scale = accumulate if step == 0 else True
-        signs = [-1 if negate_a else 1, -1 if negate_b else 1]
-        if in_registers:
-            operands = [acc, fragments[step], b_desc, scale, *signs, trans_b]
+        given = {
+            "c": acc,
+            "desc_b": descriptor(_k_part(b, b_major, step * depth, depth), b_major),
+            "scale_d": accumulate if step == 0 else True,
+            "scale_a": -1 if negate_a else 1,
+            "scale_b": -1 if negate_b else 1,
+            "trans_a": int(a_major == "mn"),
+            "trans_b": int(b_major == "mn"),
+        }
+        if isinstance(a, Tile):
+            given["desc_a"] = descriptor(_k_part(a, a_major, step * depth, depth), a_major)
         else:
-            a_desc, trans_a = descriptor(_k_part(a, step * depth, depth))
-            operands = [acc, a_desc, b_desc, scale, *signs, trans_a, trans_b]
-        acc = form(*_expected(form, operands))
+            given["a"] = a[step]
+        acc = form(*_operands(form, given))
     return acc
 
 
-def _expected(form: Instruction, operands: list[Any]) -> list[Any]:
-    """Without the immediates that the form does not have (integer and fp8 types)."""
+def _operands(form: Instruction, given: dict[str, Any]) -> list[Any]:
+    """By name; integer and fp8 forms have neither signs nor transposition."""
     names = [o.name for o in form.operands]
-    given = dict(
-        zip(
-            ["c", "a", "b", "scale_d", "scale_a", "scale_b", "trans_a", "trans_b"]
-            if len(operands) == 8
-            else ["c", "a", "b", "scale_d", "scale_a", "scale_b", "trans_b"],
-            operands,
-            strict=True,
-        )
-    )
-    for major in ("trans_a", "trans_b"):
-        if given.get(major) and major not in names:
-            raise OperandError(f"{form} takes K-major operands only")
-    return [given[n.removeprefix("desc_")] for n in names]
+    for name, neutral in (("trans_a", 0), ("trans_b", 0), ("scale_a", 1), ("scale_b", 1)):
+        if name not in names and given[name] != neutral:
+            raise OperandError(f"{form} has no {name}: operands are K-major and not negated")
+    return [given[name] for name in names]
 
 
-def _length_along_k(tile: Tile) -> int:
-    return tile.shape[1]
-
-
-def _k_part(tile: Tile, k: int, depth: int) -> Tile:
-    return tile[:, k : k + depth] if tile.ndim == 2 else tile[:, k : k + depth, :]
+def _k_part(tile: Tile, major: str, k: int, depth: int) -> Tile:
+    return tile[..., k : k + depth] if major == "k" else tile[:, k : k + depth, :]
 
 
 def wgmma_fence() -> None:

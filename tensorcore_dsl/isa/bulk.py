@@ -140,6 +140,8 @@ MBARRIERS = [
     row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=VOLATILE, requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
     row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=VOLATILE, requires="90", ptx="8.0"),
     row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cluster.b64",          "bar:[u32]",                            BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cluster.b64.count",    "bar:[u32], count:u32",                 BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cluster.b64 _, {bar}, {count}"),
     row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
     row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT,     requires="90", ptx="7.8"),
     row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=VOLATILE, requires="80", ptx="7.8"),

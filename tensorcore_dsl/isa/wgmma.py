@@ -294,8 +294,8 @@ def _immediate(name: str, values: tuple[int, ...]) -> Operand:
 
 
 FLOAT = tuple(range(8, 257, 8))
+# The syntax of 8-bit integers in 9.7.15.5.2 ends at 224, the table of shapes (9.7.15.2) at 256.
 WHOLE = (8, 16, 24, *range(32, 257, 16))
-WHOLE_8BIT = (8, 16, 24, *range(32, 225, 16))
 
 # fmt: off
 FAMILIES = (
@@ -304,7 +304,7 @@ FAMILIES = (
     WarpgroupFamily(16,  FLOAT,      "f32",     "bf16/bf16",   "trans", (8, 0)),
     WarpgroupFamily(8,   FLOAT,      "f32",     "tf32/tf32",   "scale", (8, 0)),
     WarpgroupFamily(32,  FLOAT,      "f16 f32", FP8,           "scale", (8, 0)),
-    WarpgroupFamily(32,  WHOLE_8BIT, "s32",     INT8,          "",      (8, 0), satfinite=True),
+    WarpgroupFamily(32,  WHOLE,      "s32",     INT8,          "",      (8, 0), satfinite=True),
     WarpgroupFamily(256, WHOLE,      "s32",     "b1/b1",       "",      (8, 0), tail=".and.popc"),
     WarpgroupFamily(16,  FLOAT,      "f16 f32", "f16/f16",     "trans", (8, 2), sparse=True),
     WarpgroupFamily(16,  FLOAT,      "f32",     "bf16/bf16",   "trans", (8, 2), sparse=True),
