@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import running
 
 import tensorcore_dsl as tc
 
 N = 32
-
-
-def launch(kernel: Any, *args: Any, grid: Any = 1, block: Any = N, **constants: Any) -> None:
-    kernel.emulate[grid, block](*args, **constants)
+launch = functools.partial(running.launch, block=N)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -69,7 +67,10 @@ def nested_ifs(x: tc.Array, out: tc.Array):
 def test_nested_branches():
     x, out = np.arange(N, dtype=np.int32) % 12, zeros()
     launch(nested_ifs, x, out)
-    expected = [1 if v > 8 else 100 + v if v > 6 else 100 if v > 4 else 2 * v if v % 2 == 0 else 100 for v in x.tolist()]
+    expected = [
+        1 if v > 8 else 100 + v if v > 6 else 100 if v > 4 else 2 * v if v % 2 == 0 else 100
+        for v in x.tolist()
+    ]
     assert out.tolist() == expected
 
 
@@ -112,7 +113,7 @@ def short_circuits(x: tc.Array, n: tc.s32, out: tc.Array):
     i = tc.threadIdx.x * 2
     both = i < n and x[i] > 10
     either = i >= n or x[i] > 10
-    chain = 0 <= i < n and not x[i] == 4
+    chain = 0 <= i < n and x[i] != 4
     out[tc.threadIdx.x] = both * 4 + either * 2 + chain
 
 
@@ -146,8 +147,26 @@ def test_and_and_or_give_operands():
 def comparisons(x: tc.Array, y: tc.Array, n: tc.s32, out: tc.Array):
     i = tc.threadIdx.x
     a, b = x[i], y[i]
-    tests = [a < b, a <= b, a > b, a >= b, a == b, a != b, a < b < 9, 3 <= a <= b, a in (1, 5, b), a not in (2, 3)]
-    tests += [a in range(3, 8), a in tc.range(n), 4 in (a, b), not a, a is None, not (a < b or a > b)]
+    tests = [
+        a < b,
+        a <= b,
+        a > b,
+        a >= b,
+        a == b,
+        a != b,
+        a < b < 9,
+        3 <= a <= b,
+        a in (1, 5, b),
+        a not in (2, 3),
+    ]
+    tests += [
+        a in range(3, 8),
+        a in tc.range(n),
+        4 in (a, b),
+        not a,
+        a is None,
+        not (a < b or a > b),
+    ]
     for k, test in enumerate(tests):
         out[k, i] = test
 
@@ -223,7 +242,15 @@ def ranges(n: tc.s32, lo: tc.s32, step: tc.s32, out: tc.Array):
 def test_ranges_of_all_signs(n: int, lo: int, step: int):
     out = np.full(100, -99, np.int32)
     launch(ranges, n, lo, step, out, block=1)
-    expected = [*range(lo, n), *range(n, lo, -2), *range(lo, n, step), *range(n, lo, -step), 0, 1, 2]
+    expected = [
+        *range(lo, n),
+        *range(n, lo, -2),
+        *range(lo, n, step),
+        *range(n, lo, -step),
+        0,
+        1,
+        2,
+    ]
     assert out[: len(expected) + 1].tolist() == [*expected, -99]
 
 
@@ -338,7 +365,11 @@ def test_names_bound_in_an_endless_loop_live_on_after_break():
     x[20] = -7
     out = np.zeros((3, N), np.float32)
     launch(forever, x, out)
-    assert out[0].tolist() == [-7.0] * N and out[1].tolist() == [1.0] * N and out[2].tolist() == [20.0] * N
+    assert (
+        out[0].tolist() == [-7.0] * N
+        and out[1].tolist() == [1.0] * N
+        and out[2].tolist() == [20.0] * N
+    )
 
 
 @tc.kernel
@@ -473,27 +504,6 @@ def test_names_of_different_kinds_are_free_where_they_are_not_used():
 
 
 @tc.kernel
-def lists_in_loops(n: tc.s32, out: tc.Array):
-    values = [0, 1.0, 7]
-    matrix = [[0] * 3 for _ in range(2)]
-    table = {"sum": 0, "max": -1}
-    pair = (1, 2)
-    for k in range(n):
-        values = [v + k for v in values]
-        matrix[k % 2 == 0][k * 0 + 1] = 5
-        for i in tc.static_range(2):
-            for j in tc.static_range(3):
-                matrix[i][j] += i * k + j
-        table["sum"] += k
-        table["max"] = max(table["max"], k % 5)
-        pair = pair[1], pair[0] + pair[1]
-    out[0], out[1], out[2] = values
-    out[3], out[4] = matrix[1][2], matrix[0][2]
-    out[5], out[6] = table["sum"], table["max"]
-    out[7], out[8] = pair
-
-
-@tc.kernel
 def containers_in_loops(n: tc.s32, out: tc.Array):
     values = [0, 1.0, 7]
     matrix = [[0] * 3 for _ in range(2)]
@@ -574,7 +584,15 @@ def test_dataclasses_and_named_tuples(n: int):
     launch(records, n, out, block=1, start=start)
     total = sum(range(n))
     many = n > 2
-    expected = [n, total, 9 if many else 0, total + (2.5 if many else 1), 2 * total, 2 if n % 2 else 1, 2 + n]
+    expected = [
+        n,
+        total,
+        9 if many else 0,
+        total + (2.5 if many else 1),
+        2 * total,
+        2 if n % 2 else 1,
+        2 + n,
+    ]
     assert out.tolist() == expected
     assert start == State(0, [1, 2]) and Frozen() == FROZEN, "the caller's objects are not touched"
 
@@ -777,17 +795,32 @@ def comprehensions(x: tc.Array, out: tc.Array):
     *head, last = squares + [1]
     first, (second, third) = nested[0], nested[1:3]
     flat = sum(v for v in table.values())
-    out[i] = sum(squares) + sum(nested) * 1000 + flat + k + last + first + second + third + len(head) + table["c"]
+    out[i] = (
+        sum(squares)
+        + sum(nested) * 1000
+        + flat
+        + k
+        + last
+        + first
+        + second
+        + third
+        + len(head)
+        + table["c"]
+    )
 
 
 def test_comprehensions_and_unpacking():
     x, out = np.arange(N, dtype=np.int32), zeros()
     launch(comprehensions, x, out)
-    assert out.tolist() == [4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()]
+    assert out.tolist() == [
+        4 * v + 62000 + 3 * v + 50 + 1 + 10 + 20 + 11 + 2 + 2 * v for v in x.tolist()
+    ]
 
 
 @tc.kernel
-def static_control(out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True):
+def static_control(
+    out: tc.Array, mode: tc.Const = "sum", sizes: tc.Const = (1, 2), flag: tc.Const = True
+):
     assert len(sizes) == 2, f"two sizes are needed, not {len(sizes)}"
     if mode == "sum":
         result = sum(sizes)

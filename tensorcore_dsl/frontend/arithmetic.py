@@ -331,14 +331,15 @@ def _compare_predicates(builder: Builder, name: str, left: Any, right: Any) -> A
 
 def _unary(builder: Builder, name: str, value: Scalar) -> Any:
     dtype = value.dtype
-    if name == "not":
-        _needs_integers(name, dtype)
-        suffix = "pred" if dtype.kind == "p" else f"b{dtype.bits}"
-        return _as(builder.named(f"not.{suffix}", value), dtype)
+    if name == "not" and dtype.kind == "p":
+        return builder.named("not.pred", value)
     if dtype.kind in "bp":
         raise OperandError(f"{SIGNS[name]} needs a number, not {describe(value)}")
     dtype = dtype if dtype.lanes == 2 else promote_types(dtype, dtype)
     value = coerce(builder, value, dtype)
+    if name == "not":
+        _needs_integers(name, dtype)
+        return _as(builder.named(f"not.b{dtype.bits}", value), dtype)
     if dtype.kind == "u":
         return value if name == "abs" else _sub(builder, 0, value, dtype)
     return builder.named(f"{name}.{dtype}", value)

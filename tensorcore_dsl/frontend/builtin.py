@@ -129,6 +129,7 @@ RUNTIME: dict[Any, Callable[..., Any]] = {
     math.fabs: lambda value: abs(_to_float(value)),
     math.sqrt: language.sqrt,
     math.exp: language.exp,
+    math.log: language.log,
     math.log2: language.log2,
     math.sin: language.sin,
     math.cos: language.cos,

@@ -6,6 +6,7 @@ called as `tc.barrier()`, `tc.ldmatrix(...)` and so on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tensorcore_dsl.errors import LayoutError, OperandError, listing
 from tensorcore_dsl.frontend import arithmetic
 from tensorcore_dsl.frontend.local import local as local
 from tensorcore_dsl.frontend.memory import Tile, check_swizzle, row_major
-from tensorcore_dsl.frontend.operands import describe, is_number, type_of
+from tensorcore_dsl.frontend.operands import describe, is_number, number_type, type_of
 from tensorcore_dsl.frontend.pointer import Pointer, element_size
 from tensorcore_dsl.frontend.values import Group, Scalar, builder
 from tensorcore_dsl.ir.nodes import Type
@@ -390,8 +391,21 @@ def sqrt(value: Any) -> Any:
 
 
 def exp(value: Any) -> Any:
-    """e**x as ex2.approx(x * log2(e))."""
-    return exp2(value * 1.4426950408889634)
+    """e**x as ex2.approx(x * log2(e)), narrow floats by way of f32."""
+    if isinstance(value, Group):
+        return value.map(exp)
+    value = _float(value, "exp")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(exp2(wide * math.log2(math.e)), value.dtype)
+
+
+def log(value: Any) -> Any:
+    """The natural logarithm as lg2.approx(x) * ln(2), narrow floats by way of f32."""
+    if isinstance(value, Group):
+        return value.map(log)
+    value = _float(value, "log")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(log2(wide) * math.log(2), value.dtype)
 
 
 # -- fragments --------------------------------------------------------------------------------
@@ -405,9 +419,11 @@ def fragment(operand: Operand, registers: Sequence[Any]) -> Group:
 
 
 def vector(elements: Sequence[Any]) -> Group:
-    """A plain vector of scalars of one type."""
-    scalars = [builder().scalar(e) for e in elements]
-    types = list(dict.fromkeys(s.dtype for s in scalars))
+    """A plain vector of scalars of one type; Python's numbers take that of the others."""
+    known = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
+    types = known or list(dict.fromkeys(number_type(e) for e in elements))
     if len(types) != 1:
         raise OperandError(f"a vector has elements of one type, not {listing(types) or 'none'}")
-    return builder().pack(scalars, Type(types[0], len(scalars)))
+    return builder().pack(
+        [builder().scalar(e, types[0]) for e in elements], Type(types[0], len(elements))
+    )

@@ -126,7 +126,11 @@ class Scalar(Runtime):
                 f"{dtype.register_bits}; .bits() keeps the size, .to() converts"
             )
         have = self.value.type.dtype
-        if have == dtype or "b" in (have.kind, dtype.kind) or (have.is_integer and dtype.is_integer):
+        if (
+            have == dtype
+            or "b" in (have.kind, dtype.kind)
+            or (have.is_integer and dtype.is_integer)
+        ):
             return Scalar(self.value, dtype)
         plain = builder().named(f"mov.b{dtype.register_bits}", Scalar(self.value))
         return Scalar(plain.value, dtype)
