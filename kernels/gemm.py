@@ -1,47 +1,15 @@
-"""`gemm(a, b, ...)`: chooses kernel and tile for a problem, on the GPU or the CPU alike."""
+"""`gemm(a, b, ...)`: a product of matrices wherever they are, by the kernel that suits it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.pipeline import Config, Problem
-from kernels.sm80_bf16_gemm import bf16_gemm
-from kernels.sm80_f16_gemm import f16_gemm
-from kernels.sm80_f64_gemm import f64_gemm
-from kernels.sm80_s8_gemm import s8_gemm
-from kernels.sm80_tf32_gemm import tf32_gemm
+from kernels.plan import OUTPUTS, plan
 from tensorcore_dsl.arguments import describe
-
-KERNELS = {
-    tc.f16: f16_gemm,
-    tc.bf16: bf16_gemm,
-    tc.f32: tf32_gemm,
-    tc.s8: s8_gemm,
-    tc.f64: f64_gemm,
-}
-# Element type of A and B -> element types that D may have, the default first.
-OUTPUTS = {
-    tc.f16: (tc.f16, tc.f32),
-    tc.bf16: (tc.bf16, tc.f32),
-    tc.f32: (tc.f32,),
-    tc.s8: (tc.s32,),
-    tc.f64: (tc.f64,),
-}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What gemm would launch."""
-
-    kernel: Any
-    config: Config
-    problem: Problem
-    grid: int
-    constants: tuple[tuple[str, Any], ...] = ()
 
 
 def gemm(
@@ -54,15 +22,19 @@ def gemm(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: Any = None,
-    config: Config | None = None,
+    finish: Callable[..., Any] | None = None,
+    family: str | None = None,
+    config: Any = None,
     stream: Any = None,
 ) -> Any:
     """alpha A B + beta C for two-dimensional arrays of NumPy, Numba, torch or CuPy.
 
     A is M x K, B is K x N, both of one type: f16, bf16, f32 (multiplied as tf32), s8 (summed
-    and returned as s32) or f64. beta is 1 when C is given without it. `out` receives the
-    result; otherwise a new array of `out_dtype` is made where A lives. accumulate=tc.f16 sums
-    f16 products in f16. `config` overrides the choice of tile.
+    and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. beta is 1 when C is given without it.
+    `out` receives the result; otherwise a new array of `out_dtype` is made where A lives.
+    accumulate=tc.f16 sums f16 products in f16. finish(value, row, col), a function in the kernel
+    language, is applied to each element before it is rounded (wgmma kernels). family "sm80"
+    (mma.sync) or "sm90" (wgmma), and `config`, the tile, override the choice; see `plan`.
     """
     a, b = _contiguous(a), _contiguous(b)
     dtype = check_operands(a, b, c, out)
@@ -78,79 +50,15 @@ def gemm(
         return out
     if K == 0:
         return _without_product(out, c, beta)
-    chosen = plan(a, b, c, out, alpha=alpha, beta=beta, config=config, accumulate=accumulate)
-    launch = chosen.kernel[(chosen.grid, chosen.config.threads, stream)[: 3 if stream is not None else 2]]
-    launch(
-        a, b, out if c is None else c, out, *_scalars(dtype, alpha, beta),
-        config=chosen.config, problem=chosen.problem, **dict(chosen.constants),
+    chosen = plan(
+        a, b, c, out, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish, family=family,
+        config=config,
     )  # fmt: skip
+    key = (chosen.grid, chosen.config.threads) if stream is None else (chosen.grid, chosen.config.threads, stream)
+    chosen.kernel[key](
+        a, b, out if c is None else c, out, *_scalars(dtype, alpha, beta), **dict(chosen.options)
+    )
     return out
-
-
-def plan(
-    a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0,
-    config: Config | None = None, accumulate: Any = None,
-) -> Plan:  # fmt: skip
-    """The kernel, tile and variant for these operands."""
-    dtype = describe(a, "a").type.dtype
-    M, K, N = a.shape[0], a.shape[1], b.shape[1]
-    config = config or choose_tile(dtype, M, N, K)
-    problem = study(a, b, c, d, config, alpha, beta)
-    grid = -(-M // config.BM) * -(-N // config.BN)
-    if accumulate not in (None, tc.f32) and dtype != tc.f16:
-        raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
-    constants = (("accumulate", accumulate),) if accumulate is not None and dtype == tc.f16 else ()
-    return Plan(KERNELS[dtype], config, problem, grid, constants)
-
-
-# Tiles hold 128 bytes of K: one swizzled line of shared memory.
-_TILES = {
-    tc.f16: Config(BK=64),
-    tc.bf16: Config(BK=64),
-    tc.f32: Config(BK=32),
-    tc.s8: Config(BK=128),
-    tc.f64: Config(BM=64, BN=64, BK=16, WM=32, WN=32),
-}
-_FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
-
-
-def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
-    """Large tiles where they fill the chip, small ones where the matrix is small."""
-    config = _TILES[dtype]
-    blocks = -(-M // config.BM) * -(-N // config.BN)
-    if blocks < _FEW_BLOCKS:
-        config = replace(config, BM=64, BN=64, WM=32, WN=32)
-    return config
-
-
-def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: float) -> Problem:
-    """What the kernel may assume of the operands."""
-    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
-    M, K, N = a.shape[0], a.shape[1], b.shape[1]
-    full = M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0
-    vec_d = types["d"].align if types["d"].unit[1] else 1
-    has_c = c is not None and beta != 0
-    if has_c:
-        kind = describe(c, "c").type
-        vec_d = min(vec_d, kind.align if kind.unit[1] else 1)
-    a_k_major, b_k_major = types["a"].unit[1], types["b"].unit[0]
-    return Problem(
-        a_k_major=a_k_major, b_k_major=b_k_major,
-        vec_a=_vector(types["a"], a_k_major or K > 1),
-        vec_b=_vector(types["b"], b_k_major or K > 1),
-        vec_d=vec_d, full=full, prefetch=_prefetches(types["a"].dtype, K, config, a_k_major and b_k_major),
-        scaled=alpha != 1, has_c=has_c,
-    )  # fmt: skip
-
-
-def _prefetches(dtype: Any, K: int, config: Config, k_major: bool) -> bool:
-    """Enough tiles for the slot read ahead; bytes gathered one by one leave it no registers."""
-    return -(-K // config.BK) >= config.stages and (k_major or dtype != tc.s8)
-
-
-def _vector(kind: Any, lines: bool) -> int:
-    """Bytes of one copy; without a line stride, nothing says where further lines would lie."""
-    return int(kind.align if lines and not all(kind.unit) else kind.dtype.itemsize)
 
 
 # -- operands ---------------------------------------------------------------------------------
@@ -163,8 +71,8 @@ def check_operands(a: Any, b: Any, c: Any, out: Any) -> Any:
         if len(kind.shape) != 2:
             raise tc.ArgumentError(f"{name} has shape {kind.shape}; a matrix is needed")
     dtype = kinds["a"].type.dtype
-    if dtype not in KERNELS:
-        allowed = ", ".join(map(str, KERNELS))
+    if dtype not in OUTPUTS:
+        allowed = ", ".join(map(str, OUTPUTS))
         raise tc.ArgumentError(f"a has elements of type {dtype}; gemm multiplies {allowed}")
     if kinds["b"].type.dtype != dtype:
         raise tc.ArgumentError(f"a holds {dtype} but b holds {kinds['b'].type.dtype}; convert one")

@@ -1,0 +1,209 @@
+"""Which kernel multiplies a problem, with which tile, and what it may assume of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorcore_dsl as tc
+from kernels import (
+    pipeline,
+    ring,
+    sm80_bf16_gemm,
+    sm80_f16_gemm,
+    sm80_f64_gemm,
+    sm80_s8_gemm,
+    sm80_tf32_gemm,
+    sm90_bf16_gemm,
+    sm90_fp8_gemm,
+    sm90_s8_gemm,
+    sm90_tf32_gemm,
+)  # fmt: skip
+from kernels.pipeline import Config, Problem
+from tensorcore_dsl import numba_target
+from tensorcore_dsl.arguments import ArrayType, describe
+from tensorcore_dsl.kernel import current_target
+
+SM80 = {
+    tc.f16: sm80_f16_gemm.f16_gemm,
+    tc.bf16: sm80_bf16_gemm.bf16_gemm,
+    tc.f32: sm80_tf32_gemm.tf32_gemm,
+    tc.s8: sm80_s8_gemm.s8_gemm,
+    tc.f64: sm80_f64_gemm.f64_gemm,
+}
+SM90 = {
+    tc.f16: sm90_bf16_gemm.bf16_gemm,
+    tc.bf16: sm90_bf16_gemm.bf16_gemm,
+    tc.f32: sm90_tf32_gemm.tf32_gemm,
+    tc.s8: sm90_s8_gemm.s8_gemm,
+    tc.e4m3: sm90_fp8_gemm.fp8_gemm,
+    tc.e5m2: sm90_fp8_gemm.fp8_gemm,
+}
+# Element type of A and B -> element types that D may have, the default first.
+OUTPUTS = {
+    tc.f16: (tc.f16, tc.f32),
+    tc.bf16: (tc.bf16, tc.f32),
+    tc.f32: (tc.f32,),
+    tc.s8: (tc.s32,),
+    tc.f64: (tc.f64,),
+    tc.e4m3: (tc.bf16, tc.f16, tc.f32),
+    tc.e5m2: (tc.bf16, tc.f16, tc.f32),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `gemm` launches: `kernel[grid, config.threads](..., **options)`."""
+
+    kernel: Any
+    config: Any
+    grid: int
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def problem(self) -> Any:
+        """What the kernel assumes of its operands."""
+        return dict(self.options).get("problem") or dict(self.options).get("variant")
+
+
+def plan(
+    a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
+    finish: Callable[..., Any] | None = None, family: str | None = None, config: Any = None,
+) -> Plan:  # fmt: skip
+    """The kernel, tile and variant for these operands.
+
+    wgmma kernels need sm_90a and operands that TMA can read (16-byte aligned lines); the others
+    take everything.
+    """
+    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
+    dtype = types["a"].dtype
+    if accumulate not in (None, tc.f32) and dtype != tc.f16:
+        raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
+    obstacle = why_not_sm90(types, accumulate)
+    if isinstance(config, ring.Config):
+        family = family or "sm90"
+    if family not in (None, "sm80", "sm90"):
+        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
+    if (family == "sm90" or finish is not None or dtype not in SM80) and obstacle:
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
+    if family == "sm90" or finish is not None or dtype not in SM80 or (
+        family is None and config is None and not obstacle and _on_hopper()
+    ):
+        return _plan_sm90(types, a, b, c, d, alpha, beta, finish, config)
+    return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
+
+
+def _on_hopper() -> bool:
+    """Is the kernel about to run on a GPU that has wgmma?"""
+    return current_target() == "cuda" and numba_target.device_number() == 90
+
+
+def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
+    """What keeps the wgmma kernels from a product; empty when nothing does."""
+    dtype = types["a"].dtype
+    if dtype not in SM90:
+        return f"they have no {dtype}"
+    if accumulate not in (None, tc.f32, tc.s32):
+        return f"they do not sum in {accumulate}"
+    for name, kind in types.items():
+        if kind.align < 16 or all(kind.unit):
+            return f"the lines of {name} do not start at multiples of 16 bytes"
+    if not types["d"].unit[1]:
+        return "the rows of the result are not contiguous"
+    if dtype.bits != 16 and not (types["a"].unit[1] and types["b"].unit[0]):
+        return f"{dtype} operands must both have K contiguous"
+    return ""
+
+
+def _plan_sm90(
+    types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
+    finish: Callable[..., Any] | None, config: Any,
+) -> Plan:  # fmt: skip
+    M, N = a.shape[0], b.shape[1]
+    config = config or choose_ring(M, N)
+    variant = ring.Variant(
+        a_k_major=types["a"].unit[1], b_k_major=types["b"].unit[0], scaled=alpha != 1,
+        has_c=c is not None and beta != 0, finish=finish,
+    )  # fmt: skip
+    tiles = -(-M // (config.BM * config.cluster)) * -(-N // config.BN) * config.cluster
+    grid = min(SMS // config.cluster * config.cluster, tiles)
+    return Plan(SM90[types["a"].dtype], config, grid, (("config", config), ("variant", variant)))
+
+
+SMS = 132  # of an H100 or H200
+
+
+def choose_ring(M: int, N: int) -> ring.Config:
+    """The large tile where it fills the chip; narrower ones where columns are few."""
+    for BN in (256, 128, 64):
+        if -(-M // 128) * -(-N // BN) >= SMS * 3 // 4:
+            break
+    return ring.Config(BN=BN, stages={256: 4, 128: 6, 64: 8}[BN])
+
+
+def _plan_sm80(
+    a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float, accumulate: Any, config: Any
+) -> Plan:
+    dtype = describe(a, "a").type.dtype
+    M, K, N = a.shape[0], a.shape[1], b.shape[1]
+    config = config or choose_tile(dtype, M, N, K)
+    problem = study(a, b, c, d, config, alpha, beta)
+    grid = -(-M // config.BM) * -(-N // config.BN)
+    options = [("config", config), ("problem", problem)]
+    if accumulate is not None and dtype == tc.f16:
+        options.append(("accumulate", accumulate))
+    return Plan(SM80[dtype], config, grid, tuple(options))
+
+
+# Tiles hold 128 bytes of K: one swizzled line of shared memory.
+_TILES = {
+    tc.f16: Config(BK=64),
+    tc.bf16: Config(BK=64),
+    tc.f32: Config(BK=32),
+    tc.s8: Config(BK=128),
+    tc.f64: Config(BM=64, BN=64, BK=16, WM=32, WN=32),
+}
+_FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
+
+
+def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
+    """Large tiles where they fill the chip, small ones where the matrix is small."""
+    config = _TILES[dtype]
+    blocks = -(-M // config.BM) * -(-N // config.BN)
+    if blocks < _FEW_BLOCKS:
+        config = replace(config, BM=64, BN=64, WM=32, WN=32)
+    return config
+
+
+def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: float) -> Problem:
+    """What the kernel may assume of the operands."""
+    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
+    M, K, N = a.shape[0], a.shape[1], b.shape[1]
+    full = M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0
+    vec_d = types["d"].align if types["d"].unit[1] else 1
+    has_c = c is not None and beta != 0
+    if has_c:
+        kind = describe(c, "c").type
+        vec_d = min(vec_d, kind.align if kind.unit[1] else 1)
+    a_k_major, b_k_major = types["a"].unit[1], types["b"].unit[0]
+    return Problem(
+        a_k_major=a_k_major, b_k_major=b_k_major,
+        vec_a=_vector(types["a"], a_k_major or K > 1),
+        vec_b=_vector(types["b"], b_k_major or K > 1),
+        vec_d=vec_d, full=full, prefetch=_prefetches(types["a"].dtype, K, config, a_k_major and b_k_major),
+        scaled=alpha != 1, has_c=has_c,
+    )  # fmt: skip
+
+
+def _prefetches(dtype: Any, K: int, config: Config, k_major: bool) -> bool:
+    """Enough tiles for the slot read ahead; bytes gathered one by one leave it no registers."""
+    return config.stages <= -(-K // config.BK) and (k_major or dtype != tc.s8)
+
+
+def _vector(kind: Any, lines: bool) -> int:
+    """Bytes of one copy; without a line stride, nothing says where further lines would lie."""
+    return int(kind.align if lines and not all(kind.unit) else kind.dtype.itemsize)
+
+
+__all__ = ["OUTPUTS", "Config", "Plan", "Problem", "pipeline", "plan"]
