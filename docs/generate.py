@@ -1,7 +1,8 @@
 """Makes what is made of the docs: the outputs in the pages, and the reference of instructions.
 
 A page is one program: its ```python blocks run in order, in emulation, in one namespace. A ```text
-block that follows one directly is what it prints. `make docs` writes; the tests compare.
+block that follows one directly is what it prints. ```py blocks are shown and not run: they need a
+GPU. `make docs` writes; the tests compare.
 """
 
 from __future__ import annotations
