@@ -1,0 +1,164 @@
+"""A form of the table as inline assembly: the text of its row with LLVM's operands in it.
+
+Predicates go through 32-bit registers: NVVM takes none as an operand. An operand whose registers
+the text names as the result's (`wgmma`) is tied to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.errors import ArchError, OperandError, listing
+from tensorcore_dsl.isa.spec import PURE, Instruction, Operand
+from tensorcore_dsl.numba.border import targetconfig
+from tensorcore_dsl.numba.registers import is_tuple, slot
+
+_MEMORY = {
+    *("load", "store", "async", "barrier", "blocking", "bulk", "cluster", "mbarrier", "wgmma"),
+}
+_CONVERGENT = {"warp", "convergent", "barrier", "blocking", "cluster", "wgmma"}
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Text and constraints; `outputs` and `inputs` are the LLVM types of the registers."""
+
+    text: str
+    constraints: str
+    outputs: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    effects: frozenset[str]
+
+    def emit(self, builder: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Insert it; the values of the output registers."""
+        result: Any = ir.VoidType()
+        if self.outputs:
+            result = self.outputs[0]
+        if len(self.outputs) > 1:
+            result = ir.LiteralStructType(self.outputs)
+        function = ir.FunctionType(result, self.inputs)
+        pure = self.effects == PURE
+        code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
+        attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
+        attributes += ["convergent"] if self.effects & _CONVERGENT else []
+        found = builder.call(code, inputs, attrs=attributes)
+        if len(self.outputs) > 1:
+            return [builder.extract_value(found, i) for i in range(len(self.outputs))]
+        return [found] if self.outputs else []
+
+
+def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:
+    """`form` with its registers as `$0`, `$1`, ... and its immediates in the text."""
+    writer = _Writer(form, immediates)
+    results = [writer.result(o) for o in form.results]
+    operands = [writer.operand(o) for o in form.operands]
+    body = form.text(results, operands)
+    text = " ".join([*writer.before, body if body.startswith("{") else f"{body};", *writer.after])
+    if writer.predicates:
+        text = f"{{ .reg .pred {', '.join(writer.predicates)}; {text} }}"
+    return writer.done(text)
+
+
+class _Writer:
+    """Counts registers. Outputs come first, so results are to be asked for before operands."""
+
+    def __init__(self, form: Instruction, immediates: Mapping[str, int]) -> None:
+        self.form, self.immediates = form, immediates
+        self.outputs: list[tuple[Any, str]] = []
+        self.inputs: list[tuple[Any, str]] = []
+        self.predicates: list[str] = []
+        self.before: list[str] = []
+        self.after: list[str] = []
+
+    def result(self, operand: Operand) -> str:
+        kind = slot(operand)
+        first = len(self.outputs)
+        self.outputs += [(kind.llvm, f"={kind.constraint}")] * operand.registers
+        if kind.bits == 1:
+            name = self._predicate()
+            self.after.append(f"selp.b32 ${first}, 1, 0, {name};")
+            return name
+        return _listed(operand, first)
+
+    def operand(self, operand: Operand) -> str:
+        if operand.kind == "imm":
+            return str(self.immediates[operand.name])
+        kind = slot(operand)
+        first = len(self.outputs) + len(self.inputs)
+        if operand.name == self.form.tied and "inplace" in self.form.effects:
+            self.inputs += [(kind.llvm, str(i)) for i in range(operand.registers)]
+            return _listed(operand, 0)
+        self.inputs += [(kind.llvm, kind.constraint)] * operand.registers
+        if operand.kind == "addr":
+            return f"[${first}]"
+        if kind.bits == 1:
+            name = self._predicate()
+            self.before.append(f"setp.ne.b32 {name}, ${first}, 0;")
+            return name
+        return _listed(operand, first)
+
+    def _predicate(self) -> str:
+        self.predicates.append(f"p{len(self.predicates)}")
+        return self.predicates[-1]
+
+    def done(self, text: str) -> Assembly:
+        effects = self.form.effects
+        constraints = [c for _, c in (*self.outputs, *self.inputs)]
+        hidden = "volatile" in effects and not self.outputs
+        if effects & _MEMORY or hidden:
+            constraints.append("~{memory}")
+        outputs, inputs = (tuple(t for t, _ in side) for side in (self.outputs, self.inputs))
+        return Assembly(text, ",".join(constraints), outputs, inputs, effects)
+
+
+def _listed(operand: Operand, first: int) -> str:
+    names = [f"${i}" for i in range(first, first + operand.registers)]
+    return f"{{{', '.join(names)}}}" if is_tuple(operand) else names[0]
+
+
+def through(
+    text: str, types: Sequence[Any], constraints: Sequence[str], effects: frozenset[str]
+) -> Assembly:
+    """A statement without operands that registers pass through, so that none is used across it."""
+    outputs = [f"={c}" for c in constraints]
+    tied = [str(i) for i in range(len(constraints))]
+    every = ",".join([*outputs, *tied, "~{memory}"])
+    return Assembly(f"{text};", every, tuple(types), tuple(types), effects)
+
+
+# -- what a kernel is compiled for -------------------------------------------------------------
+
+
+def check_arch(form: Instruction) -> None:
+    """ArchError when the kernel that Numba compiles now is for a chip without the form."""
+    flags = targetconfig.ConfigStack().top_or_none()
+    cc = getattr(flags, "compute_capability", None)
+    if cc is None:
+        return
+    targets = _targets(*cc)
+    if targets and not any(form.requires.met_by(target) for target in targets):
+        raise ArchError(
+            f"sm_{cc[0]}{cc[1]}{''.join(cc[2:])} has no {form.ptx}; "
+            f"it exists on {listing(form.requires.archs())}"
+        )
+
+
+def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
+    """From 9.0 on Numba's launches compile for `sm_90a` and say (9, 0). Of families ("f") the
+    assembler is the judge."""
+    number = 10 * major + minor
+    suffixes = {"": ["", "a"] if number >= 90 else [""], "a": ["a"]}.get(suffix, [])
+    return [Arch(number, s, (0, 0), "") for s in suffixes]
+
+
+def check_form(form: Instruction) -> None:
+    """OperandError for the forms that only the project's own kernels can have."""
+    if form.opcode == "shared":
+        raise OperandError(f"{form} is no instruction: take the address of a cuda.shared.array")
+    if form.opcode == "vprintf":
+        raise OperandError("vprintf needs strings in the module: call print()")

@@ -1,0 +1,185 @@
+"""Rows of the table as Numba intrinsics."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import OperandError, listing
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.numba import assembly, registers
+from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+
+NEUTRAL = {"scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
+
+
+def intrinsic(form: Instruction | str, **immediates: int) -> Any:
+    """`form`, or the form with this PTX text, as a function for kernels under `@cuda.jit`.
+
+    It takes the operands of the PTX instruction, by position or name, without the destination
+    (unless it is read too, as wgmma's), and returns the registers of the destination: a fragment
+    or a vector is a tuple, see `registers` for the types. Immediates are fixed here by their
+    names, or are constants at each call; scales and transpositions of wgmma need not be given.
+
+    Attributes: `form`, `ptx`, and the operands by name (`.a.layout`), for `zeros` and others.
+    """
+    chosen = isa.instruction(form) if isinstance(form, str) else form
+    return _made(chosen, tuple(sorted(immediates.items())))
+
+
+@cache
+def _made(form: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
+    assembly.check_form(form)
+    for operand in (*form.results, *form.operands):
+        registers.slot(operand)
+    fixed = _fixed(form, dict(immediates))
+    found = literal_intrinsic(_definition(form, fixed))
+    named = {o.name: o for o in (*form.operands, *form.results)}
+    vars(found).update(form=form, ptx=form.ptx, **named)
+    return found
+
+
+def _fixed(form: Instruction, given: Mapping[str, int]) -> dict[str, int]:
+    """The immediates that no call names: given, neutral, or without a choice."""
+    known = {o.name: o for o in form.operands if o.kind == "imm"}
+    for name, value in given.items():
+        if name not in known:
+            raise OperandError(
+                f"{form} has no immediate {name!r}; it has {listing(known) or 'none'}"
+            )
+        _check_value(form, known[name], value, OperandError)
+    only = {n: o.values[0] for n, o in known.items() if o.values and len(o.values) == 1}
+    neutral = {n: v for n, v in NEUTRAL.items() if n in known}
+    return {**only, **neutral, **given}
+
+
+def _check_value(form: Instruction, operand: Operand, value: Any, error: type[Exception]) -> None:
+    if not isinstance(value, int) or (operand.values and value not in operand.values):
+        choices = listing(operand.values) if operand.values else "an integer"
+        raise error(f"{form}: {operand.name} is {value!r}; allowed is {choices}")
+
+
+def _definition(form: Instruction, fixed: Mapping[str, int]) -> Callable[..., Any]:
+    """What Numba calls to type a call of `form` and to get its code."""
+    called = [o for o in form.operands if o.name not in fixed]
+
+    def define(typingctx: Any, *given: Any, **named: Any) -> Any:
+        arguments = _bound(form, called, given, named)
+        constants = dict(fixed)
+        for operand in called:
+            if operand.kind == "imm":
+                constants[operand.name] = _literal(form, operand, arguments[operand.name])
+            else:
+                registers.check(form.ptx, operand, arguments[operand.name])
+        signature = _result(form)(*arguments.values())
+        return signature, _generator(form, called, constants)
+
+    parameter = inspect.Parameter
+    names = ["typingctx", *(o.name for o in called)]
+    define.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter(n, parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    )
+    define.__name__ = form.mnemonic
+    define.__doc__ = f"{form.signature} (section {form.section} of the PTX manual)"
+    return define
+
+
+def _bound(
+    form: Instruction, called: list[Operand], given: tuple[Any, ...], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The type of each argument by the name of its operand."""
+    names = [o.name for o in called]
+    found = {**dict(zip(names, given, strict=False)), **named}
+    if len(given) + len(named) != len(names) or set(found) != set(names):
+        count = f"{len(given)} arguments" + "".join(f", {n}=" for n in named)
+        raise TypingError(f"{form.ptx} takes ({', '.join(names)}); {count} were given")
+    return {name: found[name] for name in names}
+
+
+def _literal(form: Instruction, operand: Operand, given: Any) -> int:
+    """The value of an immediate that stands at the call."""
+    if not isinstance(given, types.IntegerLiteral):
+        raise TypingError(
+            f"{form.ptx}: {operand.name} is {given}; it stands in the instruction, so it must be "
+            f"a constant: {listing(operand.values) if operand.values else 'an integer'}"
+        )
+    _check_value(form, operand, given.literal_value, TypingError)
+    return int(given.literal_value)
+
+
+def _result(form: Instruction) -> Any:
+    kinds = [registers.numba_type(o) for o in form.results]
+    if not kinds:
+        return types.void
+    return kinds[0] if len(kinds) == 1 else types.Tuple(kinds)
+
+
+def _generator(
+    form: Instruction, called: list[Operand], constants: Mapping[str, int]
+) -> Callable[..., Any]:
+    code = assembly.assembly(form, constants)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        assembly.check_arch(form)
+        inputs: list[Any] = []
+        for operand, given, value in zip(called, signature.args, arguments, strict=True):
+            if operand.kind != "imm":
+                inputs += registers.registers(context, builder, operand, given, value)
+        outputs = code.emit(builder, inputs)
+        return _returned(context, builder, form, signature.return_type, outputs)
+
+    return generate
+
+
+def _returned(context: Any, builder: Any, form: Instruction, kind: Any, outputs: list[Any]) -> Any:
+    values = []
+    for operand in form.results:
+        own, outputs = outputs[: operand.registers], outputs[operand.registers :]
+        values.append(registers.result(context, builder, operand, own))
+    if not values:
+        return context.get_dummy_value()
+    return values[0] if len(values) == 1 else context.make_tuple(builder, kind, values)
+
+
+# -- namespaces --------------------------------------------------------------------------------
+
+
+class Intrinsics:
+    """`mma.m16n8k16(bf16, bf16, f32)`: the forms of a namespace of the table, as intrinsics.
+
+    Options are the table's; immediates may be fixed by name: `mma.sp.m16n8k32(f16, f16, f32, f=0)`.
+    """
+
+    def __init__(self, forms: Any, opcode: str) -> None:
+        self._forms, self._opcode = forms, opcode
+
+    def __getattr__(self, name: str) -> Intrinsics:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Intrinsics(getattr(self._forms, name), self._opcode)
+
+    def __dir__(self) -> Iterable[str]:
+        return dir(self._forms)
+
+    def __call__(self, *element_types: Any, **options: Any) -> Any:
+        known = _immediates(self._opcode)
+        fixed = {name: options.pop(name) for name in list(options) if name in known}
+        return intrinsic(self._forms(*element_types, **options), **fixed)
+
+    def __repr__(self) -> str:
+        return f"<intrinsics of {self._forms!r}>"
+
+
+@cache
+def _immediates(opcode: str) -> frozenset[str]:
+    """Names of immediates that some form has."""
+    operands = (o for form in isa.forms(opcode) for o in form.operands)
+    return frozenset(o.name for o in operands if o.kind == "imm")
+
+
+mma = Intrinsics(isa.mma, "mma")
+wgmma = Intrinsics(isa.wgmma, "wgmma")
+wmma = Intrinsics(isa.wmma, "wmma")

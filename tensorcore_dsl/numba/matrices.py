@@ -1,0 +1,318 @@
+"""Fragments from and to arrays: ldmatrix, stmatrix, movmatrix, and element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.layout import Layout
+from tensorcore_dsl.numba import assembly, registers
+from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.intrinsics import intrinsic
+
+WORD = ir.IntType(32)
+
+
+# -- 8x8 matrices ------------------------------------------------------------------------------
+
+
+def _matrix_form(opcode: str, count: int, transposed: bool) -> Instruction:
+    turned = ".trans" if transposed else ""
+    return isa.instruction(f"{opcode}.sync.aligned.m8n8.x{count}{turned}.shared.b16")
+
+
+def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any:
+    """The value of a literal type; `given` itself where the argument was left out."""
+    value = given.literal_value if isinstance(given, types.Literal) else given
+    if value not in choices:
+        raise TypingError(f"{what}: {name} is {given}; it must be a constant, one of {choices}")
+    return value
+
+
+def _place(what: str, array: Any, index: Any) -> Any:
+    """The type of the pair of an array and an index into it."""
+    if not isinstance(array, types.Array) or not registers.is_index(array, index):
+        raise TypingError(
+            f"{what} takes an array and an index of as many integers as it has dimensions, "
+            f"not {array} and {index}"
+        )
+    return types.Tuple([array, index])
+
+
+def _pair(context: Any, builder: Any, place: Any, array: Any, index: Any) -> Any:
+    return context.make_tuple(builder, place, [array, index])
+
+
+@literal_intrinsic
+def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = False) -> Any:
+    """`count` (1, 2, 4) 8x8 matrices of 16-bit elements from shared memory, as a tuple.
+
+    Lane 8 i + j names the first element of row j of matrix i: 16 bytes at a multiple of 16.
+    `trans` transposes each matrix.
+    """
+    number = _constant("ldmatrix", "count", count, (1, 2, 4))
+    form = _matrix_form("ldmatrix", number, _constant("ldmatrix", "trans", trans, (False, True)))
+    place = _place("ldmatrix", array, index)
+    code = assembly.assembly(form, {})
+    kind = types.UniTuple(types.uint32, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        assembly.check_arch(form)
+        pair = _pair(context, builder, place, *arguments[:2])
+        found = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
+        return context.make_tuple(builder, kind, found)
+
+    return kind(array, index, count, _kept(trans, types.boolean)), generate
+
+
+@literal_intrinsic
+def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any = False) -> Any:
+    """Store 1, 2 or 4 registers as ldmatrix loads them; sm_90 and later."""
+    length = len(registers.parts(fragment))
+    number = _constant("stmatrix", "the length of fragment", length, (1, 2, 4))
+    form = _matrix_form("stmatrix", number, _constant("stmatrix", "trans", trans, (False, True)))
+    place = _place("stmatrix", array, index)
+    operand = form.operand("r")
+    wanted = Operand("fragment", operand.dtype, number)
+    for part in registers.parts(fragment):
+        registers.check("stmatrix", Operand("fragment", operand.dtype), part)
+    code = assembly.assembly(form, {})
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        assembly.check_arch(form)
+        pair = _pair(context, builder, place, *arguments[:2])
+        words = registers.registers(context, builder, wanted, fragment, arguments[2])
+        code.emit(builder, [registers.address(context, builder, place, pair, 32), *words])
+        return context.get_dummy_value()
+
+    return types.void(array, index, fragment, _kept(trans, types.boolean)), generate
+
+
+def _kept(given: Any, default: Any) -> Any:
+    """The type of an argument that may have been left out."""
+    return given if isinstance(given, types.Type) else default
+
+
+movmatrix = intrinsic("movmatrix.sync.aligned.m8n8.trans.b16")
+
+
+# -- layouts -----------------------------------------------------------------------------------
+
+
+class Index:
+    """Unsigned 32-bit arithmetic of LLVM in the notation of the layouts' formulas."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder = builder
+        self.value = value if isinstance(value, ir.Value) else ir.Constant(WORD, value)
+
+    def _apply(self, name: str, left: Any, right: Any) -> Index:
+        a, b = (x.value if isinstance(x, Index) else ir.Constant(WORD, x) for x in (left, right))
+        return Index(self.builder, getattr(self.builder, name)(a, b))
+
+    def __add__(self, other: Any) -> Index:
+        return self._apply("add", self, other)
+
+    def __sub__(self, other: Any) -> Index:
+        return self._apply("sub", self, other)
+
+    def __mul__(self, other: Any) -> Index:
+        return self._apply("mul", self, other)
+
+    def __floordiv__(self, other: Any) -> Index:
+        return self._apply("udiv", self, other)
+
+    def __mod__(self, other: Any) -> Index:
+        return self._apply("urem", self, other)
+
+    def __radd__(self, other: Any) -> Index:
+        return self._apply("add", other, self)
+
+    def __rsub__(self, other: Any) -> Index:
+        return self._apply("sub", other, self)
+
+    def __rmul__(self, other: Any) -> Index:
+        return self._apply("mul", other, self)
+
+
+def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any, Any]:
+    """(row, col) of an element, as LLVM words."""
+    found = layout.formula(Index(builder, thread), Index(builder, slot))
+    row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in found)
+    return row.value, col.value
+
+
+def _layout(operand: Operand) -> Layout:
+    if operand.layout is None:
+        raise OperandError(f"operand {operand.name} is no fragment")
+    return operand.layout
+
+
+def _integers(what: str, **given: Any) -> None:
+    for name, kind in given.items():
+        if not isinstance(kind, types.Integer):
+            raise TypingError(f"{what}: {name} is {kind}; allowed is an integer")
+
+
+@cache
+def coordinates(operand: Operand) -> Any:
+    """A function `(thread, element) -> (row, col)`: which element of its matrix a thread holds.
+
+    `thread` is the lane, or the number in the warpgroup; elements count from the low end of the
+    first register.
+    """
+    layout = _layout(operand)
+
+    def place(typingctx: Any, thread: Any, element: Any) -> Any:
+        _integers(f"coordinates of {layout.name}", thread=thread, element=element)
+        kind = types.UniTuple(types.int32, 2)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            words = _words(context, builder, signature.args, arguments)
+            return context.make_tuple(builder, kind, _located(builder, layout, *words))
+
+        return kind(thread, element), generate
+
+    return literal_intrinsic(place)
+
+
+def _words(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
+    return [context.cast(builder, v, k, types.uint32) for k, v in zip(kinds, values, strict=True)]
+
+
+# -- fragments by elements ---------------------------------------------------------------------
+
+
+_ARRAYS = {
+    **{"f32": "float32", "tf32": "float32", "f64": "float64"},
+    **{"f16": "float16", "bf16": "bfloat16"},
+}
+
+
+def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
+    """TypingError unless the array's elements are the layout's, or integers with their bits."""
+    name, bits = layout.dtype.name, layout.container or layout.dtype.storage_bits
+    if bits < 8:
+        raise TypingError(f"{what}: {name} elements are smaller than a byte; load whole registers")
+    own = _ARRAYS.get(name, f"{'int' if name[0] == 's' else 'uint'}{bits}")
+    fits = isinstance(array, types.Array) and array.ndim == 2
+    dtype = array.dtype if fits else None
+    raw = isinstance(dtype, types.Integer) and dtype.bitwidth == bits
+    other = isinstance(dtype, (types.Integer, types.Float)) and not exact
+    if not fits or not (raw or other or str(dtype).removeprefix("__nv_") == own):
+        also = "any number" if not exact else f"{own}, or {bits}-bit integers with the same bits"
+        raise TypingError(f"{what}: array is {array}; allowed are two-dimensional arrays of {also}")
+
+
+def _pointer(
+    context: Any, builder: Any, array: Any, value: Any, origin: list[Any], place: tuple[Any, Any]
+) -> Any:
+    """To the element at `place` of the matrix whose corner is at `origin`."""
+    wide = [builder.zext(x, origin[0].type) for x in place]
+    index = [builder.add(o, x) for o, x in zip(origin, wide, strict=True)]
+    return registers.element(context, builder, array, value, index)
+
+
+@cache
+def load_elements(operand: Operand) -> Any:
+    """A function `(array, row, col, thread) -> fragment` that loads element by element.
+
+    The matrix of the fragment starts at [row, col] of a two-dimensional array in any memory, and
+    lies inside it. B is a matrix (k, n): pass `b.T` for one stored by columns.
+    """
+    layout = _layout(operand)
+    what = f"load_elements of {layout.name}"
+
+    def load(typingctx: Any, array: Any, row: Any, col: Any, thread: Any) -> Any:
+        _check_array(what, layout, array, exact=True)
+        _integers(what, row=row, col=col, thread=thread)
+        kind = registers.numba_type(operand)
+        return kind(array, row, col, thread), _loader(operand, layout)
+
+    return literal_intrinsic(load)
+
+
+def _origin(context: Any, builder: Any, kinds: Any, values: Any) -> tuple[list[Any], Any]:
+    """The corner [row, col] and the thread, from the arguments behind the array."""
+    wanted = (registers.INDEX, registers.INDEX, types.uint32)
+    given = zip(values[1:4], kinds[1:4], wanted, strict=True)
+    row, col, thread = (context.cast(builder, v, kind, to) for v, kind, to in given)
+    return [row, col], thread
+
+
+def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
+    wanted = registers.slot(operand)
+    width = layout.container or layout.dtype.storage_bits
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, values = signature.args[0], arguments
+        origin, thread = _origin(context, builder, signature.args, values)
+        found = []
+        for first in range(0, layout.slots, layout.per_register):
+            whole = ir.Constant(ir.IntType(wanted.bits), 0)
+            for part in range(layout.per_register):
+                place = _located(builder, layout, thread, first + part)
+                pointer = _pointer(context, builder, array, values[0], origin, place)
+                pointer = builder.bitcast(pointer, ir.PointerType(ir.IntType(width)))
+                bits = builder.zext(builder.load(pointer), whole.type)
+                shift = ir.Constant(whole.type, width * part)
+                whole = builder.or_(whole, builder.shl(bits, shift))
+            found.append(builder.bitcast(whole, wanted.llvm))
+        return registers.result(context, builder, operand, found)
+
+    return generate
+
+
+@cache
+def store_elements(operand: Operand) -> Any:
+    """A function `(array, row, col, thread, fragment)` that stores element by element.
+
+    Registers with one element (f32, f64, s32) are converted to the array's type.
+    """
+    layout = _layout(operand)
+    what = f"store_elements of {layout.name}"
+
+    def store(typingctx: Any, array: Any, row: Any, col: Any, thread: Any, fragment: Any) -> Any:
+        _check_array(what, layout, array, exact=layout.per_register > 1)
+        _integers(what, row=row, col=col, thread=thread)
+        registers.check(what, operand, fragment)
+        return types.void(array, row, col, thread, fragment), _storer(operand, layout)
+
+    return literal_intrinsic(store)
+
+
+def _storer(operand: Operand, layout: Layout) -> Callable[..., Any]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, values = signature.args[0], arguments
+        origin, thread = _origin(context, builder, signature.args, values)
+        words = registers.registers(context, builder, operand, signature.args[4], values[4])
+        for slot in range(layout.slots):
+            place = _located(builder, layout, thread, slot)
+            pointer = _pointer(context, builder, array, values[0], origin, place)
+            _put(context, builder, operand, array.dtype, words, slot, pointer)
+        return context.get_dummy_value()
+
+    return generate
+
+
+def _put(
+    context: Any, builder: Any, operand: Operand, dtype: Any, words: list[Any], slot: int,
+    pointer: Any,
+) -> None:  # fmt: skip
+    """Store one element: converted, or the bits that hold it."""
+    layout = _layout(operand)
+    width = layout.container or layout.dtype.storage_bits
+    whole = words[slot // layout.per_register]
+    if layout.per_register == 1:
+        value = context.cast(builder, whole, registers.element_type(operand), dtype)
+        context.pack_value(builder, dtype, value, pointer)
+        return
+    shift = ir.Constant(whole.type, width * (slot % layout.per_register))
+    bits = builder.trunc(builder.lshr(whole, shift), ir.IntType(width))
+    builder.store(bits, builder.bitcast(pointer, ir.PointerType(bits.type)))

@@ -1,0 +1,164 @@
+"""Addresses in shared memory, asynchronous copies into it, and what wgmma needs of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.errors import listing
+from tensorcore_dsl.frontend.hopper import SWIZZLE_CODES
+from tensorcore_dsl.isa.spec import VOLATILE, WARP
+from tensorcore_dsl.numba import assembly, registers
+from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.intrinsics import intrinsic
+
+_PLACE = "an array in shared memory, a pair (array, index), or an address"
+
+
+def _checked_place(what: str, name: str, given: Any) -> None:
+    if not isinstance(given, types.Integer) and not registers.is_place(given):
+        raise TypingError(f"{what}: {name} is {given}; allowed is {_PLACE}")
+
+
+@literal_intrinsic
+def shared_address(typingctx: Any, place: Any) -> Any:
+    """The 32-bit address of a shared array, or of an element: `shared_address((tile, (i, j)))`."""
+    _checked_place("shared_address", "place", place)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return registers.address(context, builder, place, arguments[0], 32)
+
+    return types.uint32(place), generate
+
+
+# -- cp.async ----------------------------------------------------------------------------------
+
+
+@literal_intrinsic
+def cp_async(
+    typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None
+) -> Any:
+    """Copy `bytes` (4, 8, 16) from `src[j]` in global memory to `dst[i]` in shared memory.
+
+    Both lie at multiples of `bytes`. With `valid`, only as many bytes are read; the rest are
+    zeros. Takes effect at a wait.
+    """
+    size = bytes.literal_value if isinstance(bytes, types.IntegerLiteral) else None
+    if size not in (4, 8, 16):
+        raise TypingError(f"cp_async: bytes is {bytes}; it must be a constant, one of 4, 8, 16")
+    for array, index in ((dst, i), (src, j)):
+        if not isinstance(array, types.Array) or not registers.is_index(array, index):
+            raise TypingError(f"cp_async: {index} is no index of {array}")
+    if valid is not None and not isinstance(valid, (types.Integer, types.NoneType)):
+        raise TypingError(f"cp_async: valid is {valid}; allowed is an integer")
+    fills = isinstance(valid, types.Integer)
+    name = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global{'.zfill' if fills else ''}"
+    form = isa.instruction(name)
+    code = assembly.assembly(form, {"size": size})
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        assembly.check_arch(form)
+        inputs = []
+        for first, bits in ((0, 32), (2, 64)):
+            place = types.Tuple(signature.args[first : first + 2])
+            pair = context.make_tuple(builder, place, arguments[first : first + 2])
+            inputs.append(registers.address(context, builder, place, pair, bits))
+        if fills:
+            inputs.append(context.cast(builder, arguments[5], valid, types.uint32))
+        code.emit(builder, inputs)
+        return context.get_dummy_value()
+
+    return types.void(dst, i, src, j, bytes, types.none if valid is None else valid), generate
+
+
+cp_async_commit = intrinsic("cp.async.commit_group")
+cp_async_wait = intrinsic("cp.async.wait_group")  # (n): until at most n groups are in flight
+
+
+# -- wgmma -------------------------------------------------------------------------------------
+
+
+@literal_intrinsic
+def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
+    """The 64-bit descriptor of a matrix in shared memory that wgmma reads (9.7.15.5.1.2.2).
+
+    leading, stride: byte offsets, multiples of 16. swizzle: 0, 32, 64 or 128 bytes, a constant.
+    """
+    _checked_place("descriptor", "place", place)
+    for name, given in (("leading", leading), ("stride", stride)):
+        if not isinstance(given, types.Integer):
+            raise TypingError(f"descriptor: {name} is {given}; allowed is an integer")
+        if isinstance(given, types.IntegerLiteral) and given.literal_value % 16:
+            raise TypingError(f"descriptor: {name} is {given.literal_value}, no multiple of 16")
+    width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
+    if width not in SWIZZLE_CODES:
+        raise TypingError(
+            f"descriptor: swizzle is {swizzle}; it must be a constant, one of "
+            f"{listing(SWIZZLE_CODES)}"
+        )
+    kept = swizzle if isinstance(swizzle, types.Type) else types.intp
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        start = registers.address(context, builder, place, arguments[0], 32)
+        offsets = zip(signature.args[1:3], arguments[1:3], strict=True)
+        fields = [builder.zext(start, word)]
+        fields += [context.cast(builder, v, t, types.uint64) for t, v in offsets]
+        found = ir.Constant(word, SWIZZLE_CODES[width] << 62)
+        for field, shift in zip(fields, (0, 16, 32), strict=True):
+            units = builder.lshr(field, ir.Constant(word, 4))
+            units = builder.and_(units, ir.Constant(word, 0x3FFF))
+            found = builder.or_(found, builder.shl(units, ir.Constant(word, shift)))
+        return found
+
+    return types.uint64(place, leading, stride, kept), generate
+
+
+fence_async = intrinsic("fence.proxy.async.shared::cta")
+wgmma_commit = intrinsic("wgmma.commit_group.sync.aligned")
+_FENCE = isa.instruction("wgmma.fence.sync.aligned")
+_WAIT = isa.instruction("wgmma.wait_group.sync.aligned")
+
+
+@literal_intrinsic
+def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
+    """Order earlier accesses to the registers before the following wgmma; returns them."""
+    _check_accumulator("wgmma_fence", accumulator)
+    return accumulator(accumulator), _passing(_FENCE, {}, 0)
+
+
+@literal_intrinsic
+def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
+    """Wait until at most `pending` groups are in flight; returns the registers, now readable."""
+    if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
+        raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
+    _check_accumulator("wgmma_wait", accumulator)
+    generate = _passing(_WAIT, {"n": pending.literal_value}, 1)
+    return accumulator(pending, accumulator), generate
+
+
+def _check_accumulator(what: str, given: Any) -> None:
+    allowed = (types.float32, types.uint32, types.int32)
+    if not isinstance(given, types.UniTuple) or given.dtype not in allowed:
+        raise TypingError(
+            f"{what}: accumulator is {given}; allowed is the tuple of registers that wgmma returns"
+        )
+
+
+def _passing(form: Any, immediates: dict[str, int], position: int) -> Any:
+    """Code for a form whose text names no register, with the accumulator passing through it."""
+    text = assembly.assembly(form, immediates).text.rstrip(";")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        assembly.check_arch(form)
+        kind, value = signature.return_type, arguments[position]
+        words = [builder.extract_value(value, i) for i in range(len(kind))]
+        constraint = "f" if kind.dtype == types.float32 else "r"
+        code = assembly.through(
+            text, [w.type for w in words], [constraint] * len(words), WARP | VOLATILE
+        )
+        return context.make_tuple(builder, kind, code.emit(builder, words))
+
+    return generate
