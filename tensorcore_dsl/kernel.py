@@ -7,20 +7,20 @@ architecture (a *specialisation*); IR, PTX, cubin and emulator program are made 
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
-from tensorcore_dsl import arguments, numba_target
+import numpy as np
+
+from tensorcore_dsl import numba_target
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl.arguments import ArrayType, ScalarType, class_name, describe
 from tensorcore_dsl.cubin import Cubin, Resources
-from tensorcore_dsl.dtypes import DType, f32, named, pred, s32, u32, u64
+from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.host import on_host
@@ -31,10 +31,10 @@ from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.targets import current_target as current_target
+from tensorcore_dsl.targets import device_arch, emulated_arch, gpu_chosen
+from tensorcore_dsl.targets import target as target
 from tensorcore_dsl.tensor_maps import tiled
-
-DEFAULT_ARCH = "sm_90a"
-TARGETS = ("cpu", "cuda")
 
 
 class Array:
@@ -43,53 +43,6 @@ class Array:
 
 class Const:
     """Annotation of a parameter whose value is known when the kernel is compiled."""
-
-
-# -- where a kernel runs ------------------------------------------------------------------------
-
-_target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", default=(None, None))
-
-
-@contextmanager
-def target(name: str, arch: str | None = None) -> Iterator[None]:
-    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU imitates."""
-    if name not in TARGETS:
-        raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
-    if arch is not None:
-        arch_named(arch)
-    token = _target.set((name, arch))
-    try:
-        yield
-    finally:
-        _target.reset(token)
-
-
-def current_target() -> str:
-    """ "cpu" or "cuda": `with target(...)`, then TENSORCORE_DSL_TARGET, then what there is."""
-    chosen = _target.get()[0] or os.environ.get("TENSORCORE_DSL_TARGET")
-    if chosen is None:
-        return "cuda" if numba_target.cuda_available() else "cpu"
-    if chosen not in TARGETS:
-        raise ArgumentError(
-            f"TENSORCORE_DSL_TARGET is {chosen!r}; allowed are {listing(TARGETS)}"
-        )
-    return chosen
-
-
-def emulated_arch() -> str:
-    """The architecture that the CPU imitates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
-    return _target.get()[1] or os.environ.get("TENSORCORE_DSL_ARCH") or DEFAULT_ARCH
-
-
-def device_arch() -> Arch:
-    """The architecture of the current GPU, with its architecture-specific features."""
-    number = numba_target.device_number()
-    for suffix in ("a", ""):
-        try:
-            return arch_named(f"sm_{number}{suffix}")
-        except Exception:
-            continue
-    raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
 
 
 # -- parameters ----------------------------------------------------------------------------------
@@ -101,29 +54,41 @@ class Parameter:
 
     name: str
     const: bool
+    array: bool
     dtype: DType | None
     default: Any
+
+
+_PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
     found = []
     for p in inspect.signature(function).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise ArgumentError(f"kernel {function.__name__}: *{p.name} is not possible; name every parameter")
+            raise ArgumentError(
+                f"kernel {function.__name__}: {p} is not possible; name every parameter"
+            )
         note = p.annotation
         if isinstance(note, str):
-            note = _evaluated(function, note)
-        dtype = note if isinstance(note, DType) else {int: s32, float: f32, bool: pred}.get(note)
-        found.append(Parameter(p.name, note is Const, dtype, p.default))
+            note = _evaluated(function, p.name, note)
+        dtype = note if isinstance(note, DType) else None
+        if isinstance(note, type):
+            dtype = _PYTHON_TYPES.get(note)
+        found.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
     return found
 
 
-def _evaluated(function: Callable[..., Any], note: str) -> Any:
-    """A postponed annotation."""
+def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
+    """A postponed annotation, in the names that the function sees."""
+    closure = inspect.getclosurevars(function).nonlocals
     try:
-        return eval(note, function.__globals__)
-    except Exception:
-        return None
+        return eval(note, function.__globals__, dict(closure))
+    except Exception as error:
+        raise ArgumentError(
+            f"kernel {function.__name__}: the annotation {note!r} of {name!r} cannot be evaluated: "
+            f"{type(error).__name__}: {error}"
+        ) from None
 
 
 # -- specialisations -----------------------------------------------------------------------------
@@ -219,7 +184,8 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
         self.parameters = _parameters(function)
-        self.runtime_names = [p.name for p in self.parameters if not p.const]
+        self.runtime_parameters = [p for p in self.parameters if not p.const]
+        self.runtime_names = [p.name for p in self.runtime_parameters]
         self._specialisations: dict[Any, Specialisation] = {}
         self._launches: dict[Any, Launch] = {}
 
@@ -233,17 +199,10 @@ class Kernel:
             return self._configure(key)
 
     def _configure(self, key: Any) -> Launch:
-        if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
-            raise ArgumentError(
-                f"{self.__name__}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, "
-                f"{key!r} was given"
-            )
-        grid, block, stream, shared = (*key, *(None, 0)[len(key) - 2 :])
-        launch = Launch(self, Config.of(grid, block, shared or 0), stream)
-        try:
+        config, stream = _configuration(f"{self.__name__}", key)
+        launch = Launch(self, config, stream)
+        with suppress(TypeError):  # a stream that cannot be hashed
             self._launches[key] = launch
-        except TypeError:  # a stream that cannot be hashed
-            pass
         return launch
 
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
@@ -255,7 +214,9 @@ class Kernel:
         """`kernel.emulate[grid, block](...)` runs on the CPU whatever the target is."""
         return Emulator(self, None)
 
-    def emulator(self, arch: str | None = None, *, checks: bool = True, profile: bool = False) -> Emulator:
+    def emulator(
+        self, arch: str | None = None, *, checks: bool = True, profile: bool = False
+    ) -> Emulator:
         """An emulator of a given architecture; it returns a report of what ran."""
         return Emulator(self, arch, checks, profile)
 
@@ -267,17 +228,19 @@ class Kernel:
 
     # looking inside
 
-    def specialise(self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None) -> Specialisation:
+    def specialise(
+        self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None
+    ) -> Specialisation:
         """The specialisation for arguments (or their types) and Const values."""
         runtime, given = self.split(args, constants)
-        types = tuple(
-            self.type_of(value, p) for value, p in zip(runtime, self._runtime(), strict=True)
-        )
-        return self.specialised(types, given, arch)
+        return self.specialised(self.types_of(runtime), given, arch)
 
-    def specialised(self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any) -> Specialisation:
+    def specialised(
+        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any
+    ) -> Specialisation:
+        """The specialisation for types of run-time arguments and Const values."""
         chosen = arch_named(arch) if arch is not None else self._arch()
-        key = (types, _key_of(constants), chosen.name)
+        key = (types, constants_key(constants), chosen.name)
         found = self._specialisations.get(key)
         if found is None:
             found = self._specialisations[key] = Specialisation(self, types, constants, chosen)
@@ -305,56 +268,100 @@ class Kernel:
 
     # arguments
 
-    def _runtime(self) -> list[Parameter]:
-        return [p for p in self.parameters if not p.const]
+    def split(
+        self, args: Sequence[Any], named_args: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Run-time arguments in order, and Const values by name.
 
-    def split(self, args: Sequence[Any], named_args: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Run-time arguments in order, and Const values by name."""
+        As many positional arguments as there are run-time parameters are these; otherwise they
+        are the first parameters, as in Python.
+        """
         names = [p.name for p in self.parameters]
-        if len(args) == len(self.runtime_names) and not any(n in named_args for n in self.runtime_names):
-            given = dict(zip(self.runtime_names, args, strict=True))
-        else:
-            if len(args) > len(names):
-                raise ArgumentError(
-                    f"{self.__name__} takes {len(names)} arguments ({listing(names)}), {len(args)} were given"
-                )
-            given = dict(zip(names, args, strict=False))
+        runtime = self.runtime_names
+        named = any(name in named_args for name in runtime)
+        positional = runtime if len(args) == len(runtime) and not named else names
+        if len(args) > len(positional):
+            raise ArgumentError(
+                f"{self.__name__} takes {len(names)} arguments ({listing(names)}), {len(args)} "
+                "were given"
+            )
+        given = dict(zip(positional, args, strict=False))
         for name, value in named_args.items():
             if name not in names or name in given:
                 problem = "given twice" if name in given else "unknown"
                 raise ArgumentError(
-                    f"{self.__name__}: argument {name!r} is {problem}; the parameters are {listing(names)}"
+                    f"{self.__name__}: argument {name!r} is {problem}; the parameters are "
+                    f"{listing(names)}"
                 )
             given[name] = value
         for p in self.parameters:
             if p.name not in given:
                 if p.default is inspect.Parameter.empty:
-                    raise ArgumentError(f"{self.__name__}: argument {p.name!r} is missing")
+                    raise ArgumentError(
+                        f"{self.__name__}: argument {p.name!r} is missing; the parameters are "
+                        f"{listing(names)}"
+                    )
                 given[p.name] = p.default
         constants = {p.name: given[p.name] for p in self.parameters if p.const}
-        return [given[n] for n in self.runtime_names], constants
+        return [given[name] for name in runtime], constants
 
-    def type_of(self, value: Any, parameter: Parameter) -> Any:
-        if isinstance(value, (ArrayType, ScalarType)):
-            return value
+    def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
+        """What the kernel is compiled for, given its run-time arguments or their types."""
+        return tuple(map(self._type_of, runtime, self.runtime_parameters))
+
+    def _type_of(self, value: Any, parameter: Parameter) -> Any:
+        label = f"{self.__name__}: argument {parameter.name!r}"
         if isinstance(value, DType):
-            return ScalarType(value)
-        found = describe(value, f"argument {parameter.name!r}").type
-        if isinstance(found, ScalarType) and parameter.dtype is not None:
-            return ScalarType(parameter.dtype)
-        return found
+            value = ScalarType(value)
+        if not isinstance(value, (ArrayType, ScalarType)):
+            value = describe(value, label, parameter.dtype).type
+        if parameter.array and isinstance(value, ScalarType):
+            raise ArgumentError(f"{label} is a {value} number; the parameter takes an array")
+        if parameter.dtype is not None and value != ScalarType(parameter.dtype):
+            raise ArgumentError(
+                f"{label} is compiled for {value}; the parameter is declared as {parameter.dtype}"
+            )
+        return value
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}({', '.join(p.name for p in self.parameters)})>"
 
 
-def _key_of(constants: dict[str, Any]) -> Any:
-    key = tuple(constants.items())
+def constants_key(constants: dict[str, Any]) -> Any:
+    """Tells Const values apart, also those that Python calls equal: 1, 1.0 and True."""
+    return tuple([(name, _key(value)) for name, value in constants.items()])
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (bool, int, str, DType)) or value is None:
+        return type(value), value
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_key, value))
+    if isinstance(value, dict):
+        return type(value), tuple([(_key(k), _key(v)) for k, v in value.items()])
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if is_dataclass(value) and hasattr(value, "__dict__"):
+        return type(value), _key(value.__dict__)
     try:
-        hash(key)
+        hash(value)
     except TypeError:
-        return tuple((name, repr(value)) for name, value in constants.items())
-    return key
+        return type(value), repr(value)
+    return type(value), value
+
+
+def _configuration(name: str, key: Any) -> tuple[Config, Any]:
+    """The configuration and the stream of `kernel[key]`."""
+    if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
+        raise ArgumentError(
+            f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was "
+            "given"
+        )
+    grid, block, *more = key
+    shared_bytes = more[1] if len(more) == 2 else 0
+    return Config.of(grid, block, shared_bytes or 0), more[0] if more else None
 
 
 class Launch:
@@ -367,21 +374,22 @@ class Launch:
         self._plain: Launcher | None = None  # for the default Const values on the GPU
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
-        if self._plain is not None and not named_args and len(args) == self._count and _gpu_chosen():
+        plain = not named_args and len(args) == self._count
+        if plain and self._plain is not None and gpu_chosen():
             self._plain(*args)
             return
         if current_target() == "cpu":
-            Emulator(self.kernel, None)._run(self.config, args, named_args)
+            self.kernel.emulate.run(self.config, args, named_args)
             return
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)
-        if not named_args and len(args) == self._count:
+        if plain:
             self._plain = launcher
         launcher(*runtime)
 
     def launcher(self, constants: dict[str, Any]) -> Launcher:
         """What launches on the GPU with these Const values."""
-        key = _key_of(constants)
+        key = constants_key(constants)
         found = self._launchers.get(key)
         if found is None:
             kernel = self.kernel
@@ -391,7 +399,7 @@ class Launch:
 
             found = self._launchers[key] = Launcher(
                 specialise, self.config, numba_target.gpu(), self.stream, kernel.runtime_names,
-                [p.dtype for p in kernel._runtime()],
+                [p.dtype for p in kernel.runtime_parameters],
             )  # fmt: skip
         return found
 
@@ -401,15 +409,6 @@ class Launch:
         launcher = self.launcher(constants)
         launcher.prepare(*runtime)
         return launcher
-
-
-def _gpu_chosen() -> bool:
-    chosen = _target.get()[0]
-    return chosen == "cuda" or (chosen is None and _environment_target() != "cpu")
-
-
-def _environment_target() -> str | None:
-    return os.environ.get("TENSORCORE_DSL_TARGET")
 
 
 @dataclass(frozen=True)
@@ -422,19 +421,17 @@ class Emulator:
     profile: bool = False
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
-        if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
-            raise ArgumentError("an emulated launch is kernel.emulate[grid, block](...)")
-        grid, block, _, shared = (*key, *(None, 0)[len(key) - 2 :])
-        config = Config.of(grid, block, shared or 0)
-        return lambda *args, **named_args: self._run(config, args, named_args)
+        config, _ = _configuration(f"{self.kernel.__name__}.emulate", key)
+        return partial(self._launch, config)
 
-    def _run(self, config: Config, args: Sequence[Any], named_args: dict[str, Any]) -> Report:
+    def _launch(self, config: Config, /, *args: Any, **named_args: Any) -> Report:
+        return self.run(config, args, named_args)
+
+    def run(self, config: Config, args: Sequence[Any], named_args: dict[str, Any]) -> Report:
+        """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
-        types = tuple(
-            self.kernel.type_of(v, p) for v, p in zip(runtime, self.kernel._runtime(), strict=True)
-        )
         arch = self.arch or emulated_arch()
-        chosen = self.kernel.specialised(types, constants, arch)
+        chosen = self.kernel.specialised(self.kernel.types_of(runtime), constants, arch)
         return chosen.emulate(config, runtime, self.checks, self.profile)
 
 
@@ -444,8 +441,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     threads fixes the block size (`.reqntid`), which lets the assembler use more registers.
     """
     if function is None:
-        return lambda f: Kernel(f, **options)
+        return partial(kernel, **options)
+    if not inspect.isfunction(function):
+        raise ArgumentError(f"@kernel decorates functions, not a {class_name(function)}")
     return Kernel(function, **options)
-
-
-__all__ = ["Array", "Const", "Kernel", "Packer", "arguments", "kernel", "named", "target", "u32", "u64"]

@@ -1,0 +1,63 @@
+"""Where kernels run: on the GPU or the CPU, and which architecture the CPU imitates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+
+from tensorcore_dsl import numba_target
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.arch import arch as arch_named
+from tensorcore_dsl.errors import ArchError, ArgumentError, listing
+
+DEFAULT_ARCH = "sm_90a"
+TARGETS = ("cpu", "cuda")
+TARGET_VARIABLE, ARCH_VARIABLE = "TENSORCORE_DSL_TARGET", "TENSORCORE_DSL_ARCH"
+
+_target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", default=(None, None))
+
+
+@contextmanager
+def target(name: str, arch: str | None = None) -> Iterator[None]:
+    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU imitates."""
+    if name not in TARGETS:
+        raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
+    if arch is not None:
+        arch_named(arch)
+    token = _target.set((name, arch))
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
+def current_target() -> str:
+    """ "cpu" or "cuda": `with target(...)`, then TENSORCORE_DSL_TARGET, then what there is."""
+    chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
+    if chosen is None:
+        return "cuda" if numba_target.cuda_available() else "cpu"
+    if chosen not in TARGETS:
+        raise ArgumentError(f"{TARGET_VARIABLE} is {chosen!r}; allowed are {listing(TARGETS)}")
+    return chosen
+
+
+def emulated_arch() -> str:
+    """The architecture that the CPU imitates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
+    return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
+
+
+def device_arch() -> Arch:
+    """The architecture of the current GPU, with its architecture-specific features."""
+    number = numba_target.device_number()
+    for suffix in ("a", ""):
+        with suppress(ArchError):
+            return arch_named(f"sm_{number}{suffix}")
+    raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
+
+
+def gpu_chosen() -> bool:
+    """Without asking again whether there is a GPU."""
+    chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE)
+    return chosen in (None, "", "cuda")
