@@ -105,6 +105,9 @@ class FakeGpu:
             "fake", 1000 + device, device, max_threads=self.max_threads, most_shared=232448
         )
 
+    def capability(self):
+        return 9, 0
+
     def allow_shared(self, loaded, config):
         self.consents.append(config.shared_bytes)
 

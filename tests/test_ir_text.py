@@ -24,6 +24,7 @@ from tensorcore_dsl.ir.nodes import (
     Op,
     Param,
     Part,
+    TensorMap,
     Type,
     Value,
     While,
@@ -86,11 +87,14 @@ def kernels(draw: Any) -> Kernel:
 
     nodes = st.recursive(ops | copies | jumps, nested, max_leaves=12)
     counts = st.none() | st.integers(0, 10000)
-    params = draw(st.lists(st.builds(Param, names, values), max_size=4))
+    few = st.lists(st.integers(0, 300), min_size=1, max_size=5).map(tuple)
+    maps = st.builds(TensorMap, st.integers(0, 9), few, few, st.sampled_from([0, 128]))
+    params = draw(st.lists(st.builds(Param, names, values, st.none() | maps), max_size=4))
+    clusters = st.none() | st.tuples(*[st.integers(1, 16)] * 3)
     return Kernel(
         draw(names), params, Block(draw(st.lists(nodes, max_size=6))),
         draw(st.sampled_from([0, 7, 65536])), draw(st.sampled_from([16, 128])),
-        draw(st.booleans()), draw(counts), draw(counts), draw(counts),
+        draw(st.booleans()), draw(counts), draw(counts), draw(counts), draw(clusters),
         draw(st.lists(strings, max_size=2)),
     )  # fmt: skip
 
@@ -150,6 +154,23 @@ def test_the_text_that_people_read() -> None:
     assert format_kernel(parse_kernel(SHOWN)) == SHOWN
 
 
+MAPPED = """\
+kernel mapped(a = %0:u64, a_map = %1:u64 map 0 axes 1 0 box 64 128 swizzle 128, b_map = %2:u64 \
+map 3 axes 0 box 256) cluster 2 1 1 {
+  return
+}
+"""
+
+
+def test_tensor_maps_and_clusters() -> None:
+    kernel = parse_kernel(MAPPED)
+    assert [p.tensor_map for p in kernel.params] == [
+        None, TensorMap(0, (1, 0), (64, 128), 128), TensorMap(3, (0,), (256,)),
+    ]  # fmt: skip
+    assert kernel.cluster == (2, 1, 1)
+    assert format_kernel(kernel) == MAPPED
+
+
 def test_locations_are_a_table_below() -> None:
     caller = Loc("a.py", 3, 4, 9, "kernel")
     loc = Loc("b.py", 7, 0, 5, "helper", caller)
@@ -177,6 +198,9 @@ MISTAKES = {
     "kernel k(%0:u32) {\n}": "expected `name =`, found '%0:u32) {'",
     "kernel k(a = %0:u32 b = %1:u32) {\n}": "expected `,` or `)`, found 'b = %1:u32) {'",
     "kernel k() threads x {\n}": "expected shared, dynamic, threads, min_blocks, max_registers",
+    "kernel k() cluster 2 1 {\n}": "max_registers, cluster (in this order) or `{`, found 'cluster",
+    "kernel k(a = %0:u64 map 0 axes box 1) {\n}": "expected `axes` and numbers, found 'axes box 1",
+    "kernel k(a = %0:u64 map 0 axes 1) {\n}": "expected `box` and numbers, found ') {'",
     "kernel k() {\n": "line 2: expected a statement or `}`, the text ends",
     "kernel k() {\n}\n}": "line 3: expected nothing after the kernel, found '}'",
     "kernel k() {\n} x": "line 2: expected the end of the line, found 'x'",

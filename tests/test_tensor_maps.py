@@ -419,6 +419,36 @@ def test_parameters_of_a_cubin(arch):
     assert [size for _, size in found[-2:]] == [128, 128]
 
 
+@tc.kernel
+def clustered(a: tc.Array, scale: tc.f32):
+    tc.cluster_size(2)
+    source = tc.tensor_map(a, (8, 64))
+    tile = tc.shared((128, 64, 2), tc.f32)
+    source.prefetch()
+    if scale > 0:
+        tile[0, 0, 0] = scale
+
+
+def test_a_kernel_from_python(monkeypatch):
+    """Maps, clusters, shared memory beyond 48 KiB and annotated numbers reach the driver."""
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    gpu = FakeGpu(sizes=(8, 4, 4, 8, 4, 128))
+    monkeypatch.setattr(numba_target, "gpu", lambda: gpu)
+    array = arrays()[0]
+    tile = map_of(array, TensorMap(0, (1, 0), (64, 8)))
+    with tc.target("cuda"):
+        for scale in (2, np.float64(2.5), 0.1):
+            clustered[4, 32](array, scale)
+            image = FakeGpu().encode_tiled(array.array.ctypes.data, tile, 0)
+            plain = struct.pack("=Qiiqf", array.array.ctypes.data, 16, 64, 64, scale)
+            assert gpu.records[-1].parameters == plain + image
+        with pytest.raises(LaunchError, match=r"grid \(3, 1, 1\) is no multiple of cluster \(2, 1, 1\)"):
+            clustered[3, 32](array, 1)
+    assert gpu.records[0].shared_bytes == 128 * 64 * 2 * 4
+    assert gpu.records[0].attributes == b""
+    assert len(set(gpu.encoded)) == 1
+
+
 def test_emulated_maps():
     array = aligned((16, 64), np.float16)
     found = _map_argument(array, MAPS[0], "a")

@@ -22,6 +22,7 @@ from tensorcore_dsl.ir.nodes import (
     Kernel,
     Op,
     Param,
+    TensorMap,
     Type,
     Value,
     While,
@@ -252,6 +253,16 @@ def test_jumps_have_a_known_kind() -> None:
     refuse(Kernel("k", [], Block([Jump("goto")])), "jump 'goto'; break, continue and return")
 
 
+def mapped(
+    argument: int, axes: tuple[int, ...], box: tuple[int, ...], swizzle: int = 0,
+    type: dtypes.DType = u64, behind: list[Param] | None = None, number: int = 0,
+) -> Kernel:  # fmt: skip
+    """A kernel with a tensor map."""
+    param = Param("x" if not number else "map", Value(number, Type(type)),
+                  TensorMap(argument, axes, box, swizzle))
+    return Kernel("k", [param, *(behind or [])], Block())
+
+
 @pytest.mark.parametrize(("kernel", "message"), [
     (Kernel("k", [], Block(), threads=1025), "1025 threads in a block; 1 to 1024"),
     (Kernel("k", [], Block(), threads=0), "0 threads in a block"),
@@ -261,6 +272,20 @@ def test_jumps_have_a_known_kind() -> None:
     (Kernel("k", [Param("x", Value(0, Type(dtypes.u4)))], Block()), "parameter x is u4"),
     (Kernel("k", [Param("x", Value(i, Type(u32))) for i in range(2)], Block()),
      "2 parameters are called x"),
+    (Kernel("k", [], Block(), cluster=(2, 0, 1)), "cluster (2, 0, 1); three extents of at most 16"),
+    (Kernel("k", [], Block(), cluster=(8, 4, 1)), "cluster (8, 4, 1); three extents of at most 16"),
+    (mapped(0, (0,), (16,), type=u32), "tensor map x is u32; its address is a u64"),
+    (mapped(-1, (0,), (16,)), "tensor map x: a tensor map of argument -1"),
+    (mapped(0, (), ()), "tensor map x: a box of 0 extents along 0 axes; as many of both, 1 to 5"),
+    (mapped(0, (5, 4, 3, 2, 1, 0), (1,) * 6), "tensor map x: a box of 6 extents along 6 axes"),
+    (mapped(0, (1, 0), (16,)), "tensor map x: a box of 1 extents along 2 axes"),
+    (mapped(0, (1, 1), (16, 1)), "tensor map x: axes (1, 1); distinct axes"),
+    (mapped(0, (1, -1), (16, 1)), "tensor map x: axes (1, -1); distinct axes, counted from 0"),
+    (mapped(0, (1, 0), (257, 1)), "tensor map x: a box of (257, 1) elements; 1 to 256"),
+    (mapped(0, (1, 0), (16, 0)), "tensor map x: a box of (16, 0) elements; 1 to 256"),
+    (mapped(0, (1, 0), (16, 1), 48), "tensor map x: a swizzle of 48 bytes; allowed are 0, 32"),
+    (mapped(0, (0,), (16,), behind=[Param("y", Value(1, Type(u32)))]),
+     "a parameter stands behind a tensor map; the maps come last"),
     (Kernel("k", [Param(n, v) for v in [Value(0, Type(u32))] for n in "xy"], Block()),
      "2 parameters are called %0"),
 ])  # fmt: skip
@@ -270,7 +295,9 @@ def test_wrong_kernels(kernel: Kernel, message: str) -> None:
 
 def test_a_right_kernel() -> None:
     params = [Param("x", Value(0, Type(pred))), Param("y", Value(1, Type(u64)))]
-    verify(Kernel("k", params, Block(), 4096, 1024, True, 1024), ARCHS["sm_90a"])
+    params += mapped(0, (4, 3, 2, 1, 0), (256,) * 5, 128, number=2).params
+    kernel = Kernel("k", params, Block(), 4096, 1024, True, 1024, cluster=(4, 2, 2))
+    verify(kernel, ARCHS["sm_90a"])
 
 
 # --- definite assignment --------------------------------------------------------------------
