@@ -11,6 +11,14 @@ import tensorcore_dsl as tc
 from kernels.plan import OUTPUTS, plan
 from tensorcore_dsl.arguments import describe
 
+TORCH_NAMES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "s32": "int32",
+}
+
 
 def gemm(
     a: Any,
@@ -54,7 +62,7 @@ def gemm(
         a, b, c, out, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish, family=family,
         config=config,
     )  # fmt: skip
-    key = (chosen.grid, chosen.config.threads) if stream is None else (chosen.grid, chosen.config.threads, stream)
+    key = (chosen.grid, chosen.config.threads, stream)
     chosen.kernel[key](
         a, b, out if c is None else c, out, *_scalars(dtype, alpha, beta), **dict(chosen.options)
     )
@@ -94,7 +102,9 @@ def check_output(out: Any, dtype: Any, shape: tuple[int, int]) -> None:
         raise tc.ArgumentError(f"out has shape {found.shape}; the product has {shape}")
     if found.type.dtype not in OUTPUTS[dtype]:
         allowed = " or ".join(map(str, OUTPUTS[dtype]))
-        raise tc.ArgumentError(f"out holds {found.type.dtype}; a product of {dtype} gives {allowed}")
+        raise tc.ArgumentError(
+            f"out holds {found.type.dtype}; a product of {dtype} gives {allowed}"
+        )
     if not found.type.writable:
         raise tc.ArgumentError("out is read-only")
 
@@ -134,8 +144,7 @@ def empty_like(a: Any, shape: tuple[int, int], dtype: Any) -> Any:
     if library == "torch":
         import torch
 
-        names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "s32": "int32", "f64": "float64"}
-        return torch.empty(shape, dtype=getattr(torch, names[dtype.name]), device=a.device)
+        return torch.empty(shape, dtype=getattr(torch, TORCH_NAMES[dtype.name]), device=a.device)
     if library == "cupy":
         import cupy
 

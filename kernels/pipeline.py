@@ -89,7 +89,9 @@ class Source:
     full: bool
 
 
-def open_source(view, ring, origin, limit, K, along_k: bool, vec_bytes: int, threads: int, full: bool):
+def open_source(
+    view, ring, origin, limit, K, along_k: bool, vec_bytes: int, threads: int, full: bool
+):
     """Prepare the copies of operand `view` (line, position along memory) into `ring`.
 
     origin is the block's first row (or column), limit how many there are.

@@ -191,7 +191,8 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
         a_k_major=a_k_major, b_k_major=b_k_major,
         vec_a=_vector(types["a"], a_k_major or K > 1),
         vec_b=_vector(types["b"], b_k_major or K > 1),
-        vec_d=vec_d, full=full, prefetch=_prefetches(types["a"].dtype, K, config, a_k_major and b_k_major),
+        vec_d=vec_d, full=full,
+        prefetch=_prefetches(types["a"].dtype, K, config, a_k_major and b_k_major),
         scaled=alpha != 1, has_c=has_c,
     )  # fmt: skip
 

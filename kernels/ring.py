@@ -113,7 +113,10 @@ def fill(side, axis: int, slot, first, k, full, peers: int, rank):
     share = side.boxes // peers
     for i in tc.static_range(share):
         box = i if peers == 1 else rank * share + i
-        part = side.tile[slot, box * extent : box * extent + extent] if side.k_major else side.tile[slot, box]
+        if side.k_major:
+            part = side.tile[slot, box * extent : box * extent + extent]
+        else:
+            part = side.tile[slot, box]
         where = (first + box * extent, k)
         everybody = (1 << peers) - 1 if peers > 1 else None
         tc.tma_load(part, side.map, where[:: 1 - 2 * axis], full, multicast=everybody)

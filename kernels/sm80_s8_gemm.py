@@ -1,4 +1,4 @@
-"""D = alpha A B + beta C in s8, summed in s32 without saturation, with `mma.sync`, for sm_80 and later."""
+"""D = alpha A B + beta C in s8, summed in s32, with `mma.sync`, for sm_80 and later."""
 
 import tensorcore_dsl as tc
 from kernels.pipeline import Config, Problem, block_tile, epilogue, mainloop

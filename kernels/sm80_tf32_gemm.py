@@ -1,4 +1,7 @@
-"""D = alpha A B + beta C in tf32 (f32 operands, cut to 19 bits by the hardware), summed in f32, with `mma.sync`, for sm_80 and later."""
+"""D = alpha A B + beta C in tf32 with `mma.sync`, for sm_80 and later.
+
+Operands are f32, which the hardware cuts to 19 bits; sums are f32.
+"""
 
 import tensorcore_dsl as tc
 from kernels.pipeline import Config, Problem, block_tile, epilogue, mainloop

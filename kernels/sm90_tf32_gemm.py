@@ -1,4 +1,6 @@
-"""D = finish(alpha A B + beta C) in tf32 (f32 operands, cut to 19 bits by the hardware) with `wgmma`, for sm_90a.
+"""D = finish(alpha A B + beta C) in tf32 with `wgmma`, for sm_90a.
+
+Operands are f32, which the hardware cuts to 19 bits.
 
 Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
 each, and send results out through shared memory while the next tiles come in. kernels/ring.py

@@ -115,8 +115,10 @@ ALL = {
 
 _FROM_NUMPY = {
     t.numpy: t
-    for t in (pred, f64, f32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0)
-    + (s64, s32, s16, s8, s4, u64, u32, u16, u8, u4)
+    for t in (
+        *(pred, f64, f32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0),
+        *(s64, s32, s16, s8, s4, u64, u32, u16, u8, u4),
+    )
 }
 
 
@@ -125,7 +127,8 @@ def named(name: str) -> DType:
     try:
         return ALL[name]
     except KeyError:
-        raise ArgumentError(f"no element type is called {name!r}; there are {listing(ALL)}") from None
+        known = listing(ALL)
+        raise ArgumentError(f"no element type is called {name!r}; there are {known}") from None
 
 
 def from_numpy(dtype: Any) -> DType:
@@ -133,5 +136,7 @@ def from_numpy(dtype: Any) -> DType:
     found = _FROM_NUMPY.get(np.dtype(dtype))
     if found is None:
         names = listing(sorted(str(t) for t in _FROM_NUMPY))
-        raise ArgumentError(f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}")
+        raise ArgumentError(
+            f"arrays of dtype {np.dtype(dtype)} are not supported; use one of {names}"
+        )
     return found

@@ -149,7 +149,7 @@ class Specialisation:
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
     """What the parameters of one argument hold, in `Packer`'s order."""
     if isinstance(kind, ScalarType):
-        return [int(given) if kind.dtype.kind == "p" else given]
+        return [describe(given, name, kind.dtype).value]
     described = describe(given, name)
     strides = [s for s, unit in zip(described.strides, kind.unit, strict=True) if not unit]
     return [GlobalPointer(given, name, kind.writable), *described.shape, *strides]
@@ -264,7 +264,8 @@ class Kernel:
 
     def resources(self, *args: Any, arch: Any = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler."""
-        return self.specialise(args, constants, arch).cubin.resources
+        chosen = self.specialise(args, constants, arch)
+        return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)
 
     # arguments
 

@@ -49,8 +49,8 @@ class Barrier(Struct):
 
     def test(self, parity: Any) -> Scalar:
         """Is the phase of this parity over?"""
-        result: Scalar = emit("mbarrier.test_wait.parity.shared::cta.b64", self.address, _u32(parity))
-        return result
+        name = "mbarrier.test_wait.parity.shared::cta.b64"
+        return emit(name, self.address, _u32(parity))  # type: ignore[no-any-return]
 
     def wait(self, parity: Any) -> None:
         """Wait until the phase of this parity is over. A fresh barrier is in phase 0: waiting for
@@ -89,8 +89,9 @@ def mbarriers(count: int) -> Barriers:
 
 
 def _u32(value: Any) -> Any:
+    builder: Any = emitter()
     if isinstance(value, Scalar):
-        return arithmetic.convert(emitter(), value, dtypes.u32)
+        return arithmetic.convert(builder, value, dtypes.u32)
     return int(value)
 
 
@@ -106,8 +107,9 @@ class TensorMapOf(Struct):
     parts = ("address",)
 
     def __init__(
-        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...], swizzle: int
-    ) -> None:
+        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...],
+        swizzle: int,
+    ) -> None:  # fmt: skip
         self.address, self.array, self.axes, self.box = address, array, axes, box
         self.swizzle, self.dtype = swizzle, array.dtype
 
@@ -142,7 +144,7 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMapO
     inner = [d for d, stride in enumerate(array.strides) if not isinstance(stride, Scalar)]
     if not inner or len(box) != array.ndim:
         raise OperandError(
-            f"a tensor map needs an array with a contiguous axis and a box of {array.ndim} extents; "
+            f"a tensor map needs a contiguous axis and a box of {array.ndim} extents; "
             f"the box is {tuple(box)}"
         )
     first = inner[-1]
@@ -184,8 +186,9 @@ def tma_load(
 
 
 def tma_store(
-    target: TensorMapOf, index: Sequence[Any], tile: Tile, *, reduce: str | None = None, pred: Any = None
-) -> None:
+    target: TensorMapOf, index: Sequence[Any], tile: Tile, *,
+    reduce: str | None = None, pred: Any = None,
+) -> None:  # fmt: skip
     """Copy `tile` to the box at `index`, or combine it (reduce="add", "min", ...).
 
     The writers of the tile must have fenced (`fence_async`) and synchronised before.
@@ -221,7 +224,10 @@ def _check_tile(tile: Tile, tensor: TensorMapOf) -> None:
 
 
 def _s32(value: Any) -> Any:
-    return arithmetic.convert(emitter(), value, dtypes.s32) if isinstance(value, Scalar) else int(value)
+    builder: Any = emitter()
+    if isinstance(value, Scalar):
+        return arithmetic.convert(builder, value, dtypes.s32)
+    return int(value)
 
 
 def _u16(value: Any) -> Any:
@@ -323,7 +329,8 @@ def _operands(form: Instruction, given: dict[str, Any]) -> list[Any]:
 
 
 def _k_part(tile: Tile, major: str, k: int, depth: int) -> Tile:
-    return tile[..., k : k + depth] if major == "k" else tile[:, k : k + depth, :]
+    part: Tile = tile[..., k : k + depth] if major == "k" else tile[:, k : k + depth, :]
+    return part
 
 
 def wgmma_fence() -> None:

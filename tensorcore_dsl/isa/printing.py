@@ -7,7 +7,7 @@ promote them.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ CONVERSIONS = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def form(mnemonic: str) -> Instruction:
     """The instruction `vprintf.<type>.<type>...`."""
     names = mnemonic.split(".")[1:]

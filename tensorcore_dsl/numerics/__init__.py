@@ -1,1 +1,1 @@
-"""How tensor cores and scalar instructions round, per architecture: models as data, compiled loops."""
+"""How tensor cores and scalar instructions round, per architecture: data over compiled loops."""

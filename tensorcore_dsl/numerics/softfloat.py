@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,13 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return numba_intrinsic(function)
 
 
+_COMPILING = RLock()  # emulated blocks run in threads, and each may be the first to need a loop
+
+
 def _own_cache(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Numba's cache sees changes of the kernel's file; the name shows it those of this file."""
-    kernel.__qualname__ = f"{kernel.__qualname__}.{_EDITED}"
+    if not kernel.__qualname__.endswith(_EDITED):
+        kernel.__qualname__ = f"{kernel.__qualname__}.{_EDITED}"
     return kernel
 
 
@@ -55,7 +60,8 @@ def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., A
     NumPy reports the floating-point flags that the loop raised, though no float goes in or out.
     """
     make: Any = vectorize
-    ufunc = make([signature], cache=True)(_own_cache(kernel))
+    with _COMPILING:
+        ufunc = make([signature], cache=True)(_own_cache(kernel))
 
     def call(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -66,7 +72,8 @@ def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., A
 
 def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
     """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
-    compiled: Callable[..., Any] = njit(signature, cache=True, nogil=True)(_own_cache(loop))
+    with _COMPILING:
+        compiled: Callable[..., Any] = njit(signature, cache=True, nogil=True)(_own_cache(loop))
     return compiled
 
 
