@@ -74,7 +74,7 @@ from tensorcore_dsl.frontend.hopper import (
     grid_launch_dependents,
     grid_wait,
     mbarriers,
-    set_registers,
+    set_registers, tensor_map,
     tma_commit,
     tma_load,
     tma_store,
