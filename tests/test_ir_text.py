@@ -171,6 +171,11 @@ def test_tensor_maps_and_clusters() -> None:
     assert format_kernel(kernel) == MAPPED
 
 
+def test_a_layout_ends_where_an_offset_begins() -> None:
+    text = "kernel k(a = %0:f32*4@mma.C.16x8.f32) {\n  add.s32 [%1:u64@mma.C.16x8.f32-16]\n}\n"
+    assert format_kernel(parse_kernel(text)) == text
+
+
 def test_locations_are_a_table_below() -> None:
     caller = Loc("a.py", 3, 4, 9, "kernel")
     loc = Loc("b.py", 7, 0, 5, "helper", caller)
