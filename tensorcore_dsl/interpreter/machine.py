@@ -8,6 +8,7 @@ at its joins. Arrays in `registers` are never written in place: they may be shar
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from tensorcore_dsl.interpreter.steps import STOP, Run
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for one that does something else
+_LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # of a conversion: Python knows none
 LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
 
 
@@ -136,7 +138,7 @@ class Machine:
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
         """One line a thread; `text` is the number of the kernel's format string."""
-        line = self.program.kernel.strings[text].replace("%ll", "%")  # Python knows no lengths
+        line = _LENGTH.sub(r"\1", self.program.kernel.strings[text])
         columns = [np.broadcast_to(v, (self.threads,)) for v in values]
         for thread in np.flatnonzero(self.mask):
             sys.stdout.write(line % tuple(c[thread].item() for c in columns))
@@ -275,6 +277,11 @@ class Machine:
         else:
             self.writes += 1
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
+
+    def count(self, first: int, end: int) -> None:
+        """The running step has done those of the positions from `first` to `end` too."""
+        for at in range(first, end):
+            self.tally.counts[at] += self.warps
 
     # --- the scheduler ----------------------------------------------------------------------
 

@@ -98,6 +98,29 @@ class _Label:
     at: int = steps.STOP
 
 
+def _runs(block: Block) -> list[list[Any]]:
+    """The nodes, those that may be done together in one list."""
+    runs: list[list[Any]] = []
+    for node in block:
+        if runs and _joins(node, runs[-1]):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def _joins(node: Any, run: list[Any]) -> bool:
+    """May `node` be done together with `run`: the same form, independent of its results?"""
+    first = run[-1]
+    if not (isinstance(node, Op) and isinstance(first, Op) and node.form is first.form):
+        return False
+    if node.form.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
+        return False
+    written = {id(value) for op in run for value in op.results}
+    touched = [s.base if isinstance(s, Part) else s for s in (*node.operands, *node.results)]
+    return written.isdisjoint(map(id, touched))
+
+
 class _Compiler:
     def __init__(self, kernel: Kernel) -> None:
         self.program = Program(kernel)
@@ -161,8 +184,27 @@ class _Compiler:
         self.program.steps.append(Step(run, loc, form, reads, guard))
 
     def block(self, block: Block) -> None:
-        for node in block:
-            self.visit[type(node)](node)
+        for run in _runs(block):
+            start = self.here
+            for node in run:
+                self.visit[type(node)](node)
+            if len(run) > 1:
+                self._together(start, [node for node in run if isinstance(node, Op)])
+
+    def _together(self, start: int, ops: list[Op]) -> None:
+        """Let the first step of a run do them all."""
+        first, form = self.program.steps[start], ops[0].form
+        operands = [
+            [self.operand(s, o) for s, o in zip(op.operands, form.operands, strict=True)]
+            for op in ops
+        ]
+        results = [
+            (self.value(v), np.dtype(word(v.type.register_bits))) for op in ops for v in op.results
+        ]
+        reads = frozenset(place for found in operands for place, _ in found)
+        first.run = steps.together(
+            first.run, form, [steps.fetch(found) for found in operands], results, start, reads
+        )
 
     def _op(self, op: Op) -> None:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.form.operands, strict=True)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
 if TYPE_CHECKING:
@@ -71,6 +72,38 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
         def run(machine: Machine) -> None:
             for (place, kind), found in zip(results, call(machine), strict=True):
                 machine.write(place, found, kind)
+
+    return run
+
+
+# Forms that may be done several at a time: what does so, given a list of operands.
+SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply_several}
+
+
+def together(
+    alone: Run, form: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
+    reads: frozenset[int],
+) -> Run:  # fmt: skip
+    """Ops of one form, from position `at` on, none of which reads what another one writes.
+
+    `alone` does the first of them. It is asked where someone waits at one of the next, and where
+    some threads have not written what is read, so that mistakes are told as ever.
+    """
+    execute = SEVERAL[form.execute]
+    end = at + len(fetches)
+
+    def run(machine: Machine) -> int | None:
+        registers = machine.registers
+        unwritten = any(registers[place] is None for place in reads)
+        if machine.limit < end or unwritten or not reads.isdisjoint(machine.partial):
+            return alone(machine)
+        if machine.active is not None and machine.park(at, 32):
+            return STOP
+        found = execute(machine, form, [fetch(registers) for fetch in fetches])
+        for (place, kind), one in zip(results, found, strict=True):
+            machine.write(place, one, kind)
+        machine.count(at + 1, end)
+        return end
 
     return run
 

@@ -125,14 +125,31 @@ def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: A
     )
 
 
+def multiply_several(
+    ctx: Context, form: Instruction, operands: Sequence[tuple[Any, Any, Any]]
+) -> list[np.ndarray]:
+    """`multiply` of many (a, b, c) that do not depend on each other's results."""
+    from tensorcore_dsl.numerics import products
+
+    product, maps = prepared(form)
+    images = [
+        (image(ctx, form, "a", a), image(ctx, form, "b", b), image(ctx, form, "c", c))
+        for a, b, c in operands
+    ]
+    return products.several(product, ctx.arch, maps, images, ctx.whole_warps())
+
+
 def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
     """(registers, T): constants become one value for each thread."""
     wanted = form.operand(name)
     word = np.uint64 if wanted.register_bits == 64 else np.uint32
+    shape = wanted.registers, ctx.threads
+    if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == word:
+        return value
     array = np.asarray(value).astype(word, copy=False)
     if array.ndim < 2:
         array = array[None] if array.ndim else array[None, None]
-    return np.broadcast_to(array, (wanted.registers, ctx.threads))
+    return np.broadcast_to(array, shape)
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

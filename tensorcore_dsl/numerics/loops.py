@@ -6,27 +6,23 @@ Everything works in binary64, which is exact here: a product of two elements has
 significant bits, and all terms of one fused sum are integers below 2**53 once they are aligned.
 Not-a-numbers and infinities follow binary64's own rules, which are those of the hardware.
 
-All compiled code of the 32-bit operands is in this one file, because Numba's cache notices a change
-of the file of the function that is called, and of no other.
+All compiled code of the 32-bit operands is in this one file (but for the vectors in `columns`),
+because Numba's cache notices a change of the file of the function that is called, and of no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import carray, njit, types  # type: ignore[attr-defined]
 
 from . import softfloat
+from .columns import LANES, fused_columns, inlined
 
 LOW = -(1 << 20)  # the exponent of a zero: it never decides an alignment
 HIGH = 200  # at least as large as every exponent of an element
-LANES = 8  # columns of one vector
 
 # Places in the array of settings, which is the loops' only view of a product and its model.
 (
@@ -43,123 +39,23 @@ LANES = 8  # columns of one vector
 FUSED, GROUPED, SCALAR = range(3)  # engines
 
 compiled: Any = njit(cache=True, nogil=True, error_model="numpy")
-inlined: Any = intrinsic
 fma: Any = softfloat.fused
 
 
-def _vector(element: ir.Type) -> ir.VectorType:
-    return ir.VectorType(element, LANES)
-
-
-def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    vector = _vector(value.type)
-    first = builder.insert_element(
-        ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-    )
-    lanes = ir.Constant(_vector(ir.IntType(32)), [0] * LANES)
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), lanes)
-
-
-class _Columns:
-    """Emits the fused sums of eight columns; `self.data` maps argument names to data pointers."""
-
-    def __init__(self, context: Any, builder: ir.IRBuilder, kinds: Any, values: Any) -> None:
-        self.builder = builder
-        self.data = {}
-        self.number = {}
-        names = ("va", "ea", "vb", "eb", "rows", "vc", "ec", "out")
-        for name, kind, value in zip(names, kinds, values, strict=False):
-            self.data[name] = context.make_array(kind)(context, builder, value).data
-        numbers = ("at_a", "at_row", "at_c", "column", "length", "aligned", "floor")
-        for name, kind, value in zip(numbers, kinds[8:], values[8:], strict=True):
-            self.number[name] = context.cast(builder, value, kind, types.int64)
-        self.trunc = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(_vector(ir.DoubleType()), [_vector(ir.DoubleType())]),
-            f"llvm.trunc.v{LANES}f64",
-        )
-
-    def at(self, name: str, index: ir.Value) -> ir.Value:
-        """The scalar at an index, in all lanes."""
-        return _splat(self.builder, self.builder.load(self.pointer(name, index)))
-
-    def pointer(self, name: str, index: ir.Value) -> ir.Value:
-        return self.builder.gep(self.data[name], [index])
-
-    def load(self, name: str, index: ir.Value) -> ir.Value:
-        pointer = self.pointer(name, index)
-        vector = _vector(pointer.type.pointee)
-        width = 8 if isinstance(pointer.type.pointee, ir.DoubleType) else 4
-        return self.builder.load(self.builder.bitcast(pointer, vector.as_pointer()), align=width)
-
-    def power(self, exponent: ir.Value) -> ir.Value:
-        """2.0**exponent for int32 lanes in the normal range."""
-        wide = _vector(ir.IntType(64))
-        biased = self.builder.add(self.builder.sext(exponent, wide), ir.Constant(wide, [1023] * 8))
-        bits = self.builder.shl(biased, ir.Constant(wide, [52] * LANES))
-        return self.builder.bitcast(bits, _vector(ir.DoubleType()))
-
-    @contextmanager
-    def over_k(self) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """A loop over the elements of the step, with their indices into A and into B."""
-        with cgutils.for_range(self.builder, self.number["length"]) as loop:
-            k = loop.index
-            at_row = self.builder.add(self.number["at_row"], k)
-            row = self.builder.load(self.pointer("rows", at_row))
-            at_b = self.builder.add(self.builder.sext(row, ir.IntType(64)), self.number["column"])
-            yield self.builder.add(self.number["at_a"], k), at_b
-
-    def largest_exponent(self) -> ir.Value:
-        narrow = ir.IntType(32)
-        floor = _splat(self.builder, self.builder.trunc(self.number["floor"], narrow))
-        largest = cgutils.alloca_once(self.builder, _vector(narrow))
-        self._raise_to(largest, floor, self.load("ec", self.number["at_c"]))
-        with self.over_k() as (a, b):
-            exponent = self.builder.add(self.at("ea", a), self.load("eb", b))
-            self._raise_to(largest, self.builder.load(largest), exponent)
-        return self.builder.load(largest)
-
-    def _raise_to(self, slot: ir.Value, one: ir.Value, other: ir.Value) -> None:
-        greater = self.builder.icmp_signed(">", one, other)
-        self.builder.store(self.builder.select(greater, one, other), slot)
-
-    def emit(self) -> None:
-        builder = self.builder
-        aligned = _splat(builder, builder.trunc(self.number["aligned"], ir.IntType(32)))
-        shift = builder.sub(aligned, self.largest_exponent())
-        up = self.power(shift)
-        down = self.power(builder.neg(shift))
-        total = cgutils.alloca_once(builder, _vector(ir.DoubleType()))
-        c = self.load("vc", self.number["at_c"])
-        builder.store(builder.call(self.trunc, [builder.fmul(c, up)]), total)
-        with self.over_k() as (a, b):
-            product = builder.fmul(self.at("va", a), self.load("vb", b))
-            term = builder.call(self.trunc, [builder.fmul(product, up)])
-            builder.store(builder.fadd(builder.load(total), term), total)
-        out = self.pointer("out", self.number["at_c"])
-        out = builder.bitcast(out, _vector(ir.DoubleType()).as_pointer())
-        builder.store(builder.fmul(builder.load(total), down), out, align=8)
-
-
 @inlined
-def fused_columns(
-    typing: Any, va: Any, ea: Any, vb: Any, eb: Any, rows: Any, vc: Any, ec: Any, out: Any,
-    at_a: Any, at_row: Any, at_c: Any, column: Any, length: Any, aligned: Any, floor: Any,
-) -> Any:  # fmt: skip
-    """One fused step of eight neighbouring columns of one row, written as vectors.
-
-    out[at_c + j] = sum(trunc(t * 2**(aligned - E)) for t in (c, *products)) * 2**(E - aligned),
-    where E = max(exponents of the terms that are not zero, floor). rows[at_row + k] is where the
-    row of B starts that meets element k of A.
-    """
-    arrays = (va, ea, vb, eb, rows, vc, ec, out)
-    arguments = (*arrays, at_a, at_row, at_c, column, length, aligned, floor)
+def pointer(typing: Any, address: Any) -> Any:
+    """The memory at an address."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _Columns(context, builder, signature.args, values).emit()
-        return context.get_dummy_value()
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
 
-    return types.void(*arguments), codegen
+    return types.voidptr(types.int64), codegen
+
+
+@compiled
+def words_at(address):
+    """An array as long as its user needs."""
+    return carray(pointer(address), 1 << 40, np.uint32)
 
 
 @compiled
@@ -222,8 +118,15 @@ def integers(bits, values, exponents):
 
 
 @compiled
+def singles(words, base, places, values):
+    """Gather and decode words of binary32."""
+    for p in range(places.size):
+        values[p] = np.float64(np.uint32(words[base + (places[p] >> 5)]).view(np.float32))
+
+
+@compiled
 def elements(words, operand, warp, places, tables, s, bits, values, exponents):
-    """Gather and decode one operand of one tile; operand is 0 for A, 1 for B, 2 for C."""
+    """Gather and decode one operand of one tile; operand is 0 for A, 1 for B."""
     fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
     gather(words, warp * s[STEP_A + operand], places, s[MASK_A + operand], bits)
     if width == 0:
@@ -232,6 +135,20 @@ def elements(words, operand, warp, places, tables, s, bits, values, exponents):
         integers(bits, values, exponents)
     else:
         decode(bits, fraction, width, values, exponents)
+
+
+@compiled
+def accumulators(words, warp, places, s, bits, values, exponents):
+    """Gather and decode C; the exponents come later."""
+    fraction, base = s[FRACTION_C], warp * s[STEP_C]
+    if fraction == 23:
+        singles(words, base, places, values)
+        return
+    gather(words, base, places, s[MASK_C], bits)
+    if fraction == 0:
+        integers(bits, values, exponents)
+    else:
+        decode(bits, fraction, s[WIDTH_C], values, exponents)
 
 
 @compiled
@@ -271,6 +188,14 @@ def encode(values, fraction, width, bits):
 
 
 @compiled
+def encode_singles(values, bits):
+    """The same for binary32."""
+    for p in range(values.size):
+        word = np.float32(values[p]).view(np.int32)
+        bits[p] = word if values[p] == values[p] else np.int32(0x7FFFFFFF)
+
+
+@compiled
 def encode_integers(values, saturate, bits):
     for p in range(values.size):
         value = values[p]
@@ -281,10 +206,18 @@ def encode_integers(values, saturate, bits):
 
 @compiled
 def scatter(bits, places, positions, words, base):
-    """Put every element of a tile where its threads hold it; the words are zero beforehand."""
+    """Put every element of a tile where its threads hold it, the lowest of a word first."""
     for p in range(places.size):
         place = places[p]
-        words[base + (place >> 5)] |= np.uint32(bits[positions[p]]) << np.uint32(place & 31)
+        word = np.uint32(bits[positions[p]]) << np.uint32(place & 31)
+        words[base + (place >> 5)] = words[base + (place >> 5)] | word if place & 31 else word
+
+
+@compiled
+def scatter_words(bits, places, positions, words, base):
+    """The same for elements of 32 bits."""
+    for p in range(places.size):
+        words[base + (places[p] >> 5)] = np.uint32(bits[positions[p]])
 
 
 @compiled
@@ -390,14 +323,16 @@ def scale_elements(va, ea, vb, eb, scales, s):
 @compiled
 def begin(vc, ec, late, s):
     """The accumulator's exponents; a late c steps aside."""
-    for p in range(vc.size):
-        late[p] = vc[p]
-        if s[LATE]:
-            vc[p] = 0.0
-        ec[p] = exponent_of(vc[p], s[LEAST])
+    least = s[LEAST]
+    if s[LATE]:
+        late[:] = vc
+        vc[:] = 0.0
     if s[FRACTION_C] == 0:
         vc += np.float64(s[OFFSET])
         ec[:] = LOW
+    else:
+        for p in range(vc.size):
+            ec[p] = exponent_of(vc[p], least)
 
 
 @compiled
@@ -412,6 +347,8 @@ def finish(vc, late, s, bits):
             vc[p] = np.copysign(value, x) if s[CONVERT] else value
     if fraction == 0:
         encode_integers(vc, s[SATURATE], bits)
+    elif fraction == 23:
+        encode_singles(vc, bits)
     else:
         encode(vc, fraction, width, bits)
 
@@ -429,21 +366,23 @@ def part(places, first, size, tile):
 
 
 @compiled
-def products(a, b, c, extra, active, places, tables, settings, d):
-    """All products of one call, into d, which is zero beforehand.
+def products(first, second, uses, extra, active, places, tables, settings):
+    """All products of one call.
 
-    a, b, c, d: words of register images or matrices, uint32, one dimension each.
-    extra: (products, n) int32: the logical k of each stored element of A if sparse, then the bytes
-    of the scales of A, then of B. active: bool, one for each warp. places: of the elements of A, B,
-    C, D, then the position in the tile of each element of D. tables: (3, 2, 256), values and
-    exponents of all 8-bit patterns of A, B and the scales.
+    first, second: addresses of the words of each A and each B, which are register images or
+    matrices. uses: for each of the operations which A and which B it takes, and the addresses of
+    the words of its C and its D. extra: (products, n) int32: the logical k of each stored element
+    of A if sparse, then the bytes of the scales of A, then of B; they belong to one operation.
+    active: bool, one for each warp. places: of the elements of A, B, C, D, then the position in
+    the tile of each element of D. tables: (3, 2, 256), values and exponents of all 8-bit patterns
+    of A, B and the scales.
     """
     s = settings
-    engine, tiles = s[ENGINE], s[TILES]
+    tiles = s[TILES]
     size_a, size_b, size_c = s[M] * s[K], s[DEPTH] * s[N], s[M] * s[N]
     bits = np.empty(max(size_a, size_b, size_c), np.int32)
-    va, ea = np.empty(size_a), np.empty(size_a, np.int32)
-    vb, eb = np.empty(size_b), np.empty(size_b, np.int32)
+    va, ea = np.empty((first.size, size_a)), np.empty((first.size, size_a), np.int32)
+    vb, eb = np.empty((second.size, size_b)), np.empty((second.size, size_b), np.int32)
     vc, ec = np.empty(size_c), np.empty(size_c, np.int32)
     x, late = np.empty(size_c), np.empty(size_c)
     rows = np.empty(size_a if s[SPARSE] else s[K], np.int32)
@@ -458,22 +397,31 @@ def products(a, b, c, extra, active, places, tables, settings, d):
             continue
         if s[SPARSE]:
             starts(extra[w], s[N], rows)
+        if s[SCALES]:
+            scales_of(extra[w], tables[2], s, scales)
         for t in range(tiles):
-            elements(a, 0, w, part(places, 0, size_a, t), tables, s, bits[:size_a], va, ea)
-            elements(b, 1, w, part(places, end_a, size_b, t), tables, s, bits[:size_b], vb, eb)
-            elements(c, 2, w, part(places, end_b, size_c, t), tables, s, bits[:size_c], vc, ec)
-            begin(vc, ec, late, s)
-            if s[SCALES]:
-                scales_of(extra[w], tables[2], s, scales)
-            if engine == GROUPED:
-                grouped(va, vb, rows, vc, ec, scales, x, s)
-            elif engine == SCALAR:
-                scalar(va, vb, vc, s)
-            else:
-                if s[SCALES]:
-                    scale_elements(va, ea, vb, eb, scales, s)
-                fused(va, ea, vb, eb, rows, vc, ec, x, s)
-            finish(vc, late, s, bits[:size_c])
-            to = part(places, end_c, held, t)
+            lie_a, lie_b = part(places, 0, size_a, t), part(places, end_a, size_b, t)
+            lie_c, lie_d = part(places, end_b, size_c, t), part(places, end_c, held, t)
             positions = part(places, end_c + tiles * held, held, t)
-            scatter(bits, to, positions, d, w * s[STEP_D])
+            for i in range(first.size):
+                elements(words_at(first[i]), 0, w, lie_a, tables, s, bits[:size_a], va[i], ea[i])
+            for i in range(second.size):
+                elements(words_at(second[i]), 1, w, lie_b, tables, s, bits[:size_b], vb[i], eb[i])
+            for use in range(len(uses)):
+                a, b = uses[use, 0], uses[use, 1]
+                accumulators(words_at(uses[use, 2]), w, lie_c, s, bits[:size_c], vc, ec)
+                begin(vc, ec, late, s)
+                if s[ENGINE] == GROUPED:
+                    grouped(va[a], vb[b], rows, vc, ec, scales, x, s)
+                elif s[ENGINE] == SCALAR:
+                    scalar(va[a], vb[b], vc, s)
+                else:
+                    if s[SCALES]:
+                        scale_elements(va[a], ea[a], vb[b], eb[b], scales, s)
+                    fused(va[a], ea[a], vb[b], eb[b], rows, vc, ec, x, s)
+                finish(vc, late, s, bits[:size_c])
+                d, step = words_at(uses[use, 3]), w * s[STEP_D]
+                if s[FRACTION_D] == 23 or s[FRACTION_D] == 0:
+                    scatter_words(bits, lie_d, positions, d, step)
+                else:
+                    scatter(bits, lie_d, positions, d, step)

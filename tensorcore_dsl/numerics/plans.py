@@ -59,6 +59,10 @@ class Plan:
     tables: Array
     settings: Array
 
+    @property
+    def abc(self) -> tuple[Operand, Operand, Operand]:
+        return self.a, self.b, self.c
+
 
 _NOTHING = np.zeros((0, 0), np.int32)
 

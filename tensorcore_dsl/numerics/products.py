@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from .formats import FORMATS
 from .plans import FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
 
-__all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of"]
+__all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of", "several"]
 
 Array = npt.NDArray[Any]
 
@@ -45,8 +46,8 @@ def matmul(
         if operand.shape != shape:
             raise ValueError(f"{product}: {name} has shape {operand.shape}, not {shape}")
     extra = extra_operands(product, model, batch, selection, scale_a, scale_b)
-    d = np.zeros((batch, product.m, product.n), _word(product))
-    _run(product, prepared, (a, b, c), extra, np.ones(batch, np.bool_), d)
+    d = np.empty((batch, product.m, product.n), _word(product))
+    _run(product, prepared, [(a, b, c, d)], extra, np.ones(batch, np.bool_))
     return d.astype(f"u{FORMATS[product.d].bits // 8}", copy=False)
 
 
@@ -72,27 +73,53 @@ def fragments(
     unspecified. The other arguments are those of `matmul`, with the warps as the batch.
     """
     model = model or model_of(product, arch)
-    threads, total = len(maps.c), c.shape[1]
+    return _several(product, model, maps, [(a, b, c)], active, (selection, scale_a, scale_b))[0]
+
+
+def several(
+    product: Product,
+    arch: str,
+    maps: FragmentMaps,
+    operands: Sequence[tuple[Array, Array, Array]],
+    active: Array | None = None,
+) -> list[Array]:
+    """`fragments` of many (a, b, c); an array that occurs more than once is decoded once."""
+    return _several(product, model_of(product, arch), maps, operands, active, (None, None, None))
+
+
+def _several(
+    product: Product,
+    model: Model,
+    maps: FragmentMaps,
+    operands: Sequence[tuple[Array, Array, Array]],
+    active: Array | None,
+    more: tuple[Array | None, Array | None, Array | None],
+) -> list[Array]:
+    threads, total = len(maps.c), operands[0][2].shape[1]
     warps = total // threads
     prepared = prepare(product, model, maps, total)
-    for name, operand in (("a", a), ("b", b), ("c", c)):
-        shape = getattr(prepared, name).shape
-        wanted = shape if getattr(maps, name) is not None else (warps, *shape)
-        if operand.shape != wanted or total % threads:
-            raise ValueError(
-                f"{product}: {name} has shape {operand.shape}, not {wanted}; "
-                f"each product takes {threads} threads"
-            )
+    wanted = [
+        (name, shape if getattr(maps, name) is not None else (warps, *shape))
+        for name, shape in zip("abc", (x.shape for x in prepared.abc), strict=True)
+    ]
+    for given in operands:
+        for (name, shape), operand in zip(wanted, given, strict=True):
+            if operand.shape != shape or total % threads:
+                raise ValueError(
+                    f"{product}: {name} has shape {operand.shape}, not {shape}; "
+                    f"each product takes {threads} threads"
+                )
     if active is None:
         active = np.ones(warps, np.bool_)
     elif active.shape != (warps,) or active.dtype != np.bool_:
         raise ValueError(
             f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
         )
-    extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
-    d = np.zeros(prepared.d.shape, _word(product))
-    _run(product, prepared, (a, b, c), extra, np.ascontiguousarray(active), d)
-    return d
+    extra = extra_operands(product, model, warps, *more)
+    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # small: no new pages
+    uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
+    _run(product, prepared, uses, extra, np.ascontiguousarray(active))
+    return results
 
 
 def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
@@ -100,23 +127,65 @@ def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
 
 
 def _words(operand: Array, word: Any) -> Array:
-    """The bits as a row of words; read-only arrays would be one more type to compile for."""
+    """The bits as words, one behind the other."""
     if operand.dtype != word:
         operand = operand.view(f"u{operand.itemsize}").astype(word)
-    if not (operand.flags.c_contiguous and operand.flags.writeable):
-        operand = operand.copy()
-    return operand.reshape(-1)
+    return operand if operand.flags.c_contiguous else operand.copy()
 
 
 def _run(
-    product: Product, plan: Plan, abc: tuple[Array, ...], extra: Array, active: Array, d: Array
+    product: Product,
+    plan: Plan,
+    uses: Sequence[tuple[Array, Array, Array, Array]],
+    extra: Array,
+    active: Array,
 ) -> None:
-    word = _word(product)
-    operands = [_words(operand, word) for operand in abc]
-    if word is np.uint64:
-        shape = product.m, product.n, product.k
-        steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step
-        mode = ROUNDINGS[product.rounding]
-        double.products(*operands, active, plan.places, shape, steps, mode, d.reshape(-1))
+    """Each of `uses` is (a, b, c, d) of one operation."""
+    if product.a == "f64":
+        for use in uses:
+            _double(product, plan, use, active)
         return
-    loops.products(*operands, extra, active, plan.places, plan.tables, plan.settings, d.reshape(-1))
+    images = _Images()
+    first, second = _Images(), _Images()
+    table = [
+        (first.number(a), second.number(b), images.address(c), images.address(d))
+        for a, b, c, d in uses
+    ]
+    loops.products(
+        first.table, second.table, np.array(table, np.int64), extra, active, plan.places,
+        plan.tables, plan.settings,
+    )  # fmt: skip
+
+
+class _Images:
+    """Operands by address; they stay alive as long as this does."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[int, Array, Array]] = {}
+        self.addresses: list[int] = []
+
+    def number(self, operand: Array) -> int:
+        """The same array has the same number."""
+        found = self.known.get(id(operand))
+        if found is None:
+            words = _words(operand, np.uint32)
+            found = self.known[id(operand)] = len(self.addresses), operand, words
+            self.addresses.append(words.__array_interface__["data"][0])
+        return found[0]
+
+    def address(self, operand: Array) -> int:
+        return self.addresses[self.number(operand)]
+
+    @property
+    def table(self) -> Array:
+        return np.array(self.addresses, np.int64)
+
+
+def _double(
+    product: Product, plan: Plan, use: tuple[Array, Array, Array, Array], active: Array
+) -> None:
+    operands = [np.require(_words(x, np.uint64), None, "W").reshape(-1) for x in use[:3]]
+    shape = product.m, product.n, product.k
+    steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step
+    mode = ROUNDINGS[product.rounding]
+    double.products(*operands, active, plan.places, shape, steps, mode, use[3].reshape(-1))
