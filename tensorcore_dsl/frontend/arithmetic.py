@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorcore_dsl.frontend.builder import Builder
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates
 MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
@@ -58,18 +59,19 @@ def apply(builder: Builder, name: str, *operands: Any) -> Any:
     if len(operands) == 1:
         return _unary(builder, name, operands[0])
     left, right = operands
-    if name in ("and", "or", "xor") and _are_predicates(left, right):
-        return logic(builder, name, left, right)
+    if name in ("and", "or", "xor", "eq", "ne") and _are_predicates(left, right):
+        differ = logic(builder, _LOGIC.get(name, name), left, right)
+        return logical_not(builder, differ) if name == "eq" else differ
     if name in ("shl", "shr"):
         return _shift(builder, name, left, right)
     dtype = promote(left, right)
+    if dtype.kind == "p":  # True is 1
+        dtype = dtypes.s32
     if name == "truediv" and not dtype.is_float:
         dtype = dtypes.f64 if dtype.bits == 64 else dtypes.f32
     left, right = coerce(builder, left, dtype), coerce(builder, right, dtype)
     if name in COMPARISONS:
         return _compare(builder, name, left, right, dtype)
-    if dtype.kind == "p":
-        raise OperandError(f"{SIGNS[name]} needs numbers, not predicates; convert them with s32()")
     return _BINARY[name](builder, left, right, dtype)
 
 
@@ -310,8 +312,6 @@ def _shift(builder: Builder, name: str, left: Any, right: Any) -> Any:
 def _compare(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
     if not isinstance(left, Scalar):
         left, right, name = right, left, MIRRORED[name]
-    if dtype.kind == "p":
-        return _compare_predicates(builder, name, left, right)
     if dtype.lanes == 2:
         raise OperandError(f"{SIGNS[name]} is not defined for pairs ({dtype}): unpack them first")
     if dtype.name == "bf16" and builder.arch.number < 90:
@@ -320,13 +320,6 @@ def _compare(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -
     if dtype.is_float and name == "ne":
         name = "neu"  # Python: nan != nan
     return builder.named(f"setp.{name}.{dtype}", left, right)
-
-
-def _compare_predicates(builder: Builder, name: str, left: Any, right: Any) -> Any:
-    if name not in ("eq", "ne"):
-        raise OperandError(f"{SIGNS[name]} needs numbers; predicates have only == and !=")
-    differ = logic(builder, "xor", left, right)
-    return differ if name == "ne" else logical_not(builder, differ)
 
 
 def _unary(builder: Builder, name: str, value: Scalar) -> Any:

@@ -392,7 +392,16 @@ def _wrong_count(form: Instruction, given: int) -> OperandError:
     )
 
 
-def _mismatch(given: Any, wanted: Operand, form: Instruction) -> OperandError:
-    return OperandError(
-        f"operand {wanted.name} of {form} must be {wanted.type_name}, not {describe(given)}"
+class Mismatch(OperandError):
+    """What was given for the operand in place `operand` does not fit."""
+
+    operand: int
+
+
+def _mismatch(given: Any, wanted: Operand, form: Instruction) -> Mismatch:
+    kind = "a fragment " if wanted.is_fragment else ""
+    error = Mismatch(
+        f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not {describe(given)}"
     )
+    error.operand = form.operands.index(wanted)
+    return error

@@ -11,13 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 from tensorcore_dsl.errors import CompileError, OperandError, UnsupportedSyntax
+from tensorcore_dsl.frontend.builder import Mismatch
 from tensorcore_dsl.frontend.builtin import has_runtime, replacement
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
+from tensorcore_dsl.frontend.language import emit
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
 from tensorcore_dsl.frontend.values import Undefined
+from tensorcore_dsl.isa.spec import Instruction
 
-MAX_DEPTH = 40
+MAX_DEPTH = 64
 RESULT = "return value"  # the variable that holds an inlined function's result
 _FOREIGN = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
@@ -51,7 +54,14 @@ class Calls(Expressions):
                 if name in keywords:
                     raise CompileError(f"the keyword argument {name!r} is given twice")
                 keywords[name] = item
-        return self.call(function, args, keywords)
+        try:
+            return self.call(function, args, keywords)
+        except Mismatch as error:
+            place = error.operand + (function is emit)
+            if error.loc is None and (function is emit or isinstance(function, Instruction)):
+                starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+                error.loc = self.locate(node if starred else node.args[place])
+            raise
 
     def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Inline a user's function, or let Python call."""

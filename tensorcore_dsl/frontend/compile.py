@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 from tensorcore_dsl import dtypes
@@ -17,6 +18,8 @@ from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa.spec import reset_emitter, set_emitter
+
+RECURSION = 6000  # Python's frames; each call, branch and unrolled round nests some 15 of them
 
 
 def compile_kernel(
@@ -34,14 +37,17 @@ def compile_kernel(
     builder = Builder(ir, arch, lambda: None)
     evaluator = Evaluator(builder)
     token = set_emitter(builder)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
     try:
         variables = {name: own_copy(value) for name, value in constants.items()}
         variables.update(_arguments(builder, kernel.runtime_names, types))
         evaluator.run(kernel.function, variables)
+        coalesce(ir)
+        verify(ir, arch)
     finally:
+        sys.setrecursionlimit(limit)
         reset_emitter(token)
-    coalesce(ir)
-    verify(ir, arch)
     return ir
 
 

@@ -66,11 +66,12 @@ class Expressions:
 
     # -- places --------------------------------------------------------------------------------
 
-    def locate(self) -> Loc | None:
-        """Where the evaluator is in the user's source."""
-        if not self.frames or self.node is None:
+    def locate(self, node: ast.AST | None = None) -> Loc | None:
+        """The place of a node, or where the evaluator is, in the user's source."""
+        node = node or self.node
+        if not self.frames or node is None:
             return None
-        frame, node = self.frames[-1], self.node
+        frame = self.frames[-1]
         found = frame.places.get(node)
         if found is None:
             found = frame.places[node] = _place(frame, node)

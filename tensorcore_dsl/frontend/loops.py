@@ -39,7 +39,6 @@ from tensorcore_dsl.frontend.promotion import promote_types
 from tensorcore_dsl.frontend.values import Group, Runtime, Scalar, Undefined
 from tensorcore_dsl.ir.nodes import Block, Jump
 
-ROUNDS = 16  # trials of one loop; types widen at most a few times
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
 
 
@@ -97,7 +96,7 @@ def run_loop(
     snapshot = Snapshot(frames)
     variables = _Variables(builder, frames, snapshot)
     variables.guess(assigned)
-    for _ in range(ROUNDS):
+    while True:  # every round carries more places, wider types, or gives one up
         mark = builder.mark()
         variables.introduce()
         loop = Loop(snapshot)
@@ -108,7 +107,6 @@ def run_loop(
             return
         builder.undo(mark)
         snapshot.restore()
-    raise OperandError("the variables of this loop do not settle; write it with fewer aliases")
 
 
 class _Variables:

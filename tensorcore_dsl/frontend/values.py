@@ -244,8 +244,9 @@ class Group(Runtime):
 
     @property
     def described(self) -> str:
-        kind = "a vector" if self.operand is None else "a fragment"
-        return f"{kind} {self.value.type}"
+        if self.operand is None:
+            return f"a vector of {len(self)} {self.dtype}"
+        return f"a fragment {self.operand.type_name}"
 
     def __repr__(self) -> str:
         return f"<{self.value}: {self.value.type}>"
