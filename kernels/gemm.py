@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.plan import OUTPUTS, plan
+from kernels.plan import OUTPUTS, plan, realigned
 from tensorcore_dsl.arguments import describe
 
 TORCH_NAMES = {
@@ -58,14 +58,20 @@ def gemm(
         return out
     if K == 0:
         return _without_product(out, c, beta)
+    target = out
+    if family is None and config is None and accumulate is None:
+        a, b, target = realigned(a, b, out) or (a, b, out)
     chosen = plan(
-        a, b, c, out, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish, family=family,
+        a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish, family=family,
         config=config,
     )  # fmt: skip
     key = (chosen.grid, chosen.config.threads, stream)
     chosen.kernel[key](
-        a, b, out if c is None else c, out, *_scalars(dtype, alpha, beta), **dict(chosen.options)
-    )
+        a, b, target if c is None else c, target, *_scalars(dtype, alpha, beta),
+        **dict(chosen.options),
+    )  # fmt: skip
+    if target is not out:
+        out.copy_(target)
     return out
 
 

@@ -116,12 +116,55 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     return ""
 
 
+WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read pay for themselves
+
+
+def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
+    """Copies that the wgmma kernels can read, and room for their result; None if not worth it.
+
+    Lines that do not start at multiples of 16 bytes, and operands that wgmma wants with K
+    contiguous, are copied to padded lines: a pass over memory, but then the product runs at
+    full speed.
+    """
+    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
+    worth = a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
+    if not worth or not _on_hopper() or types["a"].dtype not in SM90 or not hasattr(a, "is_cuda"):
+        return None
+    if not why_not_sm90(types):
+        return None
+    k_major = types["a"].dtype.bits != 16
+    return (
+        padded(a, k_major or types["a"].unit[1]),
+        padded(b.T, k_major or types["b"].unit[0]).T,
+        d if types["d"].align == 16 and types["d"].unit[1] else room(d.shape, d),
+    )
+
+
+def padded(x: Any, rows: bool) -> Any:
+    """`x`, or a copy with lines (rows, else columns) at multiples of 16 bytes."""
+    kind = describe(x).type
+    if kind.unit[1 if rows else 0] and kind.align == 16 and not all(kind.unit):
+        return x
+    if not rows:
+        return padded(x.T, True).T
+    copy = room(x.shape, x)
+    copy.copy_(x)
+    return copy
+
+
+def room(shape: Any, like: Any) -> Any:
+    """An uninitialised torch tensor with padded rows."""
+    per_line = 16 // like.element_size()
+    width = -(-shape[1] // per_line) * per_line
+    return like.new_empty((shape[0], width))[:, : shape[1]]
+
+
 def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
     finish: Callable[..., Any] | None, config: Any,
 ) -> Plan:  # fmt: skip
     M, N = a.shape[0], b.shape[1]
-    config = config or choose_ring(M, N)
+    config = config or choose_ring(M, N, types["b"].unit[0])
     variant = ring.Variant(
         a_k_major=types["a"].unit[1], b_k_major=types["b"].unit[0], scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
@@ -134,12 +177,22 @@ def _plan_sm90(
 SMS = 132  # of an H100 or H200
 
 
-def choose_ring(M: int, N: int) -> ring.Config:
-    """The large tile where it fills the chip; narrower ones where columns are few."""
-    for BN in (256, 128, 64):
-        if -(-M // 128) * -(-N // BN) >= SMS * 3 // 4:
+SHARED = 227 * 1024  # bytes of shared memory that a block may have
+
+
+def choose_ring(M: int, N: int, b_k_major: bool = True) -> ring.Config:
+    """The large tile where it fills the chip; narrower ones where columns or rows are few.
+
+    Few rows make reading B the whole work: then every SM should read a part of it, with as much
+    under way as its shared memory holds.
+    """
+    BM = 64 if M <= 64 else 128
+    widths = (256, 128, 64, 32) if b_k_major else (256, 128, 64)
+    for BN in widths if M > 64 else widths[1:]:
+        if -(-M // BM) * -(-N // BN) >= SMS * 3 // 4:
             break
-    return ring.Config(BN=BN, stages={256: 4, 128: 6, 64: 8}[BN])
+    slot, way_out = (BM + BN) * ring.LINE, BM // 64 * 2 * 64 * ring.LINE
+    return ring.Config(BM=BM, BN=BN, stages=min(12, (SHARED - way_out - 1024) // slot))
 
 
 def _plan_sm80(

@@ -227,10 +227,11 @@ def following(slot, phase, stages: int):
 
 
 def open_exit(d, config: Config):
-    """The map of D, and two buffers of 64 lines for each consumer."""
-    width = LINE // d.dtype.itemsize
-    tile = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=LINE)
-    return tc.tensor_map(d, (64, width), swizzle=LINE), tile
+    """The map of D, and two buffers of 64 lines for each consumer; a line is at most 128 bytes."""
+    width = min(LINE // d.dtype.itemsize, config.BN)
+    line = width * d.dtype.itemsize
+    tile = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
+    return tc.tensor_map(d, (64, width), swizzle=line), tile
 
 
 def store(acc, consumer, exit_map, buffers, m, n, finish, config: Config):

@@ -1,0 +1,196 @@
+"""The GEMM library as its users meet it: results, choices, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import ring
+from kernels.plan import choose_ring, plan, why_not_sm90
+from tensorcore_dsl.arguments import describe
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+RNG = np.random.default_rng(7)
+
+
+def matrix(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
+    """Small integers, so that every sum is exact in every type."""
+    return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+def test_all_layouts(dtype: Any, orders: str) -> None:
+    a, b = matrix(40, 24, dtype, orders[0]), matrix(24, 72, dtype, orders[1])
+    assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (65, 1, 2), (3, 66, 130), (17, 9, 1)])
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
+def test_odd_sizes(shape: tuple[int, int, int], dtype: Any) -> None:
+    M, N, K = shape
+    a, b = matrix(M, K, dtype), matrix(K, N, dtype)
+    assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
+def test_alpha_beta_c(dtype: Any) -> None:
+    a, b = matrix(33, 16, dtype), matrix(16, 20, dtype)
+    c = matrix(33, 20, np.int32 if dtype == np.int8 else dtype)
+    found = kernels.gemm(a, b, c, alpha=2, beta=-3)
+    assert np.array_equal(found.astype(np.float64), 2 * exact(a, b) - 3 * c.astype(np.float64))
+    assert np.array_equal(kernels.gemm(a, b, c), (exact(a, b) + c.astype(np.float64)))
+
+
+def test_out_is_written_and_returned() -> None:
+    a, b = matrix(16, 16, np.float16), matrix(16, 16, np.float16)
+    out = np.full((16, 16), np.nan, np.float32)
+    assert kernels.gemm(a, b, out=out) is out
+    assert np.array_equal(out, exact(a, b))
+
+
+def test_sums_in_f16() -> None:
+    a, b = np.full((16, 64), 1, np.float16), np.full((64, 8), 0.25, np.float16)
+    assert (kernels.gemm(a, b, accumulate=tc.f16) == 16).all()
+
+
+def test_strided_operands_are_copied() -> None:
+    wide = matrix(32, 64, np.float16)
+    a, b = wide[::2, ::2], matrix(32, 8, np.float16)
+    assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
+
+
+def test_misaligned_views() -> None:
+    base = matrix(20, 41, np.float16)
+    a, b = base[:, 1:40], matrix(39, 12, np.float16)
+    assert np.array_equal(kernels.gemm(a, b).astype(np.float64), exact(a, b))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
+def test_empty(shape: tuple[int, int, int]) -> None:
+    M, N, K = shape
+    a, b = np.ones((M, K), np.float16), np.ones((K, N), np.float16)
+    assert np.array_equal(kernels.gemm(a, b), np.zeros((M, N)))
+
+
+def test_no_products_leave_beta_c() -> None:
+    c = np.ones((4, 4), np.float16)
+    a, b = np.ones((4, 0), np.float16), np.ones((0, 4), np.float16)
+    assert np.array_equal(kernels.gemm(a, b, c, beta=2), 2 * c)
+
+
+BAD: list[Any] = [
+    (dict(a=np.ones((4, 4), np.float16), b=np.ones((5, 4), np.float16)), "a's columns must be as many"),
+    (dict(a=np.ones((4, 4), np.float16), b=np.ones((4, 4), np.float32)), "a holds f16 but b holds f32"),
+    (dict(a=np.ones(4, np.float16), b=np.ones((4, 4), np.float16)), "a matrix is needed"),
+    (dict(a=np.ones((4, 4), np.int16), b=np.ones((4, 4), np.int16)), "gemm multiplies f16"),
+    (dict(beta=2), "there is no C"),
+    (dict(c=np.ones((3, 4), np.float16)), "c has shape (3, 4)"),
+    (dict(out=np.ones((4, 5), np.float16)), "out has shape (4, 5)"),
+    (dict(out=np.ones((4, 4), np.int32)), "a product of f16 gives f16 or f32"),
+    (dict(out_dtype=tc.f64), "a product of f16 gives f16 or f32, not f64"),
+    (dict(family="sm100"), "sm80 and sm90 are known"),
+    (dict(a=np.ones((4, 4), np.int8), b=np.ones((4, 4), np.int8), alpha=0.5), "integer alpha"),
+    (dict(a=np.ones((4, 4), BF16), b=np.ones((4, 4), BF16), accumulate=tc.f16), "only f16 products"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
+def test_refusals(changes: dict[str, Any], message: str) -> None:
+    given = {"a": np.ones((4, 4), np.float16), "b": np.ones((4, 4), np.float16), **changes}
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.gemm(**given)
+    assert message in str(error.value)
+
+
+def test_read_only_output_is_refused() -> None:
+    out = np.zeros((4, 4), np.float16)
+    out.flags.writeable = False
+    with pytest.raises(tc.ArgumentError, match="read-only"):
+        kernels.gemm(np.ones((4, 4), np.float16), np.ones((4, 4), np.float16), out=out)
+
+
+def test_what_wgmma_cannot_take() -> None:
+    def types(a: Any, b: Any, d: Any) -> Any:
+        return {n: describe(x).type for n, x in (("a", a), ("b", b), ("d", d))}
+
+    half = np.zeros((64, 64), np.float16)
+    assert why_not_sm90(types(half, half, half)) == ""
+    odd = np.zeros((64, 63), np.float16)
+    assert "multiples of 16 bytes" in why_not_sm90(types(odd, half, half))
+    byte = np.zeros((64, 64), np.int8)
+    assert "K contiguous" in why_not_sm90(types(byte, byte, np.zeros((64, 64), np.int32)))
+    assert "no f64" in why_not_sm90(types(*[np.zeros((64, 64))] * 3))
+    with pytest.raises(tc.ArgumentError, match="multiples of 16 bytes"):
+        plan(odd, np.zeros((63, 64), np.float16), None, half, family="sm90")
+
+
+@pytest.mark.parametrize("M", [1, 16, 64, 128, 1000, 4096])
+@pytest.mark.parametrize("N", [128, 4096, 28672])
+def test_rings_fit_shared_memory(M: int, N: int) -> None:
+    config = choose_ring(M, N)
+    slots = config.stages * (config.BM + config.BN) * ring.LINE
+    assert config.stages >= 3
+    assert slots + config.consumers * 2 * 64 * ring.LINE <= 227 * 1024
+    if M >= 4096 and N >= 4096:
+        assert (config.BM, config.BN) == (128, 256)
+
+
+SM90 = [
+    ("bf16", BF16, BF16, {}),
+    ("bf16 MN-major", BF16, BF16, {"a_k_major": False, "b_k_major": False}),
+    ("bf16 with C", BF16, np.float32, {"has_c": True, "scaled": True}),
+    ("f16", np.float16, np.float16, {}),
+    ("fp8", ml_dtypes.float8_e4m3fn, BF16, {}),
+    ("s8", np.int8, np.int32, {}),
+    ("tf32", np.float32, np.float32, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "out", "variant"), SM90, ids=[n for n, *_ in SM90])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_wgmma_kernels_neither_spill_nor_serialise(
+    name: str, dtype: Any, out: Any, variant: dict[str, bool], cluster: int
+) -> None:
+    """ptxas has nothing to say of our kernels: no C75xx, no spilled registers."""
+    a = np.zeros((512, 512), dtype, order="F" if variant.get("a_k_major") is False else "C")
+    b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
+    d = np.zeros((512, 512), out)
+    chosen = plan(a, b, None, d, config=ring.Config(cluster=cluster))
+    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
+    found = chosen.kernel.resources(
+        a, b, d, d, *scalars, arch="sm_90a", config=chosen.config, variant=ring.Variant(**variant)
+    )
+    assert not found.warnings
+    assert found.spill_stores == found.spill_loads == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
+def test_mma_kernels_do_not_spill(dtype: Any) -> None:
+    a, b = np.zeros((4096, 4096), dtype), np.zeros((4096, 4096), dtype, order="F")
+    d = np.zeros((4096, 4096), np.int32 if dtype == np.int8 else dtype)
+    chosen = plan(a, b, None, d, family="sm80")
+    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
+    found = chosen.kernel.resources(a, b, d, d, *scalars, arch="sm_80", **dict(chosen.options))
+    assert found.spill_stores == 0
+
+
+def test_no_bank_conflicts_in_the_main_loop() -> None:
+    a, b = matrix(128, 64, np.float16), matrix(64, 128, np.float16, "F")
+    chosen = plan(a, b, None, a, family="sm80")
+    d = np.zeros((128, 128), np.float16)
+    report = chosen.kernel.emulator("sm_80", profile=True)[chosen.grid, chosen.config.threads](
+        a, b, d, d, 1.0, 0.0, **dict(chosen.options)
+    )
+    shared = [t for (_, space, verb), t in report.lines.items() if space == "shared" and verb == "load"]
+    assert shared
+    assert sum(t.excess for t in shared) == 0
