@@ -18,7 +18,7 @@ import numpy as np
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.arguments import ArrayType, ScalarType, class_name, describe
+from tensorcore_dsl.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.cubin import Cubin, Resources
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
@@ -444,5 +444,5 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return partial(kernel, **options)
     if not inspect.isfunction(function):
-        raise ArgumentError(f"@kernel decorates functions, not a {class_name(function)}")
+        raise ArgumentError(f"@kernel decorates functions, not {function!r}")
     return Kernel(function, **options)
