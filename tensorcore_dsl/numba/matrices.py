@@ -197,9 +197,7 @@ _ARRAYS = {
 
 def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
     """TypingError unless the array's elements are the layout's, or integers with their bits."""
-    name, bits = layout.dtype.name, layout.container or layout.dtype.storage_bits
-    if bits < 8:
-        raise TypingError(f"{what}: {name} elements are smaller than a byte; load whole registers")
+    name, bits = layout.dtype.name, _element_bits(layout)
     own = _ARRAYS.get(name, f"{'int' if name[0] == 's' else 'uint'}{bits}")
     fits = isinstance(array, types.Array) and array.ndim == 2
     dtype = array.dtype if fits else None
@@ -227,6 +225,7 @@ def load_elements(operand: Operand) -> Any:
     lies inside it. B is a matrix (k, n): pass `b.T` for one stored by columns.
     """
     layout = _layout(operand)
+    _element_bits(layout)
     what = f"load_elements of {layout.name}"
 
     def load(typingctx: Any, array: Any, row: Any, col: Any, thread: Any) -> Any:
@@ -236,6 +235,16 @@ def load_elements(operand: Operand) -> Any:
         return kind(array, row, col, thread), _loader(operand, layout)
 
     return literal_intrinsic(load)
+
+
+def _element_bits(layout: Layout) -> int:
+    """Bits of one element in an array; OperandError below a byte."""
+    bits = layout.container or layout.dtype.storage_bits
+    if bits < 8:
+        raise OperandError(
+            f"{layout.dtype} elements are smaller than a byte: make fragments of whole registers"
+        )
+    return bits
 
 
 def _origin(context: Any, builder: Any, kinds: Any, values: Any) -> tuple[list[Any], Any]:
@@ -248,7 +257,7 @@ def _origin(context: Any, builder: Any, kinds: Any, values: Any) -> tuple[list[A
 
 def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
     wanted = registers.slot(operand)
-    width = layout.container or layout.dtype.storage_bits
+    width = _element_bits(layout)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, values = signature.args[0], arguments
@@ -276,6 +285,7 @@ def store_elements(operand: Operand) -> Any:
     Registers with one element (f32, f64, s32) are converted to the array's type.
     """
     layout = _layout(operand)
+    _element_bits(layout)
     what = f"store_elements of {layout.name}"
 
     def store(typingctx: Any, array: Any, row: Any, col: Any, thread: Any, fragment: Any) -> Any:
@@ -307,7 +317,7 @@ def _put(
 ) -> None:  # fmt: skip
     """Store one element: converted, or the bits that hold it."""
     layout = _layout(operand)
-    width = layout.container or layout.dtype.storage_bits
+    width = _element_bits(layout)
     whole = words[slot // layout.per_register]
     if layout.per_register == 1:
         value = context.cast(builder, whole, registers.element_type(operand), dtype)

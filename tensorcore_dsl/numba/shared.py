@@ -14,6 +14,7 @@ from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
+_FIELD = 0x3FFF  # of a descriptor: 14 bits that count 16 bytes
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
 
 
@@ -84,36 +85,38 @@ cp_async_wait = intrinsic("cp.async.wait_group")  # (n): until at most n groups 
 def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
     """The 64-bit descriptor of a matrix in shared memory that wgmma reads (9.7.15.5.1.2.2).
 
-    leading, stride: byte offsets, multiples of 16. swizzle: 0, 32, 64 or 128 bytes, a constant.
+    leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
     """
     _checked_place("descriptor", "place", place)
-    for name, given in (("leading", leading), ("stride", stride)):
-        if not isinstance(given, types.Integer):
-            raise TypingError(f"descriptor: {name} is {given}; allowed is an integer")
-        if isinstance(given, types.IntegerLiteral) and given.literal_value % 16:
-            raise TypingError(f"descriptor: {name} is {given.literal_value}, no multiple of 16")
+    bits = _offset("leading", leading) << 16 | _offset("stride", stride) << 32
     width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
     if width not in SWIZZLE_CODES:
         raise TypingError(
             f"descriptor: swizzle is {swizzle}; it must be a constant, one of "
             f"{listing(SWIZZLE_CODES)}"
         )
+    bits |= SWIZZLE_CODES[width] << 62
     kept = swizzle if isinstance(swizzle, types.Type) else types.intp
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
         start = registers.address(context, builder, place, arguments[0], 32)
-        offsets = zip(signature.args[1:3], arguments[1:3], strict=True)
-        fields = [builder.zext(start, word)]
-        fields += [context.cast(builder, v, t, types.uint64) for t, v in offsets]
-        found = ir.Constant(word, SWIZZLE_CODES[width] << 62)
-        for field, shift in zip(fields, (0, 16, 32), strict=True):
-            units = builder.lshr(field, ir.Constant(word, 4))
-            units = builder.and_(units, ir.Constant(word, 0x3FFF))
-            found = builder.or_(found, builder.shl(units, ir.Constant(word, shift)))
-        return found
+        word = ir.IntType(64)
+        units = builder.lshr(builder.zext(start, word), ir.Constant(word, 4))
+        units = builder.and_(units, ir.Constant(word, _FIELD))
+        return builder.or_(units, ir.Constant(word, bits))
 
     return types.uint64(place, leading, stride, kept), generate
+
+
+def _offset(name: str, given: Any) -> int:
+    """A field of a descriptor: the offset in units of 16 bytes."""
+    value = given.literal_value if isinstance(given, types.IntegerLiteral) else -1
+    if value % 16 or not 0 <= value // 16 <= _FIELD:
+        raise TypingError(
+            f"descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
+            f"{16 * _FIELD}"
+        )
+    return int(value) // 16
 
 
 fence_async = intrinsic("fence.proxy.async.shared::cta")

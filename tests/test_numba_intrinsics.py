@@ -1,0 +1,646 @@
+"""The table's instructions under @cuda.jit: text, types, errors, machine code, and the GPU's bits."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+
+import llvmlite.binding as llvm
+from assembler import assembles
+from llvmlite import ir
+from numba import cuda
+from numba.core.errors import NumbaError
+from numba.cuda import types
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import isa, numba_target
+from tensorcore_dsl import numba as tn
+from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.errors import OperandError, UnknownInstruction
+from tensorcore_dsl.numba import matrices, registers
+from tensorcore_dsl.numba.intrinsics import _fixed
+
+ROOT = Path(__file__).parent.parent
+SHORT = {"float32": "f", "float64": "d", "float16": "h", "__nv_bfloat16": "bh", "bool": "p"}
+SHORT |= {f"{s}int{b}": f"{s or 'i'}{b}" for s in ("", "u") for b in (16, 32, 64)}
+NUMBA = {n: getattr(types, n, None) for n in SHORT}
+NUMBA |= {"bool": types.boolean, "__nv_bfloat16": types.bfloat16}
+
+
+def compiled(function, *arguments, arch="sm_80"):
+    """PTX of a kernel; the assembler has taken it, and it calls nothing."""
+    text, _ = cuda.compile_ptx(function, arguments, cc=ARCHS[arch].cc)
+    text = text.rstrip("\0")
+    assert not assembles(text, arch)
+    assert not re.search(r"\bcall\b|\.func\b", text)
+    return text
+
+
+def statements(text, pattern):
+    return re.findall(rf"({pattern}[^;]*);", text)
+
+
+# -- forms ---------------------------------------------------------------------------------------
+
+
+def argument(operand):
+    """A Python expression for an operand, from scalar parameters named by type."""
+    if operand.kind == "imm":
+        return str(operand.values[0] if operand.values else 24)
+    name = SHORT[str(registers.element_type(operand))]
+    if not registers.is_tuple(operand):
+        return name
+    return f"({', '.join([name] * operand.registers)},)"
+
+
+def kernel_of(forms):
+    """A kernel that calls each form once and stores all results, and its argument types."""
+    namespace, body, stored = {}, [], 0
+    for i, form in enumerate(forms):
+        namespace[f"f{i}"] = tn.intrinsic(form)
+        called = [o for o in form.operands if o.name not in _fixed(form, {})]
+        call = f"f{i}({', '.join(map(argument, called))})"
+        body.append(f"r = {call}" if form.results else call)
+        for j, operand in enumerate(form.results):
+            value = "r" if len(form.results) == 1 else f"r[{j}]"
+            name = SHORT[str(registers.element_type(operand))]
+            for k in range(operand.registers):
+                element = f"{value}[{k}]" if registers.is_tuple(operand) else value
+                body.append(f"o_{name}[{stored}] = {element}")
+                stored += 1
+    params = [*SHORT.values(), *(f"o_{name}" for name in SHORT.values())]
+    source = f"def kernel({', '.join(params)}):\n" + "".join(f"    {line}\n" for line in body)
+    exec(source, namespace)
+    return namespace["kernel"], [*NUMBA.values(), *(t[::1] for t in NUMBA.values())]
+
+
+def expected(operand):
+    """A pattern for an operand in the printed text."""
+    if operand.kind == "imm":
+        return r"-?\d+"
+    one = r"(?:%\w+|-?\d+|0[fdFD][0-9A-Fa-f]+|p\d)"
+    if operand.kind == "addr":
+        return rf"\[{one}\]"
+    return r"\{" + ", ".join([one] * operand.registers) + r"\}" if registers.is_tuple(operand) else one
+
+
+def pattern_of(form):
+    """What the printed statement looks like, from the form's own template."""
+    marks = [f"@{i}@" for i in range(len(form.results) + len(form.operands))]
+    text = re.escape(form.text(marks[: len(form.results)], marks[len(form.results) :]))
+    for mark, operand in zip(marks, (*form.results, *form.operands)):
+        text = text.replace(mark, expected(operand))
+    return text
+
+
+PRODUCTS = [
+    ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "sm_80"),
+    ("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16", "sm_80"),
+    ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "sm_80"),
+    ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64.rn", "sm_80"),
+    ("mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32", "sm_80"),
+    ("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc", "sm_80"),
+    ("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", "sm_89"),
+    ("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "sm_80"),
+    ("mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0", "sm_120a"),
+    ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", "sm_80"),
+    ("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "sm_90a"),
+    ("wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.registers", "sm_90a"),
+    ("wgmma.mma_async.sp.sync.aligned.m64n16k32.f16.f16.f16", "sm_90a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, arch", PRODUCTS)
+def test_a_product_is_one_statement(name, arch):
+    """One instruction for one call, with the operands of its row, in the kernel's own code."""
+    form = isa.instruction(name)
+    function, arguments = kernel_of([form])
+    text = compiled(function, *arguments, arch=arch)
+    found = statements(text, re.escape(form.ptx))
+    assert len(found) == 1
+    if "wgmma" in name:  # names the registers that it writes alone
+        many = "{" + ", ".join(re.findall(r"%\w+", found[0])[: form.d.registers]) + "}"
+        assert found[0].startswith(f"{form.ptx} {many}, ")
+    else:
+        assert re.fullmatch(pattern_of(form), found[0]), found[0]
+
+
+def test_the_pattern_refuses_other_texts():
+    form = isa.instruction("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32")
+    good = f"{form.ptx} {{%f1, %f2, %f3, %f4}}, {{%r1, %r2}}, {{%r3}}, {{%f1, %f2, %f3, %f4}}"
+    assert re.fullmatch(pattern_of(form), good)
+    for bad in (good.replace("{%r3}", "%r3"), good.replace(", %f4}", "}", 1), good.replace("f32.f16", "f16.f16")):
+        assert not re.fullmatch(pattern_of(form), bad)
+
+
+def sample():
+    """For each architecture, a form of each opcode and kinds of operands."""
+    order = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+    chosen = {}
+    for opcode in isa.opcodes():
+        if opcode == "shared":
+            continue
+        for form in isa.forms(opcode):
+            every = (*form.results, *form.operands)
+            if any(o.register_bits > 64 for o in every):
+                continue
+            arch = next(a for a in order if a in form.requires.archs())
+            shape = tuple((o.kind, registers.is_tuple(o), o.register_bits) for o in every)
+            chosen.setdefault((arch, opcode, form.params.get("group"), shape), form)
+    groups = {}
+    for (arch, *_), form in chosen.items():
+        groups.setdefault(arch, []).append(form)
+    size = 40
+    return [(a, f[i : i + size]) for a, f in groups.items() for i in range(0, len(f), size)]
+
+
+@pytest.mark.parametrize("arch, forms", sample(), ids=lambda x: x if isinstance(x, str) else len(x))
+def test_forms_of_the_table_assemble(arch, forms):
+    """Each opcode, with each kind of operands, prints as its row says."""
+    function, arguments = kernel_of(forms)
+    text, _ = cuda.compile_ptx(function, tuple(arguments), cc=ARCHS[arch].cc)
+    assert not assembles(text.rstrip("\0"), arch)
+    missing = [f.mnemonic for f in forms if f.opcode != "wgmma" and not re.search(pattern_of(f), text)]
+    assert not missing
+
+
+def test_threads_that_meet_are_not_parted():
+    """Warp-wide forms are convergent, so that no optimiser moves them into a branch."""
+    function, arguments = kernel_of([isa.instruction(PRODUCTS[0][0])])
+    dispatcher = cuda.jit(function)
+    from numba.cuda.compiler import compile_cuda
+
+    made = compile_cuda(dispatcher.py_func, types.void, arguments, cc=(8, 0))
+    line = next(x for x in made.library.get_llvm_str().splitlines() if "asm sideeffect" in x)
+    assert "convergent" in line and "~{memory}" not in line
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+PRODUCT = tn.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+ZERO = tn.zeros(PRODUCT.c)
+
+
+def moves(target, source):
+    tile = cuda.shared.array((16, 40), np.float16, 16)
+    lane = cuda.threadIdx.x
+    tn.cp_async(tile, (lane // 2, lane % 2 * 8), source, (lane // 2, 0), 16)
+    tn.cp_async(tile, (lane // 2, lane % 2 * 8), source, (lane // 2, 8), 4)
+    tn.cp_async(tile, (lane // 2, lane % 2 * 8), source, (lane // 2, 16), 16, 8)
+    tn.cp_async_commit()
+    tn.cp_async_wait(0)
+    cuda.syncthreads()
+    four = tn.ldmatrix(tile, (lane % 16, lane // 16 * 8), 4)
+    two = tn.ldmatrix(tile, (lane % 16, 0), count=2, trans=True)
+    one = tn.ldmatrix(tile, (lane % 8, 0), 1)
+    turned = tn.movmatrix(one[0])
+    tn.stmatrix(tile, (lane % 16, lane // 16 * 8), four)
+    tn.stmatrix(tile, (lane % 16, 0), two, True)
+    tn.stmatrix(tile, (lane % 8, 0), (turned,))
+    cuda.syncthreads()
+    target[lane] = tile[lane % 16, lane // 16]
+    target[32 + lane] = tn.shared_address((tile, (2, 5))) - tn.shared_address(tile)
+
+
+def test_matrices_and_copies():
+    text = compiled(moves, types.float32[::1], types.float16[:, ::1], arch="sm_90a")
+    found = [x.split(" ")[0] for x in statements(text, r"(?:ldmatrix|stmatrix|movmatrix|cp\.async)\.")]
+    assert found == [
+        "cp.async.cg.shared.global",
+        "cp.async.ca.shared.global",
+        "cp.async.cg.shared.global",
+        "cp.async.commit_group",
+        "cp.async.wait_group",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+        "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16",
+        "movmatrix.sync.aligned.m8n8.trans.b16",
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16",
+        "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+        "stmatrix.sync.aligned.m8n8.x1.shared.b16",
+    ]
+    sizes = [re.findall(r", (\d+|%r\d+)", x) for x in statements(text, r"cp\.async\.c[ag]")]
+    assert [len(x) for x in sizes] == [1, 1, 2] and [x[0] for x in sizes] == ["16", "4", "16"]
+
+
+def test_addresses_of_elements():
+    """[2, 5] of rows of 40 f16 is 170 bytes behind the start."""
+    text = compiled(moves, types.float32[::1], types.float16[:, ::1], arch="sm_90a")
+    assert f"0x{np.float32(170).view(np.uint32):X}" in text or "170" in text
+
+
+def test_generic_forms_take_arrays_and_pairs():
+    vector = tn.intrinsic("ld.global.v4.b32")
+    write = tn.intrinsic("st.shared.v2.b32")
+
+    def kernel(x, y):
+        tile = cuda.shared.array(64, np.uint32)
+        found = vector((x, 4 * cuda.threadIdx.x))
+        write((tile, 2), (found[0], found[3]))
+        y[0] = vector(x)[1] + tile[cuda.threadIdx.x]
+
+    text = compiled(kernel, types.uint32[::1], types.uint32[::1])
+    assert len(statements(text, r"ld\.global\.v4\.b32")) == 2
+    assert len(statements(text, r"st\.shared\.v2\.b32")) == 1
+
+
+# -- wgmma ---------------------------------------------------------------------------------------
+
+WIDE = tn.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
+WIDE_ZERO = tn.zeros(WIDE.c)
+store_wide = tn.store_elements(WIDE.d)
+
+
+def pipeline(out, n):
+    tile_a = cuda.shared.array(64 * 64, np.uint16, 128)
+    tile_b = cuda.shared.array(128 * 64, np.uint16, 128)
+    acc = WIDE_ZERO
+    for _ in range(n):
+        acc = tn.wgmma_fence(acc)
+        for k in range(4):
+            a = tn.descriptor((tile_a, 16 * k), 16, 1024, 128)
+            acc = WIDE(acc, a, tn.descriptor((tile_b, 16 * k), 16, 1024, 128), True)
+        tn.wgmma_commit()
+        acc = tn.wgmma_wait(0, acc)
+    store_wide(out, 0, 0, cuda.threadIdx.x, acc)
+
+
+def careless(out, n):
+    tile = cuda.shared.array(128 * 64, np.uint16, 128)
+    acc = WIDE_ZERO
+    for _ in range(n):
+        acc = tn.wgmma_fence(acc)
+        place = tn.descriptor(tile, 16, 1024, 128)
+        acc = WIDE(acc, place, place, True)
+        tn.wgmma_commit()
+    store_wide(out, 0, 0, cuda.threadIdx.x, acc)
+
+
+@pytest.mark.parametrize("kernel, remarks", [(pipeline, False), (careless, True)])
+def test_wgmma_is_not_serialised(kernel, remarks):
+    """The assembler remarks upon a loop without its wait, and says nothing of one with it."""
+    text, _ = cuda.compile_ptx(kernel, (types.float32[:, ::1], types.int32), cc=(9, 0, "a"))
+    text = text.rstrip("\0")
+    name = re.search(r"\.entry (\w+)", text)[1]
+    log = numba_target.assemble(text, "sm_90a", name).resources.warnings
+    assert bool(log) == remarks, log
+    assert len(statements(text, r"wgmma\.mma_async")) >= 1
+
+
+def test_wgmma_waits_before_the_registers_are_read():
+    """No store of an accumulator stands above the wait."""
+    text = compiled(pipeline, types.float32[:, ::1], types.int32, arch="sm_90a")
+    assert text.index("wgmma.fence") < text.index("wgmma.mma_async") < text.index("wgmma.wait_group")
+    assert text.index("wgmma.wait_group") < text.index("st.global.f32")
+    assert len(re.findall(r"st\.global\.f32", text)) == 64
+
+
+@pytest.mark.parametrize("swizzle, code", [(0, 0), (128, 1), (64, 2), (32, 3)])
+def test_descriptor_bits(swizzle, code):
+    """9.7.15.5.1.2.2: start, leading and stride in units of 16 bytes, swizzle at bit 62."""
+    source = f"def kernel(out):\n    out[0] = descriptor(0x1230, 128, 1024, {swizzle})\n"
+    namespace = {"descriptor": tn.descriptor}
+    exec(source, namespace)
+    text = compiled(namespace["kernel"], types.uint64[::1], arch="sm_90a")
+    bits = 0x123 | 8 << 16 | 64 << 32 | code << 62
+    signed = bits - (1 << 64) if bits >> 63 else bits
+    assert re.search(rf"mov\.u64\s+%rd\d+, {signed};", text)
+
+
+def test_link_time_optimisation_keeps_the_instructions():
+    """Numba's launches link LTO-IR."""
+    from numba.cuda.cudadrv.driver import _Linker
+
+    code, _ = cuda.compile(pipeline, (types.float32[:, ::1], types.int32), cc=(9, 0, "a"), output="ltoir", device=False, abi="numba")  # fmt: skip
+    linker = _Linker(cc=(9, 0, "a"), lto=True)
+    linker.add_ltoir(code)
+    assert linker.complete().code[:4] == b"\x7fELF"
+
+
+# -- layouts -------------------------------------------------------------------------------------
+
+
+def evaluated(layout):
+    """`coords` of a layout, computed by the LLVM code that kernels get."""
+    module, word = ir.Module(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [word, word, word.as_pointer()])
+    function = ir.Function(module, kind, "place")
+    builder = ir.IRBuilder(function.append_basic_block())
+    thread, slot, out = function.args
+    for i, value in enumerate(matrices._located(builder, layout, thread, slot)):
+        builder.store(value, builder.gep(out, [ir.Constant(word, i)]))
+    builder.ret_void()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    parsed = llvm.parse_assembly(str(module))
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    with llvm.create_mcjit_compiler(parsed, machine) as engine:
+        engine.finalize_object()
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, pointer)(
+            engine.get_function_address("place")
+        )
+        found = np.zeros((layout.threads, layout.slots, 2), np.int32)
+        for t, s in np.ndindex(found.shape[:2]):
+            call(t, s, found[t, s].ctypes.data_as(pointer))
+    return found
+
+
+@pytest.mark.parametrize("name, _", PRODUCTS)
+def test_layouts_in_kernels_are_the_table_s(name, _):
+    form = isa.instruction(name)
+    layouts = {o.layout.name: o.layout for o in (*form.results, *form.operands) if o.is_fragment}
+    for layout in layouts.values():
+        assert np.array_equal(evaluated(layout), layout.coords)
+
+
+@pytest.mark.parametrize(
+    "form, array, loads, width",
+    [
+        (PRODUCT, types.float16[:, ::1], 8, "16"),
+        (PRODUCT, types.uint16[:, :], 8, "16"),
+        (tn.mma.m16n8k32(tc.s8, tc.s8, tc.s32), types.int8[:, ::1], 16, "8"),
+        (tn.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), types.float32[:, ::1], 4, "32"),
+        (tn.mma.m8n8k4(tc.f64, tc.f64, tc.f64), types.float64[:, ::1], 1, "64"),
+    ],
+)
+def test_elements_are_loaded_once(form, array, loads, width):
+    load = tn.load_elements(form.a)
+
+    def kernel(x, out):
+        found = load(x, 16, 8, cuda.threadIdx.x)
+        for i in range(len(found)):
+            out[cuda.threadIdx.x, i] = found[i]
+
+    kind = registers.element_type(form.a)
+    text = compiled(kernel, array, kind[:, ::1])
+    assert len(re.findall(rf"ld(?:\.global)?\.[a-z]{width}\b", text)) == loads
+
+
+def test_fragments_are_stored_as_the_array_s_type():
+    wide = tn.mma.m16n8k16(tc.f16, tc.f16, tc.f16)
+    store, store_packed = tn.store_elements(PRODUCT.d), tn.store_elements(wide.d)
+
+    def kernel(x, f, d, h):
+        lane = cuda.threadIdx.x
+        store(f, 0, 0, lane, (x[0], x[1], x[2], x[3]))
+        store(d, 0, 0, lane, (x[0], x[1], x[2], x[3]))
+        store_packed(h, 0, 0, lane, (lane, lane + 1))
+
+    arrays = (types.float32[:, ::1], types.float64[:, ::1], types.float16[:, ::1])
+    text = compiled(kernel, types.float32[::1], *arrays)
+    assert [len(re.findall(rf"st\.global\.{t}", text)) for t in ("f32", "f64", "u16")] == [4, 4, 4]
+
+
+# -- names and errors ----------------------------------------------------------------------------
+
+
+def test_intrinsics_describe_themselves():
+    assert PRODUCT.form is isa.instruction(PRODUCT.ptx) and PRODUCT.a is PRODUCT.form.a
+    assert tn.mma.m16n8k16(tc.f16, tc.f16, tc.f32) is PRODUCT is tn.intrinsic(PRODUCT.ptx)
+    assert set(dir(tn.mma)) == set(dir(tc.mma)) and "m16n8k16" in repr(tn.mma)
+    assert tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32, f=1) is not tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32)
+    assert ZERO == (0.0,) * 4 and all(type(z) is np.float32 for z in ZERO)
+    with pytest.raises(NotImplementedError, match="pure-python"):
+        PRODUCT((), (), ())
+
+
+def test_sparse_products_with_their_selector_fixed():
+    fixed = tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32, f=1)
+
+    def kernel(out, x):
+        out[0] = fixed((x, x, x, x), (x, x, x, x), c=ZERO, e=x)[0]
+
+    text = compiled(kernel, types.float32[::1], types.uint32)
+    (found,) = statements(text, r"mma\.sp")
+    assert found.endswith(", 1")
+
+
+MISTAKES = [
+    ("PRODUCT((x, x), (x, x), ZERO)", r"a is UniTuple\(int32 x 2\); allowed is a tuple of 4 x uint32 or another integer, fragment mma.A"),
+    ("PRODUCT((x, x, x, x), (f, f), ZERO)", r"b is UniTuple\(float32 x 2\); allowed is a tuple of 2 x uint32"),
+    ("PRODUCT((x, x, x, x), (x, x), (0.0, 0.0, 0.0, 0.0))", r"c is UniTuple\(float64 x 4\); allowed is a tuple of 4 x float32, fragment mma.C"),
+    ("PRODUCT((x, x, x, x), (x, x))", r"takes \(a, b, c\); 2 arguments were given"),
+    ("PRODUCT((x, x, x, x), (x, x), d=ZERO)", r"takes \(a, b, c\); 2 arguments, d= were given"),
+    ("exponential(x)", r"a is int32; allowed is float32"),
+    ("sparse((x, x, x, x), (x, x, x, x), ZERO, x, x)", r"f is int32; it stands in the instruction, so it must be a constant: 0, 1"),
+    ("sparse((x, x, x, x), (x, x, x, x), ZERO, x, 7)", r"f is 7; allowed is 0, 1"),
+    ("read(f)", r"p is float32; allowed is an address: an integer, an array, or a pair"),
+    ("read((y, (0, 0)))", r"p is Tuple\(array.*\); allowed is an address"),
+    ("tn.ldmatrix(y, (0, 0), 4)", r"ldmatrix takes an array and an index of as many integers as it has dimensions"),
+    ("tn.ldmatrix(y, 0, x)", r"count is int32; it must be a constant, one of \(1, 2, 4\)"),
+    ("tn.ldmatrix(y, 0, 3)", r"count is .*3.*; it must be a constant"),
+    ("tn.stmatrix(y, 0, (x, x, x))", r"the length of fragment is 3"),
+    ("tn.stmatrix(y, 0, (f, f))", r"fragment is float32; allowed is uint32"),
+    ("tn.cp_async(y, 0, y, 0, 12)", r"bytes is .*12.*; it must be a constant, one of 4, 8, 16"),
+    ("tn.cp_async(y, 0, x, 0, 16)", r"is no index of int32"),
+    ("tn.descriptor(y, 24, 128)", r"leading is Literal.*24.*; it must be a constant, a multiple of 16 up to 262128"),
+    ("tn.descriptor(y, 16, x)", r"stride is int32; it must be a constant"),
+    ("tn.descriptor(y, 16, 128, 48)", r"swizzle is .*48.*; it must be a constant, one of 0, 128, 64, 32"),
+    ("tn.wgmma_wait(x, ZERO)", r"pending is int32; it must be a constant"),
+    ("tn.wgmma_fence(f)", r"accumulator is float32; allowed is the tuple"),
+    ("load(y, 0, 0, x)", r"array is array\(float32, 1d, C\); allowed are two-dimensional arrays of float16"),
+    ("place(f, 0)", r"thread is float32; allowed is an integer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, message", MISTAKES)
+def test_mistakes_are_explained(call, message):
+    namespace = {
+        "PRODUCT": PRODUCT, "ZERO": ZERO, "tn": tn,
+        "exponential": tn.intrinsic("ex2.approx.f32"),
+        "sparse": tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32),
+        "read": tn.intrinsic("ld.global.b32"),
+        "load": tn.load_elements(PRODUCT.a),
+        "place": tn.coordinates(PRODUCT.a),
+    }  # fmt: skip
+    exec(f"def kernel(x, f, y):\n    {call}\n", namespace)
+    with pytest.raises(NumbaError, match=message):
+        cuda.compile_ptx(namespace["kernel"], (types.int32, types.float32, types.float32[::1]), cc=(9, 0, "a"))
+
+
+@pytest.mark.parametrize(
+    "form, cc, message",
+    [
+        (WIDE, (8, 0), r"sm_80 has no wgmma.*; it exists on sm_90a"),
+        (WIDE, (10, 0, "a"), r"sm_100a has no wgmma"),
+        (tn.mma.m16n8k32(tc.e4m3, tc.e4m3, tc.f32), (8, 6), r"sm_86 has no mma.*; it exists on sm_89, sm_90"),
+    ],
+)
+def test_architectures_that_lack_a_form(form, cc, message):
+    function, arguments = kernel_of([form.form])
+    with pytest.raises(Exception, match=message):
+        cuda.compile_ptx(function, tuple(arguments), cc=cc)
+
+
+def test_forms_that_cannot_be():
+    with pytest.raises(OperandError, match="has no immediate 'g'; it has f"):
+        tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32)
+        tn.intrinsic("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", g=0)
+    with pytest.raises(OperandError, match="f is 2; allowed is 0, 1"):
+        tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32, f=2)
+    with pytest.raises(UnknownInstruction, match="no instruction is called 'mna'"):
+        tn.intrinsic("mna.sync")
+    with pytest.raises(UnknownInstruction, match="has no shape m16n8k17"):
+        tn.mma.m16n8k17(tc.f16, tc.f16, tc.f32)
+    with pytest.raises(OperandError, match="take the address of a cuda.shared.array"):
+        tn.intrinsic("shared.base")
+    with pytest.raises(OperandError, match="is no fragment"):
+        tn.load_elements(tn.intrinsic("ex2.approx.f32").a)
+    with pytest.raises(OperandError, match="smaller than a byte"):
+        tn.load_elements(tn.mma.m16n8k32(tc.s4, tc.s4, tc.s32).a)
+
+
+# -- on the GPU ----------------------------------------------------------------------------------
+
+gpu = pytest.mark.skipif(not numba_target.cuda_available(), reason="there is no GPU")
+CC = cuda.get_current_device().compute_capability if numba_target.cuda_available() else (0, 0)
+ON_HOPPER = [name for name, arch in PRODUCTS if arch != "sm_120a" and not name.startswith("wgmma")]
+
+
+def register_images(form, rng):
+    """(32, registers) unsigned words for each operand, of small finite numbers."""
+    found = []
+    for operand in form.operands:
+        if operand.kind == "imm":
+            found.append(0)
+        elif operand.name == "e":
+            found.append(np.full((32, 1), 0x44444444, np.uint32))
+        else:
+            layout = operand.layout
+            word = np.uint64 if operand.register_bits == 64 else np.uint32
+            if operand.dtype.numpy is not None and operand.dtype.is_float and operand.dtype.bits >= 8:
+                numbers = rng.standard_normal((32, layout.slots)).astype(operand.dtype.numpy)
+                found.append(np.ascontiguousarray(numbers).view(word))
+            else:
+                found.append(rng.integers(0, 1 << 32, (32, operand.registers), np.uint32).astype(word))
+    return found
+
+
+def register_kernel(form):
+    """Every lane loads its registers, runs the form, stores the result."""
+    namespace = {"cuda": cuda, "form": tn.intrinsic(form)}
+    given = []
+    for operand in form.operands:
+        if operand.kind == "imm":
+            given.append("0")
+        else:
+            parts = [f"{operand.name}[lane, {i}]" for i in range(operand.registers)]
+            given.append(f"({', '.join(parts)},)" if registers.is_tuple(operand) else parts[0])
+    names = [o.name for o in form.operands if o.kind != "imm"]
+    called = [g for g, o in zip(given, form.operands) if o.name not in _fixed(form, {})]
+    exec(
+        f"def kernel({', '.join(names)}, out):\n    lane = cuda.threadIdx.x\n"
+        f"    r = form({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",
+        namespace,
+    )
+    return cuda.jit(namespace["kernel"])
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_HOPPER)
+def test_gpu_gives_the_emulator_s_bits(name):
+    form = isa.instruction(name)
+    arch = "sm_90a" if CC == (9, 0) else f"sm_{CC[0]}{CC[1]}"
+    if arch not in form.requires.archs():
+        pytest.skip(f"{arch} has no {name}")
+    given = register_images(form, np.random.default_rng(7))
+    views = []
+    for operand, image in zip(form.operands, given):
+        if operand.kind != "imm":
+            views.append(cuda.to_device(image.view(str(registers.element_type(operand)))))
+    out = np.zeros((32, form.d.registers), str(registers.element_type(form.d)))
+    held = cuda.to_device(out)
+    register_kernel(form)[1, 32](*views, held)
+    flat = [g if isinstance(g, int) else (g[:, 0] if not o.is_fragment else g) for o, g in zip(form.operands, given)]
+    wanted = tc.emulate(form.mnemonic, *flat, arch=arch)
+    assert np.array_equal(held.copy_to_host().view(wanted.dtype), wanted)
+
+
+@gpu
+@pytest.mark.gpu
+def test_gpu_moves_matrices():
+    """ldmatrix, stmatrix, movmatrix and cp.async against what they mean."""
+    if CC < (9, 0):
+        pytest.skip("stmatrix is of sm_90")
+    load, store = tn.load_elements(PRODUCT.a), tn.store_elements(tn.mma.m16n8k16(tc.f16, tc.f16, tc.f16).d)
+
+    @cuda.jit
+    def kernel(source, same, copied, turned):
+        tile = cuda.shared.array((16, 24), np.float16, 16)
+        back = cuda.shared.array((16, 24), np.float16, 16)
+        lane = cuda.threadIdx.x
+        i, j = lane // 2, lane % 2 * 8
+        tn.cp_async(tile, (i, j), source, (i, j), 16)
+        tn.cp_async_commit()
+        tn.cp_async_wait(0)
+        cuda.syncthreads()
+        found = tn.ldmatrix(tile, (lane % 16, lane // 16 * 8), 4)
+        wanted = load(source, 0, 0, lane)
+        for k in range(4):
+            same[lane, k] = found[k] == wanted[k]
+        tn.stmatrix(back, (lane % 16, lane // 16 * 8), found)
+        cuda.syncthreads()
+        for k in range(8):
+            copied[i, j + k] = back[i, j + k]
+        flipped = tn.ldmatrix(tile, (lane % 16, 0), 2, True)
+        store(turned, 0, 0, lane, (tn.movmatrix(flipped[0]), tn.movmatrix(flipped[1])))
+
+    source = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float16)
+    same = cuda.to_device(np.zeros((32, 4), np.int32))
+    copied = cuda.to_device(np.zeros((16, 16), np.float16))
+    turned = cuda.to_device(np.zeros((16, 8), np.float16))
+    kernel[1, 32](cuda.to_device(source), same, copied, turned)
+    assert same.copy_to_host().all()
+    assert np.array_equal(copied.copy_to_host(), source)
+    assert np.array_equal(turned.copy_to_host(), source[:, :8])
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [(tc.f16, tc.f32), (tc.tf32, tc.f32), (tc.s8, tc.s32), (tc.f64, tc.f64)], ids=str)
+def test_gpu_multiplies_by_elements(kind):
+    """A product of matrices with each type, B stored by columns, against NumPy."""
+    shape = {"f16": "m16n8k16", "tf32": "m16n8k8", "s8": "m16n8k32", "f64": "m8n8k4"}[kind[0].name]
+    form = getattr(tn.mma, shape)(kind[0], kind[0], kind[1])
+    m, n, k = form.form.shape
+    la, lb, sd, zero = tn.load_elements(form.a), tn.load_elements(form.b), tn.store_elements(form.d), tn.zeros(form.c)
+
+    @cuda.jit
+    def kernel(a, b, d):
+        lane, row, col = cuda.threadIdx.x, m * cuda.blockIdx.x, n * cuda.blockIdx.y
+        acc = zero
+        for step in range(0, a.shape[1], k):
+            acc = form(la(a, row, step, lane), lb(b.T, step, col, lane), acc)
+        sd(d, row, col, lane, acc)
+
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-4, 5, (size, 64)).astype(kind[0].numpy) for size in (32, 16))
+    d = cuda.to_device(np.zeros((32, 16), kind[1].numpy))
+    kernel[(32 // m, 16 // n), 32](cuda.to_device(a), cuda.to_device(b), d)
+    assert np.array_equal(d.copy_to_host(), a.astype(np.float64) @ b.T.astype(np.float64))
+
+
+def page():
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "numba.md").read_text(), re.M | re.S)
+
+
+def test_the_tutorial_runs_its_kernels_where_there_is_a_gpu():
+    """What the next test relies on: the page compares each of its kernels with NumPy."""
+    text = "".join(page())
+    kernels = re.findall(r"@cuda\.jit\ndef (\w+)", text)
+    assert len(kernels) == 4 and "cuda.is_available()" in text
+    assert set(re.findall(r"run\((\w+), \(", text)) == set(kernels)
+
+
+@gpu
+@pytest.mark.gpu
+def test_gpu_runs_the_tutorial():
+    namespace = {"__name__": "__main__"}
+    for block in page():
+        exec(compile(block, "docs/numba.md", "exec"), namespace)
