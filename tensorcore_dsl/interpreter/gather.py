@@ -246,6 +246,41 @@ def shared_store(
 
 
 @compiled
+def matrix_load(
+    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, matrices: int, transposed: bool,
+    checked: bool,
+) -> int:  # fmt: skip
+    """ldmatrix of 8x8 matrices of 16-bit elements; lane 8 m + r names row r of matrix m.
+
+    out: (matrices, T) words. Rows of 16 bytes go to four neighbouring lanes, columns (if
+    transposed) to halves of the words of every fourth lane.
+    """
+    threads = addresses.size
+    ctas, limit = data.shape
+    group, base = threads // ctas, out.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address, cta = types.int64(addresses[thread]), thread // group
+            if address + 16 > limit:
+                return mistake(OUTSIDE, thread)
+            at = cta * limit + address
+            if checked:
+                if address & 15:
+                    return mistake(MISALIGNED, thread)
+                if not all_written(shadow.ctypes.data + at, 16):
+                    return mistake(shadow_says(shadow.ctypes.data + at, 16), thread)
+            source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
+            target = base + 4 * (matrix * threads + thread - thread % 32)
+            if transposed:
+                for column in range(8):
+                    poke16(target + 16 * column + 2 * row, peek16(source + 2 * column))
+            else:
+                poke64(target + 16 * row, peek64(source))
+                poke64(target + 16 * row + 8, peek64(source + 8))
+    return 0
+
+
+@compiled
 def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
     size: int, checked: bool,

@@ -183,6 +183,20 @@ class SharedMemory:
             self.refuse(ctx, wrong, addresses, width * count, "load")
         return out
 
+    def load_matrices(
+        self, ctx: Machine, addresses: np.ndarray, matrices: int, transposed: bool
+    ) -> np.ndarray:
+        """(matrices, T) words: 8x8 matrices of 16 bits from the rows that the lanes name."""
+        out = np.empty((matrices, addresses.size), np.uint32)
+        mask = _mask(ctx)
+        ctx.account(self.space, "load", addresses, mask, 16)
+        wrong = gather.matrix_load(
+            addresses, mask, self.data, self.shadow, out, matrices, transposed, self.checks
+        )
+        if wrong:
+            self.refuse(ctx, wrong, addresses, 16, "load")
+        return out
+
     def store(self, ctx: Machine, addresses: np.ndarray, values: np.ndarray) -> None:
         """values: (count, T) words."""
         values = np.ascontiguousarray(values)

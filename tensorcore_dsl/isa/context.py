@@ -37,6 +37,12 @@ class Memory(Protocol):
         `update` works on arrays of bits; threads with distinct addresses are done together.
         """
 
+    def load_matrices(
+        self, ctx: Context, addresses: np.ndarray, matrices: int, transposed: bool
+    ) -> np.ndarray:
+        """(matrices, T) of 32-bit words as ldmatrix gives them, of 8x8 matrices of 16 bits; lane
+        8 m + r names row r of matrix m."""
+
     def copy_async(
         self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
     ) -> None:

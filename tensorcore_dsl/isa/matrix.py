@@ -38,18 +38,31 @@ def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.
     return data.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
 
 
+def _halves(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
+    """Matrices of 16-bit elements, which the machine loads at once."""
+    matrices = int(form.params["x"])
+    lanes: Any = ctx
+    if ctx.active is not None or matrices < 4:
+        lanes = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
+    if np.ndim(address) == 0:
+        address = np.full(ctx.threads, address)
+    return ctx.shared.load_matrices(lanes, address, matrices, bool(form.params.get("trans")))
+
+
 def _rows(form: Instruction) -> int:
     return 16 if form.params["shape"].startswith("m16") else 8
 
 
 def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
     """ldmatrix: rows of 16 bytes become fragments."""
+    if form.params["t"] == "b16":
+        found = _halves(ctx, form, address)
+        return found if form.results[0].registers > 1 else found[0]
     packed = {"p32": 12, "p64": 8}.get(form.params.get("pad", ""), 16)
     data = _row_bytes(ctx, form, address, 16)
     if packed != 16:
         data = _unpack(data[..., :packed], 8 * packed // 16)
-    element = 2 if form.params["t"] == "b16" else 1
-    matrix = data.view(f"u{element}")
+    matrix = data
     if form.params.get("trans"):
         matrix = matrix.swapaxes(-1, -2)
     registers = _fragments(np.ascontiguousarray(matrix))
