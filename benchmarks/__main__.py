@@ -22,6 +22,7 @@ examples:
   python -m benchmarks                                   everything, in less than 4 minutes
   python -m benchmarks gemm --quick                      a first impression
   python -m benchmarks gemm --dtypes bf16,tf32 --sizes 4096,1000x2000x504 --layouts row.col
+  python -m benchmarks gemm --suite hopper               products in groups, on an H100 or H200
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
   python -m benchmarks compile --help                    the options of one benchmark
 

@@ -14,9 +14,10 @@ import numpy as np
 import kernels
 import tensorcore_dsl as tc
 from benchmarks.console import duration, progress, table
-from benchmarks.gemm_cases import COMMON, DTYPES, Case
+from benchmarks.gemm_cases import COMMON, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
-from tensorcore_dsl.kernel import DEFAULT_ARCH, Specialisation, current_target, device_arch
+from tensorcore_dsl.kernel import Specialisation
+from tensorcore_dsl.targets import DEFAULT_ARCH, current_target, device_arch
 
 SIZE = (4096, 4096, 4096)
 STAGES = {
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> Report:
         "warm_up": "one specialisation from beginning to end before the first sample",
         "stages": STAGES,
     })  # fmt: skip
-    for case in progress([Case(dtype, *SIZE, COMMON) for dtype in DTYPES], "compile"):
+    for case in progress([Case(dtype, *SIZE, COMMON) for dtype in PORTABLE], "compile"):
         found: dict[str, Any] = {"dtype": case.dtype, "layout": case.layout, "arch": arch}
         try:
             found |= measure(case, arch, repeats)
@@ -138,9 +139,8 @@ def specialisations(
     with tc.target("cpu", arch):
         plan = kernels.plan(a, b, None, d)
     given = {"a": a, "b": b, "c": d, "d": d, "alpha": 1, "beta": 0}
-    constants = {"config": plan.config, "problem": plan.problem, **dict(plan.constants)}
     arguments = [given[name] for name in plan.kernel.runtime_names]
-    known = plan.kernel.specialise(arguments, constants, arch)
+    known = plan.kernel.specialise(arguments, dict(plan.options), arch)
     return known, lambda: Specialisation(known.kernel, known.types, known.constants, known.arch)
 
 

@@ -15,6 +15,7 @@ from ctypes import (
     c_double,
     c_float,
     c_int,
+    c_int8,
     c_int32,
     c_int64,
     c_size_t,
@@ -30,10 +31,10 @@ WORKSPACE = 256 * 2**20  # bytes
 OFFERS = 32  # algorithms asked of the heuristic
 
 # Values of cublasLt.h, cublas_api.h and library_types.h.
-R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF = 0, 1, 2, 3, 10, 14
+R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF, R_E4M3, R_E5M2 = 0, 1, 2, 3, 10, 14, 28, 29
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 70, 72, 77
 OP_N, OP_T = 0, 1
-DESC_TRANSA, DESC_TRANSB = 3, 4
+DESC_TRANSA, DESC_TRANSB, DESC_FAST_ACCUM = 3, 4, 25
 PREFERENCE_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
 REDUCE_IN_PLACE, REDUCE_IN_COMPUTE_TYPE = 1, 2  # and not in D's type, as ours never does
 STATUS = {
@@ -60,6 +61,7 @@ class Types:
     compute: int
     scale: int
     host_scale: Any
+    fast: bool = False  # sum in the tensor cores alone, as ours does; a choice for fp8 only
 
 
 TYPES = {
@@ -68,6 +70,7 @@ TYPES = {
     "tf32": Types(R_32F, R_32F, COMPUTE_32F_FAST_TF32, R_32F, c_float),
     "s8": Types(R_8I, R_32I, COMPUTE_32I, R_32I, c_int32),
     "f64": Types(R_64F, R_64F, COMPUTE_64F, R_64F, c_double),
+    "e4m3": Types(R_E4M3, R_16BF, COMPUTE_32F, R_32F, c_float, fast=True),
 }
 
 
@@ -202,13 +205,13 @@ class Product:
         types, asked = TYPES[dtype], request(dtype, M, N, K, layout)
         self._alpha, self._beta = types.host_scale(1), types.host_scale(0)
         self._description = self._create("MatmulDesc", types.compute, types.scale)
-        for attribute, value in (
-            (DESC_TRANSA, asked.transpose_left),
-            (DESC_TRANSB, asked.transpose_right),
-        ):
-            library.set(
-                "cublasLtMatmulDescSetAttribute", self._description, attribute, c_int32(value)
-            )
+        attributes = {
+            DESC_TRANSA: c_int32(asked.transpose_left),
+            DESC_TRANSB: c_int32(asked.transpose_right),
+            **({DESC_FAST_ACCUM: c_int8(1)} if types.fast else {}),
+        }
+        for attribute, value in attributes.items():
+            library.set("cublasLtMatmulDescSetAttribute", self._description, attribute, value)
         self._left, self._right, self._result = (
             self._create("MatrixLayout", m.type, m.rows, m.cols, m.ld)
             for m in (asked.left, asked.right, asked.result)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib import import_module
 from typing import Any
 
@@ -14,21 +15,21 @@ import numpy as np
 
 import kernels
 import tensorcore_dsl as tc
-from benchmarks import gemm_cases
+from benchmarks import gemm_cases, suites
 from benchmarks.console import duration, number, progress, table
-from benchmarks.gemm_cases import DTYPES, Case, Size, relative_error
-from benchmarks.gemm_gpu import GpuBench, choose_reference, described
+from benchmarks.gemm_cases import DTYPES, PORTABLE, Case, Size, relative_error
+from benchmarks.gemm_gpu import CHECKED, ROWS, GpuBench, choose_reference, described
 from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
 from benchmarks.harness import GPU_STATE, Report, ask_gpu, geometric_mean, time_on_host
-from tensorcore_dsl.kernel import current_target, emulated_arch
 from tensorcore_dsl.numba_target import cuda_available
+from tensorcore_dsl.targets import current_target, emulated_arch
 
 NO_GPU = (
     "NO GPU HERE: these are products in emulation on the CPU, and nothing is compared with cuBLAS."
 )
 UNITS = {"cuda": ("TFLOP/s", 1e12), "cpu": ("GFLOP/s", 1e9)}
-REPEATS, QUICK_REPEATS = 11, 5
-SECONDS, QUICK_SECONDS = 165, 30
+REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
+SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 240
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--dtypes",
         type=gemm_cases.dtypes_of,
-        default=tuple(DTYPES),
+        default=(),
         metavar="T,...",
-        help=f"element types of A and B, of {', '.join(DTYPES)} (default: all)",
+        help=f"element types of A and B, of {', '.join(DTYPES)} (default: the suite's, "
+        f"else {', '.join(PORTABLE)})",
     )
     add(
         "--sizes",
@@ -77,35 +79,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave operands in the L2 cache; else buffers beyond it take turns",
     )
+    add(
+        "--suite",
+        choices=tuple(suites.SUITES),
+        help="a fixed list of problems in groups, instead of --sizes and --layouts",
+    )
+    add(
+        "--groups",
+        type=lambda text: tuple(part.strip() for part in text.split(",")),
+        default=(),
+        metavar="G,...",
+        help="only groups of the suite whose names contain one of these",
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the random operands (default: 0)")
     add(
         "--seconds",
         type=float,
         metavar="S",
         help="start no further case after this long "
-        f"(default: {SECONDS}, {QUICK_SECONDS} with --quick)",
+        f"(default: {SECONDS}, {QUICK_SECONDS} with --quick, {SUITE_SECONDS} for a suite)",
     )
     add("--verbose", action="store_true", help="print where errors come from to stderr")
 
 
 def run(options: argparse.Namespace) -> Report:
     target = current_target() if options.target == "auto" else options.target
-    options.repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
-    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    sizes = options.sizes or _sizes(target, options.quick)
-    layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
-    chosen = list(gemm_cases.cases(options.dtypes, sizes, layouts))
-    report = Report("gemm" if target == "cuda" else "gemm-emulated", _options(options), {})
+    options.repeats = options.repeats or (
+        QUICK_REPEATS if options.quick else SUITE_REPEATS if options.suite else REPEATS
+    )
+    options.seconds = options.seconds or (
+        SUITE_SECONDS if options.suite else QUICK_SECONDS if options.quick else SECONDS
+    )
+    chosen = _cases(options, target)
+    report = Report(_benchmark(options, target), _options(options), {})
     report.summary["target"] = target
     with Monitor(target == "cuda") as monitor, tc.target(target, options.arch):
         measure = _measure(target, options, monitor, report)
-        sweep(report, chosen, measure, options)
+        sweep(report, suites.in_turn(chosen), measure, options)
         if target == "cuda":
             report.machine["gpu_after"] = ask_gpu(GPU_STATE)
-    order = {case: place for place, case in enumerate(chosen)}
-    report.results.sort(key=lambda r: (list(DTYPES).index(r["dtype"]), order[_case(r)]))
+    report.results.sort(key=lambda r: chosen.index(_case(r)))
     finish(report, options)
     return report
+
+
+def _benchmark(options: argparse.Namespace, target: str) -> str:
+    name = f"gemm-{options.suite}" if options.suite else "gemm"
+    return name if target == "cuda" else f"{name}-emulated"
+
+
+def _cases(options: argparse.Namespace, target: str) -> list[Case]:
+    """What to measure, in the order in which it is shown."""
+    if options.suite:
+        return suites.cases(options.suite, options.groups, options.dtypes)
+    sizes = options.sizes or _sizes(target, options.quick)
+    layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
+    found = list(gemm_cases.cases(options.dtypes or PORTABLE, sizes, layouts))
+    return sorted(found, key=lambda case: list(DTYPES).index(case.dtype))
 
 
 def _sizes(target: str, quick: bool) -> Sequence[Size]:
@@ -115,7 +145,9 @@ def _sizes(target: str, quick: bool) -> Sequence[Size]:
 
 
 def _options(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("dtypes", "layouts", "repeats", "seconds", "seed", "hot", "quick")
+    names = (
+        "dtypes", "layouts", "suite", "groups", "repeats", "seconds", "seed", "hot", "quick",
+    )  # fmt: skip
     sizes = ["x".join(map(str, size)) for size in options.sizes]
     return {name: getattr(options, name) for name in names} | {"sizes": sizes}
 
@@ -162,14 +194,15 @@ GPU_METHOD = {
     "256 MiB of workspace, partial sums are added in the type of the sum as ours are",
     "ratio": "median over rounds of the reference's time over ours; above 1 ours is faster",
     "error": "largest difference from a float64 product over the largest result",
-    "correct": "every element's error is below what rounding explains; integers are exact",
+    "correct": "every element's error is below what rounding explains; integers are exact; of "
+    f"products over {CHECKED:.2g} operations, {ROWS} rows are looked at",
     "state": "medians of nvidia-smi every 100 ms while both took turns",
 }
 CPU_METHOD = {
     "operands": "standard normal, s8 uniform over all values",
     "clock": "time.perf_counter around kernels.gemm on NumPy arrays, after one call that compiles",
     "error": GPU_METHOD["error"],
-    "correct": GPU_METHOD["correct"],
+    "correct": "every element's error is below what rounding explains; integers are exact",
 }
 
 
@@ -203,6 +236,15 @@ def sweep(
                     left_out = f"{case} took the GPU's context with it"
         report.results.append(derived(found))
         report.save(options.out)
+        if options.suite and not sys.stderr.isatty():
+            print(_line(found), file=sys.stderr, flush=True)
+
+
+def _line(found: dict[str, Any]) -> str:
+    """How a case went, for who watches a log."""
+    ratio = number(found.get("ratio"), ".3f")
+    took = duration(found["ours"]["median"]) if "ours" in found else "-"
+    return f"{found['group']}: {_case(found)}: {took}, ratio {ratio} {remarks(found)}".rstrip()
 
 
 def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
@@ -218,14 +260,15 @@ def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
 
     a, b = matrix(case.M, case.K, case.orders[0]), matrix(case.K, case.N, case.orders[1])
     d = np.zeros((case.M, case.N), case.out.numpy)
-    timing = time_on_host(lambda: kernels.gemm(a, b, out=d), repeats)
+    family = case.family or None
+    timing = time_on_host(lambda: kernels.gemm(a, b, out=d, family=family), repeats)
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = wide[0] @ wide[1]
     error = np.abs(d.astype(np.float64) - exact)
     good = bool(np.all(error <= case.allowed_error(abs(wide[0]) @ abs(wide[1]), exact)))
     worst = float(np.nan_to_num(error, nan=np.inf).max())
     return {
-        **described(a, b, d),
+        **described(a, b, d, family),
         "ours": timing.json(),
         "error": relative_error(worst, float(abs(exact).max())),
         "correct": good,
@@ -248,13 +291,18 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
 
 def finish(report: Report, options: argparse.Namespace) -> None:
     """Summary, tables, files."""
-    report.summary["dtypes"] = summarise(report.results)
+    report.summary["dtypes"] = summarise(report.results, "dtype")
+    grouped = any(r.get("group") for r in report.results)
+    if grouped:
+        report.summary["groups"] = summarise(report.results, "group")
     path = report.save(options.out)
     unit, scale = UNITS[report.summary["target"]]
     on_gpu = report.summary["target"] == "cuda"
-    title = _title(report)
-    table(title, _columns(unit, on_gpu), [_row(r, scale, on_gpu) for r in report.results])
-    table(f"Geometric means ({unit})", *_means(report.summary["dtypes"], scale, on_gpu))
+    first = ["group"] if grouped else []
+    rows = [[*(r[name] for name in first), *_row(r, scale, on_gpu)] for r in report.results]
+    table(_title(report), [*first, *_columns(unit, on_gpu)], rows)
+    by = "groups" if grouped else "dtypes"
+    table(f"Geometric means ({unit})", *_means(report.summary[by], scale, on_gpu))
     print(f"Written to {path}")
     if options.plot:
         from benchmarks.gemm_plot import draw
@@ -262,13 +310,13 @@ def finish(report: Report, options: argparse.Namespace) -> None:
         print(draw(report, report.path(options.out, "png"), unit, scale))
 
 
-def summarise(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By element type: cases, how many failed or are wrong, geometric means."""
+def summarise(results: Sequence[dict[str, Any]], by: str) -> dict[str, dict[str, Any]]:
+    """By element type or group: cases, how many failed or are wrong, geometric means."""
     found = {}
-    for dtype in dict.fromkeys(r["dtype"] for r in results):
-        mine = [r for r in results if r["dtype"] == dtype]
+    for name in dict.fromkeys(r[by] for r in results):
+        mine = [r for r in results if r[by] == name]
         ratios = [r["ratio"] for r in mine if "ratio" in r]
-        found[dtype] = {
+        found[name] = {
             "cases": len(mine),
             "failed": sum("failure" in r for r in mine),
             "left out": sum("left_out" in r for r in mine),
@@ -278,6 +326,7 @@ def summarise(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 r["reference"]["flops"] for r in mine if "reference" in r
             ),
             "ratio": geometric_mean(ratios),
+            "worst": min(ratios, default=None),
             "faster": sum(ratio > 1 for ratio in ratios),
             "compared": len(ratios),
         }
@@ -292,7 +341,7 @@ def _title(report: Report) -> str:
 
 
 def _columns(unit: str, on_gpu: bool) -> list[str]:
-    shared = ["A, B", "M", "N", "K", "layout", "kernel", "tile", "time", "+-", unit]
+    shared = ["A, B", "M", "N", "K", "layout", "kernel", "family", "tile", "time", "+-", unit]
     return [*shared, *(["cuBLAS", "ratio", "MHz", "W"] if on_gpu else []), "error", "remarks"]
 
 
@@ -300,7 +349,8 @@ def _row(found: dict[str, Any], scale: float, on_gpu: bool) -> list[str]:
     mine, theirs, state = (found.get(name, {}) for name in ("ours", "reference", "state"))
     cells = [
         found["dtype"], *(str(found[name]) for name in "MNK"), found["layout"],
-        found.get("kernel", "-"), found.get("tile", "-"),
+        found.get("kernel", "-"), found.get("chosen_family", "-"),
+        found.get("tile", "-"),
         duration(mine["median"]) if mine else "-",
         f"{mine['spread']:.1%}" if mine else "-", _rate(mine, scale),
     ]  # fmt: skip
@@ -346,14 +396,16 @@ def remarks(found: dict[str, Any]) -> str:
 def _means(
     summary: dict[str, dict[str, Any]], scale: float, on_gpu: bool
 ) -> tuple[list[str], list[list[str]]]:
-    compared = ["cuBLAS", "ratio", "faster"] if on_gpu else []
-    columns = ["A, B", "cases", "ours", *compared, "remarks"]
+    compared = ["cuBLAS", "ratio", "worst", "faster"] if on_gpu else []
+    columns = ["", "cases", "ours", *compared, "remarks"]
     rows = []
-    for dtype, found in summary.items():
-        cells = [dtype, str(found["cases"]), _mean(found["flops"], scale)]
+    for name, found in summary.items():
+        cells = [name, str(found["cases"]), _mean(found["flops"], scale)]
         if on_gpu:
-            cells += [_mean(found["reference_flops"], scale), number(found["ratio"], ".3f"),
-                      f"{found['faster']} of {found['compared']}"]  # fmt: skip
+            cells += [
+                _mean(found["reference_flops"], scale), number(found["ratio"], ".3f"),
+                number(found["worst"], ".3f"), f"{found['faster']} of {found['compared']}",
+            ]  # fmt: skip
         said = [f"{found[what]} {what}" for what in ("failed", "wrong", "left out") if found[what]]
         rows.append([*cells, ", ".join(said)])
     return columns, rows
@@ -364,4 +416,4 @@ def _mean(flops: float | None, scale: float) -> str:
 
 
 def _case(found: dict[str, Any]) -> Case:
-    return Case(*(found[name] for name in ("dtype", "M", "N", "K", "layout")))
+    return Case(**{each.name: found[each.name] for each in fields(Case)})

@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from kernels.demo import READ, STORED, SUM
-from kernels.gemm import OUTPUTS
+from kernels import demo
+from kernels.demo import STORED
+from kernels.plan import OUTPUTS
 
-DTYPES = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "s8": tc.s8, "f64": tc.f64}
+PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "s8": tc.s8, "f64": tc.f64}
+DTYPES = {**PORTABLE, "e4m3": tc.e4m3}  # fp8 is multiplied by wgmma alone
 LAYOUTS = ("row.col", "row.row", "col.row", "col.col")
 # cuBLAS' names, which take column-major for "not transposed".
 BLAS = {"TN": "row.col", "TT": "row.row", "NT": "col.row", "NN": "col.col"}
 COMMON = "row.col"  # how linear layers lie, and the one that every type's tensor cores read
 EVERY_LAYOUT = (4096, 4096, 4096)
+# Sums of fp8 are truncated to 13 bits below their leading one at every 32 terms. The worst case
+# would allow anything; these are some times what random operands show.
+READ = demo.READ | {"e4m3": 2.0**-11}
+SUM = demo.SUM | {"e4m3": 2.0**-23}
 
 Size = tuple[int, int, int]
 
@@ -47,6 +53,8 @@ class Case:
     N: int
     K: int
     layout: str = COMMON
+    family: str = ""  # of kernels; gemm's choice when empty
+    group: str = ""  # cases that a suite sums up together
 
     @property
     def element(self) -> tc.DType:
@@ -78,7 +86,7 @@ class Case:
         return self.M == self.N == self.K
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.M}x{self.N}x{self.K} {self.layout}"
+        return f"{self.dtype} {self.M}x{self.N}x{self.K} {self.layout} {self.family}".rstrip()
 
     def allowed_error(self, magnitudes: Any, exact: Any) -> Any:
         """Per element, what rounding explains; magnitudes is |A| |B|, in float64 as `exact`.
@@ -86,7 +94,8 @@ class Case:
         Sums of the same terms in another order differ twice as much as one sum does from the
         exact one.
         """
-        relative = 2 * READ.get(self.element.name, 0.0) + 2 * self.K * SUM[self.element.name]
+        name = self.element.name
+        relative = 2 * READ.get(name, 0.0) + 2 * self.K * SUM[name]
         tiny = 2.0**-24 * (self.out == tc.f16)  # below f16's least normal number
         return relative * magnitudes + STORED[self.out.name] * abs(exact) + tiny
 

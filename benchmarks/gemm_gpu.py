@@ -21,12 +21,15 @@ from benchmarks.gpu import (
     seconds_once,
     sets_beyond_cache,
 )
+from kernels import ring
 
 TORCH_NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "s8": "int8", "s32": "int32",
-    "f64": "float64",
+    "f64": "float64", "e4m3": "float8_e4m3fn",
 }  # fmt: skip
 BLOCK = 2048  # rows of the product that are checked at once
+CHECKED = 2 * 4096**3  # operations: of larger products, rows are sampled
+ROWS = 256
 LONG = 1e-3  # seconds: the driver's part is nothing beside it
 PADDING = 16  # elements that s8 products of cuBLASLt may need sizes to be multiples of
 
@@ -88,7 +91,7 @@ def _copy(torch: Any, x: Any) -> Any:
 
 def ours(data: Operands) -> Launch:
     def launch(i: int) -> None:
-        kernels.gemm(data.a[i], data.b[i], out=data.d[i])
+        kernels.gemm(data.a[i], data.b[i], out=data.d[i], family=data.case.family or None)
 
     return launch
 
@@ -233,20 +236,36 @@ def choose_reference(torch: Any) -> LtReference | TorchReference:
 def check(torch: Any, case: Case, a: Any, b: Any, d: Any) -> tuple[float | None, bool]:
     """Largest error over the largest result, against float64, and whether all are allowed.
 
-    An infinite error is None.
+    An infinite error is None. Of large products, a sample of rows stands for all.
     """
     wide = b.to(torch.float64)
     size = wide.abs()
     worst, largest, good = 0.0, 0.0, True
-    for start in range(0, case.M, BLOCK):
-        rows = a[start : start + BLOCK].to(torch.float64)
+    for block in blocks(torch, case):
+        rows = taken(torch, a, block).to(torch.float64)
         exact = rows @ wide
-        error = (d[start : start + BLOCK].to(torch.float64) - exact).abs()
+        error = (d[block].to(torch.float64) - exact).abs()
         allowed = case.allowed_error(rows.abs() @ size, exact)
         good &= bool((error <= allowed).all())  # false for NaN
         worst = max(worst, float(error.nan_to_num(nan=float(torch.inf)).max()))
         largest = max(largest, float(exact.abs().max()))
     return relative_error(worst, largest), good
+
+
+def blocks(torch: Any, case: Case) -> Iterator[Any]:
+    """Indices of the rows that are checked: all, or a random one in every M / ROWS."""
+    if case.operations <= CHECKED or case.M <= ROWS:
+        yield from (slice(start, start + BLOCK) for start in range(0, case.M, BLOCK))
+        return
+    edges = torch.linspace(0, case.M, ROWS + 1, dtype=torch.float64).floor()
+    generator = torch.Generator("cpu").manual_seed(case.M)
+    places = torch.rand(ROWS, dtype=torch.float64, generator=generator)
+    yield (edges[:-1] + places * edges.diff()).long()
+
+
+def taken(torch: Any, x: Any, rows: Any) -> Any:
+    """Rows of a matrix; torch does not index fp8 everywhere, bytes it does."""
+    return x.view(torch.uint8)[rows].view(x.dtype) if x.element_size() == 1 else x[rows]
 
 
 # One case
@@ -268,7 +287,8 @@ class GpuBench:
         sets = 1 if self._hot else sets_beyond_cache(case.bytes, self.cache)
         data = operands(self.torch, case, a, b, sets)
         mine = Contestant(self.torch, ours(data), sets)
-        found = {"sets": sets, "first_call_s": mine.first_call, **described(a, b, data.d[0])}
+        plan = described(a, b, data.d[0], case.family or None)
+        found = {"sets": sets, "first_call_s": mine.first_call, **plan}
         found["error"], found["correct"] = check(self.torch, case, a, b, data.d[0])
         with ExitStack() as stack:
             rival = self._rival(case, data, found, stack)
@@ -313,19 +333,27 @@ class GpuBench:
             found[name] = {**timing.json(), "launched_as": how}
 
 
-def described(a: Any, b: Any, d: Any) -> dict[str, Any]:
+def described(a: Any, b: Any, d: Any, family: str | None = None) -> dict[str, Any]:
     """Kernel and tile that gemm chooses; why they are unknown, if they are."""
     try:
-        plan = kernels.plan(a, b, None, d)
+        plan = kernels.plan(a, b, None, d, family=family)
         config = plan.config
         return {
             "kernel": plan.kernel.__name__,
-            "tile": "x".join(str(getattr(config, name)) for name in ("BM", "BN", "BK")),
+            "chosen_family": "sm90" if isinstance(config, ring.Config) else "sm80",
+            "tile": tile(config),
             "config": {name: value for name, value in vars(config).items() if _plain(value)},
             "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
         }
     except Exception as error:  # a figure without its tile is better than none
         return {"undescribed": f"{type(error).__name__}: {error}"}
+
+
+def tile(config: Any) -> str:
+    """BM x BN of a kernel's configuration, BK where it has one, and the slots of its pipeline."""
+    sides = (str(vars(config)[name]) for name in ("BM", "BN", "BK") if name in vars(config))
+    cluster = getattr(config, "cluster", 1)
+    return "x".join(sides) + f" s{config.stages}" + (f" c{cluster}" if cluster > 1 else "")
 
 
 def _plain(value: Any) -> bool:

@@ -42,7 +42,11 @@ def _title(report: Report) -> str:
 
 def _rates(axis: Any, results: list[dict[str, Any]], unit: str, scale: float) -> None:
     """FLOP/s over the size of square products, the layout with most squares."""
-    squares = [r for r in results if r["M"] == r["N"] == r["K"] and "ours" in r]
+    squares = [
+        r for r in results
+        if r["M"] == r["N"] == r["K"] and "ours" in r
+        and r.get("group", "").partition(" ")[0] in ("", "square")
+    ]  # fmt: skip
     layouts = [r["layout"] for r in squares]
     layout = max(layouts, key=layouts.count) if layouts else ""
     for number, dtype in enumerate(DTYPES):
@@ -63,18 +67,25 @@ def _rates(axis: Any, results: list[dict[str, Any]], unit: str, scale: float) ->
 
 
 def _ratios(axis: Any, report: Report) -> None:
-    """The reference's time over ours, a dot a case, a bar at each type's geometric mean."""
-    present = [dtype for dtype in DTYPES if dtype in report.summary["dtypes"]]
-    for place, dtype in enumerate(present):
-        ratios = [r["ratio"] for r in report.results if r["dtype"] == dtype and "ratio" in r]
+    """The reference's time over ours, a dot a case, a bar at each kind's geometric mean.
+
+    Kinds are the groups of a suite, else element types.
+    """
+    grouped = "groups" in report.summary
+    kinds, by = report.summary["groups" if grouped else "dtypes"], "group" if grouped else "dtype"
+    for place, kind in enumerate(kinds):
+        mine = [r for r in report.results if r[by] == kind and "ratio" in r]
+        ratios = [r["ratio"] for r in mine]
         spots = [place + (i / max(len(ratios) - 1, 1) - 0.5) * 0.5 for i in range(len(ratios))]
-        axis.plot(spots, ratios, "o", color=f"C{list(DTYPES).index(dtype)}", alpha=0.6)
-        mean = report.summary["dtypes"][dtype]["ratio"]
+        colours = [f"C{list(DTYPES).index(r['dtype'])}" for r in mine]
+        axis.scatter(spots, ratios, color=colours, alpha=0.6)
+        mean = kinds[kind]["ratio"]
         if mean:
             axis.hlines(mean, place - 0.35, place + 0.35, color="black")
             axis.annotate(f"{mean:.2f}", (place + 0.36, mean), va="center", fontsize=8)
     axis.axhline(1, color="grey", linestyle=":")
-    axis.set_xticks(range(len(present)), present)
+    slope = {"rotation": 45, "ha": "right"} if grouped else {}
+    axis.set_xticks(range(len(kinds)), list(kinds), **slope)
     axis.set(ylabel="cuBLAS' time over ours (above 1: ours is faster)")
-    axis.set(xlim=(-0.5, len(present)), ylim=(0, None))
+    axis.set(xlim=(-0.5, len(kinds)), ylim=(0, None))
     axis.grid(alpha=0.3, axis="y")

@@ -15,7 +15,10 @@ import numpy as np
 
 from benchmarks.cublaslt import _PROTOTYPES
 
-NUMPY = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16}
+NUMPY = {
+    0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16,
+    28: ml_dtypes.float8_e4m3fn,
+}  # fmt: skip
 SUM = {68: np.float32, 70: np.float64, 72: np.int32, 77: np.float32}
 NOT_SUPPORTED = 15
 
@@ -85,7 +88,7 @@ class FakeTorch:
         return getattr(self._torch, name)
 
     def Generator(self, device):
-        assert device == "cuda"
+        assert device in ("cuda", "cpu")
         return self._torch.Generator("cpu")
 
     def empty(self, *size, device, **options):
@@ -124,7 +127,8 @@ class FakeLibrary:
 
     def _transposes(self, description):
         attributes = self.objects[description]["attributes"]
-        assert all(size == 4 for _, size in attributes.values())
+        sizes = {3: 4, 4: 4, 25: 1}  # of the transposes and of fast accumulation
+        assert all(size == sizes[name] for name, (_, size) in attributes.items())
         return attributes[3][0], attributes[4][0]
 
     def MatmulAlgoGetHeuristic(self, handle, desc, a, b, c, d, preference, most, found, count):
@@ -133,6 +137,10 @@ class FakeLibrary:
         kind, rows, cols, _ = self.objects[a]["values"]
         if kind == 3 and (self._transposes(desc) != (1, 0) or rows % 4 or cols % 4):
             return NOT_SUPPORTED
+        if kind == 28:
+            attributes = self.objects[desc]["attributes"]
+            if self._transposes(desc) != (1, 0) or rows % 16 or cols % 16 or attributes[25][0] != 1:
+                return NOT_SUPPORTED
         count[0] = min(most, len(self.costs))
         for i in range(count[0]):
             found[i].algorithm.data[0] = i

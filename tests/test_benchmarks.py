@@ -10,6 +10,7 @@ import pytest
 from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
+import kernels
 import tensorcore_dsl as tc
 from benchmarks import (
     compile_time,
@@ -21,9 +22,11 @@ from benchmarks import (
     gemm_gpu,
     gpu,
     harness,
+    suites,
 )
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
+from kernels import ring
 from tensorcore_dsl import numba_target
 
 # Statistics and files
@@ -138,6 +141,34 @@ def test_allowed_error_is_zero_for_integers_and_small_for_floats():
     assert 0 < allowed["f64"] < 1e-11 < allowed["f16"] < allowed["bf16"] < allowed["tf32"] < 1
 
 
+# Suites
+
+
+def test_hopper_suite():
+    chosen = suites.cases("hopper")
+    assert len(chosen) == len(set(chosen)) == 60
+    assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
+    skinny = [case for case in chosen if case.group == "skinny bf16"]
+    assert len(skinny) == 18 and {case.M for case in skinny} == {1, 8, 16, 32, 64, 128}
+    assert [case.family for case in chosen if case.family] == ["sm80"]
+    assert all(case.layout == "row.col" for case in chosen if case.element.bits != 16)
+
+
+def test_suites_can_be_cut():
+    assert {c.dtype for c in suites.cases("hopper", ("square",), ("e4m3", "s8"))} == {"e4m3", "s8"}
+    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {"odd bf16", "mma.sync bf16"}
+    with pytest.raises(ValueError, match=r"groups are square bf16, .*mma\.sync bf16"):
+        suites.cases("hopper", ("even",))
+
+
+def test_groups_take_turns():
+    chosen = suites.cases("hopper")
+    turns = suites.in_turn(chosen)
+    names = list(dict.fromkeys(case.group for case in chosen))
+    assert [case.group for case in turns[: len(names)]] == names
+    assert sorted(map(str, turns)) == sorted(map(str, chosen))
+
+
 # cuBLASLt
 
 
@@ -148,6 +179,10 @@ def test_cublaslt_multiplies(dtype, layout):
     M, N, K = 8, 12, 20
     if dtype == "s8" and layout != "row.col":
         pytest.skip("cuBLASLt has no such s8 products")
+    if dtype == "e4m3":
+        M, N, K = 16, 32, 48
+        if layout != "row.col":
+            pytest.skip("cuBLASLt has no such fp8 products on Hopper")
     rng = np.random.default_rng(0)
     case = Case(dtype, M, N, K, layout)
     a, b = (
@@ -271,6 +306,38 @@ def test_s8_reference_where_cublaslt_has_no_such_product(bench, case, note):
     assert found["reference_correct"]
 
 
+def test_fp8_reference_sums_fast(bench, monkeypatch):
+    """What stands for ours is exact: the emulator has no fp8 product without wgmma."""
+    def exact(a, b, out, family):
+        out.copy_((a.double() @ b.double()).to(out.dtype))
+
+    monkeypatch.setattr(kernels, "gemm", exact)
+    found = bench(Case("e4m3", 32, 16, 64))
+    assert found["correct"] and found["reference_correct"], found
+    assert found["reference_name"].startswith("cuBLASLt")
+    assert "NOT_SUPPORTED" in bench(Case("e4m3", 32, 16, 63))["reference_failure"]
+
+
+def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
+    asked = []
+    plain = kernels.gemm
+    monkeypatch.setattr(kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k)))
+    found = bench(Case("bf16", 64, 64, 64, family="sm80", group="mma.sync bf16"))
+    assert set(asked) == {"sm80"} and found["chosen_family"] == "sm80"
+    bench(Case("bf16", 8, 8, 8))
+    assert asked[-1] is None
+
+
+def test_tiles_of_both_families():
+    assert gemm_gpu.tile(kernels.Config(BM=64, BK=32, stages=3)) == "64x128x32 s3"
+    assert gemm_gpu.tile(ring.Config(BN=128, stages=6, cluster=2)) == "128x128 s6 c2"
+    torch = pytest.importorskip("torch")
+    a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
+    found = gemm_gpu.described(a, b.t(), d, "sm90")
+    assert (found["chosen_family"], found["kernel"]) == ("sm90", "bf16_gemm")
+    assert found["config"]["BN"] == ring.Config().BN or found["tile"].startswith("128x")
+
+
 def test_gpu_bench_without_graphs(bench):
     bench.torch.cuda.captures = False
     found = bench(Case("f64", 8, 8, 8))
@@ -296,6 +363,23 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
     bench.reference = reference
     found = bench(Case("tf32", 16, 8, 24, "row.row"))
     assert found["reference_correct"] and found["reference_name"].endswith(" mm")
+
+
+def test_rows_of_large_products_are_sampled(bench, monkeypatch):
+    torch = bench.torch
+    case = Case("f16", 1000, 8, 8)
+    everything = list(gemm_gpu.blocks(torch, case))
+    assert sum(len(range(*block.indices(case.M))) for block in everything) == case.M
+    monkeypatch.setattr(gemm_gpu, "CHECKED", case.operations - 1)
+    (rows,) = gemm_gpu.blocks(torch, case)
+    assert len(rows) == gemm_gpu.ROWS and rows.unique().numel() == gemm_gpu.ROWS
+    edges = [int(row * gemm_gpu.ROWS / case.M) for row in rows + 0.0]
+    assert max(abs(edge - place) for place, edge in enumerate(edges)) <= 1, "one in each part"
+    a, b = gemm_gpu.draw(torch, case, 0)
+    d = (a.double() @ b.double()).half()
+    assert gemm_gpu.check(torch, case, a, b, d)[1]
+    d[500:508, 5] = math.nan
+    assert gemm_gpu.check(torch, case, a, b, d) == (None, False)
 
 
 def test_wrong_results_are_seen(bench):
@@ -357,6 +441,25 @@ def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
     assert list(tmp_path.glob("*.png"))
 
 
+def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = [
+        *suites.group("square", "f16", suites.squares(16, 32)),
+        *suites.group("mma.sync", "s8", [(16, 8, 32)], family="sm80"),
+    ]
+    monkeypatch.setitem(suites.SUITES, "hopper", small)
+    arguments = ("--suite", "hopper", "--target", "cpu", "--arch", "sm_80", "--repeats", "1")
+    status, (found,) = run(tmp_path, "gemm", *arguments)
+    assert status == 0 and found["benchmark"] == "gemm-hopper-emulated"
+    assert [r["group"] for r in found["results"]] == ["square f16"] * 2 + ["mma.sync s8"]
+    assert {name: s["cases"] for name, s in found["summary"]["groups"].items()} == {
+        "square f16": 2, "mma.sync s8": 1,
+    }  # fmt: skip
+    text = capsys.readouterr()
+    assert "mma.sync s8" in text.out and "square f16: f16 32x32x32 row.col: " in text.err
+    assert list(tmp_path.glob("*.png"))
+
+
 def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
     def broken(case, repeats, seed):
         if case.dtype == "bf16":
@@ -376,9 +479,7 @@ def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("dtype, error", [("s8", 1), ("bf16", 0.1)])
 def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, error):
-    import kernels
-
-    def wrong(a, b, out):
+    def wrong(a, b, out, family):
         out[...] = a.astype(np.float64) @ b.astype(np.float64)
         out[3, 5] += error
 
@@ -422,7 +523,7 @@ def test_wgmma_operands_lie_where_the_descriptors_say():
 
 
 def test_compile(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_time, "DTYPES", {"f64": DTYPES["f64"]})
+    monkeypatch.setattr(compile_time, "PORTABLE", {"f64": DTYPES["f64"]})
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
     links = []
     plain = numba_target._link
