@@ -5,6 +5,8 @@ The arithmetic itself lives in `tensorcore_dsl.numerics`, which is loaded when a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,18 @@ WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 def integer(ctx: Context, form: Instruction, *operands: Any) -> Bits:
     """Two's complement arithmetic, logic, shifts, permutations and bit counts."""
+    return _integer(form)(*operands)
+
+
+@cache
+def _integer(form: Instruction) -> Callable[..., Bits]:
     from tensorcore_dsl.numerics import integer as numerics
 
     p = form.params
     op = f"{form.opcode}.{p['m'].lstrip('.')}" if p.get("m") else form.opcode
     kind = f"{p['t']}.{p['u']}" if "u" in p else p["t"]
     flags = {name: bool(p.get(name)) for name in ("sat", "relu")}
-    return numerics.integer(op, kind, *operands, **flags)
+    return numerics.instruction(op, kind, **flags)
 
 
 def boolean(ctx: Context, form: Instruction, *operands: Any) -> Bits:

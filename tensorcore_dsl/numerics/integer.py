@@ -446,23 +446,34 @@ def integer(op: str, type: str, *operands: Any, sat: bool = False, relu: bool = 
     Operands are registers of the instruction's operand types (shift counts, positions and lengths
     u32). lop3's table is a Python int; of lop3.BoolOp the caller combines ``d != 0`` with q.
     """
+    return instruction(op, type, sat, relu)(*operands)
+
+
+@cache
+def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Callable[..., Bits]:
+    """What `integer` does to the operands of one form."""
     element, count = packed(type)
     if count == 2 and element in ("u16", "s16"):
-        return halves(lambda *x: integer(op, element, *x, sat=sat, relu=relu), 16, *operands)
-    types = _operand_types(op, type)
-    if len(operands) != len(types):
-        raise ValueError(f"{op}.{type} takes {len(types)} operands, not {len(operands)}")
-    x = [
-        v if t is None else registers(v, t[0]).view(t[1])
-        for v, t in zip(operands, types, strict=True)
-    ]
-    row = OPERATIONS[op]
+        part = instruction(op, element, sat, relu)
+        return lambda *operands: halves(part, 16, *operands)
+    types, row = _operand_types(op, type), OPERATIONS[op]
     modifiers = {name: True for name, on in (("sat", sat), ("relu", relu)) if on}
     for name in modifiers:
         if name not in row.modifiers or type not in row.modifiers.split():
             raise ValueError(f"{op}.{type} has no .{name}")
-    d = np.asarray(row.function(INTS.get(type, type), *x, **modifiers))
-    return d if d.dtype == np.bool_ else d.view(register_dtype(8 * d.dtype.itemsize))
+    numbers, function = INTS.get(type, type), row.function
+
+    def run(*operands: Any) -> Bits:
+        if len(operands) != len(types):
+            raise ValueError(f"{op}.{type} takes {len(types)} operands, not {len(operands)}")
+        x = [
+            v if t is None else registers(v, t[0]).view(t[1])
+            for v, t in zip(operands, types, strict=True)
+        ]
+        d = np.asarray(function(numbers, *x, **modifiers))
+        return d if d.dtype == np.bool_ else d.view(register_dtype(8 * d.dtype.itemsize))
+
+    return run
 
 
 execute = integer
