@@ -1,0 +1,373 @@
+"""@kernel: parameters, specialisations, targets, launches, and looking inside."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu
+from running import ASSEMBLES
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import targets
+from tensorcore_dsl.frontend.compile import compile_kernel
+from tensorcore_dsl.kernel import constants_key
+
+X = np.arange(8, dtype=np.float32)
+
+
+@tc.kernel
+def fill(x: tc.Array, value: tc.f32, count: tc.Const = 4):
+    """Writes `value` to the first elements."""
+    i = tc.threadIdx.x
+    if i < count:
+        x[i] = value
+
+
+def fresh() -> np.ndarray:
+    return np.zeros(8, np.float32)
+
+
+# -- arguments --------------------------------------------------------------------------------
+
+
+def test_const_parameters_may_be_positional_named_or_left_out():
+    for args, named, count in (
+        ((2.5,), {}, 4),
+        ((2.5,), {"count": 3}, 3),
+        ((2.5, 6), {}, 6),
+        ((), {"value": 2.5, "count": 1}, 1),
+    ):
+        x = fresh()
+        fill.emulate[1, 8](x, *args, **named)
+        assert x.tolist() == [2.5] * count + [0.0] * (8 - count)
+
+
+def test_the_function_behind():
+    assert fill.__name__ == "fill" and fill.__doc__ == "Writes `value` to the first elements."
+    assert repr(fill) == "<kernel fill(x, value, count)>"
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [tc.s8, tc.u8, tc.s16, tc.u16, tc.s32, tc.u32, tc.s64, tc.u64, tc.f16, tc.bf16, tc.f32, tc.f64],
+    ids=str,
+)
+def test_scalars_of_every_type(dtype: tc.DType):
+    def function(out: tc.Array, n):
+        out[0] = n
+
+    function.__annotations__["n"] = dtype
+    store = tc.kernel(function)
+    for value in (3, dtype.numpy.type(5), np.int64(7), 1.5 if dtype.is_float else True):
+        out = np.zeros(1, dtype.numpy)
+        store.emulate[1, 1](out, value)
+        assert out[0] == dtype.numpy.type(value)
+
+
+@tc.kernel
+def python_types(out: tc.Array, a: int, b: float, c: bool, d, e):
+    out[0], out[1], out[2] = a + (1 if c else 0), b, d
+    out[3] = e
+    assert (a.dtype, b.dtype, c.dtype) == (tc.s32, tc.f32, tc.pred)
+
+
+@pytest.mark.parametrize("flag", [True, False, np.bool_(True), 1])
+def test_annotations_of_python_types_and_none(flag: Any):
+    out = np.zeros(4)
+    python_types.emulate[1, 1](out, 3, 1.25, flag, np.float64(0.1), 2**40)
+    assert out.tolist() == [3 + bool(flag), 1.25, 0.1, 2.0**40]
+
+
+def make_local() -> Any:
+    import tensorcore_dsl as local_name
+
+    @local_name.kernel
+    def annotated(out: local_name.Array, n: local_name.Const):
+        out[local_name.threadIdx.x] = n
+
+    return annotated
+
+
+def test_postponed_annotations_see_enclosing_functions():
+    out = np.zeros(2, np.int32)
+    make_local().emulate[1, 2](out, n=7)
+    assert out.tolist() == [7, 7]
+
+
+# -- specialisations --------------------------------------------------------------------------
+
+
+@tc.kernel
+def typed(out: tc.Array, value: tc.Const):
+    out[0] = value / 2 if isinstance(value, float) else 100 if value is True else value
+
+
+def test_equal_constants_of_different_types_are_told_apart():
+    results = []
+    for value in (1, 1.0, True, 3, 1):
+        out = np.zeros(1, np.float32)
+        typed.emulate[1, 1](out, value=value)
+        results.append(out[0])
+    assert results == [1, 0.5, 100, 3, 1]
+
+
+@dataclass(frozen=True)
+class Size:
+    m: Any
+    n: Any = 2
+
+
+@pytest.mark.parametrize(
+    "left, right, equal",
+    [
+        (1, 1, True), (1, True, False), (0.0, -0.0, False), (float("nan"), float("nan"), True), ((1, 2), (1, 2), True),
+        ((1, 2), (1.0, 2), False), ((1, 2), [1, 2], False), ({"a": 1}, {"a": 1}, True), ({"a": 1}, {"a": 2}, False),
+        (Size(1), Size(1), True), (Size(1), Size(1.0), False), (np.arange(3000), np.arange(3000), True),
+        (np.arange(3000), np.arange(3000) + (np.arange(3000) == 1500), False), (np.arange(3), np.arange(3.0), False),
+        (tc.f32, tc.f32, True), (tc.f32, tc.f16, False), (None, None, True), ({1, 2}, {1, 2}, True),
+        (np.float32(1), np.float64(1), False),
+    ],
+)  # fmt: skip
+def test_keys_of_constants(left: Any, right: Any, equal: bool):
+    keys = [constants_key({"x": value}) for value in (left, right)]
+    assert (keys[0] == keys[1]) is equal
+    assert not equal or hash(keys[0]) == hash(keys[1])
+
+
+def test_a_specialisation_is_compiled_once(monkeypatch: Any):
+    compiled = []
+
+    def counting(*args: Any) -> Any:
+        compiled.append(args[1:3])
+        return compile_kernel(*args)
+
+    monkeypatch.setattr(sys.modules["tensorcore_dsl.kernel"], "compile_kernel", counting)
+
+    @tc.kernel
+    def once(x: tc.Array, n: tc.Const = 1):
+        x[tc.threadIdx.x] = n
+
+    for shape in (8, 16):  # shapes are known at run time
+        once.emulate[1, 8](np.zeros(shape, np.float32))
+    assert len(compiled) == 1
+    once.emulate[1, 8](np.zeros(8, np.float64))
+    once.emulate[1, 8](np.zeros(16, np.float32)[::2])
+    once.emulate[1, 8](fresh(), n=2)
+    once.emulator("sm_80")[1, 8](fresh())
+    assert len(compiled) == 5
+    once.ptx(X, arch="sm_80"), once.ir(X, arch="sm_80")
+    assert len(compiled) == 5
+
+
+def test_kernels_are_garbage_collected_with_their_launches():
+    def function(x: tc.Array):
+        x[0] = 1
+
+    made = tc.kernel(function)
+    made.emulate[1, 1](fresh())
+    launch = made[1, 1]
+    assert made[1, 1] is launch
+    gone = weakref.ref(made)
+    del made, launch
+    gc.collect()
+    assert gone() is None
+
+
+# -- looking inside ---------------------------------------------------------------------------
+
+
+@tc.kernel(name="other name", threads=96, max_registers=40, min_blocks=3)
+def options(x: tc.Array):
+    x[tc.threadIdx.x] = 1
+
+
+def test_options_reach_the_text():
+    text = options.ptx(X, arch="sm_80")
+    assert ".visible .entry other_name(" in text
+    assert ".reqntid 96" in text and ".maxnreg 40" in text and ".minnctapersm 3" in text
+    assert ".target sm_80" in text
+    assert "st.global" in options.ir(X, arch="sm_80")
+
+
+@pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
+def test_resources():
+    @tc.kernel
+    def tiles(x: tc.Array):
+        tile = tc.shared((100, 32), tc.f32)
+        tile[0, tc.threadIdx.x] = 1.0
+        tc.barrier()
+        x[tc.threadIdx.x] = tile[0, 31 - tc.threadIdx.x]
+
+    found = tiles.resources(X, arch="sm_90a")
+    assert found.shared_bytes == 12800 and found.registers > 0 and found.spill_stores == 0
+    assert tiles.cubin(X, arch="sm_90a")[:4] == b"\x7fELF"
+
+
+def test_types_may_stand_for_arguments():
+    matrix = tc.ArrayType(tc.f16, 1, (True,), 16)
+    assert fill.ptx(matrix, tc.f32, arch="sm_80") == fill.ptx(
+        np.zeros(8, np.float16), 1.0, arch="sm_80"
+    )
+
+
+# -- targets ----------------------------------------------------------------------------------
+
+
+@tc.kernel
+def which(out: tc.Array):
+    out[0] = tc.arch_number()
+
+
+def arch_of_launch() -> int:
+    out = np.zeros(1, np.int32)
+    which[1, 1](out)
+    return int(out[0])
+
+
+def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
+    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: False)
+    monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
+    monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
+    assert tc.current_target() == "cpu" and arch_of_launch() == 90
+    monkeypatch.setenv("TENSORCORE_DSL_ARCH", "sm_80")
+    assert arch_of_launch() == 80
+    with tc.target("cpu", "sm_120a"):
+        assert arch_of_launch() == 120
+    assert arch_of_launch() == 80
+    out = np.zeros(1, np.int32)
+    which.emulator("sm_86")[1, 1](out)
+    assert out[0] == 86
+
+
+def test_the_environment_and_the_context_choose(monkeypatch: Any):
+    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
+    monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
+    assert tc.current_target() == "cuda"
+    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
+    assert tc.current_target() == "cpu" and not targets.gpu_chosen()
+    with tc.target("cuda"):
+        assert tc.current_target() == "cuda" and targets.gpu_chosen()
+    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "")
+    assert tc.current_target() == "cuda"
+
+
+@pytest.fixture
+def gpu(monkeypatch: Any) -> FakeGpu:
+    fake = FakeGpu()
+    monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
+    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.numba_target, "device_number", lambda: 90)
+    monkeypatch.setattr(targets.numba_target, "gpu", lambda: fake)
+    return fake
+
+
+@pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
+def test_launches_on_a_gpu(gpu: FakeGpu):
+    @tc.kernel
+    def store(value: tc.f32, n: tc.s32, count: tc.Const = 4):
+        if n < count:
+            tc.trap()
+
+    store[3, (32, 2)](1.5, 2)
+    store[3, (32, 2)](2.5, 3)
+    store[3, (32, 2)](2.5, 3, count=9)
+    store[3, (32, 2)](2.5, 3, 9)
+    assert [(r.grid, r.block) for r in gpu.records] == [((3, 1, 1), (32, 2, 1))] * 4
+    assert len(gpu.loads) == 2, "one kernel a specialisation"
+    with tc.target("cpu"), pytest.raises(tc.EmulationError, match="trap"):
+        store[1, 32](1.5, 2)
+    assert len(gpu.records) == 4
+    launch = store[3, (32, 2)].prepare(1.5, 2)
+    launch(1.5, 2)
+    assert len(gpu.records) == 5
+    store.configured(2, 64, cooperative=True)(1.5, 2)
+    assert gpu.records[-1].grid == (2, 1, 1) and gpu.records[-1].attributes
+
+
+# -- arrays -----------------------------------------------------------------------------------
+
+
+@tc.kernel
+def double(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    out[i] = x[i] + x[i]
+
+
+class DeviceArray:
+    """What the emulator needs of Numba's device arrays."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.copies = 0
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.array.__array_interface__ | {"version": 3, "stream": None}
+
+    def copy_to_host(self) -> np.ndarray:
+        return self.array.copy()
+
+    def copy_to_device(self, array: np.ndarray) -> None:
+        self.copies += 1
+        self.array[...] = array
+
+
+def test_device_arrays_are_copied_and_written_back():
+    x, out = DeviceArray(X.copy()), DeviceArray(fresh())
+    double.emulate[1, 8](x, out)
+    assert np.array_equal(out.array, 2 * X) and out.copies == 1
+
+
+def test_a_failed_run_writes_nothing_back():
+    out = DeviceArray(fresh())
+    with pytest.raises(tc.OutOfBounds):
+        double.emulate[1, 9](DeviceArray(X.copy()), out)
+    assert out.copies == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int32"])
+def test_torch_tensors_share_their_memory(dtype: str):
+    torch = pytest.importorskip("torch")
+    numbers = torch.arange(8).to(torch.float32)
+    x, out = numbers.to(getattr(torch, dtype)), torch.zeros(8).to(getattr(torch, dtype))
+    if dtype == "float8_e4m3fn":
+
+        @tc.kernel
+        def copy(x: tc.Array, out: tc.Array):
+            out[tc.threadIdx.x] = x[tc.threadIdx.x]
+
+        copy.emulate[1, 8](x, out)
+        assert torch.equal(out.to(torch.float32), numbers)
+    else:
+        double.emulate[1, 8](x, out)
+        assert torch.equal(out.to(torch.float32), 2 * numbers)
+
+
+class Dlpack:
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack():
+    out = fresh()
+    double.emulate[1, 8](Dlpack(X), out)
+    assert np.array_equal(out, 2 * X)
+
+
+def test_bf16_arrays_and_a_report():
+    x, out = X.astype(ml_dtypes.bfloat16), np.zeros(8, ml_dtypes.bfloat16)
+    report = double.emulator("sm_80", profile=True)[1, 8](x, out)
+    assert np.array_equal(out, 2 * x) and report is not None
