@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.plan import OUTPUTS, plan, realigned
 from tensorcore_dsl.arguments import describe
+from tensorcore_dsl.readers import reader
+from tensorcore_dsl.targets import current_target, emulated_arch
 
 TORCH_NAMES = {
     "f16": "float16",
@@ -44,41 +48,107 @@ def gemm(
     language, is applied to each element before it is rounded (wgmma kernels). family "sm80"
     (mma.sync) or "sm90" (wgmma), and `config`, the tile, override the choice; see `plan`.
     """
-    a, b = _contiguous(a), _contiguous(b)
-    dtype = check_operands(a, b, c, out)
-    M, K, N = a.shape[0], a.shape[1], b.shape[1]
     if beta is None:
         beta = 0 if c is None else 1
+    wishes = (alpha, beta, out_dtype, accumulate, finish, family, config, stream)
+    arrays = [x for x in (a, b, c, out) if x is not None]
+    key: Any
+    try:
+        classes = tuple(map(type, arrays))
+        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, where())
+        recipe = _recipes.get(key)
+    except Exception:  # a new or wrong argument: the long way tells which
+        key = recipe = None
+    if recipe is None:
+        recipe = prepare(a, b, c, out, *wishes)
+        if key is not None:
+            _recipes[key] = recipe
+            if len(_recipes) > MOST_RECIPES:
+                del _recipes[next(iter(_recipes))]
+    return recipe(a, b, c, out)
+
+
+MOST_RECIPES = 1024
+_recipes: dict[Any, Recipe] = {}
+
+
+def where() -> tuple[str, str]:
+    """What else decides where and how a product runs."""
+    return current_target(), emulated_arch()
+
+
+@dataclass
+class Recipe:
+    """How operands of certain types, shapes and alignments are multiplied.
+
+    copy: operands are copied to rows first. realign: they are copied to lines that TMA reads.
+    launch is None for products without work.
+    """
+
+    shape: tuple[int, int]
+    dtype: Any
+    scalars: tuple[Any, Any]
+    copy: bool = False
+    realign: bool = False
+    launch: Callable[..., None] | None = None
+
+    def __call__(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        if out is None:
+            out = empty_like(a, self.shape, self.dtype)
+        if self.launch is None:
+            return out if 0 in self.shape else _without_product(out, c, self.scalars[1])
+        if self.copy:
+            a, b = _contiguous(a), _contiguous(b)
+        target = out
+        if self.realign:
+            a, b, target = realigned(a, b, out) or (a, b, out)
+        self.launch(a, b, target if c is None else c, target, *self.scalars)
+        if target is not out:
+            out.copy_(target)
+        return out
+
+
+def prepare(
+    a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float, out_dtype: Any,
+    accumulate: Any, finish: Any, family: str | None, config: Any, stream: Any,
+) -> Recipe:  # fmt: skip
+    """Check the operands and choose their kernel."""
+    dtype = check_operands(a, b, c)
+    shape = (a.shape[0], b.shape[1])
     if c is None and beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
-    if out is None:
-        out = empty_like(a, (M, N), _output(dtype, out_dtype))
-    check_output(out, dtype, (M, N))
-    if M == 0 or N == 0:
-        return out
-    if K == 0:
-        return _without_product(out, c, beta)
-    target = out
+    result = _output(dtype, out_dtype)
+    if out is not None:
+        check_output(out, dtype, shape)
+    recipe = Recipe(shape, result, _scalars(dtype, alpha, beta))
+    if 0 in shape or a.shape[1] == 0:
+        return recipe
+    rows = _contiguous(a), _contiguous(b)
+    recipe.copy = rows[0] is not a or rows[1] is not b
+    a, b = rows
+    target = empty_like(a, shape, result) if out is None else out
     if family is None and config is None and accumulate is None:
-        a, b, target = realigned(a, b, out) or (a, b, out)
+        found = realigned(a, b, target)
+        recipe.realign = found is not None
+        a, b, target = found or (a, b, target)
     chosen = plan(
-        a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish, family=family,
-        config=config,
+        a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish,
+        family=family, config=config,
     )  # fmt: skip
-    key = (chosen.grid, chosen.config.threads, stream)
-    chosen.kernel[key](
-        a, b, target if c is None else c, target, *_scalars(dtype, alpha, beta),
-        **dict(chosen.options),
-    )  # fmt: skip
-    if target is not out:
-        out.copy_(target)
-    return out
+    launch = chosen.kernel[chosen.grid, chosen.config.threads, stream]
+    given = (a, b, target if c is None else c, target, *recipe.scalars)
+    options = dict(chosen.options)
+    if current_target() == "cpu":
+        recipe.launch = partial(launch, **options)
+    else:
+        recipe.launch = launch.launcher(chosen.kernel.split(given, options)[1])
+    return recipe
 
 
 # -- operands ---------------------------------------------------------------------------------
 
 
-def check_operands(a: Any, b: Any, c: Any, out: Any) -> Any:
+def check_operands(a: Any, b: Any, c: Any) -> Any:
     """The element type of A and B; refuses what does not multiply."""
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("c", c)) if x is not None}
     for name, kind in kinds.items():
