@@ -174,6 +174,26 @@ class TestMatrices:
         with pytest.raises(OutOfBounds, match="bytes 0 to 0x1ef"):
             emulate(LDMATRIX, rows, shared=np.zeros(496, np.uint8))
 
+    @pytest.mark.parametrize(("trans", "count"), [("", 1), ("", 2), (".trans", 1), (".trans", 4)])
+    def test_ldmatrix_has_an_axis_of_registers(self, trans: str, count: int) -> None:
+        """Also where it is one register; lane 4r + q holds elements 2q, 2q + 1 of row r."""
+        elements = integers(16, 3, count, 8, 8).astype(np.uint16)
+        shared = elements.reshape(3, -1).view(np.uint8)
+        rows = np.arange(32, dtype=np.uint32) % (8 * count) * 16
+        found = emulate(f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16", rows, shared=shared)
+        assert found.shape == (3, 32, count)
+        wanted = elements.swapaxes(2, 3) if trans else elements
+        words = np.ascontiguousarray(wanted).view(np.uint32).reshape(3, count, 32)
+        assert np.array_equal(found, words.swapaxes(1, 2))
+
+    @pytest.mark.parametrize("tail", [(), (1,)])
+    def test_movmatrix_has_an_axis_of_registers(self, tail: tuple[int, ...]) -> None:
+        elements = integers(17, 2, 8, 8).astype(np.uint16)
+        given = elements.view(np.uint32).reshape(2, 32, *tail)
+        found = emulate("movmatrix.sync.aligned.m8n8.trans.b16", given)
+        assert found.shape == (2, 32, 1)
+        assert np.array_equal(found.view(np.uint16).reshape(2, 8, 8), elements.swapaxes(1, 2))
+
 
 class TestScalars:
     def test_lanes_and_numbers(self) -> None:
@@ -181,6 +201,14 @@ class TestScalars:
         assert np.array_equal(emulate("add.u32", a, 5), a + 5)
         assert np.array_equal(emulate("add.u32", a[..., None], 5), a + 5)
         assert emulate("add.u32", 2, 3).tolist() == [5] * 32
+
+    def test_a_register_may_have_an_axis(self) -> None:
+        """The result has it exactly when an operand has it."""
+        a = integers(18, 5, 32).astype(np.int32)
+        assert emulate("add.s32", a, 3).shape == (5, 32)
+        found = emulate("add.s32", a[..., None], a)
+        assert found.shape == (5, 32, 1)
+        assert np.array_equal(found.view(np.int32)[..., 0], 2 * a)
 
     def test_floats_as_bits(self) -> None:
         a = np.linspace(0, 1, 32, dtype=np.float32)

@@ -22,6 +22,7 @@ from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 CHUNK = 8192  # threads done at a time
+MATRICES = ("ldmatrix", "movmatrix")  # their registers are parts of matrices, even one alone
 
 
 def emulate(
@@ -40,7 +41,9 @@ def emulate(
     `{byte-id, thread-id}` pair a tuple. `shared` is `(..., bytes)` of uint8, address 0 first.
 
     Returns the result's image in the same convention (a tuple when there are several), or, of
-    an instruction that only stores, the new contents of `shared`.
+    an instruction that only stores, the new contents of `shared`. A register alone may be given
+    as `(..., threads, 1)`: then the result has that axis too, as the results of ldmatrix and
+    movmatrix always have.
     """
     form = _form(text, operands)
     target = archs.arch(arch)
@@ -64,8 +67,9 @@ def emulate(
         parts = [part(at) for at in starts]
     if not form.results:
         return memory.reshape(*batch, -1) if "store" in form.effects else None
+    single = form.opcode in MATRICES or any(image.single for image in images)
     results = [
-        _result(operand, [part[i] for part in parts], batch, threads)
+        _result(operand, [part[i] for part in parts], batch, threads, single)
         for i, operand in enumerate(form.results)
     ]
     return results[0] if len(results) == 1 else tuple(results)
@@ -96,6 +100,7 @@ class _Image:
         self.number = None if isinstance(given, np.ndarray) else self._number(form, given)
         self.array = np.empty(0) if self.number is not None else self._array(form, given)
         self.batch: tuple[int, ...] = ()
+        self.single = False  # a register given with an axis of its own
         if self.number is None:
             self._shape(form)
 
@@ -138,7 +143,7 @@ class _Image:
         tail = (threads, self.operand.registers) if self.group else (threads,)
         descriptor = self.operand.register_bits == 64 and self.operand.name.startswith("desc")
         if not self.group and shape[-2:] == (threads, 1):
-            self.array, shape = self.array[..., 0], shape[:-1]
+            self.array, shape, self.single = self.array[..., 0], shape[:-1], True
         if descriptor:
             self.array = np.broadcast_to(self.array[..., None], (*shape, threads))
         elif shape[-len(tail) :] != tail:
@@ -222,11 +227,16 @@ def _run(
     return tuple(f if f is None or f.ndim else np.full(machine.threads, f) for f in found)
 
 
-def _result(operand: Operand, parts: list[Any], batch: tuple[int, ...], threads: int) -> np.ndarray:
-    """(*batch, threads[, registers]) from (registers, T) columns."""
+def _result(
+    operand: Operand, parts: list[Any], batch: tuple[int, ...], threads: int, single: bool
+) -> np.ndarray:
+    """(*batch, threads[, registers]) from (registers, T) columns.
+
+    single: does a register alone have an axis of its own?
+    """
     total = prod(batch)
     if operand.registers == 1 and not operand.is_fragment:
-        return np.concatenate(parts).reshape(*batch, threads)
+        return np.concatenate(parts).reshape(*batch, threads, *([1] if single else []))
     out = np.empty((total * threads, operand.registers), parts[0].dtype)
     at = 0
     for part in parts:
