@@ -13,8 +13,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY = range(1, 6)
-NEVER, WRITTEN, PENDING = range(3)  # what the shadow of shared memory says of a byte
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
+# What the shadow of shared memory says of a byte: PENDING ones belong to a copy in flight.
+NEVER, WRITTEN, PENDING, BARRIER = range(4)
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS
@@ -99,7 +100,7 @@ def shadow_says(shadow: int, size: int) -> int:
         state = peek8(shadow + byte)
         if state == NEVER:
             return UNWRITTEN
-        if state == PENDING:
+        if state != WRITTEN:
             return IN_FLIGHT
     return 0
 
@@ -119,7 +120,7 @@ def all_written(shadow: int, size: int) -> bool:
 
 @inlined
 def in_flight(shadow: int, size: int) -> bool:
-    """Does an asynchronous copy own any of the bytes."""
+    """Does an asynchronous copy or an mbarrier own any of the bytes."""
     found = 0
     if size >= 8:
         for start in range(0, size, 8):
@@ -143,6 +144,16 @@ def mark(shadow: int, size: int, state: int) -> None:
     else:
         for byte in range(size):
             poke8(shadow + byte, state)
+
+
+@inlined
+def sign(stamps: int, address: int, size: int, stamp: int) -> None:
+    """Write `stamp` to the words of `size` bytes from `address` on."""
+    if size >= 8:
+        for start in range(0, size, 8):
+            poke64(stamps + address + start, stamp << 32 | stamp)
+    else:
+        poke32(stamps + (address & -4), stamp)
 
 
 @inlined
@@ -220,12 +231,13 @@ def shared_load(
 @compiled
 def shared_store(
     addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
-    checked: bool,
+    checked: bool, stamps: Any, readers: Any, epochs: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes."""
+    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes; the rest is `Proxies`'s."""
     threads, size, base = addresses.size, width * count, values.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
+    proxies = epochs.size > 0
     for cta in range(ctas):
         bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
@@ -239,6 +251,11 @@ def shared_store(
                     if in_flight(shadow_at + address, size):
                         return mistake(IN_FLIGHT, thread)
                     mark(shadow_at + address, size, WRITTEN)
+                if proxies:
+                    if readers[cta, address >> 4]:
+                        return mistake(STILL_READ, thread)
+                    stamp = types.int64(epochs[thread]) << 11 | (thread - cta * group)
+                    sign(stamps.ctypes.data + cta * stamps.shape[1] * 4, address, size, stamp)
                 target = bytes_at + address
                 for word in range(count):
                     move(target + word * width, base + (word * threads + thread) * width, width)
@@ -283,7 +300,7 @@ def matrix_load(
 @compiled
 def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
-    size: int, checked: bool,
+    size: int, checked: bool, readers: Any,
 ) -> int:  # fmt: skip
     """Check asynchronous copies and mark their targets. A mistake of the global side has its
     code plus 8."""
@@ -297,6 +314,8 @@ def copy_check(
                 return mistake(OUTSIDE, thread)
             if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
                 return mistake(OUTSIDE + 8, thread)
+            if readers.shape[1] and readers[thread // group, target >> 4]:
+                return mistake(STILL_READ, thread)
             if checked:
                 if target & (size - 1):
                     return mistake(MISALIGNED, thread)
@@ -312,7 +331,7 @@ def copy_check(
 @compiled
 def copy_finish(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
-    size: int, checked: bool,
+    size: int, checked: bool, stamps: Any, epochs: Any,
 ) -> None:  # fmt: skip
     """Carry out copies that were checked before."""
     threads = targets.size
@@ -335,6 +354,10 @@ def copy_finish(
                     poke8(target + byte, 0)
             if checked:
                 mark(shadow.ctypes.data + at, size, WRITTEN)
+            if epochs.size:
+                stamp = types.int64(epochs[thread]) << 11 | thread % group
+                line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
+                sign(line, types.int64(targets[thread]), size, stamp)
 
 
 @compiled

@@ -15,7 +15,15 @@ import numpy as np
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.machine import Machine
-from tensorcore_dsl.interpreter.memory import Arguments, GlobalMemory, GlobalPointer, SharedMemory
+from tensorcore_dsl.interpreter.memory import (
+    MAP_BASE,
+    MAP_SHIFT,
+    Arguments,
+    GlobalMemory,
+    GlobalPointer,
+    SharedMemory,
+    TensorMapArgument,
+)
 from tensorcore_dsl.interpreter.program import Program, compile_program, word
 from tensorcore_dsl.interpreter.report import Report
 from tensorcore_dsl.interpreter.special import Dim3, Geometry
@@ -23,6 +31,7 @@ from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads that share the cost of a step; more fall out of the caches
+MOST_CLUSTER = 16
 TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
 
 
@@ -38,21 +47,25 @@ def run(
     program: Program | None = None,
     workers: int | None = None,
     profile: bool = False,
+    cluster: Dim3 | None = None,
 ) -> Report:
     """Run `kernel`; arrays behind the `GlobalPointer`s among `arguments` are written in place.
 
-    `arguments` has a value for each of the kernel's parameters. `program` is what
-    `compile_program` made of the kernel before. `checks` may switch off what is checked beyond
-    bounds: alignment and the state of shared memory.
+    `arguments` has a value for each of the kernel's parameters, a `TensorMapArgument` for those
+    that are tensor maps. `cluster`: CTAs of a cluster, where the kernel does not fix them.
+    `program` is what `compile_program` made of the kernel before. `checks` may switch off what is
+    checked beyond bounds: alignment, the state of shared memory, and what asynchronous
+    operations in flight still use.
     """
     program = program or compile_program(kernel)
     name = archs.arch(arch).name
     _check_launch(kernel, grid, block, dynamic_shared)
+    cluster = _cluster(kernel, grid, cluster)
     memory, parameters = _parameters(kernel, arguments)
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     def chunk(first: int, ctas: int) -> Report:
-        geometry = Geometry(grid, block, first, ctas, static, dynamic_shared, program.unit)
+        geometry = Geometry(grid, block, first, ctas, static, dynamic_shared, program.unit, cluster)
         shared = np.zeros((ctas, static + dynamic_shared), np.uint8)
         machine = Machine(
             program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,
@@ -60,7 +73,7 @@ def run(
         )  # fmt: skip
         return machine.run()
 
-    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers)
+    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
     if workers == 1:
         return reduce(add, [chunk(*c) for c in chunks], Report())
     with ThreadPoolExecutor(workers) as pool:
@@ -88,6 +101,23 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
         )
 
 
+def _cluster(kernel: Kernel, grid: Dim3, cluster: Dim3 | None) -> Dim3 | None:
+    """The clusters of a launch: those of the kernel, or those asked for."""
+    if kernel.cluster is not None and cluster not in (None, kernel.cluster):
+        raise ArgumentError(f"cluster {cluster}: {kernel.name} is made for {kernel.cluster}")
+    cluster = kernel.cluster or cluster
+    if cluster is None:
+        return None
+    if len(cluster) != 3 or min(cluster) < 1 or prod(cluster) > MOST_CLUSTER:
+        raise ArgumentError(
+            f"cluster {cluster} is no size: three positive numbers, together at most "
+            f"{MOST_CLUSTER} CTAs, are needed"
+        )
+    if any(n % c for n, c in zip(grid, cluster, strict=True)):
+        raise ArgumentError(f"grid {grid} is not made of whole clusters of {cluster}")
+    return cluster
+
+
 def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, list[Any]]:
     if len(arguments) != len(kernel.params):
         names = ", ".join(p.name for p in kernel.params)
@@ -95,12 +125,20 @@ def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, li
             f"{kernel.name} has {len(kernel.params)} parameters ({names}), "
             f"{len(arguments)} values given"
         )
-    memory = Arguments([a for a in arguments if isinstance(a, GlobalPointer)])
-    arrays = iter(range(len(arguments)))
-    bits = [
-        np.uint64(memory.address(next(arrays))) if isinstance(a, GlobalPointer) else _bits(p, a)
-        for p, a in zip(kernel.params, arguments, strict=True)
-    ]
+    memory = Arguments(
+        [a for a in arguments if isinstance(a, GlobalPointer)],
+        [a for a in arguments if isinstance(a, TensorMapArgument)],
+    )
+    arrays, maps, bits = 0, 0, []
+    for param, argument in zip(kernel.params, arguments, strict=True):
+        if isinstance(argument, GlobalPointer):
+            bits.append(np.uint64(memory.address(arrays)))
+            arrays += 1
+        elif isinstance(argument, TensorMapArgument):
+            bits.append(np.uint64((MAP_BASE + maps) << MAP_SHIFT))
+            maps += 1
+        else:
+            bits.append(_bits(param, argument))
     return memory, bits
 
 
@@ -113,7 +151,7 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    kernel: Kernel, ctas: int, threads: int, workers: int | None
+    kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1
 ) -> tuple[list[tuple[int, int]], int]:
     """(first CTA, CTAs) of each chunk, and how many to run at a time."""
     workers = workers or os.cpu_count() or 1
@@ -123,6 +161,7 @@ def _chunks(
     size = max(1, (TOGETHER if waits else CHUNK) // threads)
     if not waits:
         size = min(size, -(-ctas // workers))
+    size = -(-size // cluster) * cluster
     starts = range(0, ctas, size)
     return [(s, min(size, ctas - s)) for s in starts], min(workers, len(starts))
 
@@ -140,6 +179,8 @@ def _couples(node: Any) -> bool:
     if not isinstance(node, Op):
         return False
     parts = node.form.mnemonic.split(".")
+    if parts[:2] == ["cp", "reduce"]:
+        return True
     if "shared" in parts or "shared::cta" in parts:
         return False
     strong = {"acquire", "volatile", "relaxed"} & set(parts)

@@ -23,9 +23,11 @@ from tensorcore_dsl.errors import (
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import gather
+from tensorcore_dsl.interpreter.asynchronous import Asynchronous
 from tensorcore_dsl.interpreter.barrier import Barriers
 from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
 from tensorcore_dsl.interpreter.program import Program, Step
+from tensorcore_dsl.interpreter.proxies import Proxies
 from tensorcore_dsl.interpreter.report import Report, Tally
 from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.steps import STOP, Run
@@ -47,7 +49,7 @@ class Cohort:
     unit: int = 0  # not 0: waiting for the other threads of their units of so many
 
 
-class Machine:
+class Machine(Asynchronous):
     """One chunk of a launch; the `Context` that the rows' execute functions see."""
 
     def __init__(
@@ -69,6 +71,9 @@ class Machine:
         self.globals = memory
         self.checks = memory.checks
         self.shared = shared
+        tracked = self.checks and program.reads_shared
+        size, threads = (shared.data.shape[1], self.threads) if tracked else (0, 0)
+        self.proxies = Proxies(geometry.ctas, size, threads)
         self.special = SpecialRegisters(geometry)
         self.barriers = Barriers(geometry)
         self.copies = Copies(self.threads)
@@ -80,10 +85,11 @@ class Machine:
         self.registers: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}  # registers that some threads have not written
         self.cohorts: dict[int, Cohort] = {}
-        self.runs: list[Run] = [step.run for step in program.steps]
-        if profile:
-            self.runs = [_noting(at, run) for at, run in enumerate(self.runs)]
-        self.at_step = 0  # with `profile`, the step that runs
+        self.runs: list[Run] = [
+            _noting(at, step.run) if profile or step.noted else step.run
+            for at, step in enumerate(program.steps)
+        ]
+        self.at_step = 0  # the step that runs, where it is noted
         self.limit = 0  # the next position ahead where somebody stands
         self.rounds = 0
         self.progress = 0
@@ -146,7 +152,16 @@ class Machine:
     def describe(self, thread: int) -> str:
         """A thread of the chunk, as messages call it."""
         g = self.geometry
-        return f"thread {_dim(g.thread(thread), g.block)} of block {_dim(g.cta(thread), g.grid)}"
+        block = self.block_name(thread // self.group)
+        return f"thread {_dim(g.thread(thread), g.block)} of block {block}"
+
+    def block_name(self, cta: int) -> str:
+        """The index of a CTA of the chunk in the grid."""
+        return _dim(self.geometry.cta(cta * self.group), self.geometry.grid)
+
+    def warpgroup_name(self, group: int) -> str:
+        """A warpgroup of the chunk, as messages call it."""
+        return self._unit_name(group * 128, 128)
 
     # --- what steps ask ---------------------------------------------------------------------
 
@@ -265,6 +280,8 @@ class Machine:
         self.gone = ~self.alive
         self.exited = self.gone
         self.progress += 1
+        if self.program.asynchronous:
+            self.leave()
 
     # --- accounts ---------------------------------------------------------------------------
 
@@ -431,9 +448,9 @@ class Machine:
         raise Divergence(what + "; ".join(lines))
 
     def _unit_name(self, first: int, unit: int) -> str:
-        g = self.geometry
         name = "warp" if unit == 32 else "warpgroup"
-        return f"{name} {first % self.group // unit} of block {_dim(g.cta(first), g.grid)}"
+        block = self.block_name(first // self.group)
+        return f"{name} {first % self.group // unit} of block {block}"
 
     def _standings(self) -> str:
         """Where each group of threads stands, a line each."""
@@ -441,15 +458,17 @@ class Machine:
         for at, cohort in sorted(self.cohorts.items()):
             step = self.program.steps[at]
             what = step.form.mnemonic if step.form is not None else "a branch"
-            lines.append(f"  {self._threads_text(cohort.mask)}: {what} at {step.loc}")
+            lines.append(f"  {self.threads_text(cohort.mask)}: {what} at {step.loc}")
+            lines += [f"    {text}" for text in self.waits(cohort.mask, step.form)]
         return "\n".join(lines)
 
-    def _threads_text(self, mask: np.ndarray) -> str:
+    def threads_text(self, mask: np.ndarray) -> str:
+        """Threads of the chunk by their warps, as messages call them."""
         lanes = mask.reshape(self.geometry.ctas, self.group // 32, 32)
         per_cta: np.ndarray = np.any(lanes, axis=2)
         texts = []
         for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
-            block = _dim(self.geometry.cta(int(cta) * self.group), self.geometry.grid)
+            block = self.block_name(int(cta))
             texts.append(f"block {block} warps {_ranges(np.flatnonzero(per_cta[cta]))}")
         more = int(per_cta.any(axis=1).sum()) - len(texts)
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")

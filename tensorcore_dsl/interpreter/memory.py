@@ -22,11 +22,13 @@ from tensorcore_dsl.errors import (
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import gather
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 _ALIGNMENT = 256  # what a device allocation starts at a multiple of
 
 
@@ -54,8 +56,10 @@ class TensorMapArgument:
 class Arguments:
     """The arrays of a launch as allocations of global memory."""
 
-    def __init__(self, pointers: Sequence[GlobalPointer]) -> None:
-        self.pointers = list(pointers)
+    def __init__(
+        self, pointers: Sequence[GlobalPointer], maps: Sequence[TensorMapArgument] = ()
+    ) -> None:
+        self.pointers, self.maps = list(pointers), list(maps)
         self.table = np.zeros((max(len(self.pointers), 1), gather.COLUMNS), np.int64)
         for i, pointer in enumerate(self.pointers):
             self.table[i] = _allocation(i, pointer)
@@ -147,6 +151,21 @@ class GlobalMemory:
         """In thread order: old = word; word = update(old, *operands); (T,) old words."""
         return _atomic(self, ctx, addresses, addresses, width, update, operands)
 
+    def place(
+        self, ctx: Machine, address: int, size: int, verb: str, thread: int
+    ) -> tuple[str, int]:
+        """The argument that `size` bytes at a virtual address belong to, and their real address."""
+        index = (address >> gather.SPACE_BITS) - 1
+        row = self.table[index] if 0 <= index < len(self.arguments.pointers) else np.zeros(4, int)
+        offset = address - int(row[gather.VIRTUAL])
+        wrong = 0 if 0 <= offset <= row[gather.SIZE] - size else gather.OUTSIDE
+        if not wrong and "store" in verb and not row[gather.WRITABLE]:
+            wrong = gather.READ_ONLY
+        if wrong:
+            addresses = np.full(thread + 1, address, np.uint64)
+            self.refuse(ctx, wrong << 32 | thread, addresses, size, verb)
+        return f"argument {self.arguments.pointers[index].name!r}", int(row[gather.REAL]) + offset
+
     def refuse(
         self, ctx: Machine, wrong: int, addresses: np.ndarray, size: int, verb: str
     ) -> NoReturn:
@@ -205,7 +224,7 @@ class SharedMemory:
         ctx.account(self.space, "store", addresses, mask, width * count)
         wrong = gather.shared_store(
             addresses, mask, self.data, self.shadow, values.view(np.uint8), width, count,
-            self.checks,
+            self.checks, ctx.proxies.stamps, ctx.proxies.readers, ctx.proxies.epochs,
         )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "store")
@@ -234,18 +253,28 @@ class SharedMemory:
         total = self.data.shape[1]
         if code == gather.OUTSIDE:
             has = f"bytes 0 to {total - 1:#x}" if total else "no shared memory"
+            if address >> CLUSTER_SHIFT:
+                has += "; this is an address in another CTA of the cluster"
             raise OutOfBounds(f"out of bounds: {what}: the CTA has {has}")
         if code == gather.MISALIGNED:
             raise Misaligned(f"misaligned: {what}, which is no multiple of {size}")
-        byte = address
-        state = self.shadow[thread // ctx.group]
-        while state[byte] == gather.WRITTEN:
-            byte += 1
-        if code == gather.IN_FLIGHT:
-            raise Uninitialised(
-                f"{what}: an asynchronous copy still owns byte {byte:#x}; wait for the copy first"
+        cta = thread // ctx.group
+        if code == gather.STILL_READ:
+            raise EmulationError(
+                f"{what}: these bytes are still read by " + ctx.proxies.reader(ctx, cta, address)
             )
+        away = self.shadow[cta, address : address + size] != gather.WRITTEN
+        if code == gather.IN_FLIGHT:
+            away &= self.shadow[cta, address : address + size] != gather.NEVER
+            raise Uninitialised(f"{what}: " + self.held(ctx, cta, address + int(np.argmax(away))))
+        byte = address + int(np.argmax(away))
         raise Uninitialised(f"uninitialised: {what}: nothing has written byte {byte:#x}")
+
+    def held(self, ctx: Machine, cta: int, byte: int) -> str:
+        """Who owns a byte that ordinary accesses must leave alone."""
+        if self.shadow[cta, byte] == gather.BARRIER:
+            return f"byte {byte:#x} belongs to the " + ctx.mbarriers.name(cta, byte // 8)
+        return ctx.bulk.owner(cta, byte)
 
 
 class Lanes:
@@ -328,8 +357,9 @@ class Copies:
         ctx.account("global", "load", source, mask, size)
         ctx.account("shared", "store", target, mask, size)
         wrong = gather.copy_check(
-            target, source, valid, mask, table, shared.data, shared.shadow, size, shared.checks
-        )
+            target, source, valid, mask, table, shared.data, shared.shadow, size, shared.checks,
+            ctx.proxies.readers,
+        )  # fmt: skip
         if wrong >> 32 > 8:
             ctx.globals.refuse(ctx, wrong - (8 << 32), source, size, "asynchronous copy")
         if wrong:
@@ -358,5 +388,5 @@ class Copies:
         ctx.writes += 1
         gather.copy_finish(
             copy.target, copy.source, copy.valid, due, ctx.globals.table, shared.data,
-            shared.shadow, copy.size, shared.checks,
+            shared.shadow, copy.size, shared.checks, ctx.proxies.stamps, ctx.proxies.epochs,
         )  # fmt: skip

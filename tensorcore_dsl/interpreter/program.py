@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter import steps
+from tensorcore_dsl.interpreter.products import Watch, watched
 from tensorcore_dsl.interpreter.steps import Run
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.ir.nodes import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
 WARP, WARPGROUP = 32, 128
+_NOTED = ("mbarrier", "wgmma", "setmaxnreg")
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
@@ -62,6 +64,12 @@ class Step:
     reads: tuple[int, ...] = ()
     guard: tuple[int, bool] | None = None
 
+    @property
+    def noted(self) -> bool:
+        """Does the machine note the step when it runs, for messages of later steps?"""
+        form = self.form
+        return form is not None and (form.opcode in _NOTED or "bulk" in form.effects)
+
 
 @dataclass
 class Program:
@@ -70,6 +78,8 @@ class Program:
     constants: what stands in a place at the start, the same in every chunk. fills: places that
     hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
     of the kernel's parameters. unit: threads that some form needs together, at least a warp.
+    asynchronous: something may be in flight when a CTA ends; reads_shared: some form reads
+    shared memory through the async proxy.
     """
 
     kernel: Kernel
@@ -79,6 +89,8 @@ class Program:
     fills: list[tuple[int, Any, int]] = field(default_factory=list)
     params: list[tuple[int, Type]] = field(default_factory=list)
     unit: int = WARP
+    asynchronous: bool = False
+    reads_shared: bool = False
 
 
 def unit(form: Instruction) -> int:
@@ -124,6 +136,7 @@ def _joins(node: Any, run: list[Any]) -> bool:
 class _Compiler:
     def __init__(self, kernel: Kernel) -> None:
         self.program = Program(kernel)
+        self.watched = watched(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.visit: dict[type, Callable[[Any], None]] = {
@@ -215,6 +228,9 @@ class _Compiler:
         warp = "warp" in op.form.effects and not blocking
         mask = steps.member_mask(op.form, reads)
         run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
+        watch = Watch.op(op, reads, [place for place, _ in results], self.watched)
+        run = run if watch is None else watch.run(run, self.here)
+        self._classify(op.form)
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
@@ -223,6 +239,13 @@ class _Compiler:
             run = steps.gathered(run, self.here, unit(op.form), mask)
         self.program.unit = max(self.program.unit, unit(op.form))
         self.add(run, op.loc, op.form, reads, guard)
+
+    def _classify(self, form: Instruction) -> None:
+        program = self.program
+        product = form.mnemonic.startswith("wgmma.mma_async")
+        program.reads_shared |= product or ".global.shared::cta" in form.mnemonic
+        program.asynchronous |= form.opcode in _NOTED or "bulk" in form.effects
+        program.asynchronous |= "cluster" in form.effects
 
     def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
         """The place of an operand, and what to do to what stands there."""
@@ -259,19 +282,18 @@ class _Compiler:
         only = sources[0]
         if len(sources) == 1 and isinstance(only, Const):
             registers = target.type.registers if target.type.is_group else 0
-            source = self.fill(kind(const_bits(only)), registers)
-            self.add(steps.copy(place, source), node.loc)
+            run = steps.copy(place, self.fill(kind(const_bits(only)), registers))
         elif (
             len(sources) == 1
             and isinstance(only, Value)
             and only.type.is_group == target.type.is_group
         ):
-            source = self.value(only)
-            self.add(steps.copy(place, source), node.loc)
+            run = steps.copy(place, self.value(only))
         else:
             rows = [self._row(source, kind) for source in sources]
             run = steps.gather(place, rows, kind, target.type.is_group)
-            self.add(run, node.loc)
+        watch = Watch.copy(node, self.value, self.watched)
+        self.add(run if watch is None else watch.run(run, self.here), node.loc)
 
     def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of it that is meant (None: it is a scalar)."""

@@ -26,7 +26,8 @@ _KINDS: dict[str, Any] = {
 class Geometry:
     """Where a chunk stands in its launch: `first` is its first CTA, counted x fastest.
 
-    group: threads of a CTA rounded up to whole units; the last ones may not exist.
+    group: threads of a CTA rounded up to whole units; the last ones may not exist. With clusters,
+    CTAs are counted cluster by cluster, and by rank within.
     """
 
     grid: Dim3
@@ -36,6 +37,7 @@ class Geometry:
     static_shared: int
     dynamic_shared: int  # bytes behind the static ones
     unit: int = 32  # a warp, or a warpgroup where the kernel has instructions of warpgroups
+    cluster: Dim3 | None = None  # None: each CTA is a cluster of its own
 
     @property
     def threads_per_cta(self) -> int:
@@ -49,9 +51,29 @@ class Geometry:
     def threads(self) -> int:
         return self.ctas * self.group
 
+    @property
+    def cluster_shape(self) -> Dim3:
+        return self.cluster or (1, 1, 1)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        x, y, z = self.cluster_shape
+        return x * y * z
+
+    @property
+    def cluster_grid(self) -> Dim3:
+        """Clusters of the launch."""
+        (x, y, z), (cx, cy, cz) = self.grid, self.cluster_shape
+        return x // cx, y // cy, z // cz
+
     def cta(self, thread: int) -> Dim3:
         """Block index of a thread of the chunk."""
-        return _coordinates(self.first + thread // self.group, self.grid)
+        index = self.first + thread // self.group
+        cluster, rank = divmod(index, self.cluster_ctas)
+        (x, y, z), (cx, cy, cz) = _coordinates(cluster, self.cluster_grid), self.cluster_shape
+        rx, ry, rz = _coordinates(rank, self.cluster_shape)
+        return x * cx + rx, y * cy + ry, z * cz + rz
 
     def thread(self, thread: int) -> Dim3:
         """Thread index within its block."""
@@ -89,6 +111,7 @@ class SpecialRegisters:
         index = np.arange(g.threads)
         lane = index % 32
         inside, cta = index % g.group, g.first + index // g.group
+        cluster, rank = cta // g.cluster_ctas, cta % g.cluster_ctas
         rules: dict[str, Callable[[], object]] = {
             "laneid": lambda: lane,
             "warpid": lambda: inside // 32,
@@ -108,22 +131,25 @@ class SpecialRegisters:
             "globaltimer_lo": lambda: time.time_ns() & 0xFFFFFFFF,
             "globaltimer_hi": lambda: time.time_ns() >> 32,
             "dynamic_smem_size": lambda: g.dynamic_shared,
-            "is_explicit_cluster": lambda: False,
-            "cluster_ctarank": lambda: 0,
-            "cluster_nctarank": lambda: 1,
+            "is_explicit_cluster": lambda: g.cluster is not None,
+            "cluster_ctarank": lambda: rank,
+            "cluster_nctarank": lambda: g.cluster_ctas,
             "aggr_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "shared.base": lambda: 0,
             "shared.dynamic": lambda: g.static_shared,
         }
-        for axis, name in enumerate(_AXES):  # a launch without clusters has clusters of one CTA
-            block = partial(_axis, cta, g.grid, axis)
+        for axis, name in enumerate(_AXES):
+            outer = _axis(cluster, g.cluster_grid, axis)
+            inner = _axis(rank, g.cluster_shape, axis)
             rules[f"tid.{name}"] = partial(_axis, inside, g.block, axis)
-            rules[f"ctaid.{name}"] = rules[f"clusterid.{name}"] = block
+            rules[f"ctaid.{name}"] = partial(np.add, outer * g.cluster_shape[axis], inner)
+            rules[f"clusterid.{name}"] = partial(np.asarray, outer)
+            rules[f"cluster_ctaid.{name}"] = partial(np.asarray, inner)
             rules[f"ntid.{name}"] = partial(int, g.block[axis])
-            rules[f"nctaid.{name}"] = rules[f"nclusterid.{name}"] = partial(int, g.grid[axis])
-            rules[f"cluster_ctaid.{name}"] = partial(int, 0)
-            rules[f"cluster_nctaid.{name}"] = partial(int, 1)
+            rules[f"nctaid.{name}"] = partial(int, g.grid[axis])
+            rules[f"nclusterid.{name}"] = partial(int, g.cluster_grid[axis])
+            rules[f"cluster_nctaid.{name}"] = partial(int, g.cluster_shape[axis])
         return rules
 
     def _tick(self) -> int:

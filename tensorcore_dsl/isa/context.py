@@ -124,6 +124,19 @@ class Context(Protocol):
     def bulk_wait(self, pending: int, reading: bool) -> None:
         """Wait for this thread's groups of bulk stores; `reading`: until their source is free."""
 
+    # wgmma, and what lies between ordinary accesses to shared memory and asynchronous ones.
+
+    def fetch_chunks(self, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) shared addresses, read by the
+        async proxy for the warpgroups that are `whole`."""
+
+    def fence_async(self) -> None:
+        """fence.proxy.async: what the active threads wrote before is seen by the async proxy."""
+
+    def wgmma_fence(self) -> None: ...
+    def wgmma_commit(self) -> None: ...
+    def wgmma_wait(self, pending: int) -> None: ...
+
     # Clusters.
 
     def cluster_address(self, address: Any, rank: Any) -> np.ndarray:

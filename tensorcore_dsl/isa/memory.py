@@ -79,6 +79,11 @@ def nothing(ctx: Context, form: Instruction, *operands: Any) -> None:
     """Hints, and orderings that a machine keeps whose accesses take effect at once."""
 
 
+def fence_async(ctx: Context, form: Instruction) -> None:
+    if form.params["space"] != ".global":
+        ctx.fence_async()
+
+
 def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
     """createpolicy: an opaque word; policies are hints."""
     return np.zeros(ctx.threads, np.uint64)
@@ -271,7 +276,7 @@ FENCES = [
     row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
     row("fence{sem}.{scope}",                 "", FENCE, nothing, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
     row("fence.proxy.alias",                  "", FENCE, nothing, effects=VOLATILE, requires="70", ptx="7.5"),
-    row("fence.proxy.async{space}",           "", FENCE, nothing, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.proxy.async{space}",           "", FENCE, fence_async, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
     row("fence.mbarrier_init.release.cluster", "", FENCE, nothing, effects=VOLATILE, requires="90", ptx="8.0"),
 ]
 # fmt: on

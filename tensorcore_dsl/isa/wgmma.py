@@ -19,8 +19,6 @@ from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import Divergence, EmulationError
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.matrix import Lanes
-from tensorcore_dsl.isa.memory import nothing
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
 from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
@@ -116,22 +114,6 @@ class Descriptor:
         return np.asarray(address ^ (address >> 3 & mask))
 
 
-def fetch(ctx: Context, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """(warpgroups, chunks, 16) bytes of shared memory; `whole` says who takes part."""
-    groups, count = addresses.shape
-    rounds = -(-count // THREADS)
-    padded = np.zeros((groups, rounds * THREADS), np.uint32)
-    padded[:, :count] = addresses & 0x3FFFF
-    found = np.empty((groups, rounds, THREADS, 4), np.uint32)
-    used = np.arange(rounds * THREADS) < count
-    for i in range(rounds):
-        part = slice(i * THREADS, (i + 1) * THREADS)
-        lanes: Any = Lanes(ctx, whole[:, None] & used[part])
-        words = ctx.shared.load(lanes, padded[:, part].ravel(), 4, 4)
-        found[:, i] = words.T.reshape(groups, THREADS, 4)
-    return found.reshape(groups, -1, 4)[:, :count].view(np.uint8)
-
-
 def matrix(
     ctx: Context, form: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
     transposed: bool,
@@ -142,8 +124,8 @@ def matrix(
     descriptor = Descriptor.of(form, f"desc_{name}", words)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    data = fetch(ctx, descriptor.chunks(outer, size, transposed), whole)
-    data = np.ascontiguousarray(data).reshape(len(words), outer, size)
+    data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
+    data = data.reshape(len(words), outer, size)
     found = np.unpackbits(data, axis=-1, bitorder="little") if element.bits == 1 else data.view(
         f"u{element.bits // 8}"
     )
@@ -209,6 +191,18 @@ def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
     if sign == 1:
         return bits
     return np.asarray(bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1)))
+
+
+def fence(ctx: Context, form: Instruction) -> None:
+    ctx.wgmma_fence()
+
+
+def commit(ctx: Context, form: Instruction) -> None:
+    ctx.wgmma_commit()
+
+
+def wait(ctx: Context, form: Instruction, pending: int) -> None:
+    ctx.wgmma_wait(pending)
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -315,8 +309,8 @@ FAMILIES = (
 ORDER = WARP | VOLATILE | {"wgmma"}
 ROWS = (
     *FAMILIES,
-    row("wgmma.fence.sync.aligned",        "",        "9.7.15.7.1", nothing, effects=ORDER, requires="90a", ptx="8.0"),
-    row("wgmma.commit_group.sync.aligned", "",        "9.7.15.7.2", nothing, effects=ORDER, requires="90a", ptx="8.0"),
-    row("wgmma.wait_group.sync.aligned",   "n:#u32",  "9.7.15.7.3", nothing, effects=ORDER, requires="90a", ptx="8.0"),
+    row("wgmma.fence.sync.aligned",        "",        "9.7.15.7.1", fence,  effects=ORDER, requires="90a", ptx="8.0"),
+    row("wgmma.commit_group.sync.aligned", "",        "9.7.15.7.2", commit, effects=ORDER, requires="90a", ptx="8.0"),
+    row("wgmma.wait_group.sync.aligned",   "n:#u32",  "9.7.15.7.3", wait,   effects=ORDER, requires="90a", ptx="8.0"),
 )
 # fmt: on

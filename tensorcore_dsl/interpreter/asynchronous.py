@@ -1,0 +1,134 @@
+"""The part of a machine that Hopper's asynchronous kernels use: what rows ask for by name."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.bulk import Bulk
+from tensorcore_dsl.interpreter.cluster import Clusters
+from tensorcore_dsl.interpreter.mbarrier import Mbarriers
+from tensorcore_dsl.interpreter.products import Products
+from tensorcore_dsl.interpreter.proxies import Proxies
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.machine import Machine
+
+
+class Asynchronous:
+    """mbarriers, bulk copies, products in flight and clusters, made when first used."""
+
+    proxies: Proxies
+
+    @property
+    def _machine(self) -> Machine:
+        return cast("Machine", self)
+
+    @cached_property
+    def mbarriers(self) -> Mbarriers:
+        return Mbarriers(self._machine)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        return Bulk(self._machine)
+
+    @cached_property
+    def products(self) -> Products:
+        return Products(self._machine)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        return Clusters(self._machine)
+
+    # --- mbarriers --------------------------------------------------------------------------
+
+    def mbarrier_init(self, bar: np.ndarray, count: Any) -> None:
+        self.mbarriers.init(bar, count)
+
+    def mbarrier_arrive(self, bar: np.ndarray, count: Any, expected: Any) -> None:
+        self.mbarriers.arrive(bar, count, expected)
+
+    def mbarrier_done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
+        return self.mbarriers.done(bar, parity)
+
+    # --- bulk copies ------------------------------------------------------------------------
+
+    def tensor_load(
+        self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray,
+        mask: Any,
+    ) -> None:  # fmt: skip
+        self.bulk.tensor_load(dst, tensor, coordinates, bar, mask)
+
+    def tensor_store(
+        self, tensor: np.ndarray, coordinates: tuple[Any, ...], src: np.ndarray, op: str | None
+    ) -> None:
+        self.bulk.tensor_store(tensor, coordinates, src, op)
+
+    def bulk_load(
+        self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any
+    ) -> None:
+        self.bulk.bulk_load(dst, src, size, bar, mask)
+
+    def bulk_store(
+        self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
+    ) -> None:
+        self.bulk.bulk_store(dst, src, size, op, dtype)
+
+    def bulk_commit(self) -> None:
+        self.bulk.commit()
+
+    def bulk_wait(self, pending: int, reading: bool) -> None:
+        """Stores are done when issued, so that both waits free their source alike."""
+        self.bulk.wait(pending)
+
+    # --- products and proxies ---------------------------------------------------------------
+
+    def fence_async(self) -> None:
+        self.proxies.fence(self._machine.mask)
+
+    def wgmma_fence(self) -> None:
+        self.products.fence()
+
+    def wgmma_commit(self) -> None:
+        self.products.commit()
+
+    def wgmma_wait(self, pending: int) -> None:
+        self.products.wait(pending)
+
+    def fetch_chunks(self, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        return self.products.fetch(addresses, whole)
+
+    # --- clusters ---------------------------------------------------------------------------
+
+    def cluster_address(self, address: Any, rank: Any) -> np.ndarray:
+        return self.clusters.address(address, rank)
+
+    def cluster_arrive(self) -> None:
+        self.clusters.arrive()
+
+    def cluster_done(self) -> np.ndarray:
+        return self.clusters.done()
+
+    def set_registers(self, count: int, grow: bool) -> None:
+        self.clusters.set_registers(count, grow)
+
+    # --- the machine asks -------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """CTAs whose last thread has ended: nobody may still reach for them."""
+        machine = self._machine
+        ended = machine.gone.reshape(machine.geometry.ctas, -1).all(axis=1) & ~self.clusters.gone
+        for cta in np.flatnonzero(ended):
+            self.clusters.gone[cta] = True
+            self.clusters.leave(int(cta))
+            self.bulk.leave(int(cta))
+
+    def waits(self, mask: np.ndarray, form: Any) -> list[str]:
+        """What threads wait for at an instruction, for the report of a deadlock."""
+        if form is None:
+            return []
+        if form.opcode == "mbarrier":
+            return self.mbarriers.waits(mask)
+        return self.clusters.lacking(mask) if "cluster" in form.effects else []

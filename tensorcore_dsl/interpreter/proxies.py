@@ -1,0 +1,114 @@
+"""Shared memory between two proxies: ordinary stores, and what wgmma and bulk copies read.
+
+Each word that an ordinary store writes is stamped with the thread and with how many times this
+thread has fenced (`fence.proxy.async`); what the async proxy reads must have been fenced since.
+Each 16 bytes count the asynchronous operations in flight that still read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.interpreter.gather import compiled, inlined
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.machine import Machine
+
+CHUNK = 16
+LOW = 11  # bits of a stamp that hold the thread of the CTA; a block has at most 1024
+COPY, PRODUCT = range(2)
+_UNTIL = {
+    COPY: "commit it and wait for its group (cp.async.bulk.wait_group.read) first",
+    PRODUCT: "commit it and wait for its group (wgmma.wait_group) first",
+}
+
+
+@dataclass
+class Read:
+    """An asynchronous operation that reads shared memory.
+
+    owner, group: the thread, or the warpgroup of a product, that waits for it, and how many
+    groups it had committed before. step: where it was issued.
+    """
+
+    kind: int
+    what: str
+    step: int
+    owner: int
+    group: int
+    cta: int
+    chunks: np.ndarray
+
+
+class Proxies:
+    """Stamps of words, readers of chunks, fences of threads; empty arrays: nothing is tracked.
+
+    stamps: (CTAs, words), 0 where no ordinary store wrote since an asynchronous one; readers:
+    (CTAs, chunks); epochs: (T,), 1 + the fences of each thread.
+    """
+
+    def __init__(self, ctas: int, size: int, threads: int) -> None:
+        self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
+        self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
+        self.epochs = np.ones(threads, np.uint32)
+        self.reads: list[Read] = []
+
+    @property
+    def tracked(self) -> bool:
+        return self.epochs.size > 0
+
+    def fence(self, mask: np.ndarray) -> None:
+        if self.tracked:
+            self.epochs += mask
+
+    def add(self, read: Read) -> None:
+        """An operation starts to read."""
+        if self.tracked:
+            counted(self.readers[read.cta], read.chunks, 1)
+            self.reads.append(read)
+
+    def finish(self, over: Callable[[Read], bool]) -> None:
+        """Operations that no longer read."""
+        left = []
+        for read in self.reads:
+            if over(read):
+                counted(self.readers[read.cta], read.chunks, -1)
+            else:
+                left.append(read)
+        self.reads = left
+
+    def reader(self, machine: Machine, cta: int, address: int) -> str:
+        """Who still reads the bytes at `address`, for messages."""
+        for read in self.reads:
+            if read.cta == cta and (read.chunks == address // CHUNK).any():
+                where = machine.program.steps[read.step].loc
+                return f"{read.what} at {where}: {_UNTIL[read.kind]}"
+        return "an asynchronous operation"
+
+    def writer(self, cta: int, address: int, group: int) -> int:
+        """The thread of the chunk that last wrote one of the words of the chunk at `address`."""
+        words = self.stamps[cta, address // 4 : address // 4 + CHUNK // 4]
+        stamp = next(int(w) for w in words if w)
+        return cta * group + (stamp & ((1 << LOW) - 1))
+
+
+@compiled
+def counted(readers: Any, chunks: Any, change: int) -> None:
+    """Add to the readers of `chunks`."""
+    for i in range(chunks.size):
+        readers[chunks[i]] += change
+
+
+@inlined
+def unfenced(stamps: Any, epochs: Any, at: int) -> bool:
+    """Has a word of the chunk an ordinary store that its thread did not fence?"""
+    found = False
+    for word in range(at // 4, at // 4 + CHUNK // 4):
+        stamp = types.int64(stamps[word])
+        found = found or (stamp != 0 and epochs[stamp & ((1 << LOW) - 1)] == stamp >> LOW)
+    return found

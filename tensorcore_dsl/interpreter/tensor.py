@@ -1,0 +1,86 @@
+"""Boxes of arrays in global memory, as bulk copies and reductions move them.
+
+Five axes are always counted, the innermost first; missing ones have one element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.memory import TensorMapArgument
+
+RANK = 5
+EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
+CHUNK = 16  # bytes that a swizzle keeps together
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a copy does to memory. plan: (4, RANK); element: bytes; mask: swizzled address bits."""
+
+    name: str
+    real: int
+    plan: np.ndarray
+    element: int
+    mask: int
+    writable: bool
+    dtype: Any = None
+
+    @classmethod
+    def of(cls, given: TensorMapArgument) -> Tensor:
+        array, rank = given.array, len(given.axes)
+        plan = np.ones((4, RANK), np.int64)
+        plan[EXTENT, :rank] = [array.shape[axis] for axis in given.axes]
+        plan[STRIDE, :rank] = [array.strides[axis] for axis in given.axes]
+        plan[BOX, :rank] = given.box
+        mask = given.swizzle - 16 if given.swizzle else 0
+        real = array.__array_interface__["data"][0]
+        name, writable = f"argument {given.name!r}", given.writable and array.flags.writeable
+        return cls(name, real, plan, array.itemsize, mask, writable, array.dtype)
+
+    @classmethod
+    def line(cls, name: str, real: int, size: int, dtype: Any = None) -> Tensor:
+        """`size` bytes in a row."""
+        plan = np.ones((4, RANK), np.int64)
+        plan[EXTENT, 0] = plan[BOX, 0] = size
+        plan[START] = 0
+        return cls(name, real, plan, 1, 0, True, dtype)
+
+    def at(self, coordinates: tuple[int, ...]) -> Tensor:
+        plan = self.plan.copy()
+        plan[START] = 0
+        plan[START, : len(coordinates)] = coordinates
+        return Tensor(
+            self.name, self.real, plan, self.element, self.mask, self.writable, self.dtype
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole box, what lies outside included."""
+        return int(self.plan[BOX].prod()) * self.element
+
+    @property
+    def inside(self) -> int:
+        """Bytes of the box that lie inside the array."""
+        first, last = self.clipped()
+        return int(np.maximum(last - first, 0).prod()) * self.element
+
+    def clipped(self) -> tuple[np.ndarray, np.ndarray]:
+        """First and past-the-end coordinates of what lies inside."""
+        start = self.plan[START]
+        return np.maximum(start, 0), np.minimum(start + self.plan[BOX], self.plan[EXTENT])
+
+    def chunks(self, address: int) -> np.ndarray:
+        """The 16-byte chunks of shared memory that the box takes at `address`, in its order."""
+        places = address + np.arange(0, self.size, CHUNK)
+        return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
+
+
+def real_bytes(real: int, size: int) -> np.ndarray:
+    """Real memory as an array of bytes."""
+    memory: Any = (ctypes.c_uint8 * size).from_address(real)
+    return np.frombuffer(memory, np.uint8)
