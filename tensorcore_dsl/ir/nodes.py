@@ -7,7 +7,7 @@ block with parameters and shared memory. Locations ride on every op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -223,6 +223,9 @@ def walk(block: Block) -> Iterator[Node]:
 
 
 def children(node: Node) -> tuple[Block, ...]:
+    """The blocks inside a node; most have none."""
+    if isinstance(node, (Op, Assign)):
+        return ()
     if isinstance(node, For):
         return (node.body,)
     if isinstance(node, While):
@@ -235,13 +238,12 @@ def children(node: Node) -> tuple[Block, ...]:
 def reads(node: Node) -> tuple[Value, ...]:
     """Values that the node itself reads, its children apart."""
     if isinstance(node, Op):
-        sources = [s.base if isinstance(s, (Address, Part)) else s for s in node.operands]
-        guard = [node.guard] if node.guard is not None else []
-        kept = list(node.results) if node.guard is not None else []  # a guarded write keeps bits
-        return tuple(s for s in (*sources, *guard, *kept) if isinstance(s, Value))
+        sources = _values(node.operands)
+        if node.guard is None:
+            return sources
+        return (*sources, node.guard, *node.results)  # a guarded write keeps bits
     if isinstance(node, Assign):
-        sources = [s.base if isinstance(s, Part) else s for s in node.sources]
-        return tuple(s for s in sources if isinstance(s, Value))
+        return _values(node.sources)
     if isinstance(node, For):
         return tuple(s for s in (node.start, node.stop, node.step) if isinstance(s, Value))
     if isinstance(node, While):
@@ -249,6 +251,12 @@ def reads(node: Node) -> tuple[Value, ...]:
     if isinstance(node, If):
         return (node.condition,)
     return ()
+
+
+def _values(sources: Iterable[Source]) -> tuple[Value, ...]:
+    """The values that sources are made of."""
+    bases = [s.base if isinstance(s, (Address, Part)) else s for s in sources]
+    return tuple([b for b in bases if isinstance(b, Value)])
 
 
 def writes(node: Node) -> tuple[Value, ...]:
