@@ -3,5 +3,6 @@
 from kernels.gemm import gemm
 from kernels.pipeline import Config, Problem
 from kernels.plan import plan
+from kernels.tune import tune
 
-__all__ = ["Config", "Problem", "gemm", "plan"]
+__all__ = ["Config", "Problem", "gemm", "plan", "tune"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels import (
+    choices,
     pipeline,
     ring,
     sm80_bf16_gemm,
@@ -81,6 +82,8 @@ def plan(
     if accumulate not in (None, tc.f32) and dtype != tc.f16:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
     obstacle = why_not_sm90(types, accumulate)
+    if config is None and accumulate is None:
+        config = _remembered(types, a, b, family, finish is None and dtype in SM80, not obstacle)
     if isinstance(config, ring.Config):
         family = family or "sm90"
     if family not in (None, "sm80", "sm90"):
@@ -92,6 +95,20 @@ def plan(
     ):
         return _plan_sm90(types, a, b, c, d, alpha, beta, finish, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
+
+
+def _remembered(
+    types: dict[str, ArrayType], a: Any, b: Any, family: str | None, sm80: bool, sm90: bool
+) -> Any:
+    """What tuning found on this GPU, if kernels of its family can take the product."""
+    if current_target() != "cuda" or not choices.entries():
+        return None
+    name = choices.key(types, a.shape[0], b.shape[1], a.shape[1], choices.device_name())
+    config = choices.recall(name)
+    if config is None:
+        return None
+    found = choices.family_of(config)
+    return config if family in (None, found) and {"sm80": sm80, "sm90": sm90}[found] else None
 
 
 def _on_hopper() -> bool:

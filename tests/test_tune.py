@@ -1,0 +1,263 @@
+"""Tuning: what is tried, what wins, what is remembered and where it is used. The timer is a fake."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import choices, ring
+from kernels.plan import plan
+from kernels.tune import event_timer, progress, rings, stages_that_fit, tune
+
+GPU = "NVIDIA H200"
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
+    choices._entries.cache_clear()
+    yield tmp_path / "cache" / choices.FILE
+    choices._entries.cache_clear()
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """Plans are made as for an H200."""
+    planning = sys.modules["kernels.plan"]  # kernels.plan is its function
+    monkeypatch.setattr(planning, "current_target", lambda: "cuda")
+    monkeypatch.setattr(planning.numba_target, "device_number", lambda: 90)
+    monkeypatch.setattr(choices, "device_name", lambda: GPU)
+
+
+def operands(dtype=BF16, M=512, N=256, K=128):
+    return np.zeros((M, K), dtype), np.zeros((K, N), dtype, order="F")
+
+
+def timer(seconds):
+    """Times a launch by its configuration; all that were asked for are in `.asked`."""
+
+    def time(launch):
+        config = launch.keywords["config"]
+        time.asked.append((launch.keywords["family"], config))
+        return seconds(config)
+
+    time.asked = []
+    return time
+
+
+def slow_but(wanted):
+    """Seconds that are least for one configuration."""
+    return lambda config: 1.0 + sum(vars(config)[name] != value for name, value in wanted.items())
+
+
+def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
+    a, b = operands()
+    d = np.zeros((512, 256), BF16)
+    rule = plan(a, b, None, d).config
+    wanted = {"BN": 64, "cluster": 2, "ahead": 0, "group": 16}
+    found = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
+    assert {name: vars(found.best)[name] for name in wanted} == wanted
+    assert found.seconds == 1.0 and found.best != rule
+    assert found.key == f"bf16->bf16 512x256x128 row.col on {GPU}"
+    assert plan(a, b, None, d).config == found.best
+    choices._entries.cache_clear()  # as in a later process
+    assert plan(a, b, None, d).config == found.best
+    assert json.loads(cache.read_text())[found.key]["config"]["BN"] == 64
+    choices.forget()
+    assert plan(a, b, None, d).config == rule and not cache.exists()
+
+
+def test_choices_are_for_their_problem_alone(hopper):
+    a, b = operands()
+    config = ring.Config(BN=32, stages=5)
+    tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    d = np.zeros((512, 256), BF16)
+    assert plan(a, b, None, d).config == config
+    for others in (operands(M=1024), operands(N=512), operands(K=64), operands(np.float16)):
+        out = np.zeros((others[0].shape[0], others[1].shape[1]), others[0].dtype)
+        assert plan(*others, None, out).config != config
+    assert plan(a, np.ascontiguousarray(b), None, d).config != config
+    assert plan(a, b, None, np.zeros((512, 256), np.float32)).config != config
+    given = ring.Config(BN=128)
+    assert plan(a, b, None, d, config=given).config == given
+    assert isinstance(plan(a, b, None, d, family="sm80").config, kernels.Config)
+
+
+def test_another_gpu_has_choices_of_its_own(hopper, monkeypatch):
+    a, b = operands()
+    config = ring.Config(BN=32, stages=5)
+    tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device="NVIDIA H100 PCIe")
+    assert plan(a, b, None, np.zeros((512, 256), BF16)).config != config
+
+
+def test_choices_are_not_for_the_cpu():
+    a, b = operands(np.float16)
+    config = kernels.Config(BM=64, BN=64, BK=64, WM=32, WN=32, stages=5)
+    tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    with tc.target("cpu"):
+        assert plan(a, b, None, np.zeros((512, 256), np.float16)).config != config
+
+
+def test_mma_sync_choices_where_wgmma_cannot_go(hopper):
+    a, b = operands(np.float64)
+    clock = timer(slow_but({"stages": 4, "BM": 128, "BN": 64}))
+    found = tune(a, b, timer=clock, device=GPU)
+    assert {family for family, _ in clock.asked} == {"sm80"}
+    chosen = plan(a, b, None, np.zeros((512, 256))).config
+    assert chosen == found.best and (chosen.BM, chosen.BN, chosen.stages) == (128, 64, 4)
+    assert chosen.BK == 16, "the rest is as gemm would have it"
+
+
+def test_a_function_at_the_end_needs_wgmma(hopper):
+    a, b = operands()
+    d = np.zeros((512, 256), BF16)
+    config = kernels.Config(BK=64)
+    tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    assert plan(a, b, None, d).config == config
+    assert isinstance(plan(a, b, None, d, finish=lambda v, row, col: v).config, ring.Config)
+
+
+def test_what_fails_is_left_behind():
+    def seconds(config):
+        if config.BN == 256:
+            raise tc.LaunchError("too much shared memory\nand more")
+        return 1.0 / config.BN
+
+    a, b = operands()
+    found = tune(a, b, timer=timer(seconds), device=GPU)
+    assert found.best.BN == 192
+    failures = [trial for trial in found.trials if trial.config.BN == 256]
+    assert failures and {trial.failure for trial in failures} == {"LaunchError: too much shared memory"}
+    with pytest.raises(tc.ArgumentError, match="no configuration runs: LaunchError: too much"):
+        tune(a, b, candidates=[ring.Config()], timer=timer(seconds), device=GPU)
+    with pytest.raises(tc.ArgumentError, match="no candidates"):
+        tune(a, b, candidates=[], timer=timer(seconds), device=GPU)
+
+
+def test_finalists_are_measured_in_turn():
+    """A first sample may lie; medians of many do not."""
+    seen = {}
+
+    def seconds(config):
+        seen[config] = seen.get(config, 0) + 1
+        lucky = config.group == 4 and seen[config] == 1
+        return 0.5 if lucky else float(config.group)
+
+    candidates = [ring.Config(group=group) for group in (4, 3, 2, 6, 7, 8)]
+    clock = timer(seconds)
+    found = tune(*operands(), candidates=candidates, timer=clock, device=GPU)
+    assert found.best.group == 2
+    assert [t.config.group for t in found.trials] == [2, 3, 4, 6, 7, 8]
+    last = [config.group for _, config in clock.asked[len(candidates) :]]
+    assert last[:4] == last[4:8] and set(last) == {4, 3, 2, 6}
+
+
+def test_nothing_is_remembered_when_not_wanted(cache):
+    tune(*operands(), candidates=[ring.Config()], timer=timer(lambda c: 1.0), device=GPU, remember=False)
+    assert not cache.exists() and not choices.entries()
+
+
+def test_without_a_cache_only_this_process_knows(hopper, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    a, b = operands()
+    config = ring.Config(BN=32, stages=5)
+    tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
+    assert plan(a, b, None, np.zeros((512, 256), BF16)).config == config
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"KEY": 3}', '{"KEY": {"family": "sm90", "config": {"BM": 1}}}'])
+def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
+    a, b = operands()
+    d = np.zeros((512, 256), BF16)
+    rule = plan(a, b, None, d).config
+    cache.parent.mkdir(parents=True)
+    cache.write_text(text.replace("KEY", f"bf16->bf16 512x256x128 row.col on {GPU}"))
+    choices._entries.cache_clear()
+    assert plan(a, b, None, d).config == rule
+    tune(a, b, candidates=[ring.Config()], timer=timer(lambda c: 1.0), device=GPU)
+    assert list(json.loads(cache.read_text()))
+
+
+def test_processes_add_to_each_others_choices(cache):
+    choices.remember("one", ring.Config(), 1.0)
+    other = json.loads(cache.read_text())
+    other["two"] = other["one"]
+    cache.write_text(json.dumps(other))
+    choices.remember("three", kernels.Config(), 2.0)
+    assert set(json.loads(cache.read_text())) == {"one", "two", "three"}
+    assert choices.recall("three") == kernels.Config()
+
+
+def test_refusals():
+    a, b = operands()
+    with tc.target("cpu"), pytest.raises(tc.ArgumentError, match="measures on a GPU"):
+        tune(a, b)
+    with pytest.raises(tc.ArgumentError, match="nothing to tune"):
+        tune(np.zeros((0, 4), BF16), np.zeros((4, 4), BF16), timer=timer(lambda c: 1.0))
+    with pytest.raises(tc.ArgumentError, match="a's columns must be as many"):
+        tune(a, a, timer=timer(lambda c: 1.0))
+
+
+@pytest.mark.parametrize("b_k_major", [True, False])
+@pytest.mark.parametrize("M, N", [(1, 4096), (100, 512), (4096, 4096)])
+def test_candidates_fit(M, N, b_k_major):
+    found = list(rings(M, N, b_k_major, 2))
+    assert len(found) == len(set(found)) >= 8
+    for config in found:
+        assert stages_that_fit(config.BM, config.BN) == config.stages >= 2
+        assert b_k_major or config.BN % (64 * config.cluster) == 0
+        assert M > config.BM or config.cluster == 1
+    assert replace(found[0], BM=128, BN=256, stages=stages_that_fit(128, 256)).stages == 4
+
+
+def test_timing_with_events():
+    """`_seconds` divides by the launches it made, after some to compile and warm up."""
+    from kernels.tune import _seconds
+
+    clock = {"now": 0.0}
+
+    class Event:
+        def record(self):
+            self.at = clock["now"]
+
+        def synchronize(self):
+            pass
+
+    calls = []
+
+    def launch():
+        calls.append(0)
+        clock["now"] += 100.0 if len(calls) == 1 else 0.25  # ms
+
+    found = _seconds(Event, lambda start, end: end.at - start.at, launch)
+    assert found == pytest.approx(0.25e-3)
+    assert len(calls) == 1 + 1 + 8
+
+
+def test_torch_operands_are_timed_by_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    made = []
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: made.append(1) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        event_timer(torch.zeros(2, 2))(lambda: None)
+    assert made
+
+
+def test_a_bar_on_terminals_only(monkeypatch, capsys):
+    assert list(progress([1, 2], "t")) == [1, 2] and capsys.readouterr().err == ""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    assert list(progress([1, 2], "tiles")) == [1, 2]
+    assert "tiles" in shown.getvalue() and "1/2" in shown.getvalue()
