@@ -217,7 +217,7 @@ def on_cpu(form: Instruction, images: list[Any], arch: str) -> np.ndarray:
 
 
 APPROXIMATE = ("ex2", "lg2", "rcp.approx", "rsqrt", "sqrt.approx", "sin", "cos", "tanh", "div.approx", "div.full")
-NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf")
+NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa")
 
 
 def probed(form: Instruction, arch: str) -> bool:

@@ -131,6 +131,8 @@ def _tensor_rows() -> list[Row]:
     return rows
 
 
+REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
+
 # fmt: off
 MBARRIERS = [
     row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=VOLATILE, requires="80", ptx="7.8"),
@@ -162,7 +164,7 @@ CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
-    row("setmaxnreg.{way}.sync.aligned.u32",   "count:#u32",                         "9.7.19.5",  set_registers,  effects=VOLATILE, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
+    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", nothing,        effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on
