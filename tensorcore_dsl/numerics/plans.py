@@ -177,8 +177,10 @@ def _registers(
             missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
             raise ValueError(f"{product}: no thread holds element {missing} of {name}")
     else:
-        places = np.stack([held[lanes].ravel() for lanes in tiles])
-    positions = np.stack([position[lanes].ravel() for lanes in tiles])
+        places = np.stack([np.sort(held[lanes], axis=None) for lanes in tiles])
+    # In the order of the places, so that what is written next lies near.
+    order = [np.argsort(held[lanes], axis=None) for lanes in tiles]
+    positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     return Operand(places, threads, (-(-slots // packed), total), positions)
 
 
