@@ -1,4 +1,4 @@
-"""`python -m benchmarks [gemm | launch | emulate | compile | all]`"""
+"""`python -m benchmarks [gemm | launch | emulate | compile | all | tune | report]`"""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ SUBCOMMANDS = {
     "emulate": ("benchmarks.emulate", "single instructions on the CPU"),
     "compile": ("benchmarks.compile_time", "from Python to PTX, from PTX to machine code, cached"),
 }
+# Those that measure nothing by themselves, or not without being asked to.
+TOOLS = {
+    "tune": ("benchmarks.tuning", "the fastest configuration of gemm for given problems, kept"),
+    "report": ("benchmarks.page", "docs/performance.md from the newest result files"),
+}
 EPILOG = """\
 examples:
   python -m benchmarks                                   everything, in less than 4 minutes
@@ -24,6 +29,8 @@ examples:
   python -m benchmarks gemm --dtypes bf16,tf32 --sizes 4096,1000x2000x504 --layouts row.col
   python -m benchmarks gemm --suite hopper               products in groups, on an H100 or H200
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
+  python -m benchmarks tune --sizes 4096 --dtype bf16    measure tiles; gemm remembers the best
+  python -m benchmarks report                            bring docs/performance.md up to date
   python -m benchmarks compile --help                    the options of one benchmark
 
 Each run writes a JSON file, with all samples and the state of the machine, to benchmarks/results/.
@@ -46,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     commands = top.add_subparsers(dest="command", metavar="benchmark")
-    for name, (module, about) in SUBCOMMANDS.items():
+    for name, (module, about) in {**SUBCOMMANDS, **TOOLS}.items():
         command = commands.add_parser(name, parents=[shared], help=about, description=about)
         import_module(module).add_arguments(command)
     commands.add_parser("all", parents=[shared], help="all of these, one after the other (default)")
@@ -55,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] not in (*SUBCOMMANDS, "all", "-h", "--help"):
+    if not given or given[0] not in (*SUBCOMMANDS, *TOOLS, "all", "-h", "--help"):
         given = ["all", *given]
     options = parser().parse_args(given)
     if options.command != "all":
@@ -66,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """0, or 1 when something went wrong: on stderr, or in the table."""
-    module, about = SUBCOMMANDS[options.command]
+    module, about = {**SUBCOMMANDS, **TOOLS}[options.command]
     print(f"== {options.command}: {about}\n", flush=True)
     try:
         report = import_module(module).run(options)
@@ -74,6 +81,8 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{options.command}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     print(flush=True)
+    if report is None:
+        return 0
     return int(any("failure" in r or r.get("correct") is False for r in report.results))
 
 

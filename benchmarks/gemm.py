@@ -21,6 +21,7 @@ from benchmarks.gemm_cases import DTYPES, PORTABLE, Case, Size, relative_error
 from benchmarks.gemm_gpu import CHECKED, ROWS, GpuBench, choose_reference, described
 from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
 from benchmarks.harness import GPU_STATE, Report, ask_gpu, geometric_mean, time_on_host
+from kernels import choices
 from tensorcore_dsl.numba_target import cuda_available
 from tensorcore_dsl.targets import current_target, emulated_arch
 
@@ -162,8 +163,9 @@ def _measure(
         report.summary["arch"] = emulated_arch()
         report.method |= CPU_METHOD
         return lambda case: on_cpu(case, options.repeats, options.seed)
+    report.summary["tuned"] = len(choices.entries())
     report.machine["gpu_before"] = ask_gpu(GPU_STATE)
-    torch = _torch()
+    torch = torch_with_gpu()
     reference = choose_reference(torch)
     print(f"Reference: {reference.name}\n", flush=True)
     bench = GpuBench(torch, reference, monitor, options.repeats, options.seed, options.hot)
@@ -171,7 +173,7 @@ def _measure(
     return bench
 
 
-def _torch() -> Any:
+def torch_with_gpu() -> Any:
     try:
         torch = import_module("torch")
     except ImportError as error:
@@ -385,6 +387,8 @@ def remarks(found: dict[str, Any]) -> str:
         said.append("the reference's result is wrong")
     if "reference_failure" in found:
         said.append(f"no reference: {found['reference_failure']}")
+    if found.get("through_copies"):
+        said.append("through padded copies")
     if found.get("note"):
         said.append(found["note"])
     for name in ("ours", "reference"):

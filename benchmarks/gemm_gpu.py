@@ -22,6 +22,7 @@ from benchmarks.gpu import (
     sets_beyond_cache,
 )
 from kernels import ring
+from kernels.plan import realigned
 
 TORCH_NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "s8": "int8", "s32": "int32",
@@ -336,9 +337,12 @@ class GpuBench:
 def described(a: Any, b: Any, d: Any, family: str | None = None) -> dict[str, Any]:
     """Kernel and tile that gemm chooses; why they are unknown, if they are."""
     try:
+        read = None if family else realigned(a, b, d)
+        a, b, d = read or (a, b, d)
         plan = kernels.plan(a, b, None, d, family=family)
         config = plan.config
         return {
+            "through_copies": read is not None,
             "kernel": plan.kernel.__name__,
             "chosen_family": "sm90" if isinstance(config, ring.Config) else "sm80",
             "tile": tile(config),

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import sys
+from datetime import datetime, timezone
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ from benchmarks import (
     gemm_gpu,
     gpu,
     harness,
+    page,
     suites,
+    tuning,
 )
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
-from kernels import ring
+from kernels import choices, ring
 from tensorcore_dsl import numba_target
 
 # Statistics and files
@@ -393,6 +396,111 @@ def test_wrong_results_are_seen(bench):
     assert not good and error > 0.01
     d[3, 5] = math.nan
     assert gemm_gpu.check(torch, case, a, b, d) == (None, False)
+
+
+# Tuning
+
+
+def test_tuning_shows_the_best_and_the_rule(bench, capsys, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    seconds = {128: 3.0, 192: 1e-3, 256: 2e-3}
+    given = [ring.Config(BN=BN) for BN in seconds] + [ring.Config(BN=BN, group=4) for BN in seconds]
+    timer = lambda launch: seconds[launch.keywords["config"].BN]
+    measure = tuning.measurer(bench.torch, given, False, timer=timer, device="X")
+    case = Case("bf16", 256, 512, 64)
+    found = {"operations": case.operations, **measure(case)}
+    json.dumps(found, allow_nan=False)
+    assert [t["config"]["BN"] for t in found["trials"]] == [192, 192, 256, 256, 128, 128]
+    found["before"] = found["trials"][5]
+    tuning.show(case, found)
+    lines = capsys.readouterr().out.splitlines()
+    (kept,) = [line for line in lines if "until now" in line]
+    assert kept.startswith(" 6") or kept.startswith("6")
+    assert "6 tried, 0 failed" in lines[0] and len([x for x in lines if "sm90" in x]) == 6
+    assert not choices.entries()
+
+
+def test_lists_of_configurations():
+    parser = argparse.ArgumentParser()
+    tuning.add_arguments(parser)
+    assert tuning.candidates(parser.parse_args([])) is None
+    found = tuning.candidates(parser.parse_args(["--BN", "64,256", "--group", "4,16", "--ahead", "0"]))
+    assert {(c.BN, c.group) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
+    assert {c.ahead for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
+    (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
+    assert one == ring.Config(stages=3)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--BN", "x"])
+
+
+def test_a_problem_that_fails_leaves_the_others():
+    def broken(case):
+        raise ValueError("no")
+
+    found = tuning.attempt(broken, Case("bf16", 1, 1, 1))
+    assert found == {"failure": "ValueError: no"}
+
+
+# The page
+
+
+def test_page_is_current():
+    """`python -m benchmarks report` brings it up to date."""
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.updated(text) == text
+
+
+def results(directory, when, median, name="gemm-hopper"):
+    gpu = {"name": "NVIDIA H200", "driver": "580.1", "power_limit_w": 700.0}
+    report = Report(name, {}, {"reference": "cuBLASLt 13.2.4"}, {"gpu": gpu, "commit": "abc+"})
+    report.date = when
+    report.summary["target"] = "cuda"
+    for case in suites.cases("hopper", ("odd", "mma")):
+        found = {**vars(case), "operations": case.operations, "chosen_family": "sm90", "tile": "128x256 s4"}
+        for who, seconds in (("ours", median), ("reference", 1e-3)):
+            found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
+        report.results.append(gemm.derived(found))
+    del report.results[0]["reference"], report.results[0]["ratio"]
+    report.results[0]["correct"] = False
+    report.summary["groups"] = gemm.summarise(report.results, "group")
+    report.save(directory)
+
+
+def test_page_shows_the_newest_results_and_keeps_the_rest(tmp_path):
+    early, late = (datetime(2026, 1, day, tzinfo=timezone.utc) for day in (1, 2))
+    results(tmp_path, late, 2e-3)
+    results(tmp_path, early, 4e-3)
+    text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
+    made = page.updated(text, tmp_path)
+    assert made.startswith("before\n") and made.endswith(f"{page.END}\nafter\n") and "old" not in made
+    assert page.updated(made, tmp_path) == made
+    assert "### gemm-hopper on NVIDIA H200" in made
+    assert "2026-01-02, driver 580.1, 700 W, cuBLASLt 13.2.4, commit abc+" in made
+    assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | 0.500 | 0 of 1 |" in made
+    assert "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | wrong result |" in made
+    assert not [line for line in made.splitlines() if line != line.rstrip()]
+
+
+def test_page_without_markers_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="needs one <!-- results: begin -->"):
+        page.updated("no markers", tmp_path)
+    assert page.EMPTY in page.updated(f"{page.BEGIN}{page.END}", tmp_path)
+
+
+def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.launch.BATCH", 2)
+    monkeypatch.setattr("benchmarks.launch_cost.numba_target.cuda_available", lambda: False)
+    monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
+    run(tmp_path, "launch", "--rounds", "2")
+    run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
+    run(tmp_path, "emulate", "--batch", "2", "--repeats", "1", "--archs", "sm_80")
+    run(tmp_path, "gemm", "--target", "cpu", "--sizes", "16", "--dtypes", "s8", "--no-plot")
+    target = tmp_path / "page.md"
+    target.write_text(f"{page.BEGIN}\n{page.END}\n")
+    assert command.main(["report", "--out", str(tmp_path), "--page", str(target)]) == 0
+    text = target.read_text()
+    for said in ("### launch", "ours, 3 scalars", "Python to IR", "| mma | sm_80 |", "| 16 x 16 x 16 |"):
+        assert said in text
 
 
 # The command

@@ -1,0 +1,192 @@
+"""Brings docs/performance.md up to date with the newest result files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.console import duration, number
+from benchmarks.gemm import UNITS, rate
+from benchmarks.harness import RESULTS, geometric_mean
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+EMPTY = "No results are kept yet: `python -m benchmarks gemm --suite hopper` makes some.\n"
+
+Results = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to rewrite")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Rewrite the part of the page between the markers."""
+    before = options.page.read_text(encoding="utf-8")
+    after = updated(before, options.out)
+    options.page.write_text(after, encoding="utf-8")
+    print(f"{options.page} {'is current' if before == after else 'is rewritten'}")
+
+
+def updated(text: str, directory: Path = RESULTS) -> str:
+    """The page with today's tables; all that stands outside the markers is kept."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the page needs one {BEGIN} and one {END}")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{tables(newest(directory))}\n{END}{after}"
+
+
+def newest(directory: Path) -> list[Results]:
+    """The last file of each benchmark on each machine."""
+    found: dict[tuple[str, str], Results] = {}
+    for path in sorted(directory.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        kind = (document["benchmark"], machine(document))
+        if document["benchmark"] in RENDERERS and (
+            kind not in found or document["date"] > found[kind]["date"]
+        ):
+            found[kind] = document | {"file": path.name}
+    order = list(RENDERERS)
+    return [found[kind] for kind in sorted(found, key=lambda k: (order.index(k[0]), k[1]))]
+
+
+def machine(document: Results) -> str:
+    gpu = document["machine"].get("gpu")
+    if gpu and document["summary"].get("target") != "cpu":
+        return str(gpu["name"])
+    return str(document["machine"]["processor"])
+
+
+def tables(documents: Sequence[Results]) -> str:
+    return "\n".join("\n".join(section(document)) for document in documents) or EMPTY
+
+
+def section(document: Results) -> Iterator[str]:
+    yield f"### {document['benchmark']} on {machine(document)}\n"
+    yield facts(document) + "\n"
+    for title, columns, rows in RENDERERS[document["benchmark"]](document):
+        if title:
+            yield f"**{title}**\n"
+        yield from markdown(columns, rows)
+        yield ""
+
+
+def facts(document: Results) -> str:
+    """Date, driver, versions and file in one line."""
+    about, gpu = document["machine"], document["machine"].get("gpu") or {}
+    said = [
+        document["date"][:10],
+        gpu and f"driver {gpu['driver']}",
+        gpu.get("power_limit_w") and f"{gpu['power_limit_w']:.0f} W",
+        document["method"].get("reference"),
+        about.get("commit") and f"commit {about['commit']}",
+        f"[{document['file']}](../benchmarks/results/{document['file']})",
+    ]
+    return ", ".join(part for part in said if part) + "."
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in rows:
+        cells = (cell.replace("|", "\\|") or " " for cell in row)
+        yield f"| {' | '.join(cells)} |".replace("|   |", "| |")
+
+
+# Benchmarks
+
+Table = tuple[str, list[str], list[list[str]]]
+
+
+def products(document: Results) -> Iterator[Table]:
+    """Geometric means, then the cases of each group (of each type where there are none)."""
+    unit, scale = UNITS[document["summary"]["target"]]
+    by = "groups" if "groups" in document["summary"] else "dtypes"
+    means = document["summary"][by]
+    columns = ["", "cases", f"ours, {unit}", "cuBLAS", "ratio", "lowest", "ours faster"]
+    yield (
+        "Geometric means",
+        columns,
+        [mean_row(name, found, scale) for name, found in means.items()],
+    )
+    for name in means:
+        mine = [r for r in document["results"] if r[by.rstrip("s")] == name]
+        columns = ["M x N x K", "layout", "kernels", "tile", f"ours, {unit}", "cuBLAS", "ratio", ""]
+        yield name, columns, [case_row(found, scale) for found in mine]
+
+
+def mean_row(name: str, found: Results, scale: float) -> list[str]:
+    flops = (found[each] and found[each] / scale for each in ("flops", "reference_flops"))
+    faster = f"{found['faster']} of {found['compared']}"
+    return [
+        name, str(found["cases"]), *map(rate, flops), number(found["ratio"], ".3f"),
+        number(found.get("worst"), ".3f"), faster,
+    ]  # fmt: skip
+
+
+def case_row(found: Results, scale: float) -> list[str]:
+    rates = (
+        rate(found[name]["flops"] / scale if name in found else None)
+        for name in ("ours", "reference")
+    )
+    return [
+        f"{found['M']} x {found['N']} x {found['K']}", found["layout"],
+        found.get("chosen_family", "-"), found.get("tile", "-"), *rates,
+        number(found.get("ratio"), ".3f"), said_of(found),
+    ]  # fmt: skip
+
+
+def said_of(found: Results) -> str:
+    """What keeps a row from being taken at face value."""
+    said = [
+        "failed" if "failure" in found else "",
+        "left out" if "left_out" in found else "",
+        "wrong result" if found.get("correct") is False else "",
+        found.get("note", ""),
+    ]
+    return "; ".join(part for part in said if part)
+
+
+def launches(document: Results) -> Iterator[Table]:
+    rows = [
+        [r["case"], *(f"{r['launch'][name] * 1e6:.2f}" for name in ("median", "best"))]
+        for r in document["results"]
+    ]
+    yield "", ["microseconds a launch", "median", "best"], rows
+
+
+def compiling(document: Results) -> Iterator[Table]:
+    stages = document["method"]["stages"]
+    rows = [
+        [r["dtype"], *(duration(r[s]["median"]) if s in r else "-" for s in stages)]
+        for r in document["results"]
+    ]
+    yield "", ["A, B", *stages.values()], rows
+
+
+def emulated(document: Results) -> Iterator[Table]:
+    """Geometric means over the instructions of a family."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for found in document["results"]:
+        if "flops" in found:
+            family = found["instruction"].partition(".")[0]
+            rates.setdefault((family, found["arch"]), []).append(found["flops"])
+    rows = [
+        [*kind, str(len(found)), rate((geometric_mean(found) or 0) / 1e9)]
+        for kind, found in rates.items()
+    ]
+    yield "", ["instructions", "architecture", "forms", "GFLOP/s"], rows
+
+
+RENDERERS = {
+    "gemm-hopper": products,
+    "gemm": products,
+    "launch": launches,
+    "compile": compiling,
+    "emulate": emulated,
+    "gemm-emulated": products,
+}
