@@ -12,6 +12,7 @@ import numpy as np
 
 import kernels
 import tensorcore_dsl as tc
+from kernels import ring
 
 DTYPES = {
     "f16": np.dtype(np.float16),
@@ -19,7 +20,9 @@ DTYPES = {
     "tf32": np.dtype(np.float32),
     "s8": np.dtype(np.int8),
     "f64": np.dtype(np.float64),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
+MMA_DTYPES = ("f16", "bf16", "tf32", "s8", "f64")
 SIZES = ((128, 128, 192), (100, 77, 50), (33, 65, 129), (1, 1, 1), (1, 37, 5), (64, 200, 96), (7, 9, 1), (130, 24, 256))
 
 
@@ -35,9 +38,14 @@ class Case:
     alpha: float = 1
     beta: float = 0
     accumulate: str = ""
+    family: str = "sm80"
+    cluster: int = 1
 
     @property
     def name(self) -> str:
+        if self.family == "sm90":
+            tile = f" cluster {self.cluster}" if self.cluster > 1 else ""
+            return f"wgmma {self.dtype} {self.M}x{self.N}x{self.K} {self.layouts} beta {self.beta}{tile}"
         extra = f" alpha {self.alpha} beta {self.beta}" if self.beta else ""
         extra += f" sum {self.accumulate}" if self.accumulate else ""
         return f"{self.dtype} {self.M}x{self.N}x{self.K} {self.layouts}{extra}"
@@ -46,13 +54,26 @@ class Case:
 def _cases() -> list[Case]:
     found = []
     layouts = ("nn", "nt", "tn", "tt")
-    for dtype, (place, size) in itertools.product(DTYPES, enumerate(SIZES)):
+    for dtype, (place, size) in itertools.product(MMA_DTYPES, enumerate(SIZES)):
         for layout in (layouts if place < 3 else layouts[place % 4 : place % 4 + 1]):
             found.append(Case(dtype, *size, layout))
         if place < 2:
             found.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
     for size in SIZES[:3]:
         found.append(Case("f16", *size, "nt", accumulate="f16"))
+    return found + _wgmma_cases()
+
+
+def _wgmma_cases() -> list[Case]:
+    """Problems whose lines start at multiples of 16 bytes, as TMA wants them."""
+    found = []
+    for M, N, K in ((128, 256, 128), (200, 72, 144), (16, 512, 256)):
+        for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
+            found.append(Case(dtype, M, N, K, "nt", family="sm90"))
+        for layouts in ("nn", "tn", "tt"):
+            found.append(Case("bf16", M, N, K, layouts, family="sm90"))
+        found.append(Case("bf16", M, N, K, "nt", alpha=3, beta=-2, family="sm90"))
+        found.append(Case("bf16", 2 * M, N, K, "nt", family="sm90", cluster=2))
     return found
 
 
@@ -88,7 +109,10 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
     a, b, c = operands(case)
     accumulate = tc.f16 if case.accumulate else None
     with tc.target(target, arch):
-        return kernels.gemm(a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate)
+        return kernels.gemm(
+            a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
+            config=ring.Config(cluster=case.cluster) if case.cluster > 1 else None,
+        )  # fmt: skip
 
 
 def digest(result: np.ndarray) -> str:
