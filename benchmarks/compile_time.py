@@ -14,8 +14,9 @@ import numpy as np
 import kernels
 import tensorcore_dsl as tc
 from benchmarks.console import duration, progress, table
-from benchmarks.gemm_cases import COMMON, PORTABLE, Case
+from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
+from kernels.plan import SM90
 from tensorcore_dsl.kernel import Specialisation
 from tensorcore_dsl.targets import DEFAULT_ARCH, current_target, device_arch
 
@@ -55,14 +56,25 @@ def run(options: argparse.Namespace) -> Report:
         "warm_up": "one specialisation from beginning to end before the first sample",
         "stages": STAGES,
     })  # fmt: skip
-    for case in progress([Case(dtype, *SIZE, COMMON) for dtype in PORTABLE], "compile"):
-        found: dict[str, Any] = {"dtype": case.dtype, "layout": case.layout, "arch": arch}
+    for case in progress(cases(arch), "compile"):
+        found: dict[str, Any] = {
+            "dtype": case.dtype, "layout": case.layout, "family": case.family, "arch": arch,
+        }  # fmt: skip
         try:
             found |= measure(case, arch, repeats)
         except Exception as error:
             found["failure"] = f"{type(error).__name__}: {error}"
         report.results.append(found)
-    columns = ["A, B", "kernel", *STAGES.values(), "PTX lines", "registers", "spilled", "remarks"]
+    columns = [
+        "A, B",
+        "kernel",
+        "family",
+        *STAGES.values(),
+        "PTX lines",
+        "registers",
+        "spilled",
+        "remarks",
+    ]
     table(f"Compiling gemm kernels for {arch}", columns, [_row(found) for found in report.results])
     print(f"Written to {report.save(options.out)}")
     return report
@@ -70,6 +82,16 @@ def run(options: argparse.Namespace) -> Report:
 
 def _arch() -> str:
     return device_arch().name if current_target() == "cuda" else DEFAULT_ARCH
+
+
+def cases(arch: str) -> list[Case]:
+    """The mma.sync kernels, and those of wgmma where the architecture has it."""
+    wgmma = [name for name, dtype in DTYPES.items() if dtype in SM90] if arch == "sm_90a" else []
+    return [
+        Case(dtype, *SIZE, COMMON, family)
+        for family, dtypes in (("sm80", PORTABLE), ("sm90", wgmma))
+        for dtype in dtypes
+    ]
 
 
 def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
@@ -137,7 +159,7 @@ def specialisations(
     )
     d = np.empty((case.M, case.N), case.out.numpy)
     with tc.target("cpu", arch):
-        plan = kernels.plan(a, b, None, d)
+        plan = kernels.plan(a, b, None, d, family=case.family)
     given = {"a": a, "b": b, "c": d, "d": d, "alpha": 1, "beta": 0}
     arguments = [given[name] for name in plan.kernel.runtime_names]
     known = plan.kernel.specialise(arguments, dict(plan.options), arch)
@@ -145,7 +167,7 @@ def specialisations(
 
 
 def _row(found: dict[str, Any]) -> list[str]:
-    cells = [found["dtype"], found.get("kernel", "-")]
+    cells = [found["dtype"], found.get("kernel", "-"), found["family"]]
     cells += [duration(found[s]["median"]) if s in found else "-" for s in STAGES]
     cells += [str(found.get(name, "-")) for name in ("ptx_lines", "registers", "spilled")]
     return [*cells, (found.get("failure") or found.get("no_cubin") or "").replace("\n", " ")[:120]]

@@ -162,10 +162,10 @@ def launches(document: Results) -> Iterator[Table]:
 def compiling(document: Results) -> Iterator[Table]:
     stages = document["method"]["stages"]
     rows = [
-        [r["dtype"], *(duration(r[s]["median"]) if s in r else "-" for s in stages)]
+        [r["dtype"], r["family"], *(duration(r[s]["median"]) if s in r else "-" for s in stages)]
         for r in document["results"]
     ]
-    yield "", ["A, B", *stages.values()], rows
+    yield "", ["A, B", "family", *stages.values()], rows
 
 
 def emulated(document: Results) -> Iterator[Table]:
