@@ -1,13 +1,16 @@
 """Compare the approximate f32 instructions with a GPU: `python -m tests.capture_approximate`.
 
 Runs each form over all 2**32 inputs (divisions: 2**32 pairs) on the GPU and on the CPU, and writes
-golden/sm_90a/approximate.json: form -> inputs compared, mismatches, largest distance in ulp (-1:
-a NaN on one side alone), and the first differing inputs with the GPU's and the CPU's results.
+to golden/sm_90a
+- approximate.json: form -> inputs compared, mismatches, largest distance in ulp (-1: a NaN on one
+  side alone), and some differing inputs with the GPU's and the CPU's results;
+- approximate_samples.json: the SHA-256 of the GPU's results for samples and for whole binades,
+  which tests/test_function_unit.py replays on any machine.
 
     --only TEXT     forms whose name contains TEXT
     --seconds S     stop a form after S seconds; chunks are visited in an order that spreads
     --dump DIR      write what the GPU gives over whole binades and for samples, as npz files
-    --no-compare    the dump alone
+    --no-compare    samples and dump alone
 
 Needs a GPU and numba-cuda.
 """
@@ -15,6 +18,8 @@ Needs a GPU and numba-cuda.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import itertools
 import json
 import os
 import time
@@ -29,7 +34,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.numerics.scalar import arith
 
-GOLDEN = Path(__file__).parent / "golden" / "sm_90a" / "approximate.json"
+GOLDEN = Path(__file__).parent / "golden" / "sm_90a"
 BLOCK = 256
 CHUNK = 1 << 22
 TOTAL = 1 << 32
@@ -140,12 +145,18 @@ class Gpu:
         return out
 
     def at(self, form: str, x: np.ndarray) -> np.ndarray:
-        """Results for any inputs, as many as fit a chunk."""
+        """Results for any inputs; for divisions, of the pairs from number `x[0]` on."""
+        if form.startswith("div"):
+            return np.array(self.sweep(form, int(x[0]), self.pinned[0])[: len(x)])
+        parts = [self.gathered(form, x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
+        return np.concatenate(parts)
+
+    def gathered(self, form: str, x: np.ndarray) -> np.ndarray:
         padded = np.zeros(-(-len(x) // BLOCK) * BLOCK, np.uint32)
         padded[: len(x)] = x
         with tc.target("cuda"):
             gather[len(padded) // BLOCK, BLOCK](self.device, self.copied(padded), form=form)
-        return self.device.copy_to_host()[: len(x)]
+        return np.asarray(self.device.copy_to_host())[: len(x)]
 
 
 def survey(form: str, gpu: Gpu, pool: ThreadPoolExecutor, seconds: float) -> list[Any]:
@@ -184,7 +195,7 @@ BINADES = {  # exponents (of two) and signs of the binades that are dumped whole
     "lg2": ([-3, -2, -1, 0, 1, 2], "+"),
     "sin": ([-3, -2, -1, 0, 1, 2], "+"),
     "cos": ([-3, -2, -1, 0, 1, 2], "+"),
-    "tanh": ([-6, -5, -4, -3, -2, -1, 0, 1, 2, 3], "+"),
+    "tanh": ([-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3], "+"),
 }
 
 
@@ -211,41 +222,46 @@ def sample_inputs(form: str) -> np.ndarray:
     return np.concatenate([x, np.arange(512).astype(np.uint32) << np.uint32(23)])
 
 
-def dump(gpu: Gpu, folder: Path) -> None:
-    """Seven files: samples of every form, and whole binades by groups of functions."""
+def cases() -> dict[str, tuple[str, int | None]]:
+    """Samples of every form, and whole binades: the form and, of a binade, the first input."""
+    found: dict[str, tuple[str, int | None]] = {form: (form, None) for form in forms()}
+    for op, (exponents, signs) in BINADES.items():
+        form = f"{op}.approx.f32" if op == "tanh" else f"{op}.approx.ftz.f32"
+        for exponent, sign in itertools.product(exponents, signs):
+            base = (exponent + 127) << 23 | (1 << 31 if sign == "-" else 0)
+            found[f"{op}_{base:08x}"] = form, base
+    return found
+
+
+def inputs(form: str, base: int | None) -> np.ndarray:
+    """The inputs of a case; of a division the numbers of pairs."""
+    if base is not None:
+        return np.arange(base, base + (1 << 23), dtype=np.uint32)
+    return np.arange(1 << 17, dtype=np.uint32) if form.startswith("div") else sample_inputs(form)
+
+
+def checksum(results: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(results, "<u4").tobytes()).hexdigest()
+
+
+def dump(tables: dict[str, np.ndarray], folder: Path) -> None:
+    """Seven files: samples of every form, and coded whole binades by groups of functions."""
     folder.mkdir(parents=True, exist_ok=True)
-    unary = [f for f in forms() if not f.startswith("div")]
-    tables = {f: gpu.at(f, sample_inputs(f)) for f in unary}
-    for form in forms("div"):
-        tables[form] = np.array(gpu.sweep(form, 0, gpu.pinned[0])[: 1 << 17])
-    np.savez_compressed(folder / "samples.npz", **tables)
-    groups = (["rcp", "rsqrt", "sqrt"], ["ex2"], ["lg2"], ["sin"], ["cos"], ["tanh"])
-    with ThreadPoolExecutor(len(groups)) as pool:
-        written = [
-            pool.submit(save, folder, g, {k: v for op in g for k, v in binades(gpu, op)})
-            for g in groups
-        ]
-        for future in written:
+    groups = [["rcp", "rsqrt", "sqrt"], *([op] for op in OPS[3:])]
+    parts = {
+        "_".join(g): {k: coded(v) for k, v in tables.items() if k.split("_")[0] in g}
+        for g in groups
+    }
+    parts["samples"] = {k: v for k, v in tables.items() if "_" not in k}
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for future in [pool.submit(save, folder, name, part) for name, part in parts.items()]:
             print(*future.result())
 
 
-def save(folder: Path, group: list[str], tables: dict[str, np.ndarray]) -> tuple[str, int]:
-    path = folder / f"{'_'.join(group)}.npz"
+def save(folder: Path, name: str, tables: dict[str, np.ndarray]) -> tuple[str, int]:
+    path = folder / f"{name}.npz"
     np.savez_compressed(path, **tables)
     return path.name, path.stat().st_size
-
-
-def binades(gpu: Gpu, op: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Names like ex2_bf800000 (the first input), and coded results."""
-    form = f"{op}.approx.f32" if op == "tanh" else f"{op}.approx.ftz.f32"
-    exponents, signs = BINADES[op]
-    for exponent in exponents:
-        for sign in signs:
-            base = (exponent + 127) << 23 | (1 << 31 if sign == "-" else 0)
-            parts = [
-                np.array(gpu.sweep(form, base + i, gpu.pinned[0])) for i in range(0, 1 << 23, CHUNK)
-            ]
-            yield f"{op}_{base:08x}", coded(np.concatenate(parts))
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -263,23 +279,30 @@ def main() -> None:
     options = parser.parse_args()
     workers = os.cpu_count() or 4
     gpu = Gpu(2 * workers)
-    if options.dump:
-        dump(gpu, options.dump)
-    if options.no_compare:
-        return
-    found = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    if not options.only:
+        tables = {name: gpu.at(case[0], inputs(*case)) for name, case in cases().items()}
+        write(options.out / "approximate_samples.json", {k: checksum(v) for k, v in tables.items()})
+        if options.dump:
+            dump(tables, options.dump)
+    if not options.no_compare:
+        compare_all(gpu, workers, options)
+
+
+def compare_all(gpu: Gpu, workers: int, options: argparse.Namespace) -> None:
+    path = options.out / "approximate.json"
+    found = json.loads(path.read_text()) if options.only and path.exists() else {}
     with ThreadPoolExecutor(workers) as pool:
         for form in forms(options.only):
             start = time.time()
             on_cpu(form, np.arange(1 << 12, dtype=np.uint32))  # compiles and loads tables
             found[form] = survey(form, gpu, pool, options.seconds)
             print(form, *found[form], f"{time.time() - start:.1f} s", flush=True)
-            options.out.write_text(as_text(found))
+            write(path, found)
 
 
-def as_text(found: dict[str, Any]) -> str:
+def write(path: Path, found: dict[str, Any]) -> None:
     lines = (f"{json.dumps(form)}: {json.dumps(record)}" for form, record in found.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

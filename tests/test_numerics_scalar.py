@@ -159,26 +159,18 @@ def test_corners_of_approximate_functions(op: str) -> None:
     assert [hex(v) for v in d] == [hex(v) for v in CORNERS[op]]
 
 
-@pytest.mark.parametrize("op", ["rcp", "sqrt", "rsqrt", "ex2", "lg2"])
-@pytest.mark.parametrize("ftz", [False, True])
-def test_approximate_functions_are_correctly_rounded(op: str, ftz: bool) -> None:
-    functions = {
-        "rcp": lambda x: 1 / x,
-        "sqrt": np.sqrt,
-        "rsqrt": lambda x: 1 / np.sqrt(x),
-        "ex2": np.exp2,
-        "lg2": np.log2,
-    }
-    (x,) = columns(("f32",), 4000, op)
-    x = x & np.uint32(0x7FFFFFFF)
+@pytest.mark.parametrize("op", ["rcp", "rsqrt"])
+def test_approximate_functions_of_doubles_are_rounded(op: str) -> None:
+    (x,) = columns(("f64",), 4000, op)
+    value = (x & np.uint64(0x7FF00000 << 32 | 0xFFFFF << 32)).view(np.float64)
     with np.errstate(all="ignore"):
-        value = x.view(np.float32).astype(np.float64)
-        value = np.where(ftz & (value < 2.0**-126), 0.0, value)
-        want = functions[op](value).astype(np.float32)
-    want = np.where(ftz & (np.abs(want) < 2.0**-126), np.copysign(np.float32(0), want), want)
-    got = arith(op, "f32", x, ftz=ftz, rounding="approx")
-    np.testing.assert_array_equal(got[~np.isnan(want)], want[~np.isnan(want)].view(np.uint32))
-    assert (got[np.isnan(want)] == NAN).all()
+        want = 1 / value if op == "rcp" else 1 / np.sqrt(value)
+    got = arith(op, "f64", value.view(np.uint64), ftz=True, rounding="approx")
+    assert not (got & np.uint64(0xFFFFFFFF)).any()
+    normal = (value >= 2.0**-1022) & (want >= 2.0**-1021) & np.isfinite(want)
+    assert normal.sum() > 1000
+    error = np.abs(got.view(np.float64)[normal] - want[normal])
+    assert (error <= 2.0**-21 * want[normal]).all()
 
 
 @pytest.mark.parametrize(("op", "kind"), [*itertools.product(["ex2", "tanh"], ["f16", "bf16"])])

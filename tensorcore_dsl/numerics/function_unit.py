@@ -1,0 +1,315 @@
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
+"""rcp, rsqrt, sqrt, ex2, lg2, sin, cos, tanh and div.approx of f32 as sm_90 computes them.
+
+The function unit cuts the argument's significand, or the argument in fixed point, into segments;
+in each the function is C0 + C1 dx + C2 dx². The sum is exact, in units of 2**-40, and cut off to 24
+bits. Of dx² alone the unit leaves something out: of the 17 bits of dx the two lowest, and of the
+products of two of the remaining 15 bits those below 2**15. Around this, .f32 without .ftz scales
+subnormal numbers by powers of two and back, as the assembler for sm_90 writes it.
+
+Numbers are handled as their bits in 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from .function_unit_sm90 import COEFFICIENTS, FIRST
+from .softfloat import as_bits, as_float
+
+SIGN, INF, NAN, ONE = 1 << 31, 0x7F800000, 0x7FFFFFFF, 0x3F800000
+LEAST = 1 << 23  # the least normal number; also the hidden bit
+FRACTION = LEAST - 1
+BIAS = 127
+UNIT = 40  # sums are in units of 2**-UNIT
+WIDTH = 17  # bits of dx
+KEPT = 15  # bits of dx that are squared
+RCP, RSQRT, EX2, SQRT, SIN, LG2, TANH = (FIRST[name] for name in FIRST)
+TURN = 25  # sin and cos take turns in units of 2**-TURN
+PER_TURN = 0xA2F983  # 2**26 / (2 pi): the multiplier before sin and cos
+TANH_LOW, TANH_HIGH = BIAS - 8, BIAS + 3  # below: x itself; from there: 1
+TANH_BITS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 3])  # log2 of the segments of each binade
+TANH_ROWS = TANH + np.cumsum(1 << TANH_BITS) - (1 << TANH_BITS)
+UP, DOWN_RSQRT, DOWN_SQRT = 0x4B800000, 0x45800000, 0x39800000  # 2**24, 2**12, 2**-12
+LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
+LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
+
+compiled: Any = njit(cache=True, nogil=True, error_model="numpy")
+inlined: Any = njit(nogil=True, forceinline=True)
+
+
+def squares() -> npt.NDArray[np.uint16]:
+    """The squares of all dx, without their two lowest bits, as the unit computes them."""
+    t = np.arange(1 << KEPT, dtype=np.int64)
+    total = np.zeros_like(t)
+    for i in range(KEPT):
+        for j in range(i, KEPT):
+            weight = i + j + (i != j)
+            if weight >= KEPT:
+                total += ((t >> i) & (t >> j) & 1) << (weight - KEPT)
+    return total.astype(np.uint16)
+
+
+# --- sums and their rounding -------------------------------------------------------------------
+
+
+@inlined
+def _sum(table, square, row, dx, dropped):
+    """C0 + C1 dx + C2 dx²; `dropped` low bits of dx are not squared."""
+    return table[row, 0] + table[row, 1] * dx + table[row, 2] * np.int64(square[dx >> dropped])
+
+
+@inlined
+def _segment(table, square, first, fraction):
+    """The sum at 23 bits of fraction, of 64 segments."""
+    dx = fraction & ((1 << WIDTH) - 1)
+    return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - KEPT)
+
+
+@inlined
+def _packed(v, exponent):
+    """The number v * 2**(exponent - UNIT), cut off to 24 bits; subnormal ones are zero."""
+    if v == 0:
+        return np.int64(0)
+    r = np.int64(as_bits(np.float64(v)) >> np.uint64(29)) + ((exponent - UNIT + BIAS - 1023) << 23)
+    return np.int64(0) if r < LEAST else min(r, np.int64(INF))
+
+
+@inlined
+def _times(a, b):
+    """a * b to nearest."""
+    d = np.int64(as_bits(as_float(np.uint32(a)) * as_float(np.uint32(b))))
+    return np.int64(NAN) if d & NAN > INF else d
+
+
+@inlined
+def _plus(a, b):
+    d = np.int64(as_bits(as_float(np.uint32(a)) + as_float(np.uint32(b))))
+    return np.int64(NAN) if d & NAN > INF else d
+
+
+@inlined
+def _flushed(x):
+    return x & SIGN if x & NAN < LEAST else x
+
+
+# --- the unit ----------------------------------------------------------------------------------
+
+
+@inlined
+def _rcp(table, square, x):
+    a, sign = x & NAN, x & SIGN
+    if a >= INF:
+        return np.int64(NAN) if a > INF else sign
+    if a < LEAST:
+        return sign | INF
+    dx = a & ((1 << (WIDTH - 1)) - 1)
+    row = RCP + ((a & FRACTION) >> (WIDTH - 1))
+    return sign | _packed(_sum(table, square, row, dx, WIDTH - 1 - KEPT), BIAS - (a >> 23))
+
+
+@inlined
+def _rsqrt(table, square, x):
+    a, sign = x & NAN, x & SIGN
+    if a < LEAST:
+        return sign | INF
+    if a > INF or sign:
+        return np.int64(NAN)
+    if a == INF:
+        return np.int64(0)
+    odd = ((a >> 23) - BIAS) & 1
+    half = ((a >> 23) - BIAS - odd) >> 1
+    if a & FRACTION == 0 and not odd:
+        return (BIAS - half) << 23
+    return _packed(_segment(table, square, RSQRT + (odd << 6), a & FRACTION), -half)
+
+
+@inlined
+def _sqrt(table, square, x):
+    a, sign = x & NAN, x & SIGN
+    if a < LEAST:
+        return sign
+    if a > INF or sign:
+        return np.int64(NAN)
+    if a == INF:
+        return a
+    odd = ((a >> 23) - BIAS) & 1
+    half = ((a >> 23) - BIAS - odd) >> 1
+    return _packed(_segment(table, square, SQRT + (odd << 6), a & FRACTION), half)
+
+
+@inlined
+def _ex2(table, square, x):
+    """In fixed point with 23 bits of fraction; a negative one is a complement to one,
+    but for whole numbers."""
+    a, sign = x & NAN, x & SIGN
+    if a > INF:
+        return np.int64(NAN)
+    if a >= (BIAS + 8) << 23:
+        return np.int64(0) if sign else np.int64(INF)
+    shift = (a >> 23) - BIAS
+    significand = (a & FRACTION) | LEAST
+    fixed = significand << shift if shift >= 0 else significand >> min(-shift, np.int64(63))
+    if sign:
+        fixed = ~fixed if fixed & FRACTION else -fixed
+    return _packed(_segment(table, square, EX2, fixed & FRACTION), fixed >> 23)
+
+
+@inlined
+def _lg2(table, square, x):
+    """A negative sum is cut off below 2**-36 and then a complement to one."""
+    a, sign = x & NAN, x & SIGN
+    if a < LEAST:
+        return np.int64(SIGN | INF)
+    if a > INF or sign:
+        return np.int64(NAN)
+    if a in (INF, ONE):
+        return a if a == INF else np.int64(0)
+    whole = ((a >> 23) - BIAS) << UNIT
+    v = whole + _segment(table, square, LG2, a & FRACTION)
+    return _packed(v, 0) if v >= 0 else SIGN | _packed(~(v >> 4) << 4, 0)
+
+
+@inlined
+def _sin(table, square, x, quarters):
+    """sin of x radians and `quarters` of a turn more, in fixed point."""
+    a, sign = x & NAN, x & SIGN
+    if a >= INF:
+        return np.int64(NAN)
+    product = ((a & FRACTION) | LEAST) * np.int64(PER_TURN)
+    dropped = np.int64(24) if product >> 47 else np.int64(23)
+    turns = product >> dropped  # 24 bits
+    shift = (a >> 23) + dropped - (BIAS + 23 + 26 - TURN)
+    if shift >= 0:
+        turns = turns << shift if shift < TURN else np.int64(0)
+    else:
+        turns >>= min(-shift, np.int64(63))
+    turns += quarters << 23
+    if turns & LEAST:
+        turns ^= FRACTION
+    half = ((turns >> 24) & 1) << 31
+    magnitude = _packed(_segment(table, square, SIN, turns & FRACTION), np.int64(0))
+    return magnitude | (half if quarters else half ^ sign)
+
+
+@inlined
+def _tanh(table, square, x):
+    a, sign = x & NAN, x & SIGN
+    binade = (a >> 23) - TANH_LOW
+    if a > INF:
+        return np.int64(NAN)
+    if binade < 0:
+        return x
+    if binade >= TANH_HIGH - TANH_LOW:
+        return sign | ONE
+    bits = TANH_BITS[binade]
+    row = TANH_ROWS[binade] + ((a & FRACTION) >> (23 - bits))
+    dx = (a >> (23 - WIDTH - bits)) & ((1 << WIDTH) - 1)
+    return sign | _packed(_sum(table, square, row, dx, WIDTH - KEPT), np.int64(0))
+
+
+# --- what the assembler makes of the instructions ------------------------------------------------
+
+
+@inlined
+def _scaled_rcp(table, square, x):
+    a = x & NAN
+    scale = np.int64(UP) if a < LEAST else np.int64(ONE)
+    if LARGE < a <= INF:
+        scale = np.int64(QUARTER)
+    return _times(_rcp(table, square, _times(x, scale)), scale)
+
+
+@inlined
+def _scaled_ex2(table, square, x):
+    if not LOW_EX2 < x <= (SIGN | INF):
+        return _ex2(table, square, x)
+    d = _ex2(table, square, _times(x, np.int64(HALF)))
+    return _times(d, d)
+
+
+@inlined
+def _divided(table, square, a, b, ftz, full):
+    scale = np.int64(ONE)
+    if full and LARGE < b & NAN <= INF:
+        scale = np.int64(QUARTER)
+    if not ftz and b & NAN < LEAST:
+        scale = np.int64(UP)
+    if ftz:
+        a, b = _flushed(a), _flushed(b)
+    if scale != ONE:
+        a, b = _times(a, scale), _times(b, scale)
+    if ftz:
+        a = _flushed(a)
+    d = _times(_rcp(table, square, b), a)
+    return _flushed(d) if ftz else d
+
+
+OPS = ("rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos", "tanh", "div", "div.full")
+(
+    DO_RCP, DO_RSQRT, DO_SQRT, DO_EX2, DO_LG2, DO_SIN, DO_COS, DO_TANH, DO_DIV, DO_FULL
+) = range(len(OPS))  # fmt: skip
+
+
+@inlined
+def _roots_and_logarithm(op, table, square, x, ftz):
+    """The functions that take subnormal numbers times 2**24."""
+    small = not ftz and x & NAN < LEAST
+    if small:
+        x = _times(x, np.int64(UP))
+    if op == DO_RSQRT:
+        d = _rsqrt(table, square, x)
+        return _times(d, np.int64(DOWN_RSQRT)) if small else d
+    if op == DO_SQRT:
+        d = _sqrt(table, square, x)
+        return _times(d, np.int64(DOWN_SQRT)) if small else d
+    d = _lg2(table, square, x)
+    return _plus(d, np.int64(MINUS_24)) if small else d
+
+
+@inlined
+def _one(op, table, square, x, y, ftz):
+    if op == DO_RCP:
+        return _rcp(table, square, x) if ftz else _scaled_rcp(table, square, x)
+    if op in (DO_RSQRT, DO_SQRT, DO_LG2):
+        return _roots_and_logarithm(op, table, square, x, ftz)
+    if op == DO_EX2:
+        return _ex2(table, square, x) if ftz else _scaled_ex2(table, square, x)
+    if op in (DO_SIN, DO_COS):
+        return _sin(table, square, x, np.int64(op == DO_COS))
+    if op == DO_TANH:
+        return _tanh(table, square, x)
+    return _divided(table, square, x, y, ftz, op == DO_FULL)
+
+
+@compiled
+def _evaluate(op, ftz, x, y, out, table, square):
+    for i in range(len(out)):
+        out[i] = _one(op, table, square, np.int64(x[i]), np.int64(y[i]), ftz)
+
+
+@cache
+def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
+    return COEFFICIENTS, squares()
+
+
+def _apply(op: int, ftz: bool, x: npt.NDArray[np.uint32], *more: npt.NDArray[np.uint32]) -> Any:
+    y = more[0] if more else x
+    if x.shape != y.shape:
+        x, y = np.broadcast_arrays(x, y)
+    out = np.empty(x.size, np.uint32)
+    flat = (np.ascontiguousarray(v).reshape(-1) for v in (x, y))
+    _evaluate(op, ftz, *flat, out, *_tables())
+    return out.reshape(x.shape)
+
+
+def function(op: str, ftz: bool) -> Callable[..., Any]:
+    """The function of arrays of f32 bits of one of `OPS`."""
+    return partial(_apply, OPS.index(op), ftz)
