@@ -229,32 +229,27 @@ def plain_loop(acc, mma, tiles, fetch, fragments, config: Config):
 def prefetched_loop(acc, mma, tiles, fetch, fragments, config: Config):
     """The same, with each fragment loaded one step before it is needed, across tiles too.
 
-    The barrier stands between two halves of the last step's products, which hide its wait.
     The last step reads a slot that holds no further tile, so there must be at least as many
     tiles as stages.
     """
     read, write = 0, config.stages - 1
     depth = mma.shape[2]
     steps = config.BK // depth
-    half = len(acc) // 2
     tc.cp_async_wait(config.stages - 2)
     tc.barrier()
     fa, fb = fragments(read, 0)
     for tile in range(tiles):
-        for step in tc.static_range(steps - 1):
-            ahead = fragments(read, (step + 1) * depth)
+        for step in tc.static_range(steps):
+            if step == steps - 1:
+                tc.cp_async_wait(config.stages - 2)
+                tc.barrier()
+                read = next_slot(read, config.stages)
+            ahead = fragments(read, (step + 1) % steps * depth)
             if step == 0:
                 fetch(tile + (config.stages - 1), write)
                 write = next_slot(write, config.stages)
             multiply(acc, mma, fa, fb)
             fa, fb = ahead
-        multiply(acc[:half], mma, fa, fb)
-        tc.cp_async_wait(config.stages - 2)
-        tc.barrier()
-        read = next_slot(read, config.stages)
-        ahead = fragments(read, 0)
-        multiply(acc[half:], mma, fa[half:], fb)
-        fa, fb = ahead
 
 
 def multiply(acc, mma, fa, fb):

@@ -228,8 +228,8 @@ def _plan_sm80(
 
 # Tiles hold 128 bytes of K: one swizzled line of shared memory.
 _TILES = {
-    tc.f16: Config(BK=64),
-    tc.bf16: Config(BK=64),
+    tc.f16: Config(BM=256, BK=64),
+    tc.bf16: Config(BM=256, BK=64),
     tc.f32: Config(BK=32),
     tc.s8: Config(BK=128),
     tc.f64: Config(BM=64, BN=64, BK=16, WM=32, WN=32),
@@ -240,8 +240,9 @@ _FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
     """Large tiles where they fill the chip, small ones where the matrix is small."""
     config = _TILES[dtype]
-    blocks = -(-M // config.BM) * -(-N // config.BN)
-    if blocks < _FEW_BLOCKS:
+    if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS and config.BM > 128:
+        config = replace(config, BM=128)
+    if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS:
         config = replace(config, BM=64, BN=64, WM=32, WN=32)
     return config
 
