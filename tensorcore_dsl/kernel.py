@@ -142,6 +142,7 @@ class Specialisation:
             return run(
                 self.ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
+                cluster=config.cluster,
                 profile=profile,
             )  # fmt: skip
 

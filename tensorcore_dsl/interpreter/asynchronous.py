@@ -21,6 +21,7 @@ class Asynchronous:
     """mbarriers, bulk copies, products in flight and clusters, made when first used."""
 
     proxies: Proxies
+    clock: int = 0
 
     @property
     def _machine(self) -> Machine:
@@ -41,6 +42,18 @@ class Asynchronous:
     @cached_property
     def clusters(self) -> Clusters:
         return Clusters(self._machine)
+
+    @cached_property
+    def met(self) -> np.ndarray:
+        """(T,) the clock when each thread last passed a barrier of any kind."""
+        return np.zeros(self._machine.threads, np.int64)
+
+    def meet(self, go: np.ndarray) -> None:
+        """Threads that pass a barrier."""
+        machine = self._machine
+        if machine.program.asynchronous:
+            machine.clock += 1
+            self.met[go & machine.mask] = machine.clock
 
     # --- mbarriers --------------------------------------------------------------------------
 
@@ -109,7 +122,9 @@ class Asynchronous:
         self.clusters.arrive()
 
     def cluster_done(self) -> np.ndarray:
-        return self.clusters.done()
+        go = self.clusters.done()
+        self._machine.meet(go)
+        return go
 
     def set_registers(self, count: int, grow: bool) -> None:
         self.clusters.set_registers(count, grow)
@@ -124,6 +139,9 @@ class Asynchronous:
             self.clusters.gone[cta] = True
             self.clusters.leave(int(cta))
             self.bulk.leave(int(cta))
+            self.proxies.leave(machine, int(cta))
+            if "mbarriers" in self.__dict__:
+                self.mbarriers.leave(int(cta))
 
     def waits(self, mask: np.ndarray, form: Any) -> list[str]:
         """What threads wait for at an instruction, for the report of a deadlock."""

@@ -195,18 +195,10 @@ class Bulk:
         if op is not None:
             combine(box, shared.data[cta], src, op)
         if proxies.tracked:
-            self._reading(thread, cta, box.chunks(src))
+            group = int(self.commits[thread])
+            proxies.add(Read(COPY, machine.at_step, thread, group, cta, box.chunks(src)))
         machine.tally.bytes["shared", "load"] += box.size
         machine.tally.bytes["global", "store"] += box.inside
-
-    def _reading(self, thread: int, cta: int, chunks: np.ndarray) -> None:
-        """The store reads `chunks` until its group is waited for."""
-        machine = self.machine
-        read = Read(
-            COPY, f"a bulk store of {machine.describe(thread)}", machine.at_step, thread,
-            int(self.commits[thread]), cta, chunks,
-        )  # fmt: skip
-        machine.proxies.add(read)
 
     # --- the end of a CTA -------------------------------------------------------------------
 

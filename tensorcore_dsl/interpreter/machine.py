@@ -29,7 +29,7 @@ from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
 from tensorcore_dsl.interpreter.program import Program, Step
 from tensorcore_dsl.interpreter.proxies import Proxies
 from tensorcore_dsl.interpreter.report import Report, Tally
-from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters
+from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters, dim, ranges
 from tensorcore_dsl.interpreter.steps import STOP, Run
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
@@ -93,6 +93,7 @@ class Machine(Asynchronous):
         self.limit = 0  # the next position ahead where somebody stands
         self.rounds = 0
         self.progress = 0
+        self.aside = 0  # 1: the cohort lets others run
         self.reads = self.writes = 0
         self.quiet = 0
         self._fill(parameters)
@@ -133,13 +134,16 @@ class Machine(Asynchronous):
 
     def arrive(self, barrier: np.ndarray, count: np.ndarray | None, wait: bool) -> np.ndarray:
         """Arrive at a named barrier; who may go on."""
-        return self.barriers.arrive(self, barrier, count, wait)
+        go = self.barriers.arrive(self, barrier, count, wait)
+        self.meet(go)
+        return go
 
     def arrive_counting(
         self, barrier: np.ndarray, count: np.ndarray | None, predicate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arrive and wait; (who may go on, true predicates, threads) of those who met."""
         go = self.barriers.arrive(self, barrier, count, True, predicate)
+        self.meet(go)
         return go, self.barriers.true.copy(), self.barriers.met.copy()
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
@@ -153,11 +157,11 @@ class Machine(Asynchronous):
         """A thread of the chunk, as messages call it."""
         g = self.geometry
         block = self.block_name(thread // self.group)
-        return f"thread {_dim(g.thread(thread), g.block)} of block {block}"
+        return f"thread {dim(g.thread(thread), g.block)} of block {block}"
 
     def block_name(self, cta: int) -> str:
         """The index of a CTA of the chunk in the grid."""
-        return _dim(self.geometry.cta(cta * self.group), self.geometry.grid)
+        return dim(self.geometry.cta(cta * self.group), self.geometry.grid)
 
     def warpgroup_name(self, group: int) -> str:
         """A warpgroup of the chunk, as messages call it."""
@@ -340,7 +344,7 @@ class Machine(Asynchronous):
         runs, counts, steps, at = self.runs, self.tally.counts, self.program.steps, start
         self._look_ahead(at)
         self.budget, self.marked = LONG_SLICE, (self.reads, self.writes)
-        moved = False
+        moved, self.aside = False, 0
         try:
             while at < self.limit:
                 counts[at] += self.warps
@@ -362,7 +366,12 @@ class Machine(Asynchronous):
         except Exception as error:
             self._explain(error, steps[at])
         self.progress += 1
-        self._put(at, Cohort(self.mask, self.rounds))
+        asked = self.progress - 1  # of those who step aside, so that they are soon asked again
+        self._put(at, Cohort(self.mask, self.rounds + self.aside, self.aside > 0, asked))
+
+    def step_aside(self) -> None:
+        """The cohort lets those run who wait for what the running step does."""
+        self.aside, self.limit = 1, 0
 
     def _look_ahead(self, at: int) -> None:
         self.limit = min((p for p in self.cohorts if p >= at), default=len(self.runs))
@@ -432,16 +441,16 @@ class Machine(Asynchronous):
         part = slice(first, first + unit)
         lanes, name = mask[part], "lanes" if unit == 32 else "threads"
         lines = [
-            f"{name} {_ranges(np.flatnonzero(lanes))} of {self._unit_name(first, unit)} are here"
+            f"{name} {ranges(np.flatnonzero(lanes))} of {self._unit_name(first, unit)} are here"
         ]
         ended = ~self.alive[part] & ~lanes
         if ended.any():
-            lines.append(f"{name} {_ranges(np.flatnonzero(ended))} have exited or do not exist")
+            lines.append(f"{name} {ranges(np.flatnonzero(ended))} have exited or do not exist")
         for at, cohort in sorted(self.cohorts.items()):
             others = cohort.mask[part] & ~lanes
             if others.any():
                 where = self.program.steps[at].loc
-                lines.append(f"{name} {_ranges(np.flatnonzero(others))} wait at {where}")
+                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {where}")
         what = "a warp-wide instruction needs all 32 lanes: "
         if unit != 32:
             what = "an instruction of warpgroups needs all four warps: "
@@ -469,7 +478,7 @@ class Machine(Asynchronous):
         texts = []
         for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
             block = self.block_name(int(cta))
-            texts.append(f"block {block} warps {_ranges(np.flatnonzero(per_cta[cta]))}")
+            texts.append(f"block {block} warps {ranges(np.flatnonzero(per_cta[cta]))}")
         more = int(per_cta.any(axis=1).sum()) - len(texts)
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")
 
@@ -482,15 +491,3 @@ def _noting(at: int, run: Run) -> Run:
         return run(machine)
 
     return noted
-
-
-def _dim(index: tuple[int, int, int], size: tuple[int, int, int]) -> str:
-    """An index without the axes that the launch does not use."""
-    used = 1 + max([i for i in range(3) if size[i] > 1], default=0)
-    return str(index[0]) if used == 1 else str(index[:used])
-
-
-def _ranges(numbers: np.ndarray) -> str:
-    """`0-3, 7`."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs if len(r))

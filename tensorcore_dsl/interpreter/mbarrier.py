@@ -24,9 +24,13 @@ BYTES = 8
 MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 OFFSET = (1 << CLUSTER_SHIFT) - 1  # of a shared address: what lies within its CTA
 
-COUNT, PENDING, MISSING, PHASE, SEEN = range(5)  # columns of `state`; COUNT 0: no barrier
+# Columns of `state`; COUNT 0: no barrier. MADE, WARP: when it was initialised, and by which warp.
+# OPEN: how many times a thread of another CTA must have passed the cluster's barrier to know of
+# it; REMOTE: the phase behind that of the last arrival from another CTA; AFTER: how many times the
+# own threads must have passed the cluster's barrier to know of this arrival.
+COUNT, PENDING, MISSING, PHASE, SEEN, MADE, WARP, OPEN, REMOTE, AFTER, COLUMNS = range(11)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST = range(9, 12)
+NOT_OWN, BAD_PARITY, LOST, NOT_MET, NOT_OPEN = range(9, 14)
 
 
 class Mbarriers:
@@ -36,7 +40,7 @@ class Mbarriers:
         shared = machine.shared.data
         self.machine = machine
         self.cluster = machine.geometry.cluster_ctas
-        self.state = np.zeros((len(shared), shared.shape[1] // BYTES, 5), np.int64)
+        self.state = np.zeros((len(shared), shared.shape[1] // BYTES, COLUMNS), np.int64)
         self.made_at: dict[tuple[int, int], int] = {}  # step that initialised (CTA, slot)
         self.asks_for = np.full((machine.threads, 2), -1, np.int64)  # slot, phase not yet over
 
@@ -54,7 +58,11 @@ class Mbarriers:
                 self._check_init(cta, slot, live, scalar(count, thread))
                 self.made_at[cta, slot] = machine.at_step
             arrivals = 0 if count is None else scalar(count, thread)
-            self.state[cta, slot] = (arrivals, arrivals, 0, 0, 0)
+            self.state[cta, slot] = 0
+            self.state[cta, slot, [COUNT, PENDING]] = arrivals
+            machine.clock += 1
+            self.state[cta, slot, [MADE, WARP]] = machine.clock, thread // 32
+            self.state[cta, slot, OPEN] = machine.clusters.arrivals[thread] + 1
             at = slot * BYTES
             mark = gather.BARRIER if arrivals else gather.NEVER
             machine.shared.shadow[cta, at : at + BYTES] = mark
@@ -89,14 +97,16 @@ class Mbarriers:
 
     def arrive(self, bar: Any, count: Any, expected: Any) -> None:
         """Wait for `expected` bytes more in this phase, then arrive `count` times."""
-        machine = self.machine
+        machine, clusters = self.machine, self.machine.clusters
         machine.writes += 1
         wrong = _arrive(
             words(bar, machine), words(count, machine), words(expected, machine), machine.mask,
-            self.state, self.cluster, machine.clusters.gone,
+            self.state, self.cluster, clusters.gone, machine.met, clusters.arrivals, clusters.waits,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        if machine.proxies.reads:  # whoever is released too early is to run at once
+            machine.step_aside()
 
     def done(self, bar: Any, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""
@@ -105,13 +115,29 @@ class Mbarriers:
         go = np.zeros(machine.threads, np.bool_)
         found = _done(
             words(bar, machine), words(parity, machine), machine.mask, self.state, go,
-            self.asks_for,
+            self.asks_for, machine.met,
         )  # fmt: skip
         if found > 1:
             self._refuse(found >> 32, found & 0xFFFFFFFF, bar, parity)
         if found:
             machine.bulk.settle(self.state)
+        machine.meet(go)
         return go
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""
+        machine = self.machine
+        threads = slice(cta * machine.group, (cta + 1) * machine.group)
+        met = int(machine.clusters.waits[threads].max())
+        state = self.state[cta]
+        loose = (state[:, REMOTE] > state[:, SEEN]) & (state[:, AFTER] > met)
+        if loose.any():
+            slot = int(np.argmax(loose))
+            raise EmulationError(
+                f"block {machine.block_name(cta)} may end before another CTA of its cluster arrives"
+                f" in phase {state[slot, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
+                "cluster meet (barrier.cluster) before a CTA ends"
+            )
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """`size` bytes have come; the slot, and the phase that counts them."""
@@ -123,6 +149,12 @@ class Mbarriers:
         state = self.state[cta, slot]
         if state[COUNT] == 0:
             self._refuse(UNINITIALISED, thread, np.full(thread + 1, address))
+        wrong = _unknown(
+            state, thread, thread // self.machine.group != cta, self.machine.met,
+            self.machine.clusters.waits,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(int(wrong), thread, np.full(thread + 1, address), cta=cta)
         phase = int(state[PHASE])
         state[MISSING] -= size
         if state[MISSING] < -MOST:
@@ -152,7 +184,7 @@ class Mbarriers:
         return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
 
     def _wait(self, cta: int, slot: int) -> str:
-        count, pending, missing, phase, _ = (int(n) for n in self.state[cta, slot])
+        count, pending, missing, phase = (int(n) for n in self.state[cta, slot, :SEEN])
         block = self.machine.block_name(cta)
         text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the " + self.name(
             cta, slot
@@ -166,11 +198,14 @@ class Mbarriers:
             lacks.append(f"phase {phase - 1} (parity {phase - 1 & 1}) is over: was it meant?")
         return text + ": " + ", ".join(lacks)
 
-    def _refuse(self, code: int, thread: int, bar: Any, count: Any = 0) -> NoReturn:
+    def _refuse(
+        self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
+    ) -> NoReturn:
         machine = self.machine
         address, given = scalar(bar, thread), scalar(count, thread)
         who, at, rank = machine.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
-        cta = machine.clusters.cta(thread // machine.group, rank)
+        if cta is None:
+            cta = machine.clusters.cta(thread // machine.group, rank)
         slot = at // BYTES
         if code == BAD_RANK:
             machine.clusters.refuse_rank(rank - 1, who)
@@ -183,7 +218,7 @@ class Mbarriers:
             )
         if code == UNALIGNED:
             raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
-        count_, pending, missing, phase, _ = (int(n) for n in self.state[cta, slot])
+        count_, pending, missing, phase = (int(n) for n in self.state[cta, slot, :SEEN])
         name = self.name(cta, slot)
         if code == LOST:
             raise Deadlock(
@@ -200,6 +235,10 @@ class Mbarriers:
             f"most {MOST} can be counted",
             NOT_OWN: f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
             "arrivals and bytes reach the barriers of other CTAs",
+            NOT_MET: f"{name}: {who} uses it without having met (a barrier) the thread that "
+            "initialised it",
+            NOT_OPEN: f"{name} of block {machine.block_name(cta)}: {who} uses it before the "
+            "cluster has met (barrier.cluster) after it was initialised",
             BAD_PARITY: f"{name}: {who} waits for parity {given}; parities are 0 and 1, the phase "
             "modulo 2",
         }[code])  # fmt: skip
@@ -223,10 +262,19 @@ def _owner(cta: int, rank: int, cluster: int) -> int:
     return cta // cluster * cluster + rank - 1 if rank <= cluster else -1
 
 
+@inlined
+def _unknown(bar: Any, thread: int, remote: bool, met: Any, waits: Any) -> int:
+    """What is wrong when a thread uses a barrier that it cannot know to be initialised."""
+    if remote:
+        return NOT_OPEN if waits[thread] < bar[OPEN] else 0
+    return NOT_MET if thread // 32 != bar[WARP] and met[thread] < bar[MADE] else 0
+
+
 @compiled
 def _arrive(
-    addresses: Any, counts: Any, expected: Any, active: Any, state: Any, cluster: int, gone: Any
-) -> int:
+    addresses: Any, counts: Any, expected: Any, active: Any, state: Any, cluster: int, gone: Any,
+    met: Any, arrivals: Any, waits: Any,
+) -> int:  # fmt: skip
     ctas, slots = state.shape[0], state.shape[1]
     group = active.size // ctas
     for thread in range(active.size):
@@ -245,6 +293,10 @@ def _arrive(
             return mistake(GONE, thread)
         if state[cta, slot, COUNT] == 0:
             return mistake(UNINITIALISED, thread)
+        remote = cta != thread // group
+        unknown = _unknown(state[cta, slot], thread, remote, met, waits)
+        if unknown:
+            return mistake(unknown, thread)
         state[cta, slot, MISSING] += types.int64(expected[thread])
         if state[cta, slot, MISSING] > MOST:
             return mistake(TOO_MUCH, thread)
@@ -254,6 +306,9 @@ def _arrive(
             return mistake(UNSEEN, thread)
         if count > state[cta, slot, PENDING]:
             return mistake(OVERRUN, thread)
+        if remote:
+            state[cta, slot, REMOTE] = state[cta, slot, PHASE] + 1
+            state[cta, slot, AFTER] = max(state[cta, slot, AFTER], arrivals[thread] + 1)
         state[cta, slot, PENDING] -= count
         if state[cta, slot, PENDING] == 0 and state[cta, slot, MISSING] == 0:
             state[cta, slot, PHASE] += 1
@@ -262,7 +317,9 @@ def _arrive(
 
 
 @compiled
-def _done(addresses: Any, parities: Any, active: Any, state: Any, go: Any, asks_for: Any) -> int:
+def _done(
+    addresses: Any, parities: Any, active: Any, state: Any, go: Any, asks_for: Any, met: Any
+) -> int:
     """Sets `go`; 1 when a phase was seen to end for the first time."""
     ctas, slots = state.shape[0], state.shape[1]
     group, news = active.size // ctas, 0
@@ -281,6 +338,9 @@ def _done(addresses: Any, parities: Any, active: Any, state: Any, go: Any, asks_
             return mistake(UNINITIALISED, thread)
         if parity > 1:
             return mistake(BAD_PARITY, thread)
+        unknown = _unknown(state[cta, slot], thread, False, met, met)
+        if unknown:
+            return mistake(unknown, thread)
         phase = state[cta, slot, PHASE]
         if phase & 1 != parity:
             go[thread] = True

@@ -96,21 +96,11 @@ class Products:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, addresses)
         machine.tally.bytes["shared", "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
         if proxies.tracked:
-            self._reading(addresses, whole)
+            for group in np.flatnonzero(whole):
+                cta = int(group) * THREADS // machine.group
+                chunks, committed = addresses[group] // CHUNK, int(self.commits[group])
+                proxies.add(Read(PRODUCT, machine.at_step, int(group), committed, cta, chunks))
         return out
-
-    def _reading(self, addresses: np.ndarray, whole: np.ndarray) -> None:
-        machine = self.machine
-        for group in np.flatnonzero(whole):
-            what = f"a wgmma of {machine.warpgroup_name(int(group))}"
-            cta = int(group) * THREADS // machine.group
-            chunks = addresses[group] // CHUNK
-            machine.proxies.add(
-                Read(
-                    PRODUCT, what, machine.at_step, int(group), int(self.commits[group]), cta,
-                    chunks,
-                )
-            )  # fmt: skip
 
     # --- registers --------------------------------------------------------------------------
 
@@ -162,9 +152,8 @@ class Products:
         cta, address = group * THREADS // machine.group, int(addresses[group, chunk])
         what = f"a wgmma of {machine.warpgroup_name(group)} reads shared {address:#x}"
         if code == gather.OUTSIDE:
-            raise OutOfBounds(
-                f"out of bounds: {what}: the CTA has bytes 0 to {machine.shared.data.shape[1] - 1:#x}"
-            )
+            last = machine.shared.data.shape[1] - 1
+            raise OutOfBounds(f"out of bounds: {what}: the CTA has bytes 0 to {last:#x}")
         if code == gather.UNFENCED:
             writer = machine.describe(machine.proxies.writer(cta, address, machine.group))
             raise EmulationError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import types
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.gather import compiled, inlined
 
 if TYPE_CHECKING:
@@ -37,12 +38,19 @@ class Read:
     """
 
     kind: int
-    what: str
     step: int
     owner: int
     group: int
     cta: int
     chunks: np.ndarray
+
+    def describe(self, machine: Machine) -> str:
+        """The operation and where it was issued, for messages."""
+        if self.kind == COPY:
+            what = f"a bulk store of {machine.describe(self.owner)}"
+        else:
+            what = f"a wgmma of {machine.warpgroup_name(self.owner)}"
+        return f"{what} at {machine.program.steps[self.step].loc}"
 
 
 class Proxies:
@@ -86,9 +94,17 @@ class Proxies:
         """Who still reads the bytes at `address`, for messages."""
         for read in self.reads:
             if read.cta == cta and (read.chunks == address // CHUNK).any():
-                where = machine.program.steps[read.step].loc
-                return f"{read.what} at {where}: {_UNTIL[read.kind]}"
+                return f"{read.describe(machine)}: {_UNTIL[read.kind]}"
         return "an asynchronous operation"
+
+    def leave(self, machine: Machine, cta: int) -> None:
+        """A CTA ends: its shared memory may not be read any more."""
+        for read in self.reads:
+            if read.cta == cta:
+                raise EmulationError(
+                    f"block {machine.block_name(cta)} ends while {read.describe(machine)} may still "
+                    f"read its shared memory: {_UNTIL[read.kind]}"
+                )
 
     def writer(self, cta: int, address: int, group: int) -> int:
         """The thread of the chunk that last wrote one of the words of the chunk at `address`."""

@@ -163,3 +163,15 @@ def _axis(index: np.ndarray, size: Dim3, axis: int) -> np.ndarray:
     for extent in size[:axis]:
         below *= extent
     return index // below % size[axis]
+
+
+def dim(index: tuple[int, int, int], size: tuple[int, int, int]) -> str:
+    """An index without the axes that the launch does not use."""
+    used = 1 + max([i for i in range(3) if size[i] > 1], default=0)
+    return str(index[0]) if used == 1 else str(index[:used])
+
+
+def ranges(numbers: np.ndarray) -> str:
+    """`0-3, 7`."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs if len(r))

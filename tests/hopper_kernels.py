@@ -1,0 +1,142 @@
+"""Kernels that move data as Hopper does, for the emulator's tests and for a GPU."""
+
+from __future__ import annotations
+
+import tensorcore_dsl as tc
+
+LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
+REDUCE = "cp.reduce.async.bulk.tensor.{}d.global.shared::cta.{}.tile.bulk_group"
+BULK_LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+BULK_STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+@tc.kernel
+def load_box(
+    source: tc.Array, image: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0
+):
+    """The bytes of shared memory after a tensor load of `box` at `corner` (its own order)."""
+    tc.launch_bounds(128)
+    size = image.shape[0]
+    map = tc.tensor_map(source, box, swizzle=swizzle)
+    tile = tc.shared(space(map.bytes), tc.u32, align=1024)
+    bar = tc.mbarriers(1)[0]
+    t = tc.threadIdx.x
+    for i in tc.range(t, size, 128):
+        tile[i] = 0xEEEEEEEE
+    tc.fence_async()
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if t == 0:
+        bar.expect(map.bytes)
+        where = map.coordinates([corner[i] for i in range(len(box))])
+        tc.emit(LOAD.format(len(box)), tile.address, map.address, *where, bar.address)
+    bar.wait(0)
+    for i in tc.range(t, size, 128):
+        image[i] = tile[i]
+
+
+def space(size: int) -> int:
+    """32-bit words for a box, and as much again as a swizzle may spread it."""
+    return -(-size // 1024) * 256
+
+
+@tc.kernel
+def store_box(
+    image: tc.Array, target: tc.Array, corner: tc.Array, box: tc.Const = (), swizzle: tc.Const = 0,
+    reduce: tc.Const = "",
+):  # fmt: skip
+    """Store `image`, the bytes of shared memory, to (or combine it with) a box of `target`."""
+    tc.launch_bounds(128)
+    map = tc.tensor_map(target, box, swizzle=swizzle)
+    tile = tc.shared(space(map.bytes), tc.u32, align=1024)
+    t = tc.threadIdx.x
+    for i in tc.range(t, image.shape[0], 128):
+        tile[i] = image[i]
+    tc.fence_async()
+    tc.barrier()
+    if t == 0:
+        where = map.coordinates([corner[i] for i in range(len(box))])
+        name = REDUCE.format(len(box), reduce) if reduce else STORE.format(len(box))
+        tc.emit(name, map.address, *where, tile.address)
+        tc.tma_commit()
+        tc.tma_wait(0)
+
+
+@tc.kernel
+def bulk_copy(source: tc.Array, target: tc.Array, reduce: tc.Const = ""):
+    """Copy (or combine) an array of 32-bit words by way of shared memory, without a tensor map."""
+    tc.launch_bounds(32)
+    size = 512 * source.dtype.itemsize
+    tile = tc.shared(512, source.dtype, align=128)
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.expect(size)
+        at = tc.blockIdx.x * 512
+        tc.emit(BULK_LOAD, tile.address, source.at(at).address, size, bar.address)
+        bar.wait(0)
+        name = BULK_STORE
+        if reduce:
+            name = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{reduce}"
+        tc.emit(name, target.at(at).address, tile.address, size)
+        tc.tma_commit()
+        tc.tma_wait(0, reading=True)
+
+
+@tc.kernel
+def share(source: tc.Array, images: tc.Array, mask: tc.Const = 15, peers: tc.Const = 4):
+    """CTA 1 of each cluster loads a line of `source` into the CTAs of `mask`; all write it out."""
+    tc.launch_bounds(64)
+    tc.cluster_size(peers)
+    map = tc.tensor_map(source, (1, 64))
+    tile = tc.shared((1, 64), tc.u32, align=128)
+    bar = tc.mbarriers(1)[0]
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    if t == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+        bar.expect(256, pred=(mask >> rank) & 1 == 1)
+    tc.cluster_sync()
+    if (rank == 1) & (t == 0):
+        tc.tma_load(tile, map, (tc.blockIdx.x // peers, 0), bar, multicast=mask)
+    if (mask >> rank) & 1 == 1:
+        bar.wait(0)
+        images[tc.blockIdx.x, t] = tile[0, t]
+    tc.cluster_sync()
+
+
+@tc.kernel
+def count_down(out: tc.Array, peers: tc.Const = 2):
+    """CTAs hand a turn around: each waits for the one before it, by a remote arrival."""
+    tc.launch_bounds(32)
+    tc.cluster_size(peers)
+    bar = tc.mbarriers(1)[0]
+    t, rank = tc.threadIdx.x, tc.cluster_rank()
+    if t == 0:
+        bar.init(32)
+        tc.fence_mbarrier_init()
+    tc.cluster_sync()
+    following = (rank + 1) % peers
+    for turn in range(3):
+        if (rank > 0) | (turn > 0):
+            bar.wait((turn - tc.select(rank > 0, 0, 1)) & 1)
+        out[tc.blockIdx.x, turn] = rank + 10 * turn
+        bar.remote(following).arrive()
+    tc.cluster_sync()
+
+
+@tc.kernel
+def ranks(out: tc.Array):
+    """The special registers of clusters."""
+    names = ["ctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"]
+    values = [tc.special(f"{name}.{axis}") for name in names for axis in "xyz"]
+    values += [tc.special("cluster_ctarank"), tc.special("cluster_nctarank")]
+    x, y, z = tc.blockIdx.x, tc.blockIdx.y, tc.blockIdx.z
+    line = (z * tc.gridDim.y + y) * tc.gridDim.x + x
+    if tc.threadIdx.x == 0:
+        for i in tc.static_range(len(values)):
+            out[line, i] = values[i]

@@ -1,0 +1,229 @@
+"""Bulk and tensor copies and clusters in the interpreter, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hopper_kernels as hopper
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import EmulationError
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+RNG = np.random.default_rng(11)
+FRESH = 0xEE  # what shared memory holds before a copy
+
+
+def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
+    with tc.target("cpu", "sm_90a"):
+        return kernel.emulator("sm_90a")[grid, block](*args, **constants)
+
+
+def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int]) -> np.ndarray:
+    """The box at `corner`, zeros outside the array."""
+    found = np.zeros(tuple(box), array.dtype)
+    for index in np.ndindex(*box):
+        place = tuple(c + i for c, i in zip(corner, index, strict=True))
+        if all(0 <= p < n for p, n in zip(place, array.shape, strict=True)):
+            found[index] = array[place]
+    return found
+
+
+def swizzled(data: np.ndarray, size: int, swizzle: int) -> np.ndarray:
+    """Dense bytes as a copy lays them in a shared memory of `size` bytes."""
+    image = np.full(size, FRESH, np.uint8)
+    for i in range(0, len(data), 16):
+        row = i // 128 if swizzle else 0
+        flip = {0: 0, 32: row >> 0 & 1, 64: row & 3, 128: row & 7}[swizzle]
+        at = i ^ flip << 4
+        image[at : at + 16] = data[i : i + 16]
+    return image
+
+
+def image_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], swizzle: int) -> Any:
+    """What `load_box` should write."""
+    data = np.ascontiguousarray(box_of(array, corner, box)).view(np.uint8).ravel()
+    return swizzled(data, hopper.space(len(data)) * 4, swizzle).view(np.uint32)
+
+
+CASES = [
+    ((100,), np.float32, (64,), (50,), 0),
+    ((40, 48), BF16, (16, 32), (8, 16), 64),
+    ((40, 48), BF16, (16, 64), (30, -20), 128),
+    ((9, 32), np.uint8, (8, 32), (-3, 16), 32),
+    ((5, 6, 16), np.int32, (2, 3, 8), (4, -1, 4), 32),
+    ((3, 4, 5, 8), np.float64, (2, 3, 2, 4), (1, 2, 4, 6), 0),
+    ((2, 3, 4, 3, 64), np.float16, (2, 2, 2, 2, 64), (1, -1, 3, 2, 8), 128),
+]
+
+
+@pytest.mark.parametrize("shape, dtype, box, corner, swizzle", CASES)
+def test_loads_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
+    array = RNG.integers(1, 100, shape).astype(dtype)
+    expected = image_of(array, corner, box, swizzle)
+    image = np.zeros(len(expected), np.uint32)
+    run(hopper.load_box, 1, 128, array, image, np.array(corner, np.int32), box=box, swizzle=swizzle)
+    assert np.array_equal(image, expected)
+
+
+@pytest.mark.parametrize("shape, dtype, box, corner, swizzle", CASES)
+def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
+    values = RNG.integers(1, 100, box).astype(dtype)
+    data = values.view(np.uint8).ravel()
+    image = swizzled(data, hopper.space(len(data)) * 4, swizzle).view(np.uint32)
+    target, expected = np.zeros(shape, dtype), np.zeros(shape, dtype)
+    for index in np.ndindex(*box):
+        place = tuple(c + i for c, i in zip(corner, index, strict=True))
+        if all(0 <= p < n for p, n in zip(place, shape, strict=True)):
+            expected[place] = values[index]
+    run(
+        hopper.store_box,
+        1,
+        128,
+        image,
+        target,
+        np.array(corner, np.int32),
+        box=box,
+        swizzle=swizzle,
+    )
+    assert expected.any() and np.array_equal(target, expected)
+
+
+def test_a_transposed_array() -> None:
+    """The innermost axis is the contiguous one, wherever it stands."""
+    array = np.asfortranarray(RNG.integers(0, 100, (24, 40)).astype(np.int32))
+    image = np.zeros(256, np.uint32)
+    run(hopper.load_box, 1, 128, array, image, np.array([4, 8], np.int32), box=(8, 16))
+    assert np.array_equal(image[:128].view(np.int32).reshape(16, 8), array[4:12, 8:24].T)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(-40, 60), st.integers(-40, 60))
+def test_corners_anywhere(row: int, col: int) -> None:
+    array = np.arange(48 * 40, dtype=np.uint32).reshape(48, 40) + 1
+    expected = image_of(array, (row, col), (16, 16), 64)
+    image = np.zeros(len(expected), np.uint32)
+    run(
+        hopper.load_box,
+        1,
+        128,
+        array,
+        image,
+        np.array([row, col], np.int32),
+        box=(16, 16),
+        swizzle=64,
+    )
+    assert np.array_equal(image, expected)
+
+
+REDUCTIONS = [
+    ("add", np.uint32), ("add", np.int32), ("add", np.uint64), ("add", np.float32),
+    ("add", np.float64), ("add", np.float16), ("add", BF16), ("min", np.int32), ("max", np.uint32),
+    ("min", np.int64), ("max", np.float16), ("min", BF16), ("inc", np.uint32), ("dec", np.uint32),
+    ("and", np.uint32), ("or", np.uint64), ("xor", np.int32),
+]  # fmt: skip
+
+
+def combined(op: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    if op == "inc":
+        return np.where(old >= new, 0, old + 1)
+    if op == "dec":
+        return np.where((old == 0) | (old > new), new, old - 1)
+    names = {"add": np.add, "min": np.minimum, "max": np.maximum}
+    return (names.get(op) or getattr(np, f"bitwise_{op}"))(old, new)
+
+
+@pytest.mark.parametrize("op, dtype", REDUCTIONS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_reductions(op: str, dtype: Any) -> None:
+    """A box that hangs over an edge; sums of floats are rounded once."""
+    kind = np.dtype(dtype)
+    low = -50 if kind.kind in "fiV" else 0
+    values = (RNG.integers(low, 50, (8, 16)) * (1.37 if kind.kind in "fV" else 1)).astype(kind)
+    old = (RNG.integers(low, 50, (6, 32)) * (0.73 if kind.kind in "fV" else 1)).astype(kind)
+    target = old.copy()
+    image = np.full(256 * kind.itemsize // 8, 7, np.uint32)
+    image[: values.nbytes // 4] = values.view(np.uint32).ravel()
+    corner = np.array([-1, 20], np.int32)
+    run(hopper.store_box, 1, 128, image, target, corner, box=(8, 16), reduce=op)
+    expected = old.copy()
+    expected[:, 20:32] = combined(op, old[:, 20:32], values[1:7, :12]).astype(kind)
+    assert np.array_equal(target.view(np.uint8), expected.view(np.uint8))
+    assert not np.array_equal(target.view(np.uint8), old.view(np.uint8))
+
+
+def test_a_reduction_that_does_not_exist() -> None:
+    image, target = np.zeros(256, np.uint32), np.zeros((8, 16), np.float32)
+    with pytest.raises(EmulationError, match=r"\.min of argument 'target', whose elements are f32"):
+        run(
+            hopper.store_box,
+            1,
+            128,
+            image,
+            target,
+            np.zeros(2, np.int32),
+            box=(8, 16),
+            reduce="min",
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.float32, BF16])
+def test_bulk_copies(dtype: Any) -> None:
+    source = RNG.integers(0, 100, 3 * 512).astype(dtype)
+    target = np.zeros_like(source)
+    report = run(hopper.bulk_copy, 3, 32, source, target)
+    assert np.array_equal(source, target)
+    size = source.nbytes
+    assert report.bytes["global", "load"] == report.bytes["global", "store"] == size
+
+
+@pytest.mark.parametrize("op, dtype", [("add.u32", np.uint32), ("max.s32", np.int32),
+    ("add.f32", np.float32), ("add.noftz.bf16", BF16)])  # fmt: skip
+def test_bulk_reductions(op: str, dtype: Any) -> None:
+    source, old = (RNG.integers(0, 100, 512).astype(dtype) for _ in range(2))
+    target = old.copy()
+    run(hopper.bulk_copy, 1, 32, source, target, reduce=op)
+    expected = combined(op.split(".")[0], old, source)
+    assert np.array_equal(target.view(np.uint8), expected.astype(dtype).view(np.uint8))
+
+
+def test_sums_of_f32_flush_subnormals() -> None:
+    source, target = np.full(512, 1e-40, np.float32), np.full(512, 2e-40, np.float32)
+    run(hopper.bulk_copy, 1, 32, source, target, reduce="add.f32")
+    assert not target.any()
+
+
+class TestClusters:
+    @pytest.mark.parametrize("mask", [0b1111, 0b0101, 0b0010])
+    def test_multicast(self, mask: int) -> None:
+        source = RNG.integers(1, 100, (3, 64)).astype(np.uint32)
+        images = np.zeros((12, 64), np.uint32)
+        run(hopper.share, 12, 64, source, images, mask=mask)
+        reached = np.array([mask >> block % 4 & 1 for block in range(12)], bool)
+        assert np.array_equal(images[reached], np.repeat(source, 4, axis=0)[reached])
+        assert not images[~reached].any()
+
+    @pytest.mark.parametrize("peers", [2, 4])
+    def test_remote_arrivals(self, peers: int) -> None:
+        out = np.zeros((2 * peers, 3), np.int32)
+        run(hopper.count_down, 2 * peers, 32, out, peers=peers)
+        assert np.array_equal(out, np.arange(2 * peers)[:, None] % peers + [0, 10, 20])
+
+    def test_special_registers(self) -> None:
+        grid, cluster = (4, 6, 2), (2, 3, 1)
+        out = np.full((48, 17), -1, np.int32)
+        with tc.target("cpu", "sm_90a"):
+            hopper.ranks.configured(grid, 32, cluster=cluster)(out)
+        for z, y, x in np.ndindex(2, 6, 4):
+            found = out[(z * 6 + y) * 4 + x].tolist()
+            assert found[:3] == [x, y, z]
+            assert found[3:6] == [x // 2, y // 3, z]
+            assert found[6:9] == [2, 2, 2]
+            assert found[9:12] == [x % 2, y % 3, 0]
+            assert found[12:15] == [2, 3, 1]
+            assert found[15:] == [y % 3 * 2 + x % 2, 6]
