@@ -2,7 +2,8 @@
 """PTX floating-point instructions of one thread, on arrays of register bits (9.7.3 to 9.7.6).
 
 `arith`, `compare` and `testp` take the mnemonic's words: ``arith("fma", "f32", a, b, c,
-rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. Everything is exact but `approximate`.
+rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. The bits are the hardware's, those of rcp.approx
+and rsqrt.approx of f64 excepted (`approximate`).
 
 NaN results, as measured on sm_90: 0x7FFFFFFF for f32 and 0x7FFF for f16 and bf16, whatever came in.
 f64 keeps the sign and payload of the first NaN among b, c, a, with the quiet bit set; an invalid
