@@ -112,12 +112,14 @@ class Join:
                     "at run time"
                 )
             for key in dict.fromkeys((*keys_of(a), *keys_of(b))):
-                missing = not isinstance(a, list) and (key not in a or key not in b)
-                container[key] = (
-                    Undefined(f"only one path of {self.where} assigns it")
-                    if missing
-                    else self.values(a[key], b[key])
-                )
+                if not isinstance(a, list) and (key not in a or key not in b):
+                    container[key] = Undefined(f"only one path of {self.where} assigns it")
+                elif a[key] is b[key]:
+                    container[key] = a[key]
+                else:
+                    container[key] = self.values(
+                        before.resolved(a[key], left), before.resolved(b[key], right)
+                    )
 
     def values(self, a: Any, b: Any) -> Any:
         """One value for both: itself, a register, or a container of such."""

@@ -115,8 +115,13 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
         return like.with_parts(**dict(zip(like.parts, items, strict=True)))
     if isinstance(like, Local):
         return Local(items, like.dtype, like.shape, like.strides, like.offset)
-    record = object.__new__(type(like))
-    record.__dict__.update(zip(like.__dict__, items, strict=True))
+    return _record(type(like), dict(zip(like.__dict__, items, strict=True)))
+
+
+def _record(kind: type, attributes: dict[str, Any]) -> Any:
+    """An instance of a dataclass, made without its __init__."""
+    record: Any = object.__new__(kind)
+    record.__dict__.update(attributes)
     return record
 
 
@@ -169,6 +174,8 @@ def same(left: Any, right: Any) -> bool:
 
 # -- snapshots -------------------------------------------------------------------------------
 
+Contents = list[Container]  # of every container of a snapshot, at one time
+
 
 class Snapshot:
     """The contents of all containers that the frames reach, to compare with and put back.
@@ -178,7 +185,7 @@ class Snapshot:
 
     def __init__(self, frames: list[Frame]) -> None:
         self.containers: list[Container] = []
-        self.copies: list[Container] = []
+        self.copies: Contents = []
         self._numbers: dict[int, int] = {}
         for frame in frames:
             self._save(frame.variables)
@@ -200,22 +207,50 @@ class Snapshot:
             if container is None or self._save(container):
                 self._enter(item)
 
-    def number(self, container: Container) -> int:
-        """The place of a container."""
-        return self._numbers[id(container)]
+    def number(self, container: Container) -> int | None:
+        """The place of a container, None for one that came later."""
+        return self._numbers.get(id(container))
 
-    def contents(self) -> list[Container]:
+    def contents(self) -> Contents:
         """What the containers hold now."""
         return [container.copy() for container in self.containers]
+
+    def frozen(self) -> Contents:
+        """What they hold now, with containers that came later copied: those may still change."""
+        found = self.contents()
+        for copied, old in zip(found, self.copies, strict=True):
+            for key in keys_of(copied):
+                value = copied[key]
+                if isinstance(value, (Runtime, *_SIMPLE)) or _item(old, key) is value:
+                    continue
+                if self.number(storage(value)) is None:
+                    copied[key] = own_copy(value)
+        return found
+
+    def resolved(self, value: Any, contents: Contents) -> Any:
+        """A copy of `value` with all containers in it as they were at the time of `contents`."""
+        number = self.number(storage(value))
+        if number is None:
+            items = children(value)
+            if items is None:
+                return value
+            return rebuilt(value, [self.resolved(item, contents) for item in items])
+        then = contents[number]
+        if isinstance(then, dict):
+            filled = copy.copy(then)
+            filled.update((key, self.resolved(item, contents)) for key, item in then.items())
+            return filled if isinstance(value, dict) else _record(type(value), filled)
+        return rebuilt(value, [self.resolved(item, contents) for item in then])
 
     def changed(self) -> bool:
         """Does any container hold other objects than it did?"""
         return any(map(_differs, self.containers, self.copies))
 
     def restore(self) -> None:
+        """Make the containers hold what they did."""
         self.put(self.copies)
 
-    def put(self, contents: list[Container]) -> None:
+    def put(self, contents: Contents) -> None:
         """Make the containers hold `contents`."""
         for container, wanted in zip(self.containers, contents, strict=True):
             if isinstance(container, list):
@@ -223,6 +258,12 @@ class Snapshot:
             else:
                 container.clear()
                 container.update(wanted)
+
+
+def _item(container: Container, key: Any) -> Any:
+    if isinstance(container, list):
+        return container[key] if key < len(container) else MISSING
+    return container.get(key, MISSING)
 
 
 def _differs(now: Container, then: Container) -> bool:

@@ -25,10 +25,10 @@ from tensorcore_dsl.frontend.control import (
 from tensorcore_dsl.frontend.environment import (
     MISSING,
     Container,
+    Contents,
     Frame,
     Snapshot,
     columns,
-    keys_of,
     name_of,
     rebuilt,
     same,
@@ -56,7 +56,7 @@ class Exit:
     `leaves` says that the loop ends with it.
     """
 
-    contents: list[Container]
+    contents: Contents
     block: Block
     before: Jump | None = None
     leaves: bool = False
@@ -64,21 +64,21 @@ class Exit:
 
 @dataclass
 class Loop:
-    """The loop being evaluated. `endless`: it ends by `break` alone."""
+    """The loop being evaluated, from the state `head`. `endless`: it ends by `break` alone."""
 
-    snapshot: Snapshot
+    head: Snapshot
     endless: bool = False
     exits: list[Exit] = field(default_factory=list)
-    tests: list[list[Container]] = field(default_factory=list)  # the contents after its test
-
-    @property
-    def states(self) -> list[list[Container]]:
-        """The contents wherever variables are written."""
-        return [*self.tests, *(way.contents for way in self.exits)]
+    tests: list[Contents] = field(default_factory=list)  # the contents after its test
 
     def leave(self, block: Block, before: Jump | None = None, leaves: bool = False) -> None:
         """Note that control leaves the body here."""
-        self.exits.append(Exit(self.snapshot.contents(), block, before, leaves))
+        self.exits.append(Exit(self.head.frozen(), block, before, leaves))
+
+    @property
+    def states(self) -> list[Contents]:
+        """The contents wherever variables are written."""
+        return [*self.tests, *(way.contents for way in self.exits)]
 
 
 def run_loop(
@@ -93,47 +93,59 @@ def run_loop(
     after everything it did was taken back. It calls `settle(loop)` where the loop's test ends.
     `assigned` are names that the body binds: if they hold registers, they are carried at once.
     """
-    snapshot = Snapshot(frames)
-    variables = _Variables(builder, frames, snapshot)
+    entry = Snapshot(frames)
+    variables = _Variables(builder, frames, entry)
     variables.guess(assigned)
     while True:  # every round carries more places, wider types, or gives one up
         mark = builder.mark()
         variables.introduce()
-        loop = Loop(snapshot)
+        loop = Loop(variables.head)
         trial(loop, variables.settle_test)
         if variables.settled(loop):
             variables.write_back(loop)
             variables.leave(loop)
             return
         builder.undo(mark)
-        snapshot.restore()
+        entry.restore()
 
 
 class _Variables:
-    """The places that a loop carries: `carried` says how, `head` what stands there at its head."""
+    """The places that a loop carries.
 
-    def __init__(self, builder: Builder, frames: list[Frame], snapshot: Snapshot) -> None:
-        self.builder, self.frames, self.snapshot = builder, frames, snapshot
+    `entry` is the state before the loop, `head` the same with registers in the carried places.
+    Slots are those of `entry`; `carried` says how they are carried. A container in a carried slot
+    is one that the loop made.
+    """
+
+    def __init__(self, builder: Builder, frames: list[Frame], entry: Snapshot) -> None:
+        self.builder, self.frames, self.entry, self.head = builder, frames, entry, entry
         self.carried: dict[Slot, Any] = {}
-        self.head: list[Container] = []
+        self.born: dict[str, Any] = {}
         self.unsettled = False
         loc = builder.locate()
         self.where = f"the run-time loop at line {loc.line}" if loc else "a run-time loop"
 
     def guess(self, assigned: frozenset[str]) -> None:
-        number = self.snapshot.number(self.frames[-1].variables)
+        """Registers that the body binds are carried at once."""
         for name, value in self.frames[-1].variables.items():
             if name in assigned and isinstance(value, Runtime):
-                self.carried[number, name] = Carry()
+                self.carried[self._own(), name] = Carry()
+
+    def _own(self) -> int:
+        """The number of the running function's variables."""
+        number = self.entry.number(self.frames[-1].variables)
+        assert number is not None
+        return number
 
     # before a trial
 
     def introduce(self) -> None:
         """Registers for the carried places, in the containers."""
+        entry = self.entry
         for (number, key), plan in self.carried.items():
-            entry = self.snapshot.copies[number][key]
-            self.snapshot.containers[number][key] = self._introduced(entry, plan)
-        self.head = self.snapshot.contents()
+            value = entry.resolved(entry.copies[number][key], entry.copies)
+            entry.containers[number][key] = self._introduced(value, plan)
+        self.head = Snapshot(self.frames)
 
     def _introduced(self, entry: Any, plan: Any) -> Any:
         if isinstance(plan, Carry):
@@ -150,18 +162,27 @@ class _Variables:
     def settled(self, loop: Loop) -> bool:
         """Compare the exits with the head; what differs and is no variable is carried next."""
         self.unsettled = False
-        for number, head in enumerate(self.head):
-            exits = [contents[number] for contents in loop.states]
+        for number, container in enumerate(self.entry.containers):
+            place = self.head.number(container)
+            if place is None:  # nobody refers to it any more
+                continue
+            exits = [contents[place] for contents in loop.states]
             self._check_structure(number, exits)
-            for key in keys_of(head):
+            for key, head in _entries(self.head.copies[place]):
                 afters = [self._at(after, key) for after in exits]
-                if all(after is head[key] for after in afters):
-                    continue
-                entry = self.snapshot.copies[number][key]
-                plan = self._plan(entry, head[key], afters)
-                if plan is not None:
-                    self.carried[number, key] = plan
+                made = (number, key) in self.carried and structure(head) is not None
+                if made or any(after is not head for after in afters):
+                    self._compare((number, key), head, afters, loop.states)
         return not self.unsettled
+
+    def _compare(self, slot: Slot, head: Any, afters: list[Any], states: list[Contents]) -> None:
+        entry = self.entry.resolved(self.entry.copies[slot[0]][slot[1]], self.entry.copies)
+        plan = self._plan(
+            entry,
+            self.head.resolved(head, self.head.copies),
+            [self.head.resolved(a, c) for a, c in zip(afters, states, strict=True)],
+        )
+        self.carried[slot] = plan
 
     def _at(self, container: Container, key: Any) -> Any:
         if isinstance(container, dict) and key not in container:
@@ -169,10 +190,10 @@ class _Variables:
         return container[key]
 
     def _check_structure(self, number: int, exits: list[Container]) -> None:
-        container = self.snapshot.containers[number]
+        container = self.entry.containers[number]
         if any(container is frame.variables for frame in self.frames):
             return
-        before = self.snapshot.copies[number]
+        before = self.entry.copies[number]
         for after in exits:
             if structure(after) != structure(before):
                 raise OperandError(
@@ -229,35 +250,49 @@ class _Variables:
 
     def settle_test(self, loop: Loop) -> None:
         """At the end of a loop's test: what it changed goes to the variables."""
-        loop.tests.append(self.snapshot.contents())
-        copies: Copies = []
-        for number, key in self.carried:
-            container = self.snapshot.containers[number]
-            head = self.head[number][key]
-            self._collect(head, container[key], copies)
-            container[key] = head
-        write(self.builder, copies)
+        contents = self.head.frozen()
+        loop.tests.append(contents)
+        write(self.builder, self._copies(contents))
+        new = [
+            (frame.variables, name, value)
+            for frame in self.frames
+            for name, value in frame.variables.items()
+            if name not in self.head.copies[self.head.number(frame.variables) or 0]
+        ]
+        self.head.restore()
+        for variables, name, value in new:
+            variables[name] = value
 
     def write_back(self, loop: Loop) -> None:
         """Variables are written at every exit."""
-        born = self._born(loop)
+        self.born = self._born(loop)
         for way in loop.exits:
-            copies: Copies = []
-            for number, key in self.carried:
-                after = self._at(way.contents[number], key)
-                self._collect(self.head[number][key], after, copies)
+            copies = self._copies(way.contents)
             if way.leaves:
-                copies += [
-                    (variable, way.contents[number][name])
-                    for (number, name), variable in born.items()
-                    if isinstance(variable, Runtime)
-                ]
+                found = way.contents[self._own_head()]
+                copies += [(v, found[n]) for n, v in self.born.items() if isinstance(v, Runtime)]
             tail = Block()
             with self.builder.inside(tail):
                 write(self.builder, copies)
             place = way.block.nodes.index(way.before) if way.before else len(way.block)
             way.block.nodes[place:place] = tail.nodes
-        self.born = born
+
+    def _own_head(self) -> int:
+        number = self.head.number(self.frames[-1].variables)
+        assert number is not None
+        return number
+
+    def _copies(self, contents: Contents) -> Copies:
+        """What to write to the variables where the containers hold `contents`."""
+        copies: Copies = []
+        for number, key in self.carried:
+            place = self.head.number(self.entry.containers[number])
+            if place is None:
+                continue
+            head = self.head.resolved(self.head.copies[place][key], self.head.copies)
+            after = self.head.resolved(self._at(contents[place], key), contents)
+            self._collect(head, after, copies)
+        return copies
 
     def _collect(self, head: Any, after: Any, copies: Copies) -> None:
         if isinstance(head, Undefined) or isinstance(after, Undefined) or same(head, after):
@@ -269,38 +304,40 @@ class _Variables:
         elif isinstance(head, Runtime):
             copies.append((head, after))
 
-    def _born(self, loop: Loop) -> dict[Slot, Any]:
-        """Names that an endless loop always binds before it breaks: registers for them."""
-        ways = [way for way in loop.exits if way.leaves]
-        born: dict[Slot, Any] = {}
+    def _born(self, loop: Loop) -> dict[str, Any]:
+        """Names that an endless loop always binds before it breaks: values or registers."""
+        ways = [way.contents[self._own_head()] for way in loop.exits if way.leaves]
+        born: dict[str, Any] = {}
         if not loop.endless or not ways:
             return born
-        number = self.snapshot.number(self.frames[-1].variables)
-        for name in ways[0].contents[number]:
-            if not isinstance(self.head[number].get(name, MISSING), Undefined):
+        head = self.head.copies[self._own_head()]
+        for name in ways[0]:
+            if not isinstance(head.get(name, MISSING), Undefined):
                 continue
-            values = [way.contents[number].get(name, MISSING) for way in ways]
+            values = [way.get(name, MISSING) for way in ways]
             if all(same(values[0], v) and not isinstance(v, Runtime) for v in values):
-                born[number, name] = values[0]
+                born[name] = values[0]
             elif (variable := register_for(self.builder, values)) is not None:
-                born[number, name] = variable
+                born[name] = variable
         return born
 
     # after the loop
 
     def leave(self, loop: Loop) -> None:
         """Variables hold their registers; names first bound in the body have no value."""
-        self.snapshot.put(self.head)
+        self.head.restore()
         for frame in self.frames:
-            number = self.snapshot.number(frame.variables)
-            for way in loop.exits:
-                for name in way.contents[number]:
-                    if name not in frame.variables:
-                        frame.variables[name] = Undefined(
-                            f"it is assigned only inside {self.where}, which may not run"
-                        )
-        for (number, name), variable in self.born.items():
-            self.snapshot.containers[number][name] = variable
+            place = self.head.number(frame.variables) or 0
+            for name in dict.fromkeys(n for way in loop.exits for n in way.contents[place]):
+                if name not in frame.variables:
+                    frame.variables[name] = Undefined(
+                        f"it is assigned only inside {self.where}, which may not run"
+                    )
+        self.frames[-1].variables.update(self.born)
+
+
+def _entries(container: Container) -> list[tuple[Any, Any]]:
+    return list(container.items() if isinstance(container, dict) else enumerate(container))
 
 
 def _carried_type(head: Any) -> DType | None:

@@ -278,6 +278,7 @@ class _Interference:
         self.rows = dict.fromkeys(self.bits, 0)
         self.flows: dict[Node | Block, _Flow] = {}
         self.dead: set[Node] = set()  # writes that nothing reads
+        self.held = 0  # bounds and steps of the loops around: nothing in them may be written there
         self.waiting = 0  # what asynchronous instructions read until they are waited for
 
     def kernel(self, kernel: Kernel) -> None:
@@ -296,7 +297,7 @@ class _Interference:
     def _write(self, values: Iterable[Value], live: int) -> None:
         for value in values:
             if value in self.rows:
-                self.rows[value] |= live & ~self.bits[value]
+                self.rows[value] |= (live | self.held) & ~self.bits[value]
 
     # Bottom up: the flow of every block and control node.
 
@@ -394,9 +395,13 @@ class _Interference:
         self._visit(node.test, middle, after, head)
 
     def _visit_for(self, node: For, after: int) -> None:
-        bottom = self._mask(s for s in (node.stop, node.step) if isinstance(s, Value)) | after
+        bounds = self._mask(s for s in (node.stop, node.step) if isinstance(s, Value))
+        bottom = bounds | after
         bottom |= self.flows[node.body].before(bottom, after, bottom)
+        outer = self.held
+        self.held |= bounds
         self._visit(node.body, bottom, after, bottom)
+        self.held = outer
 
 
 # --- the rewriting -------------------------------------------------------------------------
