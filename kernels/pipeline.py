@@ -240,14 +240,14 @@ def prefetched_loop(acc, mma, tiles, fetch, fragments, config: Config):
     fa, fb = fragments(read, 0)
     for tile in range(tiles):
         for step in tc.static_range(steps):
+            if step == 0:
+                fetch(tile + (config.stages - 1), write)
+                write = next_slot(write, config.stages)
             if step == steps - 1:
                 tc.cp_async_wait(config.stages - 2)
                 tc.barrier()
                 read = next_slot(read, config.stages)
             ahead = fragments(read, (step + 1) % steps * depth)
-            if step == 0:
-                fetch(tile + (config.stages - 1), write)
-                write = next_slot(write, config.stages)
             multiply(acc, mma, fa, fb)
             fa, fb = ahead
 

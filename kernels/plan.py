@@ -232,7 +232,7 @@ _TILES = {
     tc.bf16: Config(BM=256, BK=64),
     tc.f32: Config(BK=32),
     tc.s8: Config(BK=128),
-    tc.f64: Config(BM=64, BN=64, BK=16, WM=32, WN=32),
+    tc.f64: Config(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4),
 }
 _FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 
@@ -243,7 +243,7 @@ def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
     if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS and config.BM > 128:
         config = replace(config, BM=128)
     if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS:
-        config = replace(config, BM=64, BN=64, WM=32, WN=32)
+        config = replace(config, BM=64, BN=64, WM=32, WN=32, stages=3)
     return config
 
 
