@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.plan import OUTPUTS, plan, realigned
+from kernels.plan import OUTPUTS, copy_matrix, plan, realigned
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.readers import reader
 from tensorcore_dsl.targets import current_target, emulated_arch
@@ -104,7 +104,7 @@ class Recipe:
             a, b, target = realigned(a, b, out) or (a, b, out)
         self.launch(a, b, target if c is None else c, target, *self.scalars)
         if target is not out:
-            out.copy_(target)
+            copy_matrix(target, out)
         return out
 
 

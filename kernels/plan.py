@@ -21,6 +21,7 @@ from kernels import (
     sm90_s8_gemm,
     sm90_tf32_gemm,
 )  # fmt: skip
+from kernels.copy_rows import copy_rows
 from kernels.pipeline import Config, Problem
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arguments import ArrayType, describe
@@ -165,8 +166,16 @@ def padded(x: Any, rows: bool) -> Any:
     if not rows:
         return padded(x.T, True).T
     copy = room(x.shape, x)
-    copy.copy_(x)
+    copy_matrix(x, copy)
     return copy
+
+
+def copy_matrix(source: Any, target: Any) -> None:
+    """By our own kernel where rows are contiguous, as torch is slow on rows that start anywhere."""
+    if source.stride(1) == target.stride(1) == 1:
+        copy_rows(source, target)
+    else:
+        target.copy_(source)
 
 
 def room(shape: Any, like: Any) -> Any:

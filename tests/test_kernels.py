@@ -11,6 +11,7 @@ import pytest
 import kernels
 import tensorcore_dsl as tc
 from kernels import ring
+from kernels.copy_rows import copy_rows
 from kernels.plan import choose_ring, plan, why_not_sm90
 from tensorcore_dsl.arguments import describe
 
@@ -194,3 +195,12 @@ def test_no_bank_conflicts_in_the_main_loop() -> None:
     shared = [t for (_, space, verb), t in report.lines.items() if space == "shared" and verb == "load"]
     assert shared
     assert sum(t.excess for t in shared) == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2049), (5, 700)])
+def test_copies_of_rows(shape: tuple[int, int]) -> None:
+    source = matrix(*shape, np.float16)
+    wide = np.full((shape[0], shape[1] + 7), -9, np.float16)
+    copy_rows(source, wide[:, : shape[1]])
+    assert np.array_equal(wide[:, : shape[1]], source)
+    assert (wide[:, shape[1] :] == -9).all()
