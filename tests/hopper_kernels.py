@@ -19,7 +19,7 @@ def load_box(
     tc.launch_bounds(128)
     size = image.shape[0]
     map = tc.tensor_map(source, box, swizzle=swizzle)
-    tile = tc.shared(space(map.bytes), tc.u32, align=1024)
+    tile = tc.shared(space(reach(map)), tc.u32, align=1024)
     bar = tc.mbarriers(1)[0]
     t = tc.threadIdx.x
     for i in tc.range(t, size, 128):
@@ -38,8 +38,14 @@ def load_box(
         image[i] = tile[i]
 
 
+def reach(map) -> int:
+    """Bytes of shared memory that a box takes: with a swizzle, its rows lie a span apart."""
+    row = map.box[map.axes[0]] * map.dtype.itemsize
+    return map.bytes // row * (map.swizzle or row)
+
+
 def space(size: int) -> int:
-    """32-bit words for a box, and as much again as a swizzle may spread it."""
+    """32-bit words, as many as a swizzle spreads so many bytes over."""
     return -(-size // 1024) * 256
 
 
@@ -51,7 +57,7 @@ def store_box(
     """Store `image`, the bytes of shared memory, to (or combine it with) a box of `target`."""
     tc.launch_bounds(128)
     map = tc.tensor_map(target, box, swizzle=swizzle)
-    tile = tc.shared(space(map.bytes), tc.u32, align=1024)
+    tile = tc.shared(space(reach(map)), tc.u32, align=1024)
     t = tc.threadIdx.x
     for i in tc.range(t, image.shape[0], 128):
         tile[i] = image[i]

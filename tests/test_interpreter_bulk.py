@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import hopper_kernels as hopper
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)
@@ -35,29 +36,35 @@ def box_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int]) -> np.n
     return found
 
 
-def swizzled(data: np.ndarray, size: int, swizzle: int) -> np.ndarray:
-    """Dense bytes as a copy lays them in a shared memory of `size` bytes."""
-    image = np.full(size, FRESH, np.uint8)
-    for i in range(0, len(data), 16):
-        row = i // 128 if swizzle else 0
-        flip = {0: 0, 32: row >> 0 & 1, 64: row & 3, 128: row & 7}[swizzle]
-        at = i ^ flip << 4
-        image[at : at + 16] = data[i : i + 16]
-    return image
+def laid_out(values: np.ndarray, swizzle: int) -> np.ndarray:
+    """Words of shared memory that hold a box: rows a swizzle's span apart, chunks swapped."""
+    rows = (
+        np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.shape[-1] * values.itemsize)
+    )
+    pitch = swizzle or rows.shape[1]
+    image = np.full(hopper.space(len(rows) * pitch) * 4, FRESH, np.uint8)
+    for row, data in enumerate(rows):
+        for byte in range(0, len(data), 16):
+            at = row * pitch + byte
+            flip = {0: 0, 32: at >> 7 & 1, 64: at >> 7 & 3, 128: at >> 7 & 7}[swizzle]
+            at ^= flip << 4
+            image[at : at + 16] = data[byte : byte + 16]
+    return image.view(np.uint32)
 
 
 def image_of(array: np.ndarray, corner: Sequence[int], box: Sequence[int], swizzle: int) -> Any:
     """What `load_box` should write."""
-    data = np.ascontiguousarray(box_of(array, corner, box)).view(np.uint8).ravel()
-    return swizzled(data, hopper.space(len(data)) * 4, swizzle).view(np.uint32)
+    return laid_out(box_of(array, corner, box), swizzle)
 
 
 CASES = [
-    ((100,), np.float32, (64,), (50,), 0),
+    ((100,), np.float32, (64,), (48,), 0),
     ((40, 48), BF16, (16, 32), (8, 16), 64),
-    ((40, 48), BF16, (16, 64), (30, -20), 128),
+    ((40, 48), BF16, (16, 64), (30, -24), 128),
+    ((40, 48), np.uint16, (16, 16), (30, 8), 128),
     ((9, 32), np.uint8, (8, 32), (-3, 16), 32),
     ((5, 6, 16), np.int32, (2, 3, 8), (4, -1, 4), 32),
+    ((5, 6, 16), np.int32, (2, 3, 8), (4, 5, 4), 64),
     ((3, 4, 5, 8), np.float64, (2, 3, 2, 4), (1, 2, 4, 6), 0),
     ((2, 3, 4, 3, 64), np.float16, (2, 2, 2, 2, 64), (1, -1, 3, 2, 8), 128),
 ]
@@ -72,11 +79,12 @@ def test_loads_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swiz
     assert np.array_equal(image, expected)
 
 
-@pytest.mark.parametrize("shape, dtype, box, corner, swizzle", CASES)
+@pytest.mark.parametrize(
+    "shape, dtype, box, corner, swizzle", [case for case in CASES if min(case[3]) >= 0]
+)
 def test_stores_of_every_rank(shape: Any, dtype: Any, box: Any, corner: Any, swizzle: int) -> None:
     values = RNG.integers(1, 100, box).astype(dtype)
-    data = values.view(np.uint8).ravel()
-    image = swizzled(data, hopper.space(len(data)) * 4, swizzle).view(np.uint32)
+    image = laid_out(values, swizzle)
     target, expected = np.zeros(shape, dtype), np.zeros(shape, dtype)
     for index in np.ndindex(*box):
         place = tuple(c + i for c, i in zip(corner, index, strict=True))
@@ -104,7 +112,7 @@ def test_a_transposed_array() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(-40, 60), st.integers(-40, 60))
+@given(st.integers(-40, 60), st.integers(-10, 15).map(lambda n: 4 * n))
 def test_corners_anywhere(row: int, col: int) -> None:
     array = np.arange(48 * 40, dtype=np.uint32).reshape(48, 40) + 1
     expected = image_of(array, (row, col), (16, 16), 64)
@@ -120,6 +128,20 @@ def test_corners_anywhere(row: int, col: int) -> None:
         swizzle=64,
     )
     assert np.array_equal(image, expected)
+
+
+def test_a_row_starts_at_a_multiple_of_16_bytes() -> None:
+    array, image = np.zeros((8, 32), np.float32), np.zeros(256, np.uint32)
+    with pytest.raises(
+        Misaligned, match="innermost coordinate 6, byte 24 of a row; multiples of 16"
+    ):
+        run(hopper.load_box, 1, 128, array, image, np.array([0, 6], np.int32), box=(8, 16))
+
+
+def test_a_store_does_not_start_before_the_array() -> None:
+    image, array = np.zeros(256, np.uint32), np.zeros((8, 32), np.float32)
+    with pytest.raises(OutOfBounds, match=r"starts at coordinates \(0, -1\): stores may hang over"):
+        run(hopper.store_box, 1, 128, image, array, np.array([-1, 0], np.int32), box=(8, 16))
 
 
 REDUCTIONS = [
@@ -149,12 +171,52 @@ def test_reductions(op: str, dtype: Any) -> None:
     target = old.copy()
     image = np.full(256 * kind.itemsize // 8, 7, np.uint32)
     image[: values.nbytes // 4] = values.view(np.uint32).ravel()
-    corner = np.array([-1, 20], np.int32)
+    corner = np.array([2, 24], np.int32)
     run(hopper.store_box, 1, 128, image, target, corner, box=(8, 16), reduce=op)
     expected = old.copy()
-    expected[:, 20:32] = combined(op, old[:, 20:32], values[1:7, :12]).astype(kind)
+    expected[2:, 24:] = combined(op, old[2:, 24:], values[:4, :8]).astype(kind)
     assert np.array_equal(target.view(np.uint8), expected.view(np.uint8))
     assert not np.array_equal(target.view(np.uint8), old.view(np.uint8))
+
+
+GOLDEN = np.load(Path(__file__).parent / "golden" / "bulk_reductions.npz")
+
+
+def specials(kind: np.dtype[Any]) -> np.ndarray:
+    """Sixteen numbers on which reductions may differ."""
+    if kind.kind in "iu":
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        half = high // 2
+        few = [0, 1, 2, 3, high, high - 1, low, low + 1, 7, 8, 100, 1000, half, half + 1, 5, 6]
+        return np.array(few, kind)
+    limits = ml_dtypes.finfo(kind)
+    tiny, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
+    most, step = float(limits.max), float(limits.eps)
+    found = np.array(
+        [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, tiny, -tiny, normal, -normal, most, -most,
+         normal - tiny, 1.5, step]
+    ).astype(kind)  # fmt: skip
+    found.view(f"u{kind.itemsize}")[6] |= 5  # a NaN with a payload
+    return found
+
+
+@pytest.mark.parametrize("name", GOLDEN.files)
+def test_reductions_are_those_of_an_h200(name: str) -> None:
+    """Every pair of special numbers, combined on the chip."""
+    how, op, *rest = name.split(".")
+    names = {"u": "uint", "s": "int", "f": "float", "b": "bfloat"}
+    kind = rest[-1] if how == "tensor" else names[rest[-1][0]] + rest[-1].lstrip("usbf")
+    dtype = BF16 if kind == "bfloat16" else np.dtype(kind)
+    numbers = specials(dtype)
+    new, old = np.repeat(numbers, 16), np.tile(numbers, 16)
+    if how == "bulk":
+        target = np.tile(old, 2)
+        run(hopper.bulk_copy, 1, 32, np.tile(new, 2), target, reduce=name.removeprefix("bulk."))
+    else:
+        image, target = laid_out(new.reshape(16, 16), 0), old.reshape(16, 16).copy()
+        run(hopper.store_box, 1, 128, image, target, np.zeros(2, np.int32), box=(16, 16), reduce=op)
+    expected = GOLDEN[name].ravel()
+    assert np.array_equal(target.view(np.uint8).ravel()[: expected.size], expected)
 
 
 def test_a_reduction_that_does_not_exist() -> None:
@@ -192,10 +254,10 @@ def test_bulk_reductions(op: str, dtype: Any) -> None:
     assert np.array_equal(target.view(np.uint8), expected.astype(dtype).view(np.uint8))
 
 
-def test_sums_of_f32_flush_subnormals() -> None:
+def test_sums_of_f32_keep_subnormals() -> None:
     source, target = np.full(512, 1e-40, np.float32), np.full(512, 2e-40, np.float32)
     run(hopper.bulk_copy, 1, 32, source, target, reduce="add.f32")
-    assert not target.any()
+    assert np.array_equal(target, np.full(512, np.float32(1e-40) + np.float32(2e-40)))
 
 
 class TestClusters:

@@ -76,6 +76,13 @@ class Bulk:
                     f"{box.name} is read-only; a tensor copy of "
                     f"{self.machine.describe(int(thread))} writes it"
                 )
+            if (box.plan[START] < 0).any():
+                where = tuple(int(c) for c in box.plan[START, : len(coordinates)])
+                raise OutOfBounds(
+                    f"a tensor store to {box.name} by {self.machine.describe(int(thread))} starts "
+                    f"at coordinates {where}: stores may hang over the far end of an axis, not "
+                    "over its start"
+                )
             self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
 
     def bulk_load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
@@ -122,7 +129,14 @@ class Bulk:
                 f"({self.machine.describe(int(thread))})"
             )
         places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
-        return self.tensors[index].at(places)
+        box = self.tensors[index].at(places)
+        if places[0] * box.element % CHUNK:
+            raise Misaligned(
+                f"a tensor copy of {box.name} by {self.machine.describe(int(thread))} starts at "
+                f"innermost coordinate {places[0]}, byte {places[0] * box.element} of a row; "
+                f"multiples of {CHUNK} bytes are allowed"
+            )
+        return box
 
     def _line(
         self, thread: int, address: Any, size: int, verb: str, dtype: Any = None
@@ -146,14 +160,14 @@ class Bulk:
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
             wrong = load_box(
-                box.real, box.plan, box.element, box.mask, target, shared.data[cta],
+                box.real, box.plan, box.element, box.mask, box.pitch, target, shared.data[cta],
                 shared.shadow[cta], shared.checks, proxies.stamps[cta],
                 proxies.readers[cta],
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
             slot, phase = machine.mbarriers.complete(cta, barrier, size, thread)
-            low, high = target & -CHUNK * 8, -(-(target + size) // 128) * 128
+            low, high = target & -128, -(-(target + box.reach) // 128) * 128
             self.flights.append(Flight(cta, low, high, slot, phase, machine.at_step, thread))
             machine.tally.bytes["shared", "store"] += size
         machine.tally.bytes["global", "load"] += box.inside
@@ -187,8 +201,8 @@ class Bulk:
         cta, shared, proxies = thread // group, machine.shared, machine.proxies
         epochs = proxies.epochs[cta * group : (cta + 1) * group]
         wrong = store_box(
-            box.real, box.plan, box.element, box.mask, src, shared.data[cta], shared.shadow[cta],
-            shared.checks, proxies.stamps[cta], epochs, op is None,
+            box.real, box.plan, box.element, box.mask, box.pitch, src, shared.data[cta],
+            shared.shadow[cta], shared.checks, proxies.stamps[cta], epochs, op is None,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
@@ -270,12 +284,12 @@ class Bulk:
 
 @compiled
 def load_box(
-    real: int, plan: Any, element: int, mask: int, target: int, data: Any, shadow: Any,
+    real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, shadow: Any,
     checked: bool, stamps: Any, readers: Any,
 ) -> int:  # fmt: skip
     """Copy a box to shared `target`, zeros where it leaves the array; marks it as in flight."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
-    pitch, first = plan[BOX, 0] * element, plan[START, 0]
+    length, first = plan[BOX, 0] * element, plan[START, 0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
     for row in range(rows):
@@ -285,7 +299,7 @@ def load_box(
             rest //= plan[BOX, axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             source += place * plan[STRIDE, axis]
-        for byte in range(0, pitch, CHUNK):
+        for byte in range(0, length, CHUNK):
             at = target + row * pitch + byte
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:
@@ -311,12 +325,12 @@ def load_box(
 
 @compiled
 def store_box(
-    real: int, plan: Any, element: int, mask: int, source: int, data: Any, shadow: Any,
+    real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, shadow: Any,
     checked: bool, stamps: Any, epochs: Any, copies: bool,
 ) -> int:  # fmt: skip
     """Copy a box from shared `source` to the array, without what leaves it; or only check it."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
-    pitch, first = plan[BOX, 0] * element, plan[START, 0]
+    length, first = plan[BOX, 0] * element, plan[START, 0]
     low = max(0, -first) * element
     high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
     for row in range(rows):
@@ -326,7 +340,7 @@ def store_box(
             rest //= plan[BOX, axis]
             inside = inside and place >= 0 and place < plan[EXTENT, axis]
             target += place * plan[STRIDE, axis]
-        for byte in range(0, pitch, CHUNK):
+        for byte in range(0, length, CHUNK):
             at = source + row * pitch + byte
             at ^= at >> 3 & mask
             if at + CHUNK > data.size:

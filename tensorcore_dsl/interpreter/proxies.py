@@ -102,8 +102,8 @@ class Proxies:
         for read in self.reads:
             if read.cta == cta:
                 raise EmulationError(
-                    f"block {machine.block_name(cta)} ends while {read.describe(machine)} may still "
-                    f"read its shared memory: {_UNTIL[read.kind]}"
+                    f"block {machine.block_name(cta)} ends while {read.describe(machine)} may "
+                    f"still read its shared memory: {_UNTIL[read.kind]}"
                 )
 
     def writer(self, cta: int, address: int, group: int) -> int:

@@ -1,6 +1,7 @@
 """What a bulk reduction does to each element of global memory (PTX manual 9.7.9.25.4.2).
 
-Floating-point sums round to nearest even; those of f32 flush subnormals.
+Floating-point sums round to nearest even and keep subnormals. (The manual has those of f32 flush
+them; an H200 does not.)
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ _BITS: dict[str, Callable[..., Any]] = {
     "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
 }
 _INTEGERS: dict[str, Callable[..., Any]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
-# Element types of each operation on global memory, as the manual's table has them.
+# Element types of each operation on global memory: the manual's table, b32 and b64 being the
+# types of tensor maps that an H200 takes for them.
 ALLOWED = {
     "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"),
     **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
     **dict.fromkeys(("inc", "dec"), ("u32",)),
-    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64", "u32", "s32", "u64", "s64")),
+    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64", "u32", "s32", "u64")),
 }
 
 
@@ -73,11 +75,11 @@ def _update(op: str, name: str) -> Callable[..., Any]:
         return lambda old, given: ufunc(old.view(view), given.view(view)).view(old.dtype)
     from tensorcore_dsl.numerics import scalar
 
-    rounding, ftz = ("rn", name == "f32") if op == "add" else (None, False)
+    rounding = "rn" if op == "add" else None
 
     def update(old: np.ndarray, given: np.ndarray) -> Any:
         values = old.ravel(), np.ascontiguousarray(given).ravel()
-        found = scalar.arith(op, name, *values, rounding=rounding, ftz=ftz)
+        found = scalar.arith(op, name, *values, rounding=rounding)
         return np.asarray(found).reshape(old.shape)
 
     return update

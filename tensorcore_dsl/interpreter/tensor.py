@@ -1,5 +1,6 @@
 """Boxes of arrays in global memory, as bulk copies and reductions move them.
 
+Rows of a box lie side by side in shared memory, or a swizzle's span apart (so it is on an H200).
 Five axes are always counted, the innermost first; missing ones have one element.
 """
 
@@ -64,6 +65,21 @@ class Tensor:
         return int(self.plan[BOX].prod()) * self.element
 
     @property
+    def row(self) -> int:
+        """Bytes of a row of the box."""
+        return int(self.plan[BOX, 0]) * self.element
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row in shared memory: with a swizzle, its span."""
+        return self.mask + CHUNK if self.mask else self.row
+
+    @property
+    def reach(self) -> int:
+        """Bytes of shared memory that the box spans."""
+        return self.size // self.row * self.pitch
+
+    @property
     def inside(self) -> int:
         """Bytes of the box that lie inside the array."""
         first, last = self.clipped()
@@ -76,7 +92,8 @@ class Tensor:
 
     def chunks(self, address: int) -> np.ndarray:
         """The 16-byte chunks of shared memory that the box takes at `address`, in its order."""
-        places = address + np.arange(0, self.size, CHUNK)
+        rows, bytes = np.arange(0, self.reach, self.pitch), np.arange(0, self.row, CHUNK)
+        places = (address + rows[:, None] + bytes).ravel()
         return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
 
 
