@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
+from tensorcore_dsl.interpreter.special import Geometry
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)
@@ -289,3 +290,9 @@ class TestClusters:
             assert found[9:12] == [x % 2, y % 3, 0]
             assert found[12:15] == [2, 3, 1]
             assert found[15:] == [y % 3 * 2 + x % 2, 6]
+
+    def test_messages_name_blocks_of_clusters(self) -> None:
+        geometry = Geometry((4, 6, 2), (20, 1, 1), 6, 12, 0, 0, 32, (2, 3, 1))
+        found = [geometry.cta(32 * cta) for cta in range(12)]
+        second = [(2 + x, y, 0) for y in range(3) for x in range(2)]
+        assert found == second + [(x, 3 + y, 0) for y in range(3) for x in range(2)]

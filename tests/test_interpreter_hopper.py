@@ -73,7 +73,10 @@ def pipeline(
         acc = mma.d.zeros()
         for k in range(depth):
             slot = k % stages
-            if mistake != "no wait for the tile":
+            if mistake == "one waits":
+                if consumer == 0:
+                    full[slot].wait(phase)
+            elif mistake != "no wait for the tile":
                 full[slot].wait(phase)
             if mistake != "no wgmma fence":
                 tc.wgmma_fence()
@@ -134,6 +137,7 @@ class TestPipeline:
         ("too few bytes", Deadlock, "4096 bytes more have come than were expected"),
         ("never released", Deadlock, "1 of 1 arrivals are missing"),
         ("no wait for the tile", Uninitialised, "is in flight: nobody has waited for phase 0"),
+        ("one waits", Uninitialised, "warpgroup 2 .*: a bulk load brought these bytes; its mbarr"),
         ("no wait for the slot", EmulationError, "arrives for phase 1 before any thread has seen"),
         ("no wgmma fence", EmulationError, "did not fence: wgmma.fence comes first"),
         ("released too early", EmulationError, "which is still read by a wgmma of warpgroup 1"),
@@ -143,7 +147,11 @@ class TestPipeline:
 
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
     def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
-        text = caught(error, words, pipeline, 1, 256, *operands(64, 64, 512), mistake=mistake)
+        size = 128 if mistake == "one waits" else 64
+        text = caught(
+            error, words, pipeline, 1, 128 + 2 * size, *operands(size, 64, 512), BM=size,
+            mistake=mistake,
+        )  # fmt: skip
         assert f"{__file__}:" in text
 
     def test_a_deadlock_names_everybody(self) -> None:
@@ -225,7 +233,47 @@ def stored(d: tc.Array, mistake: tc.Const = ""):
         tc.tma_wait(0)
 
 
+@tc.kernel
+def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.Const = "barrier"):
+    """Warp 0 waits for a load; the others learn of it in some way, or not at all."""
+    tc.launch_bounds(128)
+    map = tc.tensor_map(a, (8, 8))
+    tile, flag = tc.shared((8, 8), tc.f16, align=128), tc.shared(1, tc.u32)
+    bar = tc.mbarriers(1)[0]
+    t = tc.threadIdx.x
+    if t == 0:
+        bar.init(1)
+        flag[0] = 0
+    tc.barrier()
+    if t == 0:
+        bar.expect(map.bytes)
+        tc.tma_load(tile, map, (0, 0), bar)
+        bar.wait(0)
+        tc.emit("st.release.cta.shared.b32", flag.address, 1)
+    if how == "barrier":
+        tc.barrier()
+    elif how == "flag":
+        while tc.emit("ld.acquire.cta.shared.b32", flag.address).bits(tc.u32) == 0:
+            tc.emit("nanosleep.u32", 10)
+    if matrices:
+        row = tile.at(t % 8, 0)
+        out[t] = tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", row.address)
+    else:
+        out[t] = tc.emit("ld.shared.b32", tile.at(t // 4 % 8, t % 4 * 2).address)
+
+
 class TestProxies:
+    @pytest.mark.parametrize("matrices", [False, True])
+    @pytest.mark.parametrize("how", ["barrier", "flag", "not at all"])
+    def test_ordinary_loads_of_what_a_copy_brought(self, matrices: bool, how: str) -> None:
+        a, out = np.arange(64, dtype=np.float16).reshape(8, 8), np.zeros(128, np.uint32)
+        if how == "not at all":
+            words = "thread 32 of block 0: a bulk load brought these bytes"
+            caught(Uninitialised, words, read_by_all, 1, 128, a, out, matrices=matrices, how=how)
+        else:
+            run(read_by_all, 1, 128, a, out, matrices=matrices, how=how)
+            assert np.array_equal(out, np.tile(a.view(np.uint32).ravel(), 4))
+
     def test_ordinary_stores_with_a_fence(self) -> None:
         a, d = operands(64, 1, 16)[0], np.zeros((64, 16), np.float32)
         run(by_hand, 1, 128, a, d)
@@ -390,3 +438,95 @@ class TestBarriers:
     @pytest.mark.parametrize("mistake, error, words", CLUSTERS, ids=[m[0] for m in CLUSTERS])
     def test_mistakes_of_clusters(self, mistake: str, error: type[Exception], words: str) -> None:
         caught(error, words, meeting, 2, 64, np.zeros(64, np.int32), mistake=mistake)
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def registers(out: tc.Array, first: tc.Const = 24, then: tc.Const = 40, whole: tc.Const = True):
+    """Warpgroups change how many registers they own."""
+    t = tc.threadIdx.x
+    if whole | (t >= 32):
+        tc.emit("setmaxnreg.dec.sync.aligned.u32", first)
+    tc.barrier()
+    tc.emit("setmaxnreg.inc.sync.aligned.u32", then)
+    tc.grid_wait()
+    out[t] = 1
+    tc.grid_launch_dependents()
+
+
+class TestRegisters:
+    def test_shrink_and_grow(self) -> None:
+        out = np.zeros(256, np.int32)
+        run(registers, 1, 256, out)
+        assert out.all()
+
+    MISTAKES = [
+        (dict(first=48), "setmaxnreg.inc to 40 by a warp that has 48"),
+        (dict(then=240), "would own 92160 registers; a multiprocessor has 65536"),
+        (dict(whole=False), "executed by a part of a warpgroup"),
+    ]
+
+    @pytest.mark.parametrize("constants, words", MISTAKES)
+    def test_mistakes(self, constants: dict[str, Any], words: str) -> None:
+        caught(EmulationError, words, registers, 1, 384, np.zeros(384, np.int32), **constants)
+
+
+@tc.kernel
+def polling(out: tc.Array, arrivals: tc.Const = 1):
+    """A loop of test_wait, which does not block, until another warp has arrived."""
+    tc.launch_bounds(64)
+    bar = tc.mbarriers(1)[0]
+    t = tc.threadIdx.x
+    if t == 0:
+        bar.init(32)
+    tc.barrier()
+    if t >= 32:
+        while bar.test(0) == False:  # noqa: E712
+            tc.emit("nanosleep.u32", 10)
+        out[t] = 1
+    else:
+        for _ in range(1000):
+            tc.emit("nanosleep.u32", 10)
+        bar.arrive(arrivals)
+
+
+def test_polling_lets_others_run() -> None:
+    out = np.zeros(64, np.int32)
+    run(polling, 1, 64, out)
+    assert out[32:].all()
+
+
+@tc.kernel
+def passing(out: tc.Array, rounds: tc.Const = 1):
+    """Warp 1 ends two phases while warp 0 waits for the first."""
+    tc.launch_bounds(96)
+    bar = tc.mbarriers(1)[0]
+    t, warp = tc.threadIdx.x, tc.warp_id()
+    if t == 0:
+        bar.init(32)
+    tc.barrier()
+    if warp == 0:
+        bar.wait(0)
+        out[t] = 1
+    elif warp == 1:
+        bar.arrive()
+        for turn in tc.static_range(rounds - 1):
+            bar.wait(turn % 2)
+            bar.arrive()
+
+
+def test_a_waiter_that_two_phases_pass() -> None:
+    out = np.zeros(96, np.int32)
+    run(passing, 1, 96, out)
+    assert out[:32].all()
+    caught(
+        Deadlock,
+        "waits for phase 0, which came to its end together with",
+        passing,
+        1,
+        96,
+        out,
+        rounds=2,
+    )

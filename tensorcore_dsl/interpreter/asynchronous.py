@@ -15,6 +15,38 @@ from tensorcore_dsl.interpreter.proxies import Proxies
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
+    from tensorcore_dsl.interpreter.program import Program
+    from tensorcore_dsl.interpreter.steps import Run
+
+
+def runs(program: Program, profile: bool) -> list[Run]:
+    """The steps of a program, with what the machine notes of some."""
+    found = []
+    for at, step in enumerate(program.steps):
+        run = _noting(at, step.run) if profile or step.noted else step.run
+        found.append(_meeting(run) if program.asynchronous and step.meets else run)
+    return found
+
+
+def _noting(at: int, run: Run) -> Run:
+    """A step that says first which one it is."""
+
+    def noted(machine: Machine) -> int | None:
+        machine.at_step = at
+        return run(machine)
+
+    return noted
+
+
+def _meeting(run: Run) -> Run:
+    """A step by which threads may learn of what others did."""
+
+    def met(machine: Machine) -> int | None:
+        target = run(machine)
+        machine.meet(machine.all_threads)
+        return target
+
+    return met
 
 
 class Asynchronous:
@@ -45,15 +77,17 @@ class Asynchronous:
 
     @cached_property
     def met(self) -> np.ndarray:
-        """(T,) the clock when each thread last passed a barrier of any kind."""
+        """(T,) the clock when a thread of each one's warp last passed a barrier of any kind, or
+        read a word that others may wait with (acquire, volatile, atom)."""
         return np.zeros(self._machine.threads, np.int64)
 
     def meet(self, go: np.ndarray) -> None:
-        """Threads that pass a barrier."""
+        """The warps of threads that pass a barrier."""
         machine = self._machine
         if machine.program.asynchronous:
             machine.clock += 1
-            self.met[go & machine.mask] = machine.clock
+            warps = (go & machine.mask).reshape(-1, 32).any(axis=1)
+            self.met.reshape(-1, 32)[warps] = machine.clock
 
     # --- mbarriers --------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from tensorcore_dsl.interpreter.gather import (
     shadow_says,
 )
 from tensorcore_dsl.interpreter.mbarrier import OFFSET, SEEN, scalar
-from tensorcore_dsl.interpreter.memory import MAP_BASE, MAP_SHIFT
+from tensorcore_dsl.interpreter.memory import MAP_BASE, MAP_SHIFT, NOT_MET
 from tensorcore_dsl.interpreter.proxies import COPY, Read, unfenced
 from tensorcore_dsl.interpreter.reduction import combine
 from tensorcore_dsl.interpreter.tensor import BOX, CHUNK, EXTENT, RANK, START, STRIDE, Tensor
@@ -156,13 +156,14 @@ class Bulk:
     def _load(self, thread: int, box: Tensor, dst: Any, bar: Any, mask: Any, align: int) -> None:
         machine = self.machine
         machine.writes += 1
+        machine.clock += 1
         shared, proxies, size = machine.shared, machine.proxies, box.size
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
             wrong = load_box(
                 box.real, box.plan, box.element, box.mask, box.pitch, target, shared.data[cta],
-                shared.shadow[cta], shared.checks, proxies.stamps[cta],
-                proxies.readers[cta],
+                shared.shadow[cta], shared.checks, proxies.stamps[cta], proxies.readers[cta],
+                proxies.landed[cta], machine.clock,
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
@@ -202,7 +203,8 @@ class Bulk:
         epochs = proxies.epochs[cta * group : (cta + 1) * group]
         wrong = store_box(
             box.real, box.plan, box.element, box.mask, box.pitch, src, shared.data[cta],
-            shared.shadow[cta], shared.checks, proxies.stamps[cta], epochs, op is None,
+            shared.shadow[cta], shared.checks, proxies.stamps[cta], epochs, proxies.landed[cta],
+            machine.met[thread], op is None,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
@@ -270,6 +272,8 @@ class Bulk:
                 f"{what} overwrites shared {address:#x}, which is still read by "
                 + proxies.reader(machine, cta, address)
             )
+        if code == gather.NOT_MET:
+            raise Uninitialised(f"{what}: at shared {address:#x} {NOT_MET}")
         if code == gather.UNWRITTEN:
             raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")
         state = machine.shared.shadow[cta, address : address + CHUNK]
@@ -285,7 +289,7 @@ class Bulk:
 @compiled
 def load_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, shadow: Any,
-    checked: bool, stamps: Any, readers: Any,
+    checked: bool, stamps: Any, readers: Any, landed: Any, clock: int,
 ) -> int:  # fmt: skip
     """Copy a box to shared `target`, zeros where it leaves the array; marks it as in flight."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -310,6 +314,8 @@ def load_box(
                 if in_flight(shadow.ctypes.data + at, CHUNK):
                     return mistake(gather.IN_FLIGHT, at)
                 mark(shadow.ctypes.data + at, CHUNK, gather.PENDING)
+            if landed.size:
+                landed[at // CHUNK] = clock
             if stamps.size:
                 stamps[at // 4 : at // 4 + 4] = 0
             to = data.ctypes.data + at
@@ -326,7 +332,7 @@ def load_box(
 @compiled
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, shadow: Any,
-    checked: bool, stamps: Any, epochs: Any, copies: bool,
+    checked: bool, stamps: Any, epochs: Any, landed: Any, met: int, copies: bool,
 ) -> int:  # fmt: skip
     """Copy a box from shared `source` to the array, without what leaves it; or only check it."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -349,6 +355,8 @@ def store_box(
                 state = shadow_says(shadow.ctypes.data + at, CHUNK)
                 if state:
                     return mistake(state, at)
+            if landed.size and landed[at // CHUNK] > met:
+                return mistake(gather.NOT_MET, at)
             if stamps.size and unfenced(stamps, epochs, at):
                 return mistake(gather.UNFENCED, at)
             if inside:

@@ -106,8 +106,6 @@ class Clusters:
         """setmaxnreg (9.7.19.5)."""
         machine = self.machine
         machine.whole_warps()
-        if count % 8 or not 24 <= count <= 256:
-            raise EmulationError(f"setmaxnreg {count}: multiples of 8 from 24 to 256 are allowed")
         warps = np.flatnonzero(machine.mask.reshape(-1, 32)[:, 0])
         for warp in warps:
             now = int(self.registers[warp])

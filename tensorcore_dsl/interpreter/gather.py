@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_MET = range(1, 9)
 # What the shadow of shared memory says of a byte: PENDING ones belong to a copy in flight.
 NEVER, WRITTEN, PENDING, BARRIER = range(4)
 
@@ -204,9 +204,9 @@ def global_store(
 @compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
-    checked: bool,
+    checked: bool, landed: Any, met: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes."""
+    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes; the rest is `Proxies`'s."""
     threads, size, base = addresses.size, width * count, out.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
@@ -222,6 +222,8 @@ def shared_load(
                         return mistake(MISALIGNED, thread)
                     if not all_written(shadow_at + address, size):
                         return mistake(shadow_says(shadow_at + address, size), thread)
+                if landed.shape[1] and landed[cta, address >> 4] > met[thread]:
+                    return mistake(NOT_MET, thread)
                 source = bytes_at + address
                 for word in range(count):
                     move(base + (word * threads + thread) * width, source + word * width, width)
@@ -265,7 +267,7 @@ def shared_store(
 @compiled
 def matrix_load(
     addresses: Any, active: Any, data: Any, shadow: Any, out: Any, matrices: int, transposed: bool,
-    checked: bool,
+    checked: bool, landed: Any, met: Any,
 ) -> int:  # fmt: skip
     """ldmatrix of 8x8 matrices of 16-bit elements; lane 8 m + r names row r of matrix m.
 
@@ -286,6 +288,8 @@ def matrix_load(
                     return mistake(MISALIGNED, thread)
                 if not all_written(shadow.ctypes.data + at, 16):
                     return mistake(shadow_says(shadow.ctypes.data + at, 16), thread)
+            if landed.shape[1] and landed[cta, address >> 4] > met[thread]:
+                return mistake(NOT_MET, thread)
             source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
             target = base + 4 * (matrix * threads + thread - thread % 32)
             if transposed:

@@ -23,7 +23,7 @@ from tensorcore_dsl.errors import (
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import gather
-from tensorcore_dsl.interpreter.asynchronous import Asynchronous
+from tensorcore_dsl.interpreter.asynchronous import Asynchronous, runs
 from tensorcore_dsl.interpreter.barrier import Barriers
 from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
 from tensorcore_dsl.interpreter.program import Program, Step
@@ -71,9 +71,10 @@ class Machine(Asynchronous):
         self.globals = memory
         self.checks = memory.checks
         self.shared = shared
-        tracked = self.checks and program.reads_shared
-        size, threads = (shared.data.shape[1], self.threads) if tracked else (0, 0)
-        self.proxies = Proxies(geometry.ctas, size, threads)
+        size, tracked = shared.data.shape[1] * self.checks, self.checks and program.reads_shared
+        self.proxies = Proxies(
+            geometry.ctas, size * tracked, self.threads * tracked, size * program.asynchronous
+        )
         self.special = SpecialRegisters(geometry)
         self.barriers = Barriers(geometry)
         self.copies = Copies(self.threads)
@@ -85,10 +86,7 @@ class Machine(Asynchronous):
         self.registers: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}  # registers that some threads have not written
         self.cohorts: dict[int, Cohort] = {}
-        self.runs: list[Run] = [
-            _noting(at, step.run) if profile or step.noted else step.run
-            for at, step in enumerate(program.steps)
-        ]
+        self.runs = runs(program, profile)
         self.at_step = 0  # the step that runs, where it is noted
         self.limit = 0  # the next position ahead where somebody stands
         self.rounds = 0
@@ -481,13 +479,3 @@ class Machine(Asynchronous):
             texts.append(f"block {block} warps {ranges(np.flatnonzero(per_cta[cta]))}")
         more = int(per_cta.any(axis=1).sum()) - len(texts)
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")
-
-
-def _noting(at: int, run: Run) -> Run:
-    """A step that says first which one it is."""
-
-    def noted(machine: Machine) -> int | None:
-        machine.at_step = at
-        return run(machine)
-
-    return noted

@@ -111,6 +111,9 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     return low, start + sum(s for s in steps if s > 0) + array.itemsize
 
 
+NOT_MET = "a bulk load brought these bytes; its mbarrier must be waited for first"
+
+
 class GlobalMemory:
     """The arrays of a launch, as one chunk of CTAs sees them."""
 
@@ -196,8 +199,9 @@ class SharedMemory:
         mask = _mask(ctx)
         ctx.account(self.space, "load", addresses, mask, width * count)
         wrong = gather.shared_load(
-            addresses, mask, self.data, self.shadow, out.view(np.uint8), width, count, self.checks
-        )
+            addresses, mask, self.data, self.shadow, out.view(np.uint8), width, count,
+            self.checks, ctx.proxies.landed, ctx.met,
+        )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "load")
         return out
@@ -210,8 +214,9 @@ class SharedMemory:
         mask = _mask(ctx)
         ctx.account(self.space, "load", addresses, mask, 16)
         wrong = gather.matrix_load(
-            addresses, mask, self.data, self.shadow, out, matrices, transposed, self.checks
-        )
+            addresses, mask, self.data, self.shadow, out, matrices, transposed, self.checks,
+            ctx.proxies.landed, ctx.met,
+        )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, 16, "load")
         return out
@@ -263,6 +268,8 @@ class SharedMemory:
             raise EmulationError(
                 f"{what}: these bytes are still read by " + ctx.proxies.reader(ctx, cta, address)
             )
+        if code == gather.NOT_MET:
+            raise Uninitialised(f"{what}: {NOT_MET}")
         away = self.shadow[cta, address : address + size] != gather.WRITTEN
         if code == gather.IN_FLIGHT:
             away &= self.shadow[cta, address : address + size] != gather.NEVER

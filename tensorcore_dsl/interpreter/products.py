@@ -16,6 +16,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter import gather
 from tensorcore_dsl.interpreter.gather import compiled, mistake, peek64, poke64, shadow_says
+from tensorcore_dsl.interpreter.memory import NOT_MET
 from tensorcore_dsl.interpreter.proxies import CHUNK, PRODUCT, Read, unfenced
 from tensorcore_dsl.interpreter.steps import Run
 from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
@@ -90,7 +91,7 @@ class Products:
         shared, proxies = machine.shared, machine.proxies
         wrong = fetch(
             addresses, whole, shared.data, shared.shadow, shared.checks, proxies.stamps,
-            proxies.epochs, out,
+            proxies.epochs, proxies.landed, machine.met, out,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, addresses)
@@ -154,6 +155,8 @@ class Products:
         if code == gather.OUTSIDE:
             last = machine.shared.data.shape[1] - 1
             raise OutOfBounds(f"out of bounds: {what}: the CTA has bytes 0 to {last:#x}")
+        if code == gather.NOT_MET:
+            raise Uninitialised(f"{what}: {NOT_MET}")
         if code == gather.UNFENCED:
             writer = machine.describe(machine.proxies.writer(cta, address, machine.group))
             raise EmulationError(
@@ -240,7 +243,7 @@ def _base(source: Source) -> Any:
 @compiled
 def fetch(
     addresses: Any, whole: Any, data: Any, shadow: Any, checked: bool, stamps: Any, epochs: Any,
-    out: Any,
+    landed: Any, met: Any, out: Any,
 ) -> int:  # fmt: skip
     """Chunks of shared memory for the warpgroups that are `whole`; `epochs` may be empty."""
     groups, count = addresses.shape
@@ -249,7 +252,7 @@ def fetch(
     for group in range(groups):
         if not whole[group]:
             continue
-        cta = group // per
+        cta, known = group // per, met[group * THREADS : (group + 1) * THREADS].max()
         for i in range(count):
             at = addresses[group, i]
             if at + CHUNK > limit:
@@ -258,6 +261,8 @@ def fetch(
                 state = shadow_says(shadow.ctypes.data + cta * limit + at, CHUNK)
                 if state:
                     return mistake(state, group * count + i)
+            if landed.shape[1] and landed[cta, at // CHUNK] > known:
+                return mistake(gather.NOT_MET, group * count + i)
             if threads and unfenced(stamps[cta], epochs[cta * threads : (cta + 1) * threads], at):
                 return mistake(gather.UNFENCED, group * count + i)
             source = data.ctypes.data + cta * limit + at

@@ -71,6 +71,13 @@ class Step:
         return form is not None and (form.opcode in _NOTED or "bulk" in form.effects)
 
 
+    @property
+    def meets(self) -> bool:
+        """Does the step read words by which threads may wait for each other?"""
+        form = self.form
+        return form is not None and form.opcode in ("ld", "atom") and "volatile" in form.effects
+
+
 @dataclass
 class Program:
     """A kernel as flat code.

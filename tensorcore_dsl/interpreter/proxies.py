@@ -57,13 +57,16 @@ class Proxies:
     """Stamps of words, readers of chunks, fences of threads; empty arrays: nothing is tracked.
 
     stamps: (CTAs, words), 0 where no ordinary store wrote since an asynchronous one; readers:
-    (CTAs, chunks); epochs: (T,), 1 + the fences of each thread.
+    (CTAs, chunks); epochs: (T,), 1 + the fences of each thread; landed: (CTAs, chunks), the
+    machine's clock when a bulk load came there, which its readers must have met somebody after.
     """
 
-    def __init__(self, ctas: int, size: int, threads: int) -> None:
+    def __init__(self, ctas: int, size: int, threads: int, loads: int) -> None:
+        """size, threads: of what is tracked (0: nothing); loads: bytes that bulk loads may fill."""
         self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
         self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = np.ones(threads, np.uint32)
+        self.landed = np.zeros((ctas, -(-loads // CHUNK)), np.int64)
         self.reads: list[Read] = []
 
     @property
