@@ -102,16 +102,13 @@ class Bulk:
 
     def wait(self, pending: int) -> None:
         """All but the last `pending` groups of each active thread are over."""
-        mask, due = self.machine.mask, self.commits - pending
-        self.machine.proxies.finish(
-            lambda r: r.kind == COPY and bool(mask[r.owner]) and r.group < due[r.owner]
-        )
+        self.machine.proxies.finish(COPY, self.machine.mask, self.commits - pending)
 
-    def settle(self, state: np.ndarray) -> None:
+    def settle(self) -> None:
         """Bytes have come where a thread has seen the end of the phase that counts them."""
         left = []
         for flight in self.flights:
-            if state[flight.cta, flight.slot, SEEN] > flight.phase:
+            if self.machine.mbarriers.at(flight.cta, flight.slot)[SEEN] > flight.phase:
                 shadow = self.machine.shared.shadow[flight.cta, flight.start : flight.stop]
                 shadow[shadow == gather.PENDING] = gather.WRITTEN
             else:
@@ -211,8 +208,10 @@ class Bulk:
         if op is not None:
             combine(box, shared.data[cta], src, op)
         if proxies.tracked:
-            group = int(self.commits[thread])
-            proxies.add(Read(COPY, machine.at_step, thread, group, cta, box.chunks(src)))
+            owner, chunks = np.array([thread]), box.chunks(src)[None]
+            proxies.add(
+                Read(COPY, machine.at_step, owner, self.commits[owner], owner // group, chunks)
+            )
         machine.tally.bytes["shared", "load"] += box.size
         machine.tally.bytes["global", "store"] += box.inside
 

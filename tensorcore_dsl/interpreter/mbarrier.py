@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
 BYTES = 8
+ROWS = 16  # of state, at first
 MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 OFFSET = (1 << CLUSTER_SHIFT) - 1  # of a shared address: what lies within its CTA
 
@@ -34,13 +35,18 @@ NOT_OWN, BAD_PARITY, LOST, NOT_MET, NOT_OPEN = range(9, 14)
 
 
 class Mbarriers:
-    """The mbarriers of a chunk of CTAs. `state` is (CTAs, slots, columns)."""
+    """The mbarriers of a chunk of CTAs.
+
+    state: (CTAs, rows, columns); index: (CTAs, slots), the row of each slot. Row 0 is no barrier.
+    """
 
     def __init__(self, machine: Machine) -> None:
         shared = machine.shared.data
         self.machine = machine
         self.cluster = machine.geometry.cluster_ctas
-        self.state = np.zeros((len(shared), shared.shape[1] // BYTES, COLUMNS), np.int64)
+        self.index = np.zeros((len(shared), shared.shape[1] // BYTES), np.int16)
+        self.state = np.zeros((len(shared), ROWS, COLUMNS), np.int64)
+        self.used = np.ones(len(shared), np.int64)  # rows of each CTA
         self.made_at: dict[tuple[int, int], int] = {}  # step that initialised (CTA, slot)
         self.asks_for = np.full((machine.threads, 2), -1, np.int64)  # slot, phase not yet over
 
@@ -49,7 +55,7 @@ class Mbarriers:
         machine = self.machine
         for thread in np.flatnonzero(machine.mask):
             cta, slot = self._own(int(thread), scalar(bar, thread))
-            live = self.state[cta, slot, COUNT] > 0
+            live = self.at(cta, slot)[COUNT] > 0
             if count is None:
                 if not live:
                     self._refuse(UNINITIALISED, int(thread), bar)
@@ -58,14 +64,28 @@ class Mbarriers:
                 self._check_init(cta, slot, live, scalar(count, thread))
                 self.made_at[cta, slot] = machine.at_step
             arrivals = 0 if count is None else scalar(count, thread)
-            self.state[cta, slot] = 0
-            self.state[cta, slot, [COUNT, PENDING]] = arrivals
+            state = self._row(cta, slot)
+            state[:] = 0
+            state[[COUNT, PENDING]] = arrivals
             machine.clock += 1
-            self.state[cta, slot, [MADE, WARP]] = machine.clock, thread // 32
-            self.state[cta, slot, OPEN] = machine.clusters.arrivals[thread] + 1
+            state[[MADE, WARP]] = machine.clock, thread // 32
+            state[OPEN] = machine.clusters.arrivals[thread] + 1
             at = slot * BYTES
             mark = gather.BARRIER if arrivals else gather.NEVER
             machine.shared.shadow[cta, at : at + BYTES] = mark
+
+    def at(self, cta: int, slot: int) -> np.ndarray:
+        """The columns of a barrier."""
+        return np.asarray(self.state[cta, self.index[cta, slot]])
+
+    def _row(self, cta: int, slot: int) -> np.ndarray:
+        """The same, with a row of its own."""
+        if self.index[cta, slot] == 0:
+            if self.used[cta] == self.state.shape[1]:
+                self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
+            self.index[cta, slot] = self.used[cta]
+            self.used[cta] += 1
+        return self.at(cta, slot)
 
     def _own(self, thread: int, address: int) -> tuple[int, int]:
         """CTA and slot of a barrier in the thread's own CTA."""
@@ -73,7 +93,7 @@ class Mbarriers:
             self._refuse(NOT_OWN, thread, np.full(thread + 1, address))
         if address % BYTES:
             self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
-        if address // BYTES >= self.state.shape[1]:
+        if address // BYTES >= self.index.shape[1]:
             self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
         return thread // self.machine.group, address // BYTES
 
@@ -83,7 +103,7 @@ class Mbarriers:
             raise EmulationError(
                 f"mbarrier at shared {at:#x} is initialised a second time "
                 f"(first {self._made(cta, slot)}); its phase is "
-                f"{self.state[cta, slot, PHASE]}: mbarrier.inval comes first"
+                f"{self.at(cta, slot)[PHASE]}: mbarrier.inval comes first"
             )
         if not 1 <= count <= MOST:
             raise EmulationError(
@@ -101,7 +121,8 @@ class Mbarriers:
         machine.writes += 1
         wrong = _arrive(
             words(bar, machine), words(count, machine), words(expected, machine), machine.mask,
-            self.state, self.cluster, clusters.gone, machine.met, clusters.arrivals, clusters.waits,
+            self.index, self.state, self.cluster, clusters.gone, machine.met, clusters.arrivals,
+            clusters.waits,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
@@ -114,13 +135,13 @@ class Mbarriers:
         machine.reads += 1
         go = np.zeros(machine.threads, np.bool_)
         found = _done(
-            words(bar, machine), words(parity, machine), machine.mask, self.state, go,
+            words(bar, machine), words(parity, machine), machine.mask, self.index, self.state, go,
             self.asks_for, machine.met,
         )  # fmt: skip
         if found > 1:
             self._refuse(found >> 32, found & 0xFFFFFFFF, bar, parity)
         if found:
-            machine.bulk.settle(self.state)
+            machine.bulk.settle()
         machine.meet(go)
         return go
 
@@ -132,10 +153,11 @@ class Mbarriers:
         state = self.state[cta]
         loose = (state[:, REMOTE] > state[:, SEEN]) & (state[:, AFTER] > met)
         if loose.any():
-            slot = int(np.argmax(loose))
+            row = int(np.argmax(loose))
+            slot = int(np.argmax(self.index[cta] == row))
             raise EmulationError(
                 f"block {machine.block_name(cta)} may end before another CTA of its cluster arrives"
-                f" in phase {state[slot, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
+                f" in phase {state[row, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
                 "cluster meet (barrier.cluster) before a CTA ends"
             )
 
@@ -144,9 +166,9 @@ class Mbarriers:
         if address % BYTES:
             self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
         slot = address // BYTES
-        if slot >= self.state.shape[1]:
+        if slot >= self.index.shape[1]:
             self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
-        state = self.state[cta, slot]
+        state = self.at(cta, slot)
         if state[COUNT] == 0:
             self._refuse(UNINITIALISED, thread, np.full(thread + 1, address))
         wrong = _unknown(
@@ -184,7 +206,7 @@ class Mbarriers:
         return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
 
     def _wait(self, cta: int, slot: int) -> str:
-        count, pending, missing, phase = (int(n) for n in self.state[cta, slot, :SEEN])
+        count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         block = self.machine.block_name(cta)
         text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the " + self.name(
             cta, slot
@@ -218,7 +240,7 @@ class Mbarriers:
             )
         if code == UNALIGNED:
             raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
-        count_, pending, missing, phase = (int(n) for n in self.state[cta, slot, :SEEN])
+        count_, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         name = self.name(cta, slot)
         if code == LOST:
             raise Deadlock(
@@ -272,10 +294,10 @@ def _unknown(bar: Any, thread: int, remote: bool, met: Any, waits: Any) -> int:
 
 @compiled
 def _arrive(
-    addresses: Any, counts: Any, expected: Any, active: Any, state: Any, cluster: int, gone: Any,
-    met: Any, arrivals: Any, waits: Any,
+    addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
+    gone: Any, met: Any, arrivals: Any, waits: Any,
 ) -> int:  # fmt: skip
-    ctas, slots = state.shape[0], state.shape[1]
+    ctas, slots = index.shape
     group = active.size // ctas
     for thread in range(active.size):
         if not active[thread]:
@@ -291,37 +313,45 @@ def _arrive(
             return mistake(BAD_PLACE, thread)
         if gone[cta]:
             return mistake(GONE, thread)
-        if state[cta, slot, COUNT] == 0:
+        row = index[cta, slot]
+        if state[cta, row, COUNT] == 0:
             return mistake(UNINITIALISED, thread)
         remote = cta != thread // group
-        unknown = _unknown(state[cta, slot], thread, remote, met, waits)
+        unknown = _unknown(state[cta, row], thread, remote, met, waits)
         if unknown:
             return mistake(unknown, thread)
-        state[cta, slot, MISSING] += types.int64(expected[thread])
-        if state[cta, slot, MISSING] > MOST:
+        state[cta, row, MISSING] += types.int64(expected[thread])
+        if state[cta, row, MISSING] > MOST:
             return mistake(TOO_MUCH, thread)
         if count == 0:
             continue
-        if state[cta, slot, SEEN] < state[cta, slot, PHASE]:
+        if state[cta, row, SEEN] < state[cta, row, PHASE]:
             return mistake(UNSEEN, thread)
-        if count > state[cta, slot, PENDING]:
+        if count > state[cta, row, PENDING]:
             return mistake(OVERRUN, thread)
         if remote:
-            state[cta, slot, REMOTE] = state[cta, slot, PHASE] + 1
-            state[cta, slot, AFTER] = max(state[cta, slot, AFTER], arrivals[thread] + 1)
-        state[cta, slot, PENDING] -= count
-        if state[cta, slot, PENDING] == 0 and state[cta, slot, MISSING] == 0:
-            state[cta, slot, PHASE] += 1
-            state[cta, slot, PENDING] = state[cta, slot, COUNT]
+            state[cta, row, REMOTE] = state[cta, row, PHASE] + 1
+            state[cta, row, AFTER] = max(state[cta, row, AFTER], arrivals[thread] + 1)
+        state[cta, row, PENDING] -= count
+        if state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0:
+            state[cta, row, PHASE] += 1
+            state[cta, row, PENDING] = state[cta, row, COUNT]
     return 0
 
 
 @compiled
 def _done(
-    addresses: Any, parities: Any, active: Any, state: Any, go: Any, asks_for: Any, met: Any
+    addresses: Any,
+    parities: Any,
+    active: Any,
+    index: Any,
+    state: Any,
+    go: Any,
+    asks_for: Any,
+    met: Any,
 ) -> int:
     """Sets `go`; 1 when a phase was seen to end for the first time."""
-    ctas, slots = state.shape[0], state.shape[1]
+    ctas, slots = index.shape
     group, news = active.size // ctas, 0
     for thread in range(active.size):
         if not active[thread]:
@@ -334,19 +364,20 @@ def _done(
             return mistake(UNALIGNED, thread)
         if slot >= slots:
             return mistake(BAD_PLACE, thread)
-        if state[cta, slot, COUNT] == 0:
+        row = index[cta, slot]
+        if state[cta, row, COUNT] == 0:
             return mistake(UNINITIALISED, thread)
         if parity > 1:
             return mistake(BAD_PARITY, thread)
-        unknown = _unknown(state[cta, slot], thread, False, met, met)
+        unknown = _unknown(state[cta, row], thread, False, met, met)
         if unknown:
             return mistake(unknown, thread)
-        phase = state[cta, slot, PHASE]
+        phase = state[cta, row, PHASE]
         if phase & 1 != parity:
             go[thread] = True
             asks_for[thread, 0] = -1
-            if state[cta, slot, SEEN] < phase:
-                state[cta, slot, SEEN] = phase
+            if state[cta, row, SEEN] < phase:
+                state[cta, row, SEEN] = phase
                 news = 1
         elif asks_for[thread, 0] != slot or (asks_for[thread, 1] ^ phase) & 1:
             asks_for[thread, 0], asks_for[thread, 1] = slot, phase

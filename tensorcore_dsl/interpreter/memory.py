@@ -190,7 +190,9 @@ class SharedMemory:
 
     def __init__(self, data: np.ndarray, checks: bool, written: bool = False) -> None:
         self.data = np.ascontiguousarray(data)
-        self.shadow = np.full(data.shape, gather.WRITTEN if written else gather.NEVER, np.uint8)
+        self.shadow = np.zeros(data.shape, np.uint8)  # NEVER
+        if written:
+            self.shadow += np.uint8(gather.WRITTEN)
         self.checks = checks
 
     def load(self, ctx: Machine, addresses: np.ndarray, width: int, count: int) -> np.ndarray:

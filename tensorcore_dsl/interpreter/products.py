@@ -80,9 +80,7 @@ class Products:
             if product.groups.any():
                 left.append(product)
         self.queue = left
-        self.machine.proxies.finish(
-            lambda r: r.kind == PRODUCT and bool(groups[r.owner]) and r.group < due[r.owner]
-        )
+        self.machine.proxies.finish(PRODUCT, groups, due)
 
     def fetch(self, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
         """(warpgroups, chunks, 16) bytes of shared memory at (warpgroups, chunks) addresses."""
@@ -97,10 +95,9 @@ class Products:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, addresses)
         machine.tally.bytes["shared", "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
         if proxies.tracked:
-            for group in np.flatnonzero(whole):
-                cta = int(group) * THREADS // machine.group
-                chunks, committed = addresses[group] // CHUNK, int(self.commits[group])
-                proxies.add(Read(PRODUCT, machine.at_step, int(group), committed, cta, chunks))
+            owners = np.flatnonzero(whole)
+            ctas, chunks = owners * THREADS // machine.group, addresses[owners] // CHUNK
+            proxies.add(Read(PRODUCT, machine.at_step, owners, self.commits[owners], ctas, chunks))
         return out
 
     # --- registers --------------------------------------------------------------------------

@@ -7,7 +7,6 @@ Each 16 bytes count the asynchronous operations in flight that still read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,26 +30,35 @@ _UNTIL = {
 
 @dataclass
 class Read:
-    """An asynchronous operation that reads shared memory.
+    """An asynchronous operation that reads shared memory, for several owners.
 
-    owner, group: the thread, or the warpgroup of a product, that waits for it, and how many
-    groups it had committed before. step: where it was issued.
+    owners, groups: the threads, or the warpgroups of a product, that wait for it, and how many
+    groups each had committed before; ctas, chunks: what each reads, a line each. step: where it
+    was issued.
     """
 
     kind: int
     step: int
-    owner: int
-    group: int
-    cta: int
+    owners: np.ndarray
+    groups: np.ndarray
+    ctas: np.ndarray
     chunks: np.ndarray
 
-    def describe(self, machine: Machine) -> str:
+    def describe(self, machine: Machine, line: int) -> str:
         """The operation and where it was issued, for messages."""
+        owner = int(self.owners[line])
         if self.kind == COPY:
-            what = f"a bulk store of {machine.describe(self.owner)}"
+            what = f"a bulk store of {machine.describe(owner)}"
         else:
-            what = f"a wgmma of {machine.warpgroup_name(self.owner)}"
+            what = f"a wgmma of {machine.warpgroup_name(owner)}"
         return f"{what} at {machine.program.steps[self.step].loc}"
+
+    def part(self, lines: np.ndarray) -> Read:
+        """The operation of some of its owners."""
+        return Read(
+            self.kind, self.step, self.owners[lines], self.groups[lines], self.ctas[lines],
+            self.chunks[lines],
+        )  # fmt: skip
 
 
 class Proxies:
@@ -80,33 +88,39 @@ class Proxies:
     def add(self, read: Read) -> None:
         """An operation starts to read."""
         if self.tracked:
-            counted(self.readers[read.cta], read.chunks, 1)
+            counted(self.readers, read.ctas, read.chunks, 1)
             self.reads.append(read)
 
-    def finish(self, over: Callable[[Read], bool]) -> None:
-        """Operations that no longer read."""
+    def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
+        """The owners of `mask` have waited for their groups before `due`."""
         left = []
         for read in self.reads:
-            if over(read):
-                counted(self.readers[read.cta], read.chunks, -1)
-            else:
+            over = mask[read.owners] & (read.groups < due[read.owners])
+            if read.kind != kind or not over.any():
                 left.append(read)
+                continue
+            done = read.part(over)
+            counted(self.readers, done.ctas, done.chunks, -1)
+            if not over.all():
+                left.append(read.part(~over))
         self.reads = left
 
     def reader(self, machine: Machine, cta: int, address: int) -> str:
         """Who still reads the bytes at `address`, for messages."""
         for read in self.reads:
-            if read.cta == cta and (read.chunks == address // CHUNK).any():
-                return f"{read.describe(machine)}: {_UNTIL[read.kind]}"
+            lines = (read.ctas == cta) & (read.chunks == address // CHUNK).any(axis=1)
+            if lines.any():
+                return f"{read.describe(machine, int(np.argmax(lines)))}: {_UNTIL[read.kind]}"
         return "an asynchronous operation"
 
     def leave(self, machine: Machine, cta: int) -> None:
         """A CTA ends: its shared memory may not be read any more."""
         for read in self.reads:
-            if read.cta == cta:
+            if (read.ctas == cta).any():
+                what = read.describe(machine, int(np.argmax(read.ctas == cta)))
                 raise EmulationError(
-                    f"block {machine.block_name(cta)} ends while {read.describe(machine)} may "
-                    f"still read its shared memory: {_UNTIL[read.kind]}"
+                    f"block {machine.block_name(cta)} ends while {what} may still read its shared "
+                    f"memory: {_UNTIL[read.kind]}"
                 )
 
     def writer(self, cta: int, address: int, group: int) -> int:
@@ -117,10 +131,11 @@ class Proxies:
 
 
 @compiled
-def counted(readers: Any, chunks: Any, change: int) -> None:
-    """Add to the readers of `chunks`."""
-    for i in range(chunks.size):
-        readers[chunks[i]] += change
+def counted(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
+    """Add to the readers of `chunks`, a line for each of `ctas`."""
+    for line in range(ctas.size):
+        for i in range(chunks.shape[1]):
+            readers[ctas[line], chunks[line, i]] += change
 
 
 @inlined
