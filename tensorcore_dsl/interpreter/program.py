@@ -70,7 +70,6 @@ class Step:
         form = self.form
         return form is not None and (form.opcode in _NOTED or "bulk" in form.effects)
 
-
     @property
     def meets(self) -> bool:
         """Does the step read words by which threads may wait for each other?"""
