@@ -150,11 +150,14 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     sizes = [np.int32(SHAPE[0]), np.int32(SHAPE[1]), np.int64(SHAPE[1])]
     flat = [value for pointer in pointers for value in (pointer, *sizes)]
     plan = touch[1, 32].launcher({}).prepare(*arrays)
-    *_, address, function, extra, _ = plan.new_slot()
+    slot = plan.new_slot()  # its memory lives as long as the tuple
+    *_, address, function, parameters, extra, _ = slot
     call = target.launch
     return {
         "cuda.core, 3 arrays as 12 numbers": lambda: launch(stream, config, loaded, *flat),
-        "the driver's call alone, by ctypes": lambda: call(address, function, None, extra),
+        "the driver's call alone, by ctypes": lambda kept=slot: call(
+            address, function, parameters, extra
+        ),
     }
 
 
