@@ -94,7 +94,8 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
     yield f"|{'---|' * len(columns)}"
     for row in rows:
         cells = (cell.replace("|", "\\|") or " " for cell in row)
-        yield f"| {' | '.join(cells)} |".replace("|   |", "| |")
+        line = f"| {' | '.join(cells)} |".replace("|   |", "| |")
+        yield line.replace("](", "]\\(")  # no link
 
 
 # Benchmarks
