@@ -609,42 +609,14 @@ def returns_from_loop(x, n):
 
 
 @refused(
-    "an inlined function cannot return from inside a run-time loop: set a variable instead, and break", "return x[i]",
-    INTS, tc.s32, error=UnsupportedSyntax,
-)  # fmt: skip
-def loop_that_returns(x, n: tc.s32):
+    "the result of returns_from_loop has no one type: it is a run-time value of type s32 where the function returns "
+    "and None where it ends",
+    "returns_from_loop(x, n)",
+    INTS,
+    tc.s32,
+)
+def function_that_may_end(x, n: tc.s32):
     returns_from_loop(x, n)
-
-
-def returns_from_unrolled_loop(x, n):
-    for i in range(4):
-        if x[i] == n:
-            return i
-        if x[i] > 9:
-            continue
-    return -1
-
-
-@refused(
-    "an inlined function cannot return from inside a loop under a run-time condition, unless the loop is unrolled and "
-    "has neither break nor continue: set a variable instead",
-    "if x[i] == n:", INTS, tc.s32, error=UnsupportedSyntax,
-)  # fmt: skip
-def unrolled_loop_that_returns(x, n: tc.s32):
-    returns_from_unrolled_loop(x, n)
-
-
-@refused(
-    "an unrolled loop with break under a run-time condition has neither continue nor else; use tc.range for a "
-    "run-time loop",
-    "if x[i] > 3:", INTS, error=UnsupportedSyntax,
-)  # fmt: skip
-def break_and_continue(x):
-    for i in range(4):
-        if i == 2:
-            continue
-        if x[i] > 3:
-            break
 
 
 def two_results(n):

@@ -842,6 +842,39 @@ def test_ldmatrix_of_many_fragments(turned: bool, swizzle: int):
     assert np.array_equal(out[32:, :40], view[:16, 8:48])
 
 
+@tc.kernel
+def packed_arithmetic(x: tc.Array, out: tc.Array, dtype: tc.Const = tc.f16):
+    mma = tc.mma.m16n8k16(dtype, dtype, tc.f32)
+    a = tc.load_elements(x, mma.a)
+    scalar = x[0, 1]
+    results = [
+        a + a, a - 1, 2 * a, -a, abs(a), a * scalar - a, tc.fma(a, a, scalar), tc.minimum(a, 0.5), tc.maximum(scalar, a),
+        a / 2, a * tc.f32(3), a + np.float64(1),
+    ]  # fmt: skip
+    for k, result in enumerate(results):
+        out[k, tc.lane_id()] = tc.f64(result[k % 8])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_fragments_of_halves_are_computed_in_pairs(dtype: DType, arch: str):
+    x = np.random.default_rng(11).standard_normal((16, 16)).astype(dtype.numpy)
+    out = np.zeros((12, 32))
+    launch(packed_arithmetic, x, out, block=32, dtype=dtype, arch=arch)
+    layout = tc.mma.m16n8k16(dtype, dtype, tc.f32).a.layout
+    a = x[layout.coords[..., 0], layout.coords[..., 1]]
+    s, one = x[0, 1], dtype.numpy.type(1)
+    wide = a.astype(np.float32)
+    expected = [
+        a + a, a - one, a + a, -a, abs(a), a * s - a, (wide * wide + np.float32(s)).astype(dtype.numpy),
+        np.minimum(a, dtype.numpy.type(0.5)), np.maximum(s, a), a / dtype.numpy.type(2), wide * 3, a.astype(np.float64) + 1,
+    ]  # fmt: skip
+    for k, e in enumerate(expected):
+        assert np.array_equal(out[k], e[:, k % 8].astype(np.float64)), k
+    text = packed_arithmetic.ptx(x, out, arch=arch, dtype=dtype)
+    assert text.count(f".{dtype}x2") >= 9
+
+
 # -- printing ---------------------------------------------------------------------------------
 
 

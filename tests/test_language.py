@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -641,6 +642,62 @@ def first_of(values, wanted):
     return -1
 
 
+def search(x, wanted, n):
+    """Returns from run-time and unrolled loops, out of both."""
+    steps = 0
+    for i in tc.range(n):
+        for k in range(2):
+            steps += 1
+            if x[i, k] < 0:
+                continue
+            if x[i, k] == wanted:
+                return i, k, steps
+            if steps > 7:
+                break
+        while x[i, 2] > steps:
+            steps += 1
+            if steps == 11:
+                return -1, -1, x[i, 2]
+    return -2, -2, steps
+
+
+@tc.kernel
+def searches(x: tc.Array, n: tc.s32, out: tc.Array):
+    t = tc.threadIdx.x
+    out[0, t], out[1, t], out[2, t] = search(x, t, n)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_returns_from_loops(n: int, monkeypatch: pytest.MonkeyPatch):
+    x = np.random.default_rng(3).integers(-3, 20, (5, 3), dtype=np.int32)
+    out = np.zeros((3, N), np.int32)
+    launch(searches, x, n, out)
+    monkeypatch.setattr(tc, "range", range)
+    assert out.T.tolist() == [list(search(x, t, n)) for t in range(N)]
+
+
+@tc.kernel
+def unrolled_else(x: tc.Array, out: tc.Array):
+    i = tc.threadIdx.x
+    for k in range(3):
+        if x[i, k] == 3:
+            break
+        if x[i, k] == 4:
+            continue
+        out[i] += 10
+    else:
+        out[i] += 1
+
+
+def test_else_of_an_unrolled_loop():
+    x = np.random.default_rng(4).integers(0, 6, (N, 3), dtype=np.int32)
+    out = zeros()
+    launch(unrolled_else, x, out)
+    for line, found in zip(x.tolist(), out.tolist(), strict=True):
+        before = line[: line.index(3)] if 3 in line else line
+        assert found == 10 * sum(v != 4 for v in before) + (3 not in line)
+
+
 def nested_returns(x, y):
     if x > 0:
         if y > 0:
@@ -729,6 +786,22 @@ def adder(n):
 
 
 SHIFT = adder(5)
+
+
+PAIR = (lambda t: t + 1 if t > 2 else t), (lambda t: t * 10 if t > 3 else t)  # one line
+
+
+@tc.kernel
+def several_lambdas(out: tc.Array):
+    i = tc.threadIdx.x
+    out[i] = PAIR[0](i) + PAIR[1](i)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code has no columns")
+def test_lambdas_on_one_line_are_told_apart():
+    out = zeros()
+    launch(several_lambdas, out)
+    assert out.tolist() == [PAIR[0](i) + PAIR[1](i) for i in range(N)]
 
 
 def make_kernel(factor: int) -> Any:

@@ -107,30 +107,33 @@ class Writer:
             self.add(depth, "else:")
             self.block(depth + 1, size - 1 or 1, jumps, returns)
 
-    def loop(self, depth: int, size: int, *_: Any) -> None:
+    def loop(self, depth: int, size: int, _: Any, returns: bool) -> None:
         i = self.fresh("i")
         bounds = self.random.choice(
             [f"{self.atom()} % 4", f"0, {self.atom()} % 5, 2", f"{self.atom()} % 4, -1, -1"]
         )
         self.add(depth, f"for {i} in loop_range({bounds}):")
         self.add(depth + 1, f"{self.random.choice(NAMES)} = ({i} + {self.value((i,))}) % 43")
-        self.block(depth + 1, size - 1 or 1, ("break", "continue"), False)
+        self.block(depth + 1, size - 1 or 1, ("break", "continue"), returns)
 
-    def while_loop(self, depth: int, size: int, *_: Any) -> None:
+    def while_loop(self, depth: int, size: int, _: Any, returns: bool) -> None:
         n = self.fresh("n")
         self.add(depth, f"{n} = {self.atom()} % 4")
         self.add(depth, f"while {n} > 0:" if self.random.random() < 0.6 else "while True:")
         self.add(depth + 1, f"{n} -= 1")
         self.add(depth + 1, f"if {n} < 0:")
         self.add(depth + 2, "break")
-        self.block(depth + 1, size - 1 or 1, ("break", "continue"), False)
+        self.block(depth + 1, size - 1 or 1, ("break", "continue"), returns)
 
-    def unrolled(self, depth: int, size: int, _: Any, returns: bool) -> None:
+    def unrolled(self, depth: int, size: int, outer: Any, returns: bool) -> None:
         k = self.fresh("k")
-        kind = self.random.choice([(), ("break",), ("continue",)])
+        jumps = self.random.choice([(), ("break",), ("continue",), ("break", "continue")])
         self.add(depth, f"for {k} in {self.random.choice(['(2, 0, 1)', 'range(3)'])}:")
         self.add(depth + 1, f"xs[{k}] = ({self.value()} + {k}) % 37")
-        self.block(depth + 1, 1, kind, returns and not kind)
+        self.block(depth + 1, 2 if depth < 3 else 1, jumps, returns)
+        if self.random.random() < 0.3:
+            self.add(depth, "else:")
+            self.block(depth + 1, 1, outer, returns)
 
     def jump(self, depth: int, size: int, jumps: tuple[str, ...], returns: bool) -> None:
         self.add(depth, f"if {self.condition()}:")

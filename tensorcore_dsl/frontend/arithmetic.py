@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def coerce(builder: Builder, value: Any, dtype: DType) -> Any:
 def apply(builder: Builder, name: str, *operands: Any) -> Any:
     """One operator; on groups element by element."""
     if any(isinstance(o, Group) for o in operands):
-        return on_groups(lambda *each: apply(builder, name, *each), *operands)
+        return on_groups(builder, lambda *each: apply(builder, name, *each), name, operands)
     if not all(map(is_simple, operands)):
         return NotImplemented
     if len(operands) == 1:
@@ -75,16 +76,47 @@ def apply(builder: Builder, name: str, *operands: Any) -> Any:
     return _BINARY[name](builder, left, right, dtype)
 
 
-def on_groups(function: Callable[..., Any], *operands: Any) -> Any:
-    """`function` of the elements of groups; scalars and numbers stand for every element."""
+PACKED = ("add", "sub", "mul", "neg", "abs", "min", "max", "fma")  # done on pairs at once
+
+
+def on_groups(
+    builder: Builder, function: Callable[..., Any], name: str, operands: tuple[Any, ...]
+) -> Any:
+    """`function` of the elements of groups; scalars and numbers stand for every element.
+
+    Fragments of 16-bit floats are not unpacked for operations that exist on pairs.
+    """
     group = next(o for o in operands if isinstance(o, Group))
     for other in operands:
         if not isinstance(other, Group) and not is_simple(other):
             return NotImplemented
         if isinstance(other, Group) and not _alike(group, other):
             raise OperandError(f"{group.described} and {other.described} do not combine")
+    if name in PACKED:
+        pairs = [_pairs(builder, o, group) for o in operands]
+        if all(p is not None for p in pairs):
+            results = [function(*column) for column in zip(*pairs, strict=True)]  # type: ignore[arg-type]
+            return builder.pack(results, group.value.type, group.operand)
     columns = [o.elements() if isinstance(o, Group) else [o] * group.slots for o in operands]
     return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
+
+
+def _pairs(builder: Builder, operand: Any, group: Group) -> list[Scalar] | None:
+    """The operand as one f16x2 or bf16x2 for each register of `group`, where it can be."""
+    dtype = group.dtype
+    if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
+        return None
+    if isinstance(operand, Group):
+        return operand.registers if operand.value.type == group.value.type else None
+    if isinstance(operand, Scalar):
+        both = builder.pack_register([operand] * 2, dtype) if operand.dtype == dtype else None
+    else:
+        both = (
+            builder.literal(operand, group.register_dtype)
+            if weak(operand, dtype) == dtype
+            else None
+        )
+    return None if both is None else [both] * group.value.type.registers
 
 
 def _alike(left: Group, right: Group) -> bool:
@@ -409,7 +441,8 @@ def _select_groups(builder: Builder, condition: Scalar, yes: Any, no: Any) -> An
 def extreme(builder: Builder, name: str, left: Any, right: Any) -> Any:
     """min or max; a NaN gives the other operand, as PTX has it."""
     if isinstance(left, Group) or isinstance(right, Group):
-        return on_groups(lambda a, b: extreme(builder, name, a, b), left, right)
+        function = partial(extreme, builder, name)
+        return on_groups(builder, function, name, (left, right))
     if is_number(left) and is_number(right):
         return min(left, right) if name == "min" else max(left, right)
     dtype = promote(left, right)
@@ -422,7 +455,8 @@ def extreme(builder: Builder, name: str, left: Any, right: Any) -> Any:
 def fma(builder: Builder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
     """a * b + c, rounded once; integers use mad.lo."""
     if any(isinstance(v, Group) for v in (a, b, c)):
-        return on_groups(lambda x, y, z: fma(builder, x, y, z, rounding), a, b, c)
+        function = partial(fma, builder, rounding=rounding)
+        return on_groups(builder, function, "fma", (a, b, c))
     known = [v for v in (a, b, c) if isinstance(v, Scalar)]
     if not known:
         return a * b + c

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import sys
 import types
 from functools import lru_cache
@@ -17,11 +18,13 @@ from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.language import emit
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
-from tensorcore_dsl.frontend.values import Undefined
+from tensorcore_dsl.frontend.values import UNSET, Undefined
 from tensorcore_dsl.isa.spec import Instruction
 
+_HIGHER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
-RESULT = "return value"  # the variable that holds an inlined function's result
+RESULT = "<result>"  # the variable that holds an inlined function's result
+RETURNED = "<returned>"  # whether it has returned: False, True, or a predicate
 _FOREIGN = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
     ast.ImportFrom, ast.AsyncFunctionDef,
@@ -70,6 +73,8 @@ class Calls(Expressions):
             keywords = {**function.keywords, **keywords}
             function = function.func
         function = getattr(function, "__kernel_function__", function)
+        if args and any(function is higher for higher in _HIGHER):
+            args = [functools.partial(self._called, args[0]), *args[1:]]
         special = replacement(function, args)
         if special is not None:
             return special(*args, **keywords)
@@ -85,6 +90,9 @@ class Calls(Expressions):
             return self.inline(target, given, keywords)
         return function(*args, **keywords)
 
+    def _called(self, function: Any, *args: Any) -> Any:
+        return self.call(function, list(args), {})
+
     def inline(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Evaluate the body of a function; its ops name the chain of calls."""
         if len(self.frames) >= MAX_DEPTH:
@@ -93,12 +101,13 @@ class Calls(Expressions):
             )
         frame = self._frame_of(function, args, keywords)
         frame.caller = self.locate()
+        frame.variables.update({RESULT: UNSET, RETURNED: False})
         self.frames.append(frame)
         try:
             self.run_body(frame.source.tree)
         finally:
             self.frames.pop()
-        result = frame.variables.get(RESULT)
+        result = frame.variables[RESULT]
         if isinstance(result, Undefined):
             raise OperandError(f"the result of {frame.function} has no one type: {result.reason}")
         return result

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.arithmetic import coerce
@@ -16,6 +17,7 @@ from tensorcore_dsl.frontend.environment import (
     Container,
     Frame,
     Snapshot,
+    children,
     columns,
     keys_of,
     name_of,
@@ -25,8 +27,8 @@ from tensorcore_dsl.frontend.environment import (
 )  # fmt: skip
 from tensorcore_dsl.frontend.operands import describe, is_number, is_simple
 from tensorcore_dsl.frontend.promotion import common_type
-from tensorcore_dsl.frontend.values import Group, Runtime, Scalar, Undefined
-from tensorcore_dsl.ir.nodes import Assign, Block, If, Type
+from tensorcore_dsl.frontend.values import UNSET, Group, Runtime, Scalar, Undefined
+from tensorcore_dsl.ir.nodes import Assign, Block, Const, If, Type, Value
 
 Copies = list[tuple[Any, Any]]  # (variable, value)
 
@@ -68,12 +70,21 @@ def run_branches(
     """
     before = Snapshot(frames)
     left, right = (evaluate_side(builder, before, side) for side in (then, orelse))
-    builder.append(If(condition.value, left.block, right.block))
-    return join_sides(builder, frames, before, left, right)
+    node = If(condition.value, left.block, right.block)
+    builder.append(node)
+    joined = join_sides(builder, frames, condition, before, left, right)
+    if not (node.then.nodes or node.orelse.nodes):
+        builder.block.nodes.remove(node)
+    return joined
 
 
 def join_sides(
-    builder: Builder, frames: list[Frame], before: Snapshot, left: Side, right: Side
+    builder: Builder,
+    frames: list[Frame],
+    condition: Scalar,
+    before: Snapshot,
+    left: Side,
+    right: Side,
 ) -> tuple[bool, Any]:
     """Leave the variables of the sides that go on, joined; (does neither?, the value)."""
     going = [side for side in (left, right) if not side.ended]
@@ -83,7 +94,7 @@ def join_sides(
         if going[0].contents is not None:
             before.put(going[0].contents)
         return False, going[0].value
-    join = Join(builder, frames)
+    join = Join(builder, frames, condition)
     value = join.values(left.value, right.value)
     if left.contents is not None or right.contents is not None:
         join.containers(before, left.contents or before.copies, right.contents or before.copies)
@@ -94,8 +105,8 @@ def join_sides(
 class Join:
     """Variables that two sides leave different become registers that both sides write."""
 
-    def __init__(self, builder: Builder, frames: list[Frame]) -> None:
-        self.builder, self.frames = builder, frames
+    def __init__(self, builder: Builder, frames: list[Frame], condition: Scalar) -> None:
+        self.builder, self.frames, self.condition = builder, frames, condition
         self.left: Copies = []
         self.right: Copies = []
         loc = builder.locate()
@@ -125,13 +136,18 @@ class Join:
         """One value for both: itself, a register, or a container of such."""
         if same(a, b):
             return a
-        for side in (a, b):
+        if a is True and b is False:
+            return self.condition
+        for side, other in ((a, b), (b, a)):
             if isinstance(side, Undefined):
                 return side
+            if side is UNSET and children(other) is None and not isinstance(other, Runtime):
+                return other
+        a, b = shaped(a, b), shaped(b, a)
         items = columns([a, b])
         if items is not None:
             return rebuilt(a, [self.values(x, y) for x, y in items])
-        variable = register_for(self.builder, [a, b])
+        variable = register_for(self.builder, [v for v in (a, b) if v is not UNSET])
         if variable is not None:
             self.left.append((variable, a))
             self.right.append((variable, b))
@@ -149,6 +165,12 @@ class Join:
 
 
 # -- registers of variables ------------------------------------------------------------------
+
+
+def shaped(value: Any, other: Any) -> Any:
+    """UNSET as a container of the structure of `other`; any other value as it is."""
+    items = children(other) if value is UNSET else None
+    return value if items is None else rebuilt(other, [UNSET] * len(items))
 
 
 def register_for(builder: Builder, values: Sequence[Any]) -> Any:
@@ -173,13 +195,12 @@ def holding_type(values: Sequence[Any]) -> DType | None:
         return None
 
 
-def new_variable(builder: Builder, value: Any, dtype: Any = None) -> Any:
+def new_variable(builder: Builder, value: Any, dtype: DType | None = None) -> Any:
     """A fresh register that starts as `value`."""
     if isinstance(value, Group):
-        group = Group(builder.new_value(value.value.type), value.operand)
-        builder.append(Assign(group.value, (value.value,)))
-        return group
-    variable = Scalar(builder.new_value(Type(dtype or value.dtype)))
+        variable: Any = Group(builder.new_value(value.value.type), value.operand)
+    else:
+        variable = Scalar(builder.new_value(Type(dtype or value.dtype)))
     write(builder, [(variable, value)])
     return variable
 
@@ -189,7 +210,7 @@ def write(builder: Builder, copies: Copies) -> None:
     targets = {variable.value for variable, _ in copies}
     ready: Copies = []
     for variable, value in copies:
-        if isinstance(variable, Scalar):
+        if isinstance(variable, Scalar) and value is not UNSET:
             value = coerce(builder, value, variable.dtype)
         if isinstance(value, Runtime) and value.value in targets:
             if value.value is variable.value:
@@ -197,5 +218,16 @@ def write(builder: Builder, copies: Copies) -> None:
             value = new_variable(builder, value)
         ready.append((variable, value))
     for variable, value in ready:
-        source = value.value if isinstance(value, Runtime) else literal(value, variable.dtype)
-        builder.append(Assign(variable.value, (source,)))
+        builder.append(Assign(variable.value, (_source(value, variable),)))
+
+
+def _source(value: Any, variable: Runtime) -> Value | Const:
+    if isinstance(value, Runtime):
+        return value.value
+    type = variable.value.type
+    if value is UNSET:
+        return Const(0, dtypes.pred if type.register_bits == 1 else _BITS[type.register_bits])
+    return literal(value, type.dtype)
+
+
+_BITS = {bits: dtypes.named(f"b{bits}") for bits in (16, 32, 64, 128)}

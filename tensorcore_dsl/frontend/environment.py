@@ -102,7 +102,9 @@ def children(value: Any) -> list[Any] | None:
 
 
 def rebuilt(like: Any, items: list[Any]) -> Any:
-    """A container of the structure of `like` with other items."""
+    """A container of the structure of `like` with other items; itself where nothing differs."""
+    if storage(like) is None and all(map(is_, items, children(like) or ())):
+        return like
     if isinstance(like, list):
         return items
     if isinstance(like, tuple):
@@ -112,7 +114,7 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
         twin.update(zip(like, items, strict=True))
         return twin
     if isinstance(like, Struct):
-        return like.with_parts(**dict(zip(like.parts, items, strict=True)))
+        return like.joined(items)
     if isinstance(like, Local):
         return Local(items, like.dtype, like.shape, like.strides, like.offset)
     return _record(type(like), dict(zip(like.__dict__, items, strict=True)))

@@ -304,7 +304,7 @@ class Expressions:
             self.builder.block.nodes += left.block.nodes + right.block.nodes
             return self._selected(condition, left.value, right.value)
         self.builder.append(If(condition.value, left.block, right.block))
-        _, value = join_sides(self.builder, self.frames, before, left, right)
+        _, value = join_sides(self.builder, self.frames, condition, before, left, right)
         if isinstance(value, Undefined):
             raise OperandError(f"this expression has no one type: {value.reason}")
         return value

@@ -20,6 +20,7 @@ from tensorcore_dsl.frontend.control import (
     holding_type,
     new_variable,
     register_for,
+    shaped,
     write,
 )  # fmt: skip
 from tensorcore_dsl.frontend.environment import (
@@ -36,7 +37,7 @@ from tensorcore_dsl.frontend.environment import (
 )  # fmt: skip
 from tensorcore_dsl.frontend.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.frontend.promotion import promote_types
-from tensorcore_dsl.frontend.values import Group, Runtime, Scalar, Undefined
+from tensorcore_dsl.frontend.values import UNSET, Group, Runtime, Scalar, Undefined
 from tensorcore_dsl.ir.nodes import Block, Jump
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
@@ -47,19 +48,21 @@ class Carry:
     """A place that becomes a register: of its own type, or of `dtype` if it holds a number."""
 
     dtype: DType | None = None
+    like: Group | None = None  # for a place that was UNSET before the loop
 
 
 @dataclass
 class Exit:
     """One way out of (or around) a loop's body: the contents there, and where to write them.
 
-    `leaves` says that the loop ends with it.
+    `leaves` says that the loop ends with it, `returns` that the function does, too.
     """
 
     contents: Contents
     block: Block
     before: Jump | None = None
     leaves: bool = False
+    returns: bool = False
 
 
 @dataclass
@@ -71,9 +74,15 @@ class Loop:
     exits: list[Exit] = field(default_factory=list)
     tests: list[Contents] = field(default_factory=list)  # the contents after its test
 
-    def leave(self, block: Block, before: Jump | None = None, leaves: bool = False) -> None:
+    def leave(
+        self,
+        block: Block,
+        before: Jump | None = None,
+        leaves: bool = False,
+        returns: bool = False,
+    ) -> None:
         """Note that control leaves the body here."""
-        self.exits.append(Exit(self.head.frozen(), block, before, leaves))
+        self.exits.append(Exit(self.head.frozen(), block, before, leaves, returns))
 
     @property
     def states(self) -> list[Contents]:
@@ -149,12 +158,17 @@ class _Variables:
 
     def _introduced(self, entry: Any, plan: Any) -> Any:
         if isinstance(plan, Carry):
+            if plan.like is not None:
+                variable = register_for(self.builder, [plan.like])
+                write(self.builder, [(variable, entry)])
+                return variable
             return new_variable(self.builder, entry, plan.dtype)
         if isinstance(plan, Undefined):
             return plan
+        entry = shaped(entry, plan)
         items = columns([entry, plan])
         if items is None:
-            return entry
+            return plan if entry is UNSET else entry
         return rebuilt(entry, [self._introduced(*pair) for pair in items])
 
     # after a trial
@@ -206,7 +220,9 @@ class _Variables:
         changed = [after for after in afters if not same(after, head)]
         if not changed or isinstance(head, Undefined):
             return self._kept(entry, head)
-        items = columns([entry, head, *changed])
+        changed = [after for after in changed if after is not UNSET] or changed
+        entry, head = shaped(entry, changed[0]), shaped(head, changed[0])
+        items = columns([entry, head, *[shaped(after, head) for after in afters]])
         if items is not None:
             return rebuilt(entry, [self._plan(c[0], c[1], c[2:]) for c in items])
         plan = self._leaf(entry, head, changed)
@@ -218,9 +234,12 @@ class _Variables:
     def _kept(self, entry: Any, head: Any) -> Any:
         if isinstance(head, Undefined) or same(entry, head):
             return head
+        entry = shaped(entry, head)
         items = columns([entry, head])
         if items is not None:
             return rebuilt(entry, [self._kept(*pair) for pair in items])
+        if entry is UNSET:
+            return _carried(head) if isinstance(head, Runtime) else head
         return Carry(_carried_type(head) if is_number(entry) else None)
 
     def _leaf(self, entry: Any, head: Any, afters: list[Any]) -> Any:
@@ -233,6 +252,8 @@ class _Variables:
         elif isinstance(entry, Scalar):
             if all(_fits(after, entry.dtype) for after in afters):
                 return Carry()
+        elif entry is UNSET and (plan := self._from_nothing(head, afters)) is not None:
+            return plan
         elif is_number(entry):
             dtype = holding_type([head, *afters])
             if dtype is not None:
@@ -246,22 +267,34 @@ class _Variables:
             f"{hint}"
         )
 
+    def _from_nothing(self, head: Any, afters: list[Any]) -> Any:
+        """A place that held nothing: what it comes to hold, or a register for it."""
+        values = [v for v in (head, *afters) if v is not UNSET]
+        if all(same(v, values[0]) and not isinstance(v, Runtime) for v in values):
+            return values[0]
+        if isinstance(values[0], Group):
+            alike = all(
+                isinstance(v, Group) and v.value.type == values[0].value.type for v in values
+            )
+            return Carry(like=values[0]) if alike else None
+        dtype = holding_type(values)
+        return None if dtype is None else Carry(dtype)
+
     # the copies
 
     def settle_test(self, loop: Loop) -> None:
         """At the end of a loop's test: what it changed goes to the variables."""
         contents = self.head.frozen()
         loop.tests.append(contents)
+        variables = self.frames[-1].variables
+        head = self.head.copies[self._own_head()]
+        new = {name: value for name, value in variables.items() if name not in head}
+        for name, value in new.items():
+            if isinstance(value, Runtime):  # it may be a register that is written now
+                new[name] = new_variable(self.builder, value)
         write(self.builder, self._copies(contents))
-        new = [
-            (frame.variables, name, value)
-            for frame in self.frames
-            for name, value in frame.variables.items()
-            if name not in self.head.copies[self.head.number(frame.variables) or 0]
-        ]
         self.head.restore()
-        for variables, name, value in new:
-            variables[name] = value
+        variables.update(new)
 
     def write_back(self, loop: Loop) -> None:
         """Variables are written at every exit."""
@@ -269,8 +302,9 @@ class _Variables:
         for way in loop.exits:
             copies = self._copies(way.contents)
             if way.leaves:
-                found = way.contents[self._own_head()]
-                copies += [(v, found[n]) for n, v in self.born.items() if isinstance(v, Runtime)]
+                found = {} if way.returns else way.contents[self._own_head()]
+                born = [(n, v) for n, v in self.born.items() if isinstance(v, Runtime)]
+                copies += [(variable, found.get(name, UNSET)) for name, variable in born]
             tail = Block()
             with self.builder.inside(tail):
                 write(self.builder, copies)
@@ -297,7 +331,7 @@ class _Variables:
     def _collect(self, head: Any, after: Any, copies: Copies) -> None:
         if isinstance(head, Undefined) or isinstance(after, Undefined) or same(head, after):
             return
-        items = columns([head, after])
+        items = columns([head, shaped(after, head)])
         if items is not None:
             for head_item, item in items:
                 self._collect(head_item, item, copies)
@@ -306,7 +340,8 @@ class _Variables:
 
     def _born(self, loop: Loop) -> dict[str, Any]:
         """Names that an endless loop always binds before it breaks: values or registers."""
-        ways = [way.contents[self._own_head()] for way in loop.exits if way.leaves]
+        going = [way for way in loop.exits if way.leaves and not way.returns]
+        ways = [way.contents[self._own_head()] for way in going]
         born: dict[str, Any] = {}
         if not loop.endless or not ways:
             return born
@@ -338,6 +373,11 @@ class _Variables:
 
 def _entries(container: Container) -> list[tuple[Any, Any]]:
     return list(container.items() if isinstance(container, dict) else enumerate(container))
+
+
+def _carried(head: Runtime) -> Carry:
+    """How a register that started as nothing is carried."""
+    return Carry(like=head) if isinstance(head, Group) else Carry(_carried_type(head))
 
 
 def _carried_type(head: Any) -> DType | None:

@@ -40,6 +40,15 @@ class Array(Struct):
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
         self.align, self.argument = align, argument
 
+    def fixed(self) -> dict[str, Any]:
+        return {"dtype": self.dtype}
+
+    def joined(self, parts: list[Any]) -> Array:
+        """Some array of this type: which argument it is is known no more."""
+        address, shape, strides = parts
+        align = element_size(self.dtype)
+        return Array(address, self.dtype, shape, strides, align)
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

@@ -91,4 +91,5 @@ def common_type(left: Any, right: Any) -> DType:
 
 def _holding(dtype: DType, number: Any) -> DType:
     """`dtype`, or what it meets `number` in; bits and narrow floats hold numbers as they are."""
-    return dtype if dtype.kind == "b" or dtype.storage_bits < 16 else weak(number, dtype)
+    narrow = dtype.is_float and dtype.storage_bits < 16
+    return dtype if dtype.kind == "b" or narrow else weak(number, dtype)

@@ -35,7 +35,7 @@ def source_of(function: Any) -> Source | None:
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     candidates = _functions(text).get((code.co_name, code.co_firstlineno), ())
     if code.co_name == "<lambda>":
-        candidates = [n for n in candidates if isinstance(n, ast.Lambda) and _is_lambda(n, code)]
+        candidates = _lambdas(candidates, code)
     return Source(candidates[0], code.co_filename) if len(candidates) == 1 else None
 
 
@@ -56,20 +56,24 @@ def _functions(text: str) -> dict[tuple[str, int], list[Function]]:
     return found
 
 
-def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
-    """Several lambdas may stand on one line: parameters and places tell them apart."""
-    given = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-    if tuple(given) != code.co_varnames[: code.co_argcount]:
-        return False
-    if not hasattr(code, "co_positions"):  # Python 3.10
-        return True
-    start = (node.body.lineno, node.body.col_offset)
-    end = (node.body.end_lineno, node.body.end_col_offset)
-    for line, end_line, column, end_column in code.co_positions():
-        known = None not in (line, end_line, column, end_column)
-        if known and (line, column) >= start and (end_line, end_column) <= end:
-            return True
-    return False
+def _lambdas(nodes: Sequence[Function], code: types.CodeType) -> list[Function]:
+    """Several lambdas may start on one line: parameters and places tell them apart."""
+    named = [n for n in nodes if _parameters(n) == code.co_varnames[: code.co_argcount]]
+    if len(named) < 2 or not hasattr(code, "co_positions"):  # Python 3.10
+        return named
+    places: list[Any] = [p for p in code.co_positions() if None not in p and p[3] != 0]
+    holding = [n for n in named if any(_holds(n.body, *place) for place in places)]
+    return holding[-1:]  # the innermost: of nested ones, the tree lists the outer one first
+
+
+def _parameters(node: Function) -> tuple[str, ...]:
+    return tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args))
+
+
+def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) -> bool:
+    """Does the node span a place of the source?"""
+    start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    return start <= (line, column) and (end_line, end_column) <= end
 
 
 def require_source(function: Any) -> Source:

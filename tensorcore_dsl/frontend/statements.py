@@ -1,38 +1,24 @@
-"""Statements: run by Python where they are known, turned into control flow where not."""
+"""Simple statements, and the evaluator as a whole."""
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
-from tensorcore_dsl.frontend import arithmetic
 from tensorcore_dsl.frontend.builder import Builder
-from tensorcore_dsl.frontend.calls import RESULT, Calls, cells_of
-from tensorcore_dsl.frontend.control import new_variable, run_branches
-from tensorcore_dsl.frontend.environment import Frame, Snapshot, is_record, storage
-from tensorcore_dsl.frontend.loops import Loop, run_loop
+from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
+from tensorcore_dsl.frontend.environment import Frame, is_record, storage
+from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.operands import describe, is_simple
-from tensorcore_dsl.frontend.ranges import RuntimeRange
-from tensorcore_dsl.frontend.source import (
-    Function,
-    always_exits,
-    assigned_names,
-    exits_of,
-    may_change_variables,
-    require_source,
-)  # fmt: skip
-from tensorcore_dsl.frontend.values import Runtime, Scalar, Undefined
-from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
+from tensorcore_dsl.frontend.source import Function, require_source
+from tensorcore_dsl.frontend.values import UNSET, Runtime, Undefined
 
 INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul,
@@ -42,38 +28,14 @@ INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.MatMult: operator.imatmul,
 }  # fmt: skip
 
-MAX_UNROLL = 4096  # rounds of a `for` over something known at compile time
-MAX_WHILE = 128  # rounds of a `while` known at compile time; one that goes on is a loop
 
-# How statements ended. None: they ran through; "jump": a run-time break, continue or return was
-# emitted; "break", "continue": of an unrolled loop; "return": of an inlined function.
-Status = str | None
-
-
-@dataclass(frozen=True)
-class Unrolled:
-    """A loop done at compile time. `whole`: all its rounds are one list of statements."""
-
-    whole: bool = False
-
-
-class Bind(ast.stmt):
-    """Assigns a value known to the evaluator: the start of a round of an unrolled loop."""
-
-    def __init__(self, target: ast.expr, value: Any) -> None:
-        super().__init__()
-        self.target, self.value = target, value
-        ast.copy_location(self, target)
-
-
-class Evaluator(Calls):
+class Evaluator(Flow):
     """Evaluates a kernel's function into its builder."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()
         self.builder = builder
         builder.locate = self.locate
-        self.loops: list[Loop | Unrolled] = []
 
     def run(self, function: Any, variables: dict[str, Any]) -> None:
         """Evaluate the body of the kernel `function`."""
@@ -89,40 +51,22 @@ class Evaluator(Calls):
         self.frames.pop()
 
     def run_body(self, tree: Function) -> None:
+        variables = self.frame.variables
         outer, self.loops = self.loops, []
         try:
             if isinstance(tree, ast.Lambda):
-                self.frame.variables[RESULT] = self.eval(tree.body)
-            else:
-                self.block(tree.body)
+                variables[RESULT] = self.eval(tree.body)
+                return
+            self.block(tree.body)
         finally:
             self.loops = outer
-
-    # -- blocks --------------------------------------------------------------------------------
-
-    def block(self, statements: Sequence[ast.stmt]) -> Status:
-        """Run statements; the result says how they ended."""
-        for place, statement in enumerate(statements):
-            rest = statements[place + 1 :]
-            if isinstance(statement, ast.If) and self._may_leave(statement):
-                return self.guarded(statement, partial(self._leaving_if, rest=rest))  # type: ignore[no-any-return]
-            if isinstance(statement, ast.For) and self._may_return(statement):
-                spliced = self.guarded(statement, self._spliced)
-                if spliced is not None:
-                    return self.block([*spliced, *rest])
-            status = self.statement(statement)
-            if status is not None:
-                return status
-        return None
-
-    def statement(self, node: ast.stmt) -> Status:
-        """Run one statement."""
-        method = self._methods.get(type(node))
-        if method is None:
-            method = self._methods[type(node)] = getattr(
-                self, f"run_{type(node).__name__}", self.unsupported
+        returned, result = variables[RETURNED], variables[RESULT]
+        if returned is False or result is UNSET:
+            variables[RESULT] = None
+        elif returned is not True and result is not None:
+            variables[RESULT] = Undefined(
+                f"it is {describe(result)} where the function returns and None where it ends"
             )
-        return self.guarded(node, method)  # type: ignore[no-any-return]
 
     # -- simple statements -----------------------------------------------------------------------
 
@@ -131,9 +75,6 @@ class Evaluator(Calls):
 
     def run_Pass(self, node: ast.Pass) -> None:
         pass
-
-    def run_Bind(self, node: Bind) -> None:
-        self.assign(node.target, node.value)
 
     def run_Assign(self, node: ast.Assign) -> None:
         value = self.eval(node.value)
@@ -272,237 +213,3 @@ class Evaluator(Calls):
                 if item.optional_vars is not None:
                     self.assign(item.optional_vars, entered)
             return self.block(node.body)
-
-    # -- branches ------------------------------------------------------------------------------
-
-    def run_If(self, node: ast.If) -> Status:
-        condition = arithmetic.truth(self.builder, self.eval(node.test))
-        if not isinstance(condition, Scalar):
-            return self.block(node.body if condition else node.orelse)
-        return self._branches(condition, node.body, node.orelse)
-
-    def _branches(
-        self, condition: Scalar, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt]
-    ) -> Status:
-        def side(statements: Sequence[ast.stmt]) -> tuple[bool, Any]:
-            return self.block(statements) == "jump", None
-
-        frame = self.frame
-        frame.conditions += 1
-        try:
-            ended, _ = run_branches(
-                self.builder, self.frames, condition, lambda: side(body), lambda: side(orelse)
-            )
-        finally:
-            frame.conditions -= 1
-        return "jump" if ended else None
-
-    def _may_return(self, statement: ast.stmt) -> bool:
-        return not self.frame.is_kernel and "return" in exits_of(statement)
-
-    def _may_leave(self, statement: ast.If) -> bool:
-        """May it leave an inlined function or an unrolled loop?"""
-        if self._may_return(statement):
-            return True
-        unrolled = bool(self.loops) and isinstance(self.loops[-1], Unrolled)
-        return unrolled and bool(exits_of(statement) & {"break", "continue"})
-
-    def _leaving_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> Status:
-        """An `if` by which control may leave: what follows it belongs to the sides that go on."""
-        condition = arithmetic.truth(self.builder, self.eval(node.test))
-        if not isinstance(condition, Scalar):
-            return self.block([*(node.body if condition else node.orelse), *rest])
-        kind = self._way_out(node)
-        sides = [s if always_exits(s) else [*s, *rest] for s in (node.body, node.orelse)]
-        if kind == "return":
-            self.frame.variables[RESULT] = None
-        return self._branches(condition, sides[0], sides[1]) or kind
-
-    def _way_out(self, node: ast.If) -> str:
-        """How a run-time `if` leaves; refuses what cannot be joined."""
-        exits = exits_of(node)
-        loop = self.loops[-1] if self.loops else None
-        if self._may_return(node):
-            if self.loops:
-                raise UnsupportedSyntax(
-                    "an inlined function cannot return from inside a loop under a run-time "
-                    "condition, unless the loop is unrolled and has neither break nor continue: "
-                    "set a variable instead"
-                )
-            return "return"
-        if "break" not in exits:
-            return "continue"
-        if isinstance(loop, Unrolled) and loop.whole and "continue" not in exits:
-            return "break"
-        raise UnsupportedSyntax(
-            "an unrolled loop with break under a run-time condition has neither continue nor else; "
-            "use tc.range for a run-time loop"
-        )
-
-    # -- loops ---------------------------------------------------------------------------------
-
-    def run_For(self, node: ast.For) -> Status:
-        items = self.eval(node.iter)
-        if isinstance(items, RuntimeRange):
-            self._runtime_for(node, items)
-            return None
-        return self._unrolled(node, self._rounds(items))
-
-    def _rounds(self, items: Any) -> list[Any]:
-        rounds = list(islice(items, MAX_UNROLL + 1))
-        if len(rounds) > MAX_UNROLL:
-            raise CompileError(
-                f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a "
-                "run-time loop"
-            )
-        return rounds
-
-    def _spliced(self, node: ast.For) -> list[ast.stmt] | None:
-        """The rounds of a loop that may return, as statements of the block around it."""
-        exits = frozenset().union(*map(exits_of, node.body))
-        if exits & {"break", "continue"}:
-            return None
-        items = self.eval(node.iter)
-        if isinstance(items, RuntimeRange):
-            return None
-        return [*_statements(node, self._rounds(items)), *node.orelse]
-
-    def _unrolled(self, node: ast.For, rounds: list[Any]) -> Status:
-        exits = frozenset().union(*map(exits_of, node.body))
-        whole = "break" in exits and not node.orelse and exits.isdisjoint({"continue", "return"})
-        self.loops.append(Unrolled(whole))
-        try:
-            if whole:
-                status = self.block(_statements(node, rounds))
-                return None if status == "break" else status
-            for item in rounds:
-                self.assign(node.target, item)
-                status = self.block(node.body)
-                if status == "break":
-                    return None
-                if status in ("jump", "return"):
-                    return status
-        finally:
-            self.loops.pop()
-        return self.block(node.orelse)
-
-    def run_Break(self, node: ast.Break) -> Status:
-        return self._leave("break")
-
-    def run_Continue(self, node: ast.Continue) -> Status:
-        return self._leave("continue")
-
-    def _leave(self, kind: str) -> Status:
-        loop = self.loops[-1]
-        if isinstance(loop, Unrolled):
-            return kind
-        jump = Jump(kind)
-        self.builder.append(jump)
-        loop.leave(self.builder.block, jump, kind == "break")
-        return "jump"
-
-    def run_Return(self, node: ast.Return) -> Status:
-        value = self.eval(node.value) if node.value else None
-        if self.frame.is_kernel:
-            if value is not None:
-                raise UnsupportedSyntax("a kernel returns nothing: store results to an array")
-            self.builder.append(Jump("return"))
-            return "jump"
-        if any(isinstance(loop, Loop) for loop in self.loops):
-            raise UnsupportedSyntax(
-                "an inlined function cannot return from inside a run-time loop: set a variable "
-                "instead, and break"
-            )
-        self.frame.variables[RESULT] = value
-        return "return"
-
-    def _runtime_for(self, node: ast.For, items: RuntimeRange) -> None:
-        self._check_no_else(node)
-        names = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
-        for name in names:
-            self.frame.variables[name] = Undefined("it counts a run-time loop that has ended")
-        dtype, bounds = items.dtype, items.bounds()
-
-        def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
-            index = self.builder.new_value(Type(dtype))
-            loop_node = For(index, *bounds, Block())
-            self.builder.append(loop_node)
-            with self.builder.inside(loop_node.body):
-                self.assign(node.target, Scalar(index, dtype))
-                self._loop_body(loop, node.body)
-
-        run_loop(self.builder, self.frames, assigned_names(node.body) - names, trial)
-
-    def _check_no_else(self, node: ast.For | ast.While) -> None:
-        if node.orelse:
-            raise UnsupportedSyntax("a run-time loop has no else")
-
-    def _loop_body(self, loop: Loop, body: list[ast.stmt]) -> None:
-        self.loops.append(loop)
-        try:
-            status = self.block(body)
-        finally:
-            self.loops.pop()
-        if status is None:
-            loop.leave(self.builder.block)
-
-    def run_While(self, node: ast.While) -> Status:
-        """Unrolled while its condition is known at compile time, else a run-time loop."""
-        exits = frozenset().union(*map(exits_of, node.body))
-        if not isinstance(node.test, ast.Constant) and exits.isdisjoint({"break", "continue"}):
-            status = self._unrolled_while(node)
-            if status != "goes on":
-                return status
-        elif isinstance(node.test, ast.Constant) and not node.test.value:
-            return self.block(node.orelse)
-        self._check_no_else(node)
-        run_loop(self.builder, self.frames, assigned_names(node.body), self._while_trial(node))
-        return None
-
-    def _unrolled_while(self, node: ast.While) -> Status:
-        """The rounds known at compile time; "goes on": a run-time loop does the rest."""
-        start, state = self.builder.mark(), Snapshot(self.frames)
-        for _ in range(MAX_WHILE):
-            mark = self.builder.mark()
-            before = Snapshot(self.frames if may_change_variables(node.test) else [])
-            condition = arithmetic.truth(self.builder, self.eval(node.test))
-            if isinstance(condition, Scalar):
-                self.builder.undo(mark)
-                before.restore()
-                return "goes on"
-            if not condition:
-                return self.block(node.orelse)
-            self.loops.append(Unrolled())
-            try:
-                status = self.block(node.body)
-            finally:
-                self.loops.pop()
-            if status is not None:
-                return status
-        self.builder.undo(start)
-        state.restore()
-        return "goes on"
-
-    def _while_trial(self, node: ast.While) -> Callable[[Loop, Callable[[Loop], None]], None]:
-        def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
-            loop_node = While(Block(), Const(True, dtypes.pred), Block())
-            self.builder.append(loop_node)
-            with self.builder.inside(loop_node.test):
-                condition = arithmetic.truth(self.builder, self.eval(node.test))
-                if isinstance(condition, Scalar):
-                    if may_change_variables(node.test):
-                        condition = new_variable(self.builder, condition)
-                    loop_node.condition = condition.value
-                elif not condition:
-                    loop_node.condition = Const(False, dtypes.pred)
-                settle(loop)
-            loop.endless = condition is True
-            with self.builder.inside(loop_node.body):
-                self._loop_body(loop, node.body)
-
-        return trial
-
-
-def _statements(node: ast.For, rounds: list[Any]) -> list[ast.stmt]:
-    """The rounds of an unrolled loop, one after the other."""
-    return [s for item in rounds for s in (Bind(node.target, item), *node.body)]

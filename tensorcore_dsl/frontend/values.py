@@ -272,6 +272,14 @@ class Undefined:
         return "<undefined>"
 
 
+class Unset:
+    """What a function that has not returned yet returns: nobody reads it, anything may stand."""
+
+    def __repr__(self) -> str:
+        return "<unset>"
+
+
+UNSET = Unset()
 Self = TypeVar("Self", bound="Struct")
 
 
@@ -290,5 +298,9 @@ class Struct:
         return twin
 
     def fixed(self) -> dict[str, Any]:
-        """The attributes that cannot change at run time."""
+        """The attributes that two must share to be one at run time."""
         return {k: v for k, v in self.__dict__.items() if k not in self.parts}
+
+    def joined(self: Self, parts: list[Any]) -> Self:
+        """What has these parts, in their order, after control flow."""
+        return self.with_parts(**dict(zip(self.parts, parts, strict=True)))

@@ -1,0 +1,339 @@
+"""Control flow: unrolled by Python where it is known, loops and branches of the kernel where not.
+
+Where control leaves an inlined function or an unrolled loop under a run-time condition, a flag
+says so: a variable of the function like any other, which branches join and loops carry. What
+follows is done where no flag is up.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import islice
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import CompileError, UnsupportedSyntax
+from tensorcore_dsl.frontend import arithmetic
+from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
+from tensorcore_dsl.frontend.control import new_variable, run_branches
+from tensorcore_dsl.frontend.environment import Snapshot
+from tensorcore_dsl.frontend.loops import Loop, run_loop
+from tensorcore_dsl.frontend.ranges import RuntimeRange
+from tensorcore_dsl.frontend.source import (
+    always_exits,
+    assigned_names,
+    exits_of,
+    may_change_variables,
+)  # fmt: skip
+from tensorcore_dsl.frontend.values import Scalar, Undefined
+from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
+
+MAX_UNROLL = 4096  # rounds of a `for` over something known at compile time
+MAX_WHILE = 128  # rounds of a `while` known at compile time; one that goes on is a loop
+
+# How statements ended, on all paths. None: they ran through, or a flag says where not; "jump": a
+# jump of the kernel was emitted; "break", "continue", "return": of what is done at compile time.
+Status = str | None
+Rest = Callable[[], Status]
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """A loop done at compile time."""
+
+
+class Flow(Calls):
+    """Evaluates blocks, branches and loops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loops: list[Loop | Unrolled] = []  # of the running function
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def block(self, statements: Sequence[ast.stmt]) -> Status:
+        """Run statements; the result says how they ended."""
+        for place, statement in enumerate(statements):
+            rest = statements[place + 1 :]
+            leaves = self._leaves(statement)
+            if leaves and isinstance(statement, ast.If) and _one_side_exits(statement):
+                return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
+            status = self.statement(statement)
+            if status is not None:
+                return status
+            if leaves:
+                status = self._going_on(partial(self.block, rest))
+                if status != "everywhere":
+                    return status
+        return None
+
+    def statement(self, node: ast.stmt) -> Status:
+        """Run one statement."""
+        method = self._methods.get(type(node))
+        if method is None:
+            method = self._methods[type(node)] = getattr(
+                self, f"run_{type(node).__name__}", self.unsupported
+            )
+        return self.guarded(node, method)  # type: ignore[no-any-return]
+
+    # -- flags ---------------------------------------------------------------------------------
+
+    def _leaves(self, statement: ast.stmt) -> bool:
+        """May control leave an inlined function or an unrolled loop by the statement?"""
+        exits = exits_of(statement)
+        if "return" in exits and not self.frame.is_kernel:
+            return True
+        unrolled = bool(self.loops) and isinstance(self.loops[-1], Unrolled)
+        return unrolled and bool(exits & {"break", "continue"})
+
+    def _flag(self, kind: str) -> str:
+        """The variable that says whether control has left by "break", "continue" or "return"."""
+        return RETURNED if kind == "return" else f"<{kind} {len(self.loops)}>"
+
+    def _going_on(self, rest: Rest) -> Status:
+        """Do the rest where no flag is up; "everywhere": none is, the caller goes on."""
+        variables = self.frame.variables
+        up = {k: variables.get(self._flag(k), False) for k in ("continue", "break", "return")}
+        for kind, flag in up.items():
+            if flag is True:
+                return kind
+        pending = [self._flag(kind) for kind, flag in up.items() if isinstance(flag, Scalar)]
+        if not pending:
+            return "everywhere"
+        either = partial(arithmetic.logic, self.builder, "or")
+        gone = reduce(either, [variables[name] for name in pending])
+
+        def go_on() -> Status:
+            for name in pending:
+                self.frame.variables[name] = False
+            return rest()
+
+        def stop() -> Status:
+            if len(pending) == 1:
+                self.frame.variables[pending[0]] = True
+            if self.loops and isinstance(self.loops[-1], Loop):
+                return self._leave_by("break", returns=True)
+            return None
+
+        return self._branches(gone, stop, go_on)
+
+    # -- branches ------------------------------------------------------------------------------
+
+    def run_If(self, node: ast.If) -> Status:
+        condition = arithmetic.truth(self.builder, self.eval(node.test))
+        if not isinstance(condition, Scalar):
+            return self.block(node.body if condition else node.orelse)
+        return self._branches(
+            condition, partial(self.block, node.body), partial(self.block, node.orelse)
+        )
+
+    def _exiting_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> Status:
+        """An `if` with a side that never goes on: what follows belongs to the other one."""
+        condition = arithmetic.truth(self.builder, self.eval(node.test))
+        sides = [
+            partial(self.block, side if always_exits(side) else [*side, *rest])
+            for side in (node.body, node.orelse)
+        ]
+        if not isinstance(condition, Scalar):
+            return sides[0 if condition else 1]()
+        status = self._branches(condition, *sides)
+        return status or self._status()
+
+    def _status(self) -> Status:
+        """How control has left on all paths."""
+        for kind in ("continue", "break", "return"):
+            if self.frame.variables.get(self._flag(kind)) is True:
+                return kind
+        return None
+
+    def _branches(self, condition: Scalar, then: Rest, orelse: Rest) -> Status:
+        frame = self.frame
+        frame.conditions += 1
+        try:
+            ended, _ = run_branches(
+                self.builder,
+                self.frames,
+                condition,
+                lambda: (then() == "jump", None),
+                lambda: (orelse() == "jump", None),
+            )
+        finally:
+            frame.conditions -= 1
+        return "jump" if ended else self._status()
+
+    # -- ways out ------------------------------------------------------------------------------
+
+    def run_Break(self, node: ast.Break) -> Status:
+        return self._leave("break")
+
+    def run_Continue(self, node: ast.Continue) -> Status:
+        return self._leave("continue")
+
+    def _leave(self, kind: str) -> Status:
+        if isinstance(self.loops[-1], Loop):
+            return self._leave_by(kind)
+        self.frame.variables[self._flag(kind)] = True
+        return kind
+
+    def _leave_by(self, kind: str, returns: bool = False) -> Status:
+        """A jump of the innermost loop, which is a run-time loop."""
+        loop = self.loops[-1]
+        assert isinstance(loop, Loop)
+        jump = Jump(kind)
+        self.builder.append(jump)
+        loop.leave(self.builder.block, jump, kind == "break", returns)
+        return "jump"
+
+    def run_Return(self, node: ast.Return) -> Status:
+        value = self.eval(node.value) if node.value else None
+        if self.frame.is_kernel:
+            if value is not None:
+                raise UnsupportedSyntax("a kernel returns nothing: store results to an array")
+            self.builder.append(Jump("return"))
+            return "jump"
+        self.frame.variables[RESULT] = value
+        self.frame.variables[RETURNED] = True
+        if self.loops and isinstance(self.loops[-1], Loop):
+            return self._leave_by("break", returns=True)
+        return "return"
+
+    # -- loops ---------------------------------------------------------------------------------
+
+    def run_For(self, node: ast.For) -> Status:
+        items = self.eval(node.iter)
+        if isinstance(items, RuntimeRange):
+            self._runtime_for(node, items)
+            return None
+        rounds = list(islice(items, MAX_UNROLL + 1))
+        if len(rounds) > MAX_UNROLL:
+            raise CompileError(
+                f"this loop would be unrolled more than {MAX_UNROLL} times; use tc.range for a "
+                "run-time loop"
+            )
+        self.loops.append(Unrolled())
+        try:
+            flag = self._flag("break")
+            self.frame.variables[flag] = False
+            status = self._unrolled(node, rounds, 0)
+            self.frame.variables.pop(flag, None)
+        finally:
+            self.loops.pop()
+        return status if status in ("jump", "return") else None
+
+    def _unrolled(self, node: ast.For, rounds: list[Any], first: int) -> Status:
+        """The rounds from `first` on, each where no earlier one has left."""
+        for number in range(first, len(rounds)):
+            flag = self._flag("continue")
+            self.frame.variables[flag] = False
+            self.assign(node.target, rounds[number])
+            status = self.block(node.body)
+            self.frame.variables[flag] = False
+            if status in ("jump", "break", "return"):
+                return status
+            status = self._going_on(partial(self._unrolled, node, rounds, number + 1))
+            if status != "everywhere":
+                return status
+        inside = self.loops.pop()
+        try:
+            return self.block(node.orelse)
+        finally:
+            self.loops.append(inside)
+
+    def _runtime_for(self, node: ast.For, items: RuntimeRange) -> None:
+        self._check_no_else(node)
+        names = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        for name in names:
+            self.frame.variables[name] = Undefined("it counts a run-time loop that has ended")
+        dtype, bounds = items.dtype, items.bounds()
+
+        def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
+            index = self.builder.new_value(Type(dtype))
+            loop_node = For(index, *bounds, Block())
+            self.builder.append(loop_node)
+            with self.builder.inside(loop_node.body):
+                self.assign(node.target, Scalar(index, dtype))
+                self._loop_body(loop, node.body)
+
+        run_loop(self.builder, self.frames, assigned_names(node.body) - names, trial)
+
+    def _check_no_else(self, node: ast.For | ast.While) -> None:
+        if node.orelse:
+            raise UnsupportedSyntax("a run-time loop has no else")
+
+    def _loop_body(self, loop: Loop, body: list[ast.stmt]) -> None:
+        self.loops.append(loop)
+        try:
+            status = self.block(body)
+            if status == "return":  # of an unrolled loop inside
+                self._leave_by("break", returns=True)
+        finally:
+            self.loops.pop()
+        if status is None:
+            loop.leave(self.builder.block)
+
+    def run_While(self, node: ast.While) -> Status:
+        """Unrolled while its condition is known at compile time, else a run-time loop."""
+        exits = frozenset().union(*map(exits_of, node.body))
+        if not isinstance(node.test, ast.Constant) and exits.isdisjoint({"break", "continue"}):
+            status = self._unrolled_while(node)
+            if status != "goes on":
+                return status
+        elif isinstance(node.test, ast.Constant) and not node.test.value:
+            return self.block(node.orelse)
+        self._check_no_else(node)
+        run_loop(self.builder, self.frames, assigned_names(node.body), self._while_trial(node))
+        return None
+
+    def _unrolled_while(self, node: ast.While) -> Status:
+        """The rounds known at compile time; "goes on": a run-time loop does the rest."""
+        start, state = self.builder.mark(), Snapshot(self.frames)
+        for _ in range(MAX_WHILE):
+            mark = self.builder.mark()
+            before = Snapshot(self.frames if may_change_variables(node.test) else [])
+            condition = arithmetic.truth(self.builder, self.eval(node.test))
+            if isinstance(condition, Scalar):
+                self.builder.undo(mark)
+                before.restore()
+                return "goes on"
+            if not condition:
+                return self.block(node.orelse)
+            self.loops.append(Unrolled())
+            try:
+                status = self.block(node.body)
+            finally:
+                self.loops.pop()
+            if status is not None:
+                return status
+            if "return" in exits_of(node):
+                status = self._going_on(partial(self.statement, node))
+                if status != "everywhere":
+                    return status
+        self.builder.undo(start)
+        state.restore()
+        return "goes on"
+
+    def _while_trial(self, node: ast.While) -> Callable[[Loop, Callable[[Loop], None]], None]:
+        def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
+            loop_node = While(Block(), Const(True, dtypes.pred), Block())
+            self.builder.append(loop_node)
+            with self.builder.inside(loop_node.test):
+                condition = arithmetic.truth(self.builder, self.eval(node.test))
+                if isinstance(condition, Scalar):
+                    if may_change_variables(node.test):
+                        condition = new_variable(self.builder, condition)
+                    loop_node.condition = condition.value
+                elif not condition:
+                    loop_node.condition = Const(False, dtypes.pred)
+                settle(loop)
+            loop.endless = condition is True
+            with self.builder.inside(loop_node.body):
+                self._loop_body(loop, node.body)
+
+        return trial
+
+
+def _one_side_exits(node: ast.If) -> bool:
+    return always_exits(node.body) or always_exits(node.orelse)
