@@ -64,6 +64,7 @@ class Builder:
         self._order: list[Any] = []  # keys of known, oldest first
         self._definitions: dict[Value, Op] = {}
         self._forms: dict[str, Instruction] = {}
+        self.misfit: tuple[OperandError, int] | None = None  # and the place of the operand
         self._ids = 0
 
     # -- structure ---------------------------------------------------------------------------
@@ -178,11 +179,11 @@ class Builder:
             return self._group(given, wanted, form)
         if isinstance(given, Scalar):
             if not interchangeable(given.dtype, wanted.dtype):
-                raise _mismatch(given, wanted, form)
+                raise self._mismatch(given, wanted, form)
             return given.value
         if is_number(given):
             return constant(given, wanted.dtype)
-        raise _mismatch(given, wanted, form)
+        raise self._mismatch(given, wanted, form)
 
     def _group(self, given: Any, wanted: Operand, form: Instruction) -> Value:
         want = type_of(wanted)
@@ -196,7 +197,16 @@ class Builder:
             return self.pack(list(given), want).value
         if isinstance(given, Scalar) and wanted.registers == 1:
             return self.pack([given], want).value
-        raise _mismatch(given, wanted, form)
+        raise self._mismatch(given, wanted, form)
+
+    def _mismatch(self, given: Any, wanted: Operand, form: Instruction) -> OperandError:
+        kind = "a fragment " if wanted.is_fragment else ""
+        error = OperandError(
+            f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not "
+            f"{describe(given)}"
+        )
+        self.misfit = error, form.operands.index(wanted)
+        return error
 
     def address(self, given: Any, wanted: Operand) -> Address:
         """`[base + offset]` of an address value, a constant added last going into the offset."""
@@ -390,18 +400,3 @@ def _wrong_count(form: Instruction, given: int) -> OperandError:
         f"{form} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
         f"{'was' if given == 1 else 'were'} given"
     )
-
-
-class Mismatch(OperandError):
-    """What was given for the operand in place `operand` does not fit."""
-
-    operand: int
-
-
-def _mismatch(given: Any, wanted: Operand, form: Instruction) -> Mismatch:
-    kind = "a fragment " if wanted.is_fragment else ""
-    error = Mismatch(
-        f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not {describe(given)}"
-    )
-    error.operand = form.operands.index(wanted)
-    return error

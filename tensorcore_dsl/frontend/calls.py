@@ -11,8 +11,7 @@ import types
 from functools import lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import CompileError, OperandError, UnsupportedSyntax
-from tensorcore_dsl.frontend.builder import Mismatch
+from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax
 from tensorcore_dsl.frontend.builtin import has_runtime, replacement
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
@@ -59,12 +58,18 @@ class Calls(Expressions):
                 keywords[name] = item
         try:
             return self.call(function, args, keywords)
-        except Mismatch as error:
-            place = error.operand + (function is emit)
+        except OperandError as error:
             if error.loc is None and (function is emit or isinstance(function, Instruction)):
-                starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-                error.loc = self.locate(node if starred else node.args[place])
+                error.loc = self._place_of_operand(node, error, first=int(function is emit))
             raise
+
+    def _place_of_operand(self, node: ast.Call, error: OperandError, first: int) -> Loc | None:
+        """The argument that an instruction refused, `first` being its first operand."""
+        misfit = self.builder.misfit
+        starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+        if misfit is None or misfit[0] is not error or starred:
+            return None
+        return self.locate(node.args[first + misfit[1]])
 
     def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Inline a user's function, or let Python call."""
