@@ -1,4 +1,4 @@
-"""What the sm_90a GEMM kernels share: a ring of tiles between TMA and wgmma, and the way out.
+"""What the sm_90a GEMM kernels share: a ring of tiles between TMA and wgmma.
 
 Helpers in the kernel language, inlined into each kernel. One warpgroup brings tiles, the others
 multiply. `full[slot]` tells that a tile has come, `empty[slot]` that everybody has read it.
@@ -7,21 +7,27 @@ multiply. `full[slot]` tells that a tile has come, `empty[slot]` that everybody 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels.results import finisher, open_way_out, store
+from kernels.tiles import Tiles
 
 LINE = 128  # bytes of a line of a tile, and its swizzle
+SHARED = 227 * 1024  # bytes of shared memory that a block may have
 
 
 @dataclass(frozen=True)
 class Config:
-    """BM x BN: the block's tile of D; each consumer warpgroup multiplies 64 of its BM rows.
+    """BM x BN: the block's tile of D.
 
-    stages: slots of the ring, each 128 bytes deep along K. cluster: blocks that share B, each
-    bringing a part. group: rows of tiles that go through B's columns together, to meet in the
-    L2 cache. ahead: groups of wgmma left in flight.
+    Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
+    other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
+    128 bytes deep along K. cluster: blocks that share B, each bringing a part. split: blocks of a
+    cluster that share a tile, each summing a part of K. group: rows of tiles that go through B's
+    columns together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A,
+    where they are fewer than BM: no others are brought.
     """
 
     BM: int = 128
@@ -30,14 +36,44 @@ class Config:
     cluster: int = 1
     group: int = 8
     ahead: int = 1
+    pingpong: bool = False
+    split: int = 1
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cluster > 1 and self.split > 1:
+            raise tc.ArgumentError(f"a cluster shares B or a tile, not both: {self}")
+        if self.pingpong and self.split > 1:
+            raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
 
     @property
     def consumers(self) -> int:
-        return self.BM // 64
+        return 2 if self.pingpong else self.BM // 64
+
+    @property
+    def height(self) -> int:
+        """Rows that a consumer multiplies."""
+        return self.BM if self.pingpong else 64
+
+    @property
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return self.cluster * self.split
 
     @property
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
+
+    @property
+    def way_out(self) -> int:
+        """Bytes of shared memory that results leave through; see kernels/results.py."""
+        partial = self.BM * self.BN * 4 if self.split > 1 else 0
+        return self.consumers * 2 * 64 * LINE + partial
+
+    def with_stages(self, most: int = 12) -> Config:
+        """As many slots as shared memory has room for."""
+        slot = (self.BM + self.BN) * LINE
+        return replace(self, stages=min(most, (SHARED - self.way_out - 1024) // slot))
 
 
 @dataclass(frozen=True)
@@ -67,109 +103,150 @@ class Side:
 
 @dataclass
 class Ring:
-    """Slots and barriers between the producer and the consumers."""
+    """Slots and barriers between the producer and the consumers.
+
+    first, last: the steps of K that this block sums; `depth` elements each.
+    """
 
     a: Side
     b: Side
     full: Any
     empty: Any
     depth: int
+    first: Any
+    last: Any
     config: Config
 
 
 def open_ring(a, b, config: Config, variant: Variant):
     """Tiles, maps and barriers; every thread of the cluster calls it."""
     depth = LINE // a.dtype.itemsize
-    side_a = open_side(a, 0, config.BM, depth, config.stages, variant.a_k_major, 1)
+    side_a = open_side(a, 0, config.BM, depth, config.stages, variant.a_k_major, 1, config.rows)
     side_b = open_side(b, 1, config.BN, depth, config.stages, variant.b_k_major, config.cluster)
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
     if tc.threadIdx.x == 0:
+        side_a.map.prefetch()
+        side_b.map.prefetch()
+        readers = 1 if config.pingpong else config.consumers
         for slot in tc.static_range(config.stages):
             full[slot].init(1)
-            empty[slot].init(config.consumers * config.cluster)
+            empty[slot].init(readers * config.cluster)
         tc.fence_mbarrier_init()
+    if config.rows:
+        clear(side_a.tile, config)
     tc.cluster_sync()
-    return Ring(side_a, side_b, full, empty, depth, config)
+    first, last = steps_of_block(a.shape[-1], depth, config)
+    return Ring(side_a, side_b, full, empty, depth, first, last, config)
 
 
-def open_side(array, axis: int, extent: int, depth: int, stages: int, k_major: bool, parts: int):
-    """Slots for `extent` rows of A (axis 0) or columns of B (axis 1).
+def open_side(
+    array, axis: int, extent: int, depth: int, stages: int, k_major: bool, parts: int, rows: int = 0
+):
+    """Slots for `extent` rows of A (axis 0) or columns of B (axis 1), `rows` of them brought.
 
     K-major slots are lines of K, filled in `parts` boxes; others are blocks of K lines, a box each.
     """
     if k_major:
         tile = tc.shared((stages, extent, depth), array.dtype, swizzle=LINE)
-        box = (extent // parts, depth)
+        box = ((rows or extent) // parts, depth)
     else:
         width = LINE // array.dtype.itemsize
         tile = tc.shared((stages, extent // width, depth, width), array.dtype, swizzle=LINE)
         box, parts = (width, depth), extent // width
-    return Side(tc.tensor_map(array, box[:: 1 - 2 * axis], swizzle=LINE), tile, k_major, parts)
+    whole = (1,) * (array.ndim - 2) + box[:: 1 - 2 * axis]
+    return Side(tc.tensor_map(array, whole, swizzle=LINE), tile, k_major, parts)
 
 
-def fill(side, axis: int, slot, first, k, full, peers: int, rank):
+def clear(tile, config: Config):
+    """Zeros in the lines that no copy reaches."""
+    stages, lines, depth = tile.shape
+    each = 16 // tile.dtype.itemsize
+    chunks = (lines - config.rows) * (depth // each)
+    for slot in tc.static_range(stages):
+        for chunk in tc.range(tc.threadIdx.x, chunks, config.threads):
+            line = config.rows + chunk // (depth // each)
+            words = tile.at(slot, line, chunk % (depth // each) * each).as_type(tc.b32)
+            words.store([0, 0, 0, 0])
+    tc.fence_async()
+
+
+def steps_of_block(K, depth: int, config: Config):
+    """First and past-the-last step of K that this block sums."""
+    steps = (K + (depth - 1)) // depth
+    if config.split == 1:
+        return 0, steps
+    rank = tc.cluster_rank()
+    return rank * steps // config.split, (rank + 1) * steps // config.split
+
+
+def fill(side, axis: int, slot, batch, first, k, full, peers: int, rank):
     """Bring a tile, or this block's share of a tile that `peers` blocks need."""
-    extent = side.map.box[axis]
+    box_lines = side.map.box[len(batch) + axis]
     share = side.boxes // peers
     for i in tc.static_range(share):
         box = i if peers == 1 else rank * share + i
         if side.k_major:
-            part = side.tile[slot, box * extent : box * extent + extent]
+            part = side.tile[slot, box * box_lines : box * box_lines + box_lines]
         else:
             part = side.tile[slot, box]
-        where = (first + box * extent, k)
+        where = (first + box * box_lines, k)
         everybody = (1 << peers) - 1 if peers > 1 else None
-        tc.tma_load(part, side.map, where[:: 1 - 2 * axis], full, multicast=everybody)
+        tc.tma_load(part, side.map, (*batch, *where[:: 1 - 2 * axis]), full, multicast=everybody)
 
 
-def produce(ring, tiles, M, N, K):
+def produce(ring, tiles):
     """Bring the tiles of all of this block's products, one after the other; one thread."""
-    config, depth = ring.config, ring.depth
+    config = ring.config
     slot, phase = tc.u32(0), tc.u32(1)
-    rank = block_rank(config)
-    for tile in tiles:
-        m, n = place(tile, M, N, config)
-        for k in range((K + (depth - 1)) // depth):
+    rank = tc.cluster_rank() if config.cluster > 1 else 0
+    for number in tiles.numbers():
+        place = tiles.place(number)
+        for step in tc.range(ring.first, ring.last):
+            k, full = step * ring.depth, ring.full[slot]
             ring.empty[slot].wait(phase)
-            ring.full[slot].expect((config.BM + config.BN) * LINE)
-            fill(ring.a, 0, slot, m, k * depth, ring.full[slot], 1, rank)
-            fill(ring.b, 1, slot, n, k * depth, ring.full[slot], config.cluster, rank)
+            full.expect(((config.rows or config.BM) + config.BN) * LINE)
+            fill(ring.a, 0, slot, place.of_a, place.m, k, full, 1, rank)
+            fill(ring.b, 1, slot, place.of_b, place.n, k, full, config.cluster, rank)
             slot, phase = following(slot, phase, config.stages)
 
 
-def consume(ring, mma, consumer, tiles, M, N, K, finish_tile):
-    """Multiply this warpgroup's 64 rows of each tile and hand them to `finish_tile`."""
+def consume(ring, mma, consumer, tiles, finish_tile):
+    """Multiply this warpgroup's rows of its tiles; hand each 64 of them to `finish_tile`."""
     config = ring.config
     slot, phase, before = tc.u32(0), tc.u32(0), tc.u32(0)
-    acc = mma.d.zeros()
-    for tile in tiles:
-        m, n = place(tile, M, N, config)
-        for k in range((K + (ring.depth - 1)) // ring.depth):
+    sums = [mma.d.zeros() for _ in range(config.height // 64)]
+    upper = 0 if config.pingpong else consumer
+    if config.pingpong:
+        slot, phase = skip(slot, phase, consumer * (ring.last - ring.first), config.stages)
+    for number in tiles.numbers(consumer if config.pingpong else None):
+        place = tiles.place(number)
+        for step in tc.range(ring.first, ring.last):
             ring.full[slot].wait(phase)
             tc.wgmma_fence()
-            acc = step(ring, mma, acc, consumer, slot, k != 0)
+            for i in tc.static_range(len(sums)):
+                sums[i] = multiply_slot(ring, mma, sums[i], upper + i, slot, step != ring.first)
             tc.wgmma_commit()
             tc.wgmma_wait(config.ahead)
             if config.ahead == 0:
                 release(ring.empty[slot], config.cluster)
             else:
-                if k > 0:
+                if step > ring.first:
                     release(ring.empty[before], config.cluster)
             before = slot
             slot, phase = following(slot, phase, config.stages)
         tc.wgmma_wait(0)
         if config.ahead > 0:
             release(ring.empty[before], config.cluster)
-        finish_tile(acc, m + consumer * 64, n)
+        for i in tc.static_range(len(sums)):
+            finish_tile(sums[i], place, (upper + i) * 64)
+        if config.pingpong:
+            slot, phase = skip(slot, phase, ring.last - ring.first, config.stages)
 
 
-def step(ring, mma, acc, consumer, slot, accumulate):
-    """acc + A B for one slot of the ring."""
+def multiply_slot(ring, mma, acc, block, slot, accumulate):
+    """acc + A B for 64 rows of one slot of the ring."""
     a, b = ring.a, ring.b
-    if a.k_major:
-        rows = blocks(a.tile, 64)[slot, consumer]
-    else:
-        rows = blocks(a.tile, 1)[slot, consumer]
+    rows = blocks(a.tile, 64 if a.k_major else 1)[slot, block]
     return tc.multiply(
         mma, acc, rows, b.tile[slot], accumulate=accumulate,
         a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
@@ -194,124 +271,37 @@ def release(empty, peers: int):
         empty.remote(thread).arrive(pred=thread < peers)
 
 
-def tiles_of_block(M, N, config: Config):
-    """The tiles of D that fall to this block (its cluster): every gridDim-th."""
-    high = config.BM * config.cluster
-    count = ((M + (high - 1)) // high) * ((N + (config.BN - 1)) // config.BN)
-    return tc.range(tc.blockIdx.x // config.cluster, count, tc.gridDim.x // config.cluster)
-
-
-def block_rank(config: Config):
-    return tc.cluster_rank() if config.cluster > 1 else 0
-
-
-def place(tile, M, N, config: Config):
-    """First row and column of a tile; `group` rows of tiles go column by column."""
-    high = config.BM * config.cluster
-    rows, cols = (M + (high - 1)) // high, (N + (config.BN - 1)) // config.BN
-    span = cols * config.group
-    first = tile // span * config.group
-    height = min(rows - first, config.group)
-    inside = tile % span
-    row = (first + inside % height) * config.cluster + block_rank(config)
-    return row * config.BM, inside // height * config.BN
-
-
 def following(slot, phase, stages: int):
     """The next slot of the ring; the phase turns when the ring is through."""
     last = slot == stages - 1
     return tc.select(last, tc.u32(0), slot + 1), tc.select(last, phase ^ 1, phase)
 
 
-# -- the way out --------------------------------------------------------------------------------
-
-
-def open_exit(d, config: Config):
-    """The map of D, and two buffers of 64 lines for each consumer; a line is at most 128 bytes."""
-    width = min(LINE // d.dtype.itemsize, config.BN)
-    line = width * d.dtype.itemsize
-    tile = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
-    return tc.tensor_map(d, (64, width), swizzle=line), tile
-
-
-def store(acc, consumer, exit_map, buffers, m, n, finish, config: Config):
-    """Send 64 rows of results through the buffers, one line's width at a time."""
-    thread = tc.threadIdx.x % 128
-    width = buffers.shape[-1]
-    elements = acc.elements()
-    for part in tc.static_range(config.BN // width):
-        buffer = buffers[consumer, part % 2]
-        if thread == 0:
-            tc.tma_wait(1, reading=True)
-        tc.barrier(consumer + 1, 128)
-        for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
-            places = [acc.coordinates(first + i) for i in range(8)]
-            values = [
-                finish(elements[first + i], m + row, n + col) for i, (row, col) in enumerate(places)
-            ]
-            write(buffer, values, first % (width // 2) // 4 * 8)
-        tc.fence_async()
-        tc.barrier(consumer + 1, 128)
-        if thread == 0:
-            tc.tma_store(exit_map, (m, n + part * width), buffer)
-            tc.tma_commit()
-
-
-def finisher(c, alpha, beta, variant: Variant):
-    """alpha v + beta C, then the caller's own function, of one element."""
-
-    def finish(value, row, col):
-        if variant.scaled:
-            value = value * alpha
-        if variant.has_c:
-            inside = (row < c.shape[0]) & (col < c.shape[1])
-            value = tc.fma(beta, c.at(row, col).load(pred=inside).to(value.dtype), value)
-        return value if variant.finish is None else variant.finish(value, row, col)
-
-    return finish
-
-
-def write(buffer, values, column: int):
-    """Eight values of a thread: 16 columns of a warp's 16 rows."""
-    lane = tc.lane_id()
-    line = tc.warp_id() % 4 * 16
-    if buffer.dtype.bits == 16:  # four 8x8 matrices an stmatrix
-        words = [narrow(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
-        corner = buffer.at(line + lane % 16, column + lane // 16 * 8)
-        tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
-    else:
-        for i in tc.static_range(0, 8, 2):
-            row, col = line + lane // 4 + 8 * (i // 2 % 2), column + 8 * (i // 4) + 2 * (lane % 4)
-            buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
-
-
-def narrow(low, high, dtype):
-    """Two f32 as a pair of 16-bit floats."""
-    return tc.emit(f"cvt.rn.{dtype}x2.f32", high, low)
-
-
-# -- all of it ----------------------------------------------------------------------------------
+def skip(slot, phase, steps, stages: int):
+    """The slot and phase `steps` further on."""
+    place = slot + tc.u32(steps)
+    return place % stages, phase ^ (place // stages & 1)
 
 
 def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     """The whole kernel, but for the instruction that it multiplies with."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster)
-    exit_map, buffers = open_exit(d, config)
+    tc.cluster_size(config.blocks)
+    way_out = open_way_out(d, mma.d.dtype, config)
     ring = open_ring(a, b, config, variant)
-    (M, K), N = a.shape, b.shape[1]
-    tiles = tiles_of_block(M, N, config)
+    tiles = Tiles(d.shape, config)
     role = tc.warpgroup_id()
     if role == 0:
         if tc.threadIdx.x == 0:
-            produce(ring, tiles, M, N, K)
+            produce(ring, tiles)
+        if config.split > 1:
+            tc.cluster_sync()
     else:
-        consumer = role - 1
         finish = finisher(c, alpha, beta, variant)
 
-        def finish_tile(acc, m, n):
-            store(acc, consumer, exit_map, buffers, m, n, finish, config)
+        def finish_tile(acc, place, row):
+            store(acc, role - 1, way_out, place, row, finish, config)
 
-        consume(ring, mma, consumer, tiles, M, N, K, finish_tile)
-        tc.tma_wait(0)
+        consume(ring, mma, role - 1, tiles, finish_tile)
+        tc.tma_wait(0, reading=True)
     tc.cluster_sync()
