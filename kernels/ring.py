@@ -123,20 +123,26 @@ def open_ring(a, b, config: Config, variant: Variant):
     depth = LINE // a.dtype.itemsize
     side_a = open_side(a, 0, config.BM, depth, config.stages, variant.a_k_major, 1, config.rows)
     side_b = open_side(b, 1, config.BN, depth, config.stages, variant.b_k_major, config.cluster)
+    if config.rows:
+        clear(side_a.tile, config)
+    full, empty = open_barriers((side_a.map, side_b.map), config)
+    first, last = steps_of_block(a.shape[-1], depth, config)
+    return Ring(side_a, side_b, full, empty, depth, first, last, config)
+
+
+def open_barriers(maps, config: Config):
+    """`full` and `empty`, a barrier a slot, ready for the cluster; the maps on their way."""
     full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
     if tc.threadIdx.x == 0:
-        side_a.map.prefetch()
-        side_b.map.prefetch()
+        for map in maps:
+            map.prefetch()
         readers = 1 if config.pingpong else config.consumers
         for slot in tc.static_range(config.stages):
             full[slot].init(1)
             empty[slot].init(readers * config.cluster)
         tc.fence_mbarrier_init()
-    if config.rows:
-        clear(side_a.tile, config)
     tc.cluster_sync()
-    first, last = steps_of_block(a.shape[-1], depth, config)
-    return Ring(side_a, side_b, full, empty, depth, first, last, config)
+    return full, empty
 
 
 def open_side(
@@ -147,14 +153,15 @@ def open_side(
     K-major slots are lines of K, filled in `parts` boxes; others are blocks of K lines, a box each.
     """
     if k_major:
-        tile = tc.shared((stages, extent, depth), array.dtype, swizzle=LINE)
+        line = depth * array.dtype.itemsize
+        tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
         box = ((rows or extent) // parts, depth)
     else:
-        width = LINE // array.dtype.itemsize
-        tile = tc.shared((stages, extent // width, depth, width), array.dtype, swizzle=LINE)
+        line, width = LINE, LINE // array.dtype.itemsize
+        tile = tc.shared((stages, extent // width, depth, width), array.dtype, swizzle=line)
         box, parts = (width, depth), extent // width
     whole = (1,) * (array.ndim - 2) + box[:: 1 - 2 * axis]
-    return Side(tc.tensor_map(array, whole, swizzle=LINE), tile, k_major, parts)
+    return Side(tc.tensor_map(array, whole, swizzle=line), tile, k_major, parts)
 
 
 def clear(tile, config: Config):
@@ -289,7 +296,13 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     tc.cluster_size(config.blocks)
     way_out = open_way_out(d, mma.d.dtype, config)
     ring = open_ring(a, b, config, variant)
-    tiles = Tiles(d.shape, config)
+    finish = finisher(c, alpha, beta, variant)
+    share_work(ring, mma, Tiles(d.shape, config), way_out, finish)
+
+
+def share_work(ring, mma, tiles, way_out, finish, produce=produce, consume=consume):
+    """One warpgroup produces; the others consume, and send out what they have summed."""
+    config = ring.config
     role = tc.warpgroup_id()
     if role == 0:
         if tc.threadIdx.x == 0:
@@ -297,7 +310,6 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
         if config.split > 1:
             tc.cluster_sync()
     else:
-        finish = finisher(c, alpha, beta, variant)
 
         def finish_tile(acc, place, row):
             store(acc, role - 1, way_out, place, row, finish, config)
