@@ -18,7 +18,7 @@ from benchmarks.gemm_cases import COMMON, DTYPES, Case
 from benchmarks.gemm_gpu import draw, tile, torch_type
 from benchmarks.harness import Report
 from kernels import choices, ring
-from kernels.tune import Trial, Tuning, stages_that_fit
+from kernels.tune import Trial, Tuning
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHOWN = 5
@@ -54,9 +54,8 @@ def candidates(options: argparse.Namespace) -> list[ring.Config] | None:
         return None
     lists = [getattr(options, name) or usual for name, usual in LISTS.items()]
     found = [dict(zip(LISTS, values, strict=True)) for values in product(*lists)]
-    for values in found:
-        values["stages"] = values["stages"] or stages_that_fit(values["BM"], values["BN"])
-    return [ring.Config(**values) for values in found]
+    configs = [ring.Config(**values) for values in found]
+    return [config if config.stages else config.with_stages() for config in configs]
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -189,36 +189,39 @@ def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
     finish: Callable[..., Any] | None, config: Any,
 ) -> Plan:  # fmt: skip
-    M, N = a.shape[0], b.shape[1]
-    config = config or choose_ring(M, N, types["b"].unit[0])
+    (M, K), N = a.shape, b.shape[1]
+    config = config or choose_ring(M, N, K * types["a"].dtype.itemsize, types["b"].unit[0])
     variant = ring.Variant(
         a_k_major=types["a"].unit[1], b_k_major=types["b"].unit[0], scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
-    tiles = -(-M // (config.BM * config.cluster)) * -(-N // config.BN) * config.cluster
-    grid = min(SMS // config.cluster * config.cluster, tiles)
+    grid = _blocks(config, M, N)
     return Plan(SM90[types["a"].dtype], config, grid, (("config", config), ("variant", variant)))
 
 
 SMS = 132  # of an H100 or H200
 
 
-SHARED = 227 * 1024  # bytes of shared memory that a block may have
+def _blocks(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
+    """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
+    clusters = -(-M // (config.BM * config.cluster)) * -(-N // config.BN) * matrices
+    if config.split == 1:
+        clusters = min(SMS // config.blocks, clusters)
+    return clusters * config.blocks
 
 
-def choose_ring(M: int, N: int, b_k_major: bool = True) -> ring.Config:
+def choose_ring(M: int, N: int, line: int = 1 << 20, b_k_major: bool = True) -> ring.Config:
     """The large tile where it fills the chip; narrower ones where columns or rows are few.
 
     Few rows make reading B the whole work: then every SM should read a part of it, with as much
-    under way as its shared memory holds.
+    under way as its shared memory holds. `line` is the length of K in bytes.
     """
     BM = 64 if M <= 64 else 128
     widths = (256, 128, 64, 32) if b_k_major else (256, 128, 64)
     for BN in widths if M > 64 else widths[1:]:
         if -(-M // BM) * -(-N // BN) >= SMS * 3 // 4:
             break
-    slot, way_out = (BM + BN) * ring.LINE, BM // 64 * 2 * 64 * ring.LINE
-    return ring.Config(BM=BM, BN=BN, stages=min(12, (SHARED - way_out - 1024) // slot))
+    return ring.Config(BM=BM, BN=BN).with_stages()
 
 
 def _plan_sm80(

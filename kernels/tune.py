@@ -15,7 +15,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from kernels import choices, pipeline, ring
 from kernels.gemm import check_operands, check_output, empty_like, gemm
-from kernels.plan import OUTPUTS, SHARED, SM80, SMS, choose_tile, realigned, why_not_sm90
+from kernels.plan import OUTPUTS, SM80, SMS, choose_tile, realigned, why_not_sm90
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.targets import current_target
 
@@ -162,15 +162,9 @@ def rings(M: int, N: int, b_k_major: bool, itemsize: int) -> Iterator[ring.Confi
         boxes = BN % (step * cluster) == 0 or b_k_major
         if not boxes or (M <= BM and cluster > 1):
             continue
-        stages = stages_that_fit(BM, BN)
-        if stages > 1:
-            yield ring.Config(BM=BM, BN=BN, stages=stages, cluster=cluster, ahead=ahead)
-
-
-def stages_that_fit(BM: int, BN: int, most: int = 12) -> int:
-    """Slots of the ring beside the way out, in the shared memory of a block."""
-    way_out = BM // 64 * 2 * 64 * ring.LINE
-    return min(most, (SHARED - way_out - 1024) // ((BM + BN) * ring.LINE))
+        config = ring.Config(BM=BM, BN=BN, cluster=cluster, ahead=ahead).with_stages()
+        if config.stages > 1:
+            yield config
 
 
 def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[pipeline.Config]:

@@ -1,0 +1,124 @@
+"""How results leave the sm_90a GEMM kernels: finished, rounded, through shared memory, by TMA.
+
+Helpers in the kernel language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+
+LINE = 128  # bytes of a line of a buffer at most
+
+
+@dataclass
+class WayOut:
+    """D's map, two buffers of 64 lines for each consumer, and room for the sums of split tiles.
+
+    partial: (consumer, four elements, thread, 4): each thread's own elements, 16 bytes apart.
+    """
+
+    map: Any
+    buffers: Any
+    partial: Any
+
+
+def open_way_out(d, sums, config):
+    """Shared memory for results; `sums` is the accumulators' type."""
+    cols = config.BN // config.split
+    width = min(LINE // d.dtype.itemsize, cols)
+    line = width * d.dtype.itemsize
+    buffers = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
+    box = (1,) * (d.ndim - 2) + (64, width)
+    partial = None
+    if config.split > 1:
+        partial = tc.shared((config.consumers, config.BN // 8, 128, 4), sums)
+    return WayOut(tc.tensor_map(d, box, swizzle=line), buffers, partial)
+
+
+def store(acc, consumer, way_out, place, row, finish, config):
+    """Send 64 rows of a tile, from `row` on; of a split tile this block's share of the columns."""
+    elements, cols, n = acc.elements(), config.BN, place.n
+    if config.split > 1:
+        elements = gathered(elements, consumer, way_out.partial, config.split)
+        cols = config.BN // config.split
+        n = n + tc.cluster_rank() * cols
+    send(acc, elements, cols, consumer, way_out, place.of_d, place.m + row, n, finish)
+
+
+def gathered(elements, consumer, partial, split: int):
+    """The sums over the cluster, in the order of its blocks, of this block's share of elements."""
+    thread = tc.threadIdx.x % 128
+    for i in tc.static_range(len(elements) // 4):
+        partial.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+    tc.cluster_sync()
+    share = len(elements) // 4 // split
+    first = tc.cluster_rank() * share
+    found = []
+    for i in tc.static_range(share):
+        sums = partial.remote(0).at(consumer, first + i, thread, 0).load(4).elements()
+        for peer in tc.static_range(1, split):
+            more = partial.remote(peer).at(consumer, first + i, thread, 0).load(4).elements()
+            sums = [x + y for x, y in zip(sums, more, strict=True)]
+        found += sums
+    return found
+
+
+def send(acc, elements, cols: int, consumer, way_out, batch, m, n, finish):
+    """Finished elements of 64 rows to D, one line's width of columns at a time."""
+    thread = tc.threadIdx.x % 128
+    width = way_out.buffers.shape[-1]
+    parts = cols // width
+    for part in tc.static_range(parts):
+        buffer = way_out.buffers[consumer, part % 2]
+        if thread == 0:  # an odd number of parts ends in the buffer that the next one starts with
+            tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
+        tc.barrier(consumer + 1, 128)
+        for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
+            places = [acc.coordinates(first + i) for i in range(8)]
+            values = [
+                finish(elements[first + i], (*batch, m + row, n + col))
+                for i, (row, col) in enumerate(places)
+            ]
+            write(buffer, values, first % (width // 2) // 4 * 8)
+        tc.fence_async()
+        tc.barrier(consumer + 1, 128)
+        if thread == 0:
+            tc.tma_store(way_out.map, (*batch, m, n + part * width), buffer)
+            tc.tma_commit()
+
+
+def finisher(c, alpha, beta, variant):
+    """alpha v + beta C, then the caller's own function, of one element."""
+
+    def finish(value, index):
+        *_, row, col = index
+        if variant.scaled:
+            value = value * alpha
+        if variant.has_c:
+            inside = (row < c.shape[-2]) & (col < c.shape[-1])
+            value = tc.fma(beta, c.at(*index).load(pred=inside).to(value.dtype), value)
+        return value if variant.finish is None else variant.finish(value, row, col)
+
+    return finish
+
+
+def write(buffer, values, column: int):
+    """Eight values of a thread: 16 columns of a warp's 16 rows."""
+    lane = tc.lane_id()
+    line = tc.warp_id() % 4 * 16
+    if buffer.dtype.bits == 16:  # four 8x8 matrices an stmatrix
+        words = [narrow(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
+        corner = buffer.at(line + lane % 16, column + lane // 16 * 8)
+        tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
+    else:
+        for i in tc.static_range(0, 8, 2):
+            row, col = line + lane // 4 + 8 * (i // 2 % 2), column + 8 * (i // 4) + 2 * (lane % 4)
+            buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
+
+
+def narrow(low, high, dtype):
+    """Two f32 as a pair of 16-bit floats."""
+    return tc.emit(f"cvt.rn.{dtype}x2.f32", high, low)

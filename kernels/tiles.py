@@ -1,0 +1,68 @@
+"""Which tiles of D a block computes, and in which order. Helpers in the kernel language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+
+
+@dataclass
+class Place:
+    """A tile of D: its first row and column, and which matrices of batches it belongs to.
+
+    of_a, of_b, of_d: the leading index into A, B and D; empty where there is one matrix.
+    """
+
+    m: Any
+    n: Any
+    of_a: Any = ()
+    of_b: Any = ()
+    of_d: Any = ()
+
+
+@dataclass
+class Tiles:
+    """The tiles of D, or of each matrix of a batch: block i of n takes every n-th.
+
+    A cluster's blocks take tiles below each other (config.cluster) or the same (config.split).
+    """
+
+    shape: Any
+    config: Any
+
+    def numbers(self, turn: Any = None) -> Any:
+        """The tiles of this block; of two consumers that take turns, those of one."""
+        rows, cols = self.extent()
+        count = rows * cols
+        for matrices in self.shape[:-2]:
+            count = count * matrices
+        blocks = self.config.blocks
+        first, step = tc.blockIdx.x // blocks, tc.gridDim.x // blocks
+        if turn is None:
+            return tc.range(first, count, step)
+        return tc.range(first + turn * step, count, 2 * step)
+
+    def extent(self) -> Any:
+        """Rows and columns of tiles (or of clusters of tiles)."""
+        high = self.config.BM * self.config.cluster
+        M, N = self.shape[-2:]
+        return (M + (high - 1)) // high, (N + (self.config.BN - 1)) // self.config.BN
+
+    def place(self, number: Any) -> Place:
+        """`group` rows of tiles go column by column, then the next."""
+        config = self.config
+        rows, cols = self.extent()
+        batch = ()
+        if len(self.shape) == 3:
+            batch = (number // (rows * cols),)
+            number = number % (rows * cols)
+        span = cols * config.group
+        first = number // span * config.group
+        height = min(rows - first, config.group)
+        inside = number % span
+        row = (first + inside % height) * config.cluster
+        if config.cluster > 1:
+            row = row + tc.cluster_rank()
+        return Place(row * config.BM, inside // height * config.BN, batch, batch, batch)
