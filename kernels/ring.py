@@ -201,7 +201,15 @@ def fill(side, axis: int, slot, batch, first, k, full, peers: int, rank):
         tc.tma_load(part, side.map, (*batch, *where[:: 1 - 2 * axis]), full, multicast=everybody)
 
 
-def produce(ring, tiles):
+def bring(ring, place, slot, k, full, rank):
+    """Order a slot's parts of A and B, from depth k on."""
+    config = ring.config
+    full.expect(((config.rows or config.BM) + config.BN) * LINE)
+    fill(ring.a, 0, slot, place.of_a, place.m, k, full, 1, rank)
+    fill(ring.b, 1, slot, place.of_b, place.n, k, full, config.cluster, rank)
+
+
+def produce(ring, tiles, bring=bring):
     """Bring the tiles of all of this block's products, one after the other; one thread."""
     config = ring.config
     slot, phase = tc.u32(0), tc.u32(1)
@@ -209,15 +217,24 @@ def produce(ring, tiles):
     for number in tiles.numbers():
         place = tiles.place(number)
         for step in tc.range(ring.first, ring.last):
-            k, full = step * ring.depth, ring.full[slot]
             ring.empty[slot].wait(phase)
-            full.expect(((config.rows or config.BM) + config.BN) * LINE)
-            fill(ring.a, 0, slot, place.of_a, place.m, k, full, 1, rank)
-            fill(ring.b, 1, slot, place.of_b, place.n, k, full, config.cluster, rank)
+            bring(ring, place, slot, step * ring.depth, ring.full[slot], rank)
             slot, phase = following(slot, phase, config.stages)
 
 
-def consume(ring, mma, consumer, tiles, finish_tile):
+def multiply_slot(ring, mma, sums, upper, slot, accumulate):
+    """Start sums + A B for one slot, each of 64 rows, block `upper` and those below it."""
+    a, b = ring.a, ring.b
+    rows = blocks(a.tile, 64 if a.k_major else 1)
+    tc.wgmma_fence()
+    for i in tc.static_range(len(sums)):
+        sums[i] = tc.multiply(
+            mma, sums[i], rows[slot, upper + i], b.tile[slot], accumulate=accumulate,
+            a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
+        )  # fmt: skip
+
+
+def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot):
     """Multiply this warpgroup's rows of its tiles; hand each 64 of them to `finish_tile`."""
     config = ring.config
     slot, phase, before = tc.u32(0), tc.u32(0), tc.u32(0)
@@ -229,9 +246,7 @@ def consume(ring, mma, consumer, tiles, finish_tile):
         place = tiles.place(number)
         for step in tc.range(ring.first, ring.last):
             ring.full[slot].wait(phase)
-            tc.wgmma_fence()
-            for i in tc.static_range(len(sums)):
-                sums[i] = multiply_slot(ring, mma, sums[i], upper + i, slot, step != ring.first)
+            multiply_slot(ring, mma, sums, upper, slot, step != ring.first)
             tc.wgmma_commit()
             tc.wgmma_wait(config.ahead)
             if config.ahead == 0:
@@ -248,16 +263,6 @@ def consume(ring, mma, consumer, tiles, finish_tile):
             finish_tile(sums[i], place, (upper + i) * 64)
         if config.pingpong:
             slot, phase = skip(slot, phase, ring.last - ring.first, config.stages)
-
-
-def multiply_slot(ring, mma, acc, block, slot, accumulate):
-    """acc + A B for 64 rows of one slot of the ring."""
-    a, b = ring.a, ring.b
-    rows = blocks(a.tile, 64 if a.k_major else 1)[slot, block]
-    return tc.multiply(
-        mma, acc, rows, b.tile[slot], accumulate=accumulate,
-        a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
-    )  # fmt: skip
 
 
 def blocks(tile, extent: int):
