@@ -95,8 +95,11 @@ class Proxies:
         """The owners of `mask` have waited for their groups before `due`."""
         left = []
         for read in self.reads:
+            if read.kind != kind:
+                left.append(read)
+                continue
             over = mask[read.owners] & (read.groups < due[read.owners])
-            if read.kind != kind or not over.any():
+            if not over.any():
                 left.append(read)
                 continue
             done = read.part(over)
