@@ -292,15 +292,21 @@ def _static(offset: Any) -> int:
 def wgmma(
     form: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
     a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
+    metadata: Sequence[Any] = (),
 ) -> Group:  # fmt: skip
     """acc + a b (or a b alone where `accumulate` is false) for whole tiles along K.
 
     a is a shared view, or a list of fragments in registers, one for each step of K; b is a shared
     view (see `descriptor`). Call wgmma_fence before, wgmma_commit and wgmma_wait after.
+
+    A sparse form (tc.wgmma.sp) takes the stored half of A, and 32-bit words of metadata in the
+    order of K: each serves as many steps as the form has selectors.
     """
     assert form.shape is not None
     depth = form.shape[2]
     steps = b.shape[-1 if b_major == "k" else -2] // depth
+    stored = depth // 2 if "sparse" in form.params else depth
+    places = _metadata(form, steps, metadata)
     for step in range(steps):
         given = {
             "c": acc,
@@ -310,13 +316,29 @@ def wgmma(
             "scale_b": -1 if negate_b else 1,
             "trans_a": int(a_major == "mn"),
             "trans_b": int(b_major == "mn"),
+            **places[step],
         }
         if isinstance(a, Tile):
-            given["desc_a"] = descriptor(_k_part(a, a_major, step * depth, depth), a_major)
+            given["desc_a"] = descriptor(_k_part(a, a_major, step * stored, stored), a_major)
         else:
             given["a"] = a[step]
         acc = form(*_operands(form, given))
     return acc
+
+
+def _metadata(form: Instruction, steps: int, words: Sequence[Any]) -> list[dict[str, Any]]:
+    """Metadata and selector of each step; nothing for dense forms."""
+    choices = next((len(o.values or ()) for o in form.operands if o.name == "selector"), 0)
+    wanted = -(-steps // choices) if choices else 0
+    if len(words) != wanted:
+        raise OperandError(
+            f"{form} takes {wanted} words of metadata for {steps} steps of K; {len(words)} "
+            f"{'was' if len(words) == 1 else 'were'} given"
+        )
+    if not choices:
+        return [{}] * steps
+    bits = [word.bits(dtypes.b32) if isinstance(word, Scalar) else word for word in words]
+    return [{"meta": bits[i // choices], "selector": i % choices} for i in range(steps)]
 
 
 def _operands(form: Instruction, given: dict[str, Any]) -> list[Any]:
