@@ -40,12 +40,11 @@ def open_way_out(d, sums, config):
 
 def store(acc, consumer, way_out, place, row, finish, config):
     """Send 64 rows of a tile, from `row` on; of a split tile this block's share of the columns."""
-    elements, cols, n = acc.elements(), config.BN, place.n
+    elements, n = acc.elements(), place.n
     if config.split > 1:
         elements = gathered(elements, consumer, way_out.partial, config.split)
-        cols = config.BN // config.split
-        n = n + tc.cluster_rank() * cols
-    send(acc, elements, cols, consumer, way_out, place.of_d, place.m + row, n, finish)
+        n = n + tc.cluster_rank() * (config.BN // config.split)
+    send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish)
 
 
 def gathered(elements, consumer, partial, split: int):
@@ -66,11 +65,11 @@ def gathered(elements, consumer, partial, split: int):
     return found
 
 
-def send(acc, elements, cols: int, consumer, way_out, batch, m, n, finish):
+def send(acc, elements, consumer, way_out, batch, m, n, finish):
     """Finished elements of 64 rows to D, one line's width of columns at a time."""
     thread = tc.threadIdx.x % 128
     width = way_out.buffers.shape[-1]
-    parts = cols // width
+    parts = 2 * len(elements) // width
     for part in tc.static_range(parts):
         buffer = way_out.buffers[consumer, part % 2]
         if thread == 0:  # an odd number of parts ends in the buffer that the next one starts with

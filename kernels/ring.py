@@ -305,16 +305,25 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     share_work(ring, mma, Tiles(d.shape, config), way_out, finish)
 
 
-def share_work(ring, mma, tiles, way_out, finish, produce=produce, consume=consume):
-    """One warpgroup produces; the others consume, and send out what they have summed."""
+def share_work(
+    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, registers=()
+):  # fmt: skip
+    """One warpgroup produces; the others consume, and send out what they have summed.
+
+    registers: what a thread of the producer keeps, and what one of a consumer has then.
+    """
     config = ring.config
     role = tc.warpgroup_id()
     if role == 0:
+        if registers:
+            tc.set_registers(registers[0], grow=False)
         if tc.threadIdx.x == 0:
             produce(ring, tiles)
         if config.split > 1:
             tc.cluster_sync()
     else:
+        if registers:
+            tc.set_registers(registers[1], grow=True)
 
         def finish_tile(acc, place, row):
             store(acc, role - 1, way_out, place, row, finish, config)
