@@ -15,22 +15,26 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import numba
 import numpy as np
 
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import numba_target, tensor_map
+from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arguments import Description
 from tensorcore_dsl.cubin import Cubin
-from tensorcore_dsl.kernel import Array, kernel
+from tensorcore_dsl.kernel import Array, Kernel, kernel
 from tensorcore_dsl.launch import Launcher, Loaded
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.protocols import CURRENT_DEVICE
+from tensorcore_dsl.targets import target as on_target
+from tensorcore_dsl.tensor_maps import MAP_BYTES, Tiled
 
 BATCH = 200  # launches between two waits: less than the driver queues
 SHAPE = (512, 512)
@@ -46,6 +50,12 @@ def nothing() -> None:
 @kernel
 def touch(a: Array, b: Array, c: Array) -> None:
     pass
+
+
+@kernel
+def mapped(a: Array, b: Array, c: Array) -> None:
+    for array in (a, b, c):
+        tensor_map(array, (64, 64), swizzle=128)
 
 
 # Measuring
@@ -88,34 +98,51 @@ def report(times: dict[str, list[float]]) -> list[str]:
 # With a GPU
 
 
-def gpu_cases() -> tuple[dict[str, Case], Case]:
+@contextmanager
+def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """Our launches beside those of others that are installed."""
     cuda: Any = import_module("numba.cuda")
     arrays = [cuda.device_array(SHAPE, np.float16) for _ in range(3)]
     cases = {**_ours("Numba arrays", arrays), **_numba(arrays), **_driver(arrays)}
+    cases |= _ours_without_arrays()
     if find_spec("torch"):
         import torch
 
         if torch.cuda.is_available():
             tensors = [torch.zeros(SHAPE, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
             cases |= _ours("torch tensors", tensors)
+            if numba_target.device_number() == 90:
+                cases |= _ours("torch tensors, as tensor maps", tensors, mapped)
+                cases |= _gemm(tensors)
             cases |= _triton(tensors)
             cases |= _numba_of_torch(tensors)
-    return cases, cuda.synchronize
+    yield cases, cuda.synchronize
 
 
-def _ours(kind: str, arrays: Sequence[Any]) -> dict[str, Case]:
+def _ours(
+    kind: str, arrays: Sequence[Any], run: Kernel = touch, stream: Any = None
+) -> dict[str, Case]:
     a, b, c = arrays
-    configured = touch[1, 32]
+    configured = run[1, 32, stream]
     configured(a, b, c)
     prepared = configured.prepare(a, b, c)
-    bare = nothing[1, 32].prepare()
     return {
-        f"ours, kernel[grid, block](3 {kind})": lambda: touch[1, 32](a, b, c),
+        f"ours, kernel[grid, block](3 {kind})": lambda: run[1, 32, stream](a, b, c),
         f"ours, configured, 3 {kind}": lambda: configured(a, b, c),
         f"ours, prepared, 3 {kind}": lambda: prepared(a, b, c),
-        "ours, prepared, no arguments": lambda: bare(),
     }
+
+
+def _ours_without_arrays(run: Kernel = nothing) -> dict[str, Case]:
+    bare = run[1, 32].prepare()
+    return {"ours, prepared, no arguments": lambda: bare()}
+
+
+def _gemm(tensors: Sequence[Any]) -> dict[str, Case]:
+    import kernels
+
+    a, b, c = tensors
+    return {"ours, kernels.gemm(a, b, out=c)": lambda: kernels.gemm(a, b, out=c)}
 
 
 def _numba(arrays: Sequence[Any]) -> dict[str, Case]:
@@ -188,6 +215,9 @@ class NoDriver:
     def allow_shared(self, loaded: Loaded, config: Config) -> None:
         pass
 
+    def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
+        return bytes(MAP_BYTES)
+
     def on_device(self, device: int) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -200,23 +230,56 @@ class AsIfOnGpu(Launcher):
         return [d._replace(device=CURRENT_DEVICE) if d.on_host else d for d in found]
 
 
-def host_cases() -> tuple[dict[str, Case], Case]:
-    cubin = Cubin("touch", "sm_90a", "", b"", "")
-    target: Any = NoDriver()
-    config = Config.of(1, 32)
-    launchers = [AsIfOnGpu(lambda types: cubin, config, target, stream=0) for _ in range(3)]
-    call = target.launch
-    cases: dict[str, Case] = {
-        "ours, no arguments": lambda: launchers[0](),
-        "ours, 3 scalars": lambda: launchers[1](1, 2, 0.5),
-        "a ctypes call that does nothing": lambda: call(1, 2, None, 3),
-    }
-    if find_spec("torch"):
-        import torch
+class DeviceNDArray:
+    """As Numba's device array, over host memory."""
 
-        a, b, c = (torch.zeros(SHAPE, dtype=torch.bfloat16) for _ in range(3))
-        cases["ours, 3 torch tensors"] = lambda: launchers[2](a, b, c)
-    return cases, lambda: None
+    def __init__(self, array: Any) -> None:
+        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+        self._array, self._pointer = array, ctypes.c_void_p(array.ctypes.data)
+        self.__cuda_array_interface__ = array.__array_interface__
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        return self._pointer
+
+
+DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
+
+
+def _no_code(ptx: str, arch: Arch, name: str) -> Cubin:
+    return Cubin(name, arch.name, ptx, b"", "")
+
+
+@contextmanager
+def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
+    """What Python spends: everything but the driver is as it would be, inside."""
+    target: Any = NoDriver()
+    call = target.launch
+    pretended = {"gpu": lambda: target, "assemble": _no_code, "device_number": lambda: 90}
+    with ExitStack() as stack:
+        stack.enter_context(on_target("cuda"))
+        stack.enter_context(patch.multiple(numba_target, **pretended))
+        stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", AsIfOnGpu))
+        empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
+        numbers = Kernel(_numbers)[1, 32]
+        cases: dict[str, Case] = {
+            "a ctypes call that does nothing": lambda: call(1, 2, None, 3),
+            "ours, configured, 3 scalars": lambda: numbers(1, 2, 0.5),
+            **_ours_without_arrays(empty),
+        }
+        arrays = [DeviceNDArray(np.zeros(SHAPE, np.float16)) for _ in range(3)]
+        cases |= _ours("Numba arrays", arrays, three)
+        if find_spec("torch"):
+            import torch
+
+            tensors = [torch.zeros(SHAPE, dtype=torch.bfloat16) for _ in range(3)]
+            cases |= _ours("torch tensors", tensors, three, stream=0)
+            cases |= _ours("torch tensors, as tensor maps", tensors, maps, stream=0)
+        yield cases, lambda: None
+
+
+def _numbers(a: Any, b: Any, c: Any) -> None:
+    pass
 
 
 def main() -> None:
@@ -226,11 +289,12 @@ def main() -> None:
     options = parser.parse_args()
     on_gpu = numba_target.cuda_available()
     if on_gpu:
-        cases, wait = gpu_cases()
+        made = gpu_cases()
     else:
         print("NO GPU HERE: a function that does nothing stands for the driver.")
-        cases, wait = host_cases()
-    times = measure(cases, wait, options.rounds)
+        made = host_cases()
+    with made as (cases, wait):
+        times = measure(cases, wait, options.rounds)
     print("\n".join(report(times)))
     if options.json:
         machine = {"python": platform.python_version(), "processor": _processor(), "gpu": on_gpu}

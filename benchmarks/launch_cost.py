@@ -35,8 +35,9 @@ def run(options: argparse.Namespace) -> Report:
         "launches_in_a_batch": launch.BATCH,
         "driver": "the GPU's" if on_gpu else "none: a native function that does nothing",
     })  # fmt: skip
-    cases, wait = launch.gpu_cases() if on_gpu else launch.host_cases()
-    for name, samples in launch.measure(cases, wait, rounds).items():
+    with launch.gpu_cases() if on_gpu else launch.host_cases() as (cases, wait):
+        measured = launch.measure(cases, wait, rounds)
+    for name, samples in measured.items():
         timing = Timing(tuple(us / 1e6 for us in samples))
         report.results.append({"case": name, "launch": timing.json()})
     report.results.sort(key=lambda found: found["launch"]["median"])

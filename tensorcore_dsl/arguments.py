@@ -314,6 +314,11 @@ def parameter_type(dtype: DType) -> str:
     return dtype.name if dtype.name in _CODES else f"b{storage_bits(dtype)}"
 
 
+def parameter_code(dtype: DType) -> str:
+    """`struct`'s code for the parameter of a scalar."""
+    return _CODES[parameter_type(dtype)]
+
+
 class Packer:
     """Where the arguments of these types lie in a kernel's parameter space.
 

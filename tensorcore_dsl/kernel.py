@@ -378,7 +378,7 @@ class Launch:
     def __call__(self, *args: Any, **named_args: Any) -> None:
         plain = not named_args and len(args) == self._count
         if plain and self._plain is not None and gpu_chosen():
-            self._plain(*args)
+            self._plain.fast(*args)
             return
         if current_target() == "cpu":
             self.kernel.emulate.run(self.config, args, named_args)
@@ -406,11 +406,12 @@ class Launch:
         return found
 
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
-        """Compile and load for these arguments now; the result launches with the least overhead."""
+        """Compile and load for these arguments now; the result launches with the least overhead.
+
+        It takes the run-time arguments, these or others, and keeps these alive.
+        """
         runtime, constants = self.kernel.split(args, named_args)
-        launcher = self.launcher(constants)
-        launcher.prepare(*runtime)
-        return launcher
+        return self.launcher(constants).prepared(*runtime)
 
 
 @dataclass(frozen=True)

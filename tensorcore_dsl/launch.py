@@ -2,8 +2,9 @@
 
 A `Launcher` belongs to one kernel and one configuration. The first call with arguments of new
 types or shapes makes a `Plan`: a kernel for these types, and slots of memory that hold the whole
-launch but for pointers, scalars and the stream. Later calls run straight-line code written for
-the arguments' classes (`readers`): it finds the plan, writes those numbers, and calls the driver.
+launch but for pointers, scalars and the stream. Later calls run code written for the arguments'
+kinds, machine code (`native`) for tensors and numbers, Python (`readers`) for what else there is:
+it finds the plan, writes those numbers, and calls the driver.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tensorcore_dsl.cubin import Cubin
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.launch_config import Config, Slot
+from tensorcore_dsl.native import Kind, driver_call
+from tensorcore_dsl.native_plans import Chain, kinds_of
 from tensorcore_dsl.protocols import (
     CURRENT_DEVICE,
     cupy_stream,
@@ -143,9 +146,32 @@ class Plan:
     def _encode(self, pointer: int, tile: Tiled) -> bytes:
         return self._target.encode_tiled(pointer, tile, self._loaded.device)
 
+    # What machine code is laid out for (`native_plans.NativePlan`).
+
+    def slot(self) -> Slot:
+        """Memory for a launch, which nobody else uses."""
+        return Slot(self._config, self._packer, self._arguments, self._maps)
+
+    @property
+    def function(self) -> int:
+        return self._loaded.function
+
+    def stream(self) -> int:
+        return self._stream()
+
+    def images(self, argument: int, pointer: int) -> tuple[bytes, ...]:
+        """The tensor maps of an argument that lies at `pointer`."""
+        assert self._maps is not None
+        return self._maps.by_argument[argument][pointer]
+
+    def retry(self, code: int, slot: Slot) -> None:
+        self._retry(code, slot.config, slot.parameters, slot.extra)
+
+    # Launching.
+
     def new_slot(self) -> tuple[Any, ...]:
         """Memory for a launch beside those in `free`, in the same order."""
-        slot = Slot(self._config, self._packer, self._arguments, self._maps)
+        slot = self.slot()
         call = (slot.config, self._loaded.function, slot.parameters, slot.extra)
         return (*slot.places, slot.stream, self._stream, *call, self._retry)
 
@@ -214,10 +240,6 @@ def _check(loaded: Loaded, config: Config) -> None:
         raise LaunchError(_explain("too much shared memory", loaded, config))
 
 
-def _none_yet(*_: Any) -> None:
-    raise KeyError
-
-
 class Launcher:
     """`launcher(*args)` launches a kernel on the GPU with one configuration.
 
@@ -246,38 +268,77 @@ class Launcher:
         self._plans: dict[tuple[Hashable, ...], Plan] = {}
         self._slots: dict[tuple[Hashable, ...], list[Any]] = {}  # of the plain plans
         self._by_classes: dict[tuple[type, ...], Callable[..., None]] = {}
-        self._last: Callable[..., None] = _none_yet  # for the classes of the last call
+        self._by_kinds: dict[tuple[Kind, ...], Chain] = {}
+        self._written: Callable[..., None] | None = None  # for the classes of the last call
+        self.fast: Callable[..., None] = self._launch  # for the last call's kinds; takes any
 
     def __call__(self, *args: Any) -> None:
-        try:
-            return self._last(*args)
-        except _BEFORE_LAUNCH:
-            pass  # and out of the handler: an error of what follows has no other in its back
-        return self._launch(*args)
+        self.fast(*args)
 
     def _launch(self, *args: Any) -> None:
         """Any launch: of new classes, types or shapes, with host arrays, or with bad arguments."""
         arguments = self._describe(args)  # tells what is wrong with them, if anything is
-        classes = tuple(type(arg) for arg in args)
-        key, values = reader(classes, self._declared_for(args))(*args)
+        key, values = self._read(args)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._prepare(args, arguments)
             self._remember(key, plan)
-        if plan.plain:
-            self._last = self._written_for(classes)
+        elif plan.plain:
+            self.fast = self._faster(key, plan, args)
         plan.launch(values, args)
+
+    def _read(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        return reader(tuple(map(type, args)), self._declared_for(args))(*args)
+
+    def _faster(self, key: Any, plan: Plan, args: Sequence[Any]) -> Callable[..., None]:
+        """What launches with arguments like these, and leaves others to `_launch`."""
+        kinds = kinds_of(args, self._declared_for(args))
+        if kinds is not None:
+            chain = self._by_kinds.get(kinds)
+            if chain is None:
+                chain = self._by_kinds[kinds] = self._chain(kinds, self._launch)
+            if chain.launch is not None:
+                chain.add(key, plan, args)
+                return chain.launch
+        self._written = self._written_for(tuple(map(type, args)))
+        return self._by_python
+
+    def _chain(self, kinds: tuple[Kind, ...], otherwise: Any, kept: Any = None) -> Chain:
+        return Chain(kinds, self._target.launch, otherwise, self._handle is None, kept)
+
+    def _by_python(self, *args: Any) -> None:
+        try:
+            assert self._written is not None
+            return self._written(*args)
+        except _BEFORE_LAUNCH:
+            pass  # and out of the handler: an error of what follows has no other in its back
+        return self._launch(*args)
 
     def _written_for(self, classes: tuple[type, ...]) -> Callable[..., None]:
         if classes not in self._by_classes:
             declared = self._declared_for(classes)
-            call = self._target.launch
+            call = driver_call(self._target.launch)
             self._by_classes[classes] = launcher(classes, declared, self._slots, call)
         return self._by_classes[classes]
 
+    def prepared(self, *args: Any) -> Callable[..., None]:
+        """What launches with these arguments at the least cost, and with any others too.
+
+        It keeps the arguments alive.
+        """
+        plan = self.prepare(*args)
+        kinds = kinds_of(args, self._declared_for(args), kept=True)
+        if kinds is None or not plan.plain:
+            return self
+        chain = self._chain(kinds, self, args)
+        chain.add(None, plan, args)
+        return chain.launch or self
+
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        return self._prepare(args, self._describe(args))
+        plan = self._prepare(args, self._describe(args))
+        self._remember(self._read(args)[0], plan)
+        return plan
 
     def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
         device = self._device(arguments, args)

@@ -128,12 +128,18 @@ _PARAMETERS_AT = -(-(_EXTRA_AT + _EXTRA.size) // 64) * 64
 class Slot:
     """A launch in memory. `places` are where each argument's pointer or number goes.
 
+    value_at, stream_at: the addresses of these places and of the stream. maps_at: for arguments
+    that tensor maps are made of, where the addresses of these maps are.
+
     The driver takes all parameters in one piece (`extra`), or from an address each
     (`parameters`); the other is None. With tensor maps it gets addresses: ptxas aligns maps in
     the constant bank, so where they lie in one piece differs from architecture to architecture.
     """
 
-    __slots__ = ("buffer", "config", "extra", "parameters", "places", "stream")
+    __slots__ = (
+        "buffer", "config", "extra", "maps_at", "parameters", "places", "stream", "stream_at",
+        "value_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -150,6 +156,8 @@ class Slot:
         self.buffer, self.config = buffer, base
         self._write_config(config)
         packer.pack_into(buffer, arguments, _PARAMETERS_AT)
+        self.value_at = [base + _PARAMETERS_AT + offset for offset, _ in packer.values]
+        self.maps_at: dict[int, list[int]] = {}
         self.extra: int | None = None
         self.parameters: int | None = None
         if maps:
@@ -157,11 +165,16 @@ class Slot:
             places = [base + _PARAMETERS_AT + offset for offset in offsets]
             addresses.pack_into(buffer, table_at, *places)
             self.parameters = base + table_at
+            self.maps_at = {
+                argument: [base + table_at + 8 * offsets.index(at) for at in images.offsets]
+                for argument, images in maps.by_argument.items()
+            }
         else:
             given = (1, base + _PARAMETERS_AT, 2, base + _EXTRA_AT + 40, 0, size)
             _EXTRA.pack_into(buffer, _EXTRA_AT, *given)
             self.extra = base + _EXTRA_AT
         view = memoryview(buffer)
+        self.stream_at = base + _STREAM_AT
         self.stream = view[_STREAM_AT : _STREAM_AT + 8].cast("Q")
         self.places = _places(view[_PARAMETERS_AT:], packer, maps)
 

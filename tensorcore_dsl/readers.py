@@ -31,13 +31,14 @@ _TORCH = Reading(
 )
 _F32 = Reading("{a}", (f"-{F32_MAX!r} <= {{a}} <= {F32_MAX!r} or {{a}} - {{a}} != 0",))
 _CONVERTED = Reading("converted({a}, {a}_dtype)")
+_NUMBA_ARRAY = "numba.cuda.cudadrv.devicearray.DeviceNDArray"
 _BY_NAME = {
     "builtins.bool": Reading("{a}"),
     "builtins.int": Reading("{a}", ("-2147483648 <= {a} < 2147483648",)),
     "builtins.float": _F32,
     "torch.Tensor": _TORCH,
     "torch.nn.parameter.Parameter": _TORCH,
-    "numba.cuda.cudadrv.devicearray.DeviceNDArray": Reading(
+    _NUMBA_ARRAY: Reading(
         "{a}.device_ctypes_pointer.value or 0",
         ("{a}.dtype", "{a}.shape", "{a}.strides", "{v} & 15"),
     ),
@@ -47,6 +48,20 @@ _BY_NAME = {
 }
 
 
+def is_torch_tensor(cls: type) -> bool:
+    """Whether `cls` is torch's own tensor class, or its parameters'."""
+    return _BY_NAME.get(_name(cls)) is _TORCH
+
+
+def is_numba_array(cls: type) -> bool:
+    """Whether `cls` is Numba's class of device arrays: they never change but in their elements."""
+    return _name(cls) == _NUMBA_ARRAY
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def reading(cls: type, declared: DType | None = None) -> Reading:
     """How arguments of this class are read; a class without expressions is described each time.
 
@@ -54,7 +69,7 @@ def reading(cls: type, declared: DType | None = None) -> Reading:
     """
     if declared is not None:
         return _reading_as(cls, declared)
-    known = _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
+    known = _BY_NAME.get(_name(cls))
     return known or (_NUMBER if issubclass(cls, np.generic) else _DESCRIBED)
 
 

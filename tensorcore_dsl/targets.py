@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from typing import Any
 
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arch import Arch
@@ -57,7 +58,15 @@ def device_arch() -> Arch:
     raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
 
 
+# os.environ encodes names and decodes values, which takes longer than all else that a launch does
+# before the driver. The dictionary that it wraps is read instead, where it has that form.
+_variables: Any = getattr(os.environ, "_data", os.environ)
+_encoded: Any = (
+    TARGET_VARIABLE if _variables is os.environ else os.environ.encodekey(TARGET_VARIABLE)  # type: ignore[attr-defined]
+)
+_ON_GPU = (None, "", b"", "cuda", b"cuda")
+
+
 def gpu_chosen() -> bool:
     """Without asking again whether there is a GPU."""
-    chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE)
-    return chosen in (None, "", "cuda")
+    return (_target.get()[0] or _variables.get(_encoded)) in _ON_GPU

@@ -1,0 +1,489 @@
+"""Launches in machine code: what they read, what they leave to Python, threads, tensor maps."""
+
+import ctypes
+import gc
+import struct
+import threading
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import CUBIN, FakeGpu, OnGpu
+from test_launch import DeviceNDArray, packed
+
+from tensorcore_dsl import dtypes, native, native_plans
+from tensorcore_dsl.arguments import ArrayType
+from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.launch import Launcher
+from tensorcore_dsl.launch_config import Config
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="this Python cannot be extended so")
+
+
+# A library with an exchange API, over memory of the host. Arrays say that they lie on a GPU.
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class Tensor:
+    """As torch's: a class of this name, whose exchange API reads it."""
+
+    def __init__(self, array, device=0):
+        self.array, self.device_index = array, device
+        self.dtype, self.shape = f"torch.{array.dtype}", array.shape
+        self.device = type("Device", (), {"type": "cuda", "index": device})
+        self.layout, self.is_sparse = "torch.strided", False
+        self.ndim, self.numbers = array.ndim, ctypes.c_int64 * max(array.ndim, 1)
+
+    def stride(self):
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def get_device(self):
+        return self.device_index
+
+    def is_neg(self):
+        return False
+
+    is_conj = is_neg
+
+
+Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
+streams = {0: 11, 1: 22}
+reads = []  # arrays that the API was asked for
+
+
+def _tensor(tensor, out):
+    if tensor.device_index < 0:
+        return -1
+    reads.append(tensor)
+    tensor.kept = tensor.numbers(*tensor.shape), tensor.numbers(*tensor.stride())
+    kind = {"f": 2, "i": 0, "V": 4}[tensor.array.dtype.kind]
+    shape, strides = (ctypes.cast(n, ctypes.POINTER(ctypes.c_int64)) for n in tensor.kept)
+    out[0] = DLTensor(
+        tensor.data_ptr() - 64, 2, tensor.device_index, tensor.ndim, kind,
+        8 * tensor.array.itemsize, 1, shape, strides, 64,
+    )  # fmt: skip
+    return 0
+
+
+def _stream(kind, device, out):
+    assert kind == native.CUDA
+    out[0] = streams[device]
+    return 0
+
+
+_tensor_c = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))(_tensor)
+_stream_c = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+)(_stream)
+NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")  # the capsule does not copy it
+API = (ctypes.c_uint64 * 7)(
+    1, 0, 1, 1, 1, *(native.address_of(function) for function in (_tensor_c, _stream_c))
+)
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.argtypes, _capsule.restype = (
+    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+    ctypes.py_object,
+)
+Tensor.__dlpack_c_exchange_api__ = _capsule(ctypes.addressof(API), NAME, None)
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch):
+    core = type("core", (), {"_cuda_getCurrentRawStream": staticmethod(streams.__getitem__)})
+    monkeypatch.setitem(__import__("sys").modules, "torch", type("torch", (), {"_C": core}))
+    monkeypatch.setitem(streams, 0, 11)
+    reads.clear()
+
+
+def launcher(gpu, cubin=CUBIN, **options):
+    return Launcher(lambda types: cubin, Config.of((4, 2), 128), gpu, **options)
+
+
+def is_native(function):
+    return isinstance(function, type(len))
+
+
+def warm(run, *values):
+    """Launch until machine code does it."""
+    run(*values)
+    run(*values)
+    assert is_native(run.fast)
+
+
+# What it reads.
+
+
+def test_tensors_and_numbers():
+    gpu = FakeGpu()
+    run = launcher(gpu, declared=(None, None, None, None, dtypes.f64, dtypes.u8, None, None))
+    for round_ in range(4):
+        a, b = Tensor(np.zeros((3, 8), np.float16)), Tensor(np.zeros((8, 5)).T)
+        values = (a, round_ - 2, 2.5 + round_, b, 0.1 * round_, 255 - round_, True, float("inf"))
+        if round_ < 2:
+            run(*values)
+        else:
+            assert is_native(run.fast)
+            run.fast(*values)
+        expected = packed(a, round_ - 2, 2.5 + round_, b, np.float64(0.1 * round_),
+                          np.uint8(255 - round_), True, float("inf"))  # fmt: skip
+        assert gpu.records[-1].parameters == expected
+        assert gpu.records[-1].stream == 11
+    assert (gpu.records[-1].grid, gpu.records[-1].block) == ((4, 2, 1), (128, 1, 1))
+
+
+def test_no_arguments():
+    gpu = FakeGpu()
+    prepared = launcher(gpu).prepared()
+    assert is_native(prepared) and not gpu.records
+    prepared()
+    assert [r.parameters for r in gpu.records] == [b""]
+
+
+def test_the_current_stream_is_asked_for_each_time():
+    gpu = FakeGpu()
+    run, fixed = launcher(gpu), launcher(gpu, stream=5)
+    tensor = Tensor(np.zeros(4, np.float32))
+    warm(run, tensor)
+    streams[0] = 33  # as under `with torch.cuda.stream(...)`
+    run(tensor)
+    warm(fixed, tensor)
+    assert [r.stream for r in gpu.records] == [11, 11, 33, 5, 5]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda whole: whole[:4],
+        lambda whole: whole.T,
+        lambda whole: whole[:, ::2],
+        lambda whole: whole[:, 1:],
+        lambda whole: whole.view(np.int32),
+        lambda whole: whole.astype(np.float64),
+        lambda whole: whole.reshape(2, 4, 8),
+        lambda whole: whole[0],
+        lambda whole: whole[0, 0:0],
+    ],
+)
+def test_each_fact_tells_arrays_apart(other):
+    gpu = FakeGpu()
+    seen = []
+    run = Launcher(lambda types: seen.append(types[0]) or CUBIN, Config.of(1, 32), gpu)
+    whole = np.zeros((8, 8), np.float32)
+    arrays = [Tensor(whole), Tensor(other(whole))]
+    for _ in range(3):
+        for array in arrays:
+            run(array)
+            assert gpu.records[-1].parameters == packed(array)
+    assert len(seen) == 2
+
+
+def test_a_tensor_on_another_gpu():
+    gpu = FakeGpu(context=0)
+    run = launcher(gpu)
+    for device in (0, 0, 1, 1, 0, 1):
+        run(Tensor(np.zeros(4, np.float16), device))
+    assert [r.function for r in gpu.records] == [1000, 1000, 1001, 1001, 1000, 1001]
+    assert [r.stream for r in gpu.records] == [11, 11, 22, 22, 11, 22]
+
+
+def test_plans_alternate_in_machine_code(monkeypatch):
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    tensors = [Tensor(np.zeros((n, 4), np.float32)) for n in range(1, 7)]
+    for _ in range(3):
+        for tensor in tensors:
+            warm(run, tensor)
+    monkeypatch.setattr(run, "_describe", None)  # the long way would fail
+    for tensor in tensors:
+        run.fast(tensor)
+    assert [r.parameters for r in gpu.records[-6:]] == [packed(t) for t in tensors]
+
+
+def test_chains_are_bounded(monkeypatch):
+    monkeypatch.setattr(native_plans, "MOST_PLANS", 3)
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    tensors = [Tensor(np.zeros(n + 1, np.float32)) for n in range(9)]
+    for tensor in tensors * 2:
+        warm(run, tensor)
+    (chain,) = run._by_kinds.values()
+    assert len(chain._plans) == 3
+    assert [r.parameters for r in gpu.records] == [packed(t) for t in tensors for _ in range(2)] * 2
+
+
+# What it leaves to Python.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "argument 'beta' is a NoneType"),
+        (2**70, "argument 'beta' is 1180591620717411303424"),
+        (1e300, "argument 'beta' is 1e.300, beyond"),
+    ],
+)
+def test_bad_arguments(value, text):
+    gpu = FakeGpu()
+    run = launcher(gpu, names=("alpha", "beta"))
+    warm(run, 1, 2.0)
+    with pytest.raises(ArgumentError, match=text):
+        run.fast(1, value)
+    assert len(gpu.records) == 2
+
+
+def test_integers_at_the_borders_of_their_types():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    warm(run, 1)
+    for value in (2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**63 - 1, 7):
+        run.fast(value)
+        assert gpu.records[-1].parameters == packed(value)
+
+
+def test_subclasses_and_other_classes():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    warm(run, 1)
+
+    class Mine(int):
+        pass
+
+    for value in (True, 1.5, Mine(3), np.int8(4), OnGpu(np.zeros(3, np.float32)), 5):
+        run(value)
+        assert gpu.records[-1].parameters == packed(value)
+
+
+def test_a_tensor_that_is_not_exchanged():
+    """The API refuses; the protocol that Python reads still works."""
+    gpu = FakeGpu(context=-1)
+    run = launcher(gpu)
+    good, bad = Tensor(np.zeros(4, np.float16)), Tensor(np.zeros(4, np.float16), -1)
+    streams[-1] = 44
+    gpu.context = 0
+    warm(run, good)
+    run(bad)
+    assert gpu.records[-1].parameters == packed(bad)
+    run(good)
+    assert gpu.records[-1].parameters == packed(good)
+    del streams[-1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_wrong_number_of_arguments(count):
+    prepared = launcher(FakeGpu()).prepared(1, 2)
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        raise_for(prepared, count)
+    assert not isinstance(caught.value, SystemError)
+
+
+def raise_for(prepared, count):
+    prepared(*range(count))
+    raise LookupError("a kernel of any number of arguments took them")
+
+
+def test_where_python_cannot_be_extended(monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    tensor = Tensor(np.zeros(4, np.float16))
+    for _ in range(3):
+        run(tensor, 1)
+        run.prepared(tensor, 1)(tensor, 2)
+    assert not is_native(run.fast)
+    assert [r.parameters for r in gpu.records] == [packed(tensor, n) for n in (1, 2)] * 3
+
+
+# Errors of the driver.
+
+
+def test_driver_errors_are_told_once():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    warm(run, 1)
+    gpu.codes = [700]
+    with pytest.raises(LaunchError, match="CUDA_ERROR_700"):
+        run.fast(1)
+    run.fast(2)  # its memory is free again
+    assert is_native(run.fast)
+    assert [r.parameters for r in gpu.records] == [packed(n) for n in (1, 1, 2)]
+
+
+def test_new_thread_and_other_gpu():
+    gpu = FakeGpu(context=0)
+    prepared = launcher(gpu).prepared(1)
+    for context in (0, None, 0, 1, 1, 0):
+        gpu.context = context
+        prepared(2)
+    assert [r.function for r in gpu.records] == [1000, 1000, 1000, 1001, 1001, 1000]
+
+
+# Prepared handles.
+
+
+def test_numba_arrays_are_told_by_who_they_are():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    a, b = (DeviceNDArray(np.zeros((4, 8), np.float32)) for _ in range(2))
+    prepared = run.prepared(a, b, 3)
+    assert is_native(prepared)
+    prepared(a, b, 3)
+    prepared(b, a, 4)
+    prepared(a, b, 5)
+    assert [r.parameters for r in gpu.records] == [
+        packed(a, b, 3),
+        packed(b, a, 4),
+        packed(a, b, 5),
+    ]
+
+
+def test_a_handle_keeps_its_arrays_and_lets_go_of_them():
+    gpu = FakeGpu()
+    array = DeviceNDArray(np.zeros((4, 8), np.float32))
+    alive = weakref.ref(array)
+    prepared = launcher(gpu).prepared(array)
+    del array
+    gc.collect()
+    assert alive() is not None
+    prepared(alive())
+    del prepared
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_launcher_keeps_no_arrays():
+    run = launcher(FakeGpu())
+    tensor = Tensor(np.zeros(4, np.float16))
+    alive = weakref.ref(tensor)
+    warm(run, tensor)
+    del tensor
+    reads.clear()
+    gc.collect()
+    assert alive() is None
+
+
+# Threads.
+
+
+def test_threads_share_a_function():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    warm(run, 0, 0)
+    function = run.fast
+
+    def work(number):
+        for step in range(300):
+            function(number, step)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = sorted(struct.unpack("ii", r.parameters) for r in gpu.records[2:])
+    assert seen == [(n, s) for n in range(1, 5) for s in range(300)]
+
+
+def test_launch_within_a_launch():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    warm(run, 1)
+
+    def kernel(data):
+        if struct.unpack("i", data)[0] == 2:
+            run.fast(3)
+
+    gpu.kernel = kernel
+    run.fast(2)
+    assert sorted(struct.unpack("i", r.parameters)[0] for r in gpu.records) == [1, 1, 2, 3]
+
+
+# Tensor maps.
+
+MAPS = (
+    TensorMap(0, (1, 0), (8, 8), 0),
+    TensorMap(1, (1, 0), (8, 8), 0),
+    TensorMap(0, (1, 0), (16, 8), 0),
+)
+MAPPED = Cubin("fake", "sm_90a", "", b"", "", tensor_maps=MAPS)
+
+
+def aligned():
+    raw = np.zeros(16 * 32 * 2 + 16, np.uint8)
+    start = -raw.ctypes.data % 16
+    return Tensor(raw[start : start + 1024].view(np.float16).reshape(16, 32))
+
+
+def images(parameters):
+    """The pointers in the maps behind the other parameters."""
+    at = parameters[-3 * native_plans.native.WORD * 16 :]
+    return [struct.unpack_from("Q", at, 128 * i)[0] for i in range(3)]
+
+
+def test_maps_follow_their_pointers(monkeypatch):
+    gpu = FakeGpu(sizes=(8, 4, 4, 8, 8, 4, 4, 8, 128, 128, 128))
+    run = launcher(gpu, MAPPED)
+    first, second, third = (aligned() for _ in range(3))
+    for a, b in ((first, second), (second, first), (first, third), (third, first)):
+        warm(run, a, b)
+    encoded = len(gpu.encoded)
+    monkeypatch.setattr(run, "_describe", None)  # the long way would fail
+    for a, b in ((first, second), (third, first), (third, first), (second, third), (first, first)):
+        run.fast(a, b)
+        pa, pb = a.data_ptr(), b.data_ptr()
+        assert struct.unpack_from("Q", gpu.records[-1].parameters)[0] == pa
+        assert images(gpu.records[-1].parameters) == [pa, pb, pa]
+    assert len(gpu.encoded) == encoded
+
+
+def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
+    monkeypatch.setattr(native_plans, "MOST_POINTERS", 2)
+    gpu = FakeGpu(sizes=(8, 4, 4, 8, 8, 4, 4, 8, 128, 128, 128))
+    run = launcher(gpu, MAPPED)
+    tensors = [aligned() for _ in range(5)]
+    for _ in range(3):
+        for a, b in zip(tensors, [*tensors[1:], tensors[0]], strict=True):
+            warm(run, a, b)
+            pa, pb = a.data_ptr(), b.data_ptr()
+            assert images(gpu.records[-1].parameters) == [pa, pb, pa]
+
+
+# torch itself.
+
+
+def test_what_torch_tells(monkeypatch):
+    monkeypatch.undo()
+    torch = pytest.importorskip("torch")
+    exchange = native.exchange_of(torch.Tensor)
+    if exchange is None:
+        pytest.skip("this torch has no exchange API")
+    tensor = torch.zeros(6, 8, dtype=torch.bfloat16)[1:, ::2]
+    facts = native.tensor_facts(tensor, exchange)
+    assert (facts.pointer, facts.shape, facts.strides) == (tensor.data_ptr(), (5, 4), (8, 2))
+    dtypes_seen = {
+        native.tensor_facts(torch.zeros(2, dtype=dtype), exchange).dtype
+        for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.uint8, torch.int8, torch.bool,
+                      torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.int32)
+    }  # fmt: skip
+    assert len(dtypes_seen) == 10
+    assert native.tensor_facts(torch.zeros(3).to_sparse(), exchange) is None
+
+
+def test_types_are_as_python_reads_them():
+    seen = []
+    run = Launcher(lambda types: seen.append(types) or CUBIN, Config.of(1, 32), FakeGpu())
+    warm(run, Tensor(np.zeros((4, 8), ml_dtypes.bfloat16)), 1)
+    assert seen == [(ArrayType(dtypes.bf16, 2, (False, True), 16, True), seen[0][1])]
