@@ -105,13 +105,15 @@ class Side:
 class Ring:
     """Slots and barriers between the producer and the consumers.
 
-    first, last: the steps of K that this block sums; `depth` elements each.
+    turn: whose tile it is, of two consumers that take tiles in turn. first, last: the steps of K
+    that this block sums; `depth` elements each.
     """
 
     a: Side
     b: Side
     full: Any
     empty: Any
+    turn: Any
     depth: int
     first: Any
     last: Any
@@ -125,14 +127,14 @@ def open_ring(a, b, config: Config, variant: Variant):
     side_b = open_side(b, 1, config.BN, depth, config.stages, variant.b_k_major, config.cluster)
     if config.rows:
         clear(side_a.tile, config)
-    full, empty = open_barriers((side_a.map, side_b.map), config)
+    full, empty, turn = open_barriers((side_a.map, side_b.map), config)
     first, last = steps_of_block(a.shape[-1], depth, config)
-    return Ring(side_a, side_b, full, empty, depth, first, last, config)
+    return Ring(side_a, side_b, full, empty, turn, depth, first, last, config)
 
 
 def open_barriers(maps, config: Config):
-    """`full` and `empty`, a barrier a slot, ready for the cluster; the maps on their way."""
-    full, empty = tc.mbarriers(config.stages), tc.mbarriers(config.stages)
+    """`full` and `empty`, a barrier a slot, and `turn`, ready for the cluster; maps on their way."""
+    full, empty, turn = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
             map.prefetch()
@@ -140,9 +142,11 @@ def open_barriers(maps, config: Config):
         for slot in tc.static_range(config.stages):
             full[slot].init(1)
             empty[slot].init(readers * config.cluster)
+        for consumer in tc.static_range(2):
+            turn[consumer].init(1)
         tc.fence_mbarrier_init()
     tc.cluster_sync()
-    return full, empty
+    return full, empty, turn
 
 
 def open_side(
@@ -235,34 +239,54 @@ def multiply_slot(ring, mma, sums, upper, slot, accumulate):
 
 
 def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot):
-    """Multiply this warpgroup's rows of its tiles; hand each 64 of them to `finish_tile`."""
-    config = ring.config
-    slot, phase, before = tc.u32(0), tc.u32(0), tc.u32(0)
+    """Multiply this warpgroup's rows of its tiles; hand each 64 of them to `finish_tile`.
+
+    Of consumers that take tiles in turn, one starts when the other's loop over K has ended: a
+    barrier tells only whether its last phase is over, not how many are, so nobody may wait for
+    slots that are a turn of the ring ahead.
+    """
+    config, steps = ring.config, ring.last - ring.first
     sums = [mma.d.zeros() for _ in range(config.height // 64)]
-    upper = 0 if config.pingpong else consumer
+    slot, phase, first, turn = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
     if config.pingpong:
-        slot, phase = skip(slot, phase, consumer * (ring.last - ring.first), config.stages)
+        slot, phase = skip(slot, phase, consumer * steps, config.stages)
+        first, turn = 0, tc.u32(1 - consumer)
     for number in tiles.numbers(consumer if config.pingpong else None):
         place = tiles.place(number)
-        for step in tc.range(ring.first, ring.last):
-            ring.full[slot].wait(phase)
-            multiply_slot(ring, mma, sums, upper, slot, step != ring.first)
-            tc.wgmma_commit()
-            tc.wgmma_wait(config.ahead)
-            if config.ahead == 0:
-                release(ring.empty[slot], config.cluster)
-            else:
-                if step > ring.first:
-                    release(ring.empty[before], config.cluster)
-            before = slot
-            slot, phase = following(slot, phase, config.stages)
+        if config.pingpong:
+            ring.turn[consumer].wait(turn)
+        slot, phase, last = sum_slots(ring, mma, sums, first, slot, phase, multiply_slot)
+        if config.pingpong:
+            ring.turn[1 - consumer].arrive(pred=tc.threadIdx.x % 128 == 0)
         tc.wgmma_wait(0)
         if config.ahead > 0:
-            release(ring.empty[before], config.cluster)
+            release(ring.empty[last], config.cluster)
         for i in tc.static_range(len(sums)):
-            finish_tile(sums[i], place, (upper + i) * 64)
+            finish_tile(sums[i], place, (first + i) * 64)
         if config.pingpong:
-            slot, phase = skip(slot, phase, ring.last - ring.first, config.stages)
+            slot, phase = skip(slot, phase, steps, config.stages)
+            turn = turn ^ 1
+
+
+def sum_slots(ring, mma, sums, first, slot, phase, multiply_slot):
+    """Add up all steps of K, 64 rows in each sum from block `first` on, `ahead` left in flight.
+
+    The next slot and its phase, and the last slot that was read.
+    """
+    config, before = ring.config, slot
+    for step in tc.range(ring.first, ring.last):
+        ring.full[slot].wait(phase)
+        multiply_slot(ring, mma, sums, first, slot, step != ring.first)
+        tc.wgmma_commit()
+        tc.wgmma_wait(config.ahead)
+        if config.ahead == 0:
+            release(ring.empty[slot], config.cluster)
+        else:
+            if step > ring.first:
+                release(ring.empty[before], config.cluster)
+        before = slot
+        slot, phase = following(slot, phase, config.stages)
+    return slot, phase, before
 
 
 def blocks(tile, extent: int):

@@ -70,9 +70,9 @@ def open_sparse_ring(a, metadata, b, format: Format, config: Config, variant: Va
     shape = (config.BM // ROWS, THREADS * format.words)
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
-    full, empty = open_barriers((side_a.map, side_b.map, map), config)
+    full, empty, turn = open_barriers((side_a.map, side_b.map, map), config)
     steps = (b.shape[0] + (depth - 1)) // depth
-    return SparseRing(side_a, side_b, full, empty, depth, 0, steps, config, map, words, format)
+    return SparseRing(side_a, side_b, full, empty, turn, depth, 0, steps, config, map, words, format)
 
 
 def bring(ring, place, slot, k, full, rank):

@@ -13,7 +13,7 @@ import kernels
 import tensorcore_dsl as tc
 from kernels import choices, ring
 from kernels.plan import plan
-from kernels.tune import event_timer, progress, rings, stages_that_fit, tune
+from kernels.tune import event_timer, progress, rings, tune
 
 GPU = "NVIDIA H200"
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -211,10 +211,10 @@ def test_candidates_fit(M, N, b_k_major):
     found = list(rings(M, N, b_k_major, 2))
     assert len(found) == len(set(found)) >= 8
     for config in found:
-        assert stages_that_fit(config.BM, config.BN) == config.stages >= 2
+        assert config.with_stages().stages == config.stages >= 2
         assert b_k_major or config.BN % (64 * config.cluster) == 0
         assert M > config.BM or config.cluster == 1
-    assert replace(found[0], BM=128, BN=256, stages=stages_that_fit(128, 256)).stages == 4
+    assert replace(found[0], BM=128, BN=256).with_stages().stages == 4
 
 
 def test_timing_with_events():
