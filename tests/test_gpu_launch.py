@@ -1,0 +1,156 @@
+"""The launch path on a GPU: machine code, handles, streams, graphs, tensor maps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import native, numba_target
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not numba_target.cuda_available(), reason="no GPU that Numba can use"),
+]
+
+
+@tc.kernel
+def add(x: tc.Array, y: tc.Array, number: tc.f32, count: tc.s32):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    if i < count:
+        y[i] = x[i] + number
+
+
+@tc.kernel
+def first_box(x: tc.Array, y: tc.Array):
+    """y's first 8 rows become x's, by TMA both ways."""
+    tile = tc.shared((8, 64), x.dtype)
+    source, target = tc.tensor_map(x, (8, 64)), tc.tensor_map(y, (8, 64))
+    full = tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        full[0].init(1)
+        tc.fence_mbarrier_init()
+        full[0].expect(8 * 64 * 4)
+        tc.tma_load(tile, source, (0, 0), full[0])
+        full[0].wait(0)
+        tc.tma_store(target, (0, 0), tile)
+        tc.tma_commit()
+        tc.tma_wait(0)
+
+
+def is_native(function: Any) -> bool:
+    return isinstance(function, type(len))
+
+
+def test_tensors_of_many_shapes_and_places() -> None:
+    torch = pytest.importorskip("torch")
+    launch = add[8, 128]
+    for turn in range(4):
+        for size in (1000, 513, 7, 512):
+            x = torch.full((size,), float(size), device="cuda")
+            y = torch.zeros(size, device="cuda")
+            launch(x, y, turn + 0.5, size)
+            assert (y == size + turn + 0.5).all()
+    assert native.exchange_of(torch.Tensor) is None or is_native(launch.launcher({}).fast)
+
+
+def test_handles() -> None:
+    torch = pytest.importorskip("torch")
+    cuda: Any = pytest.importorskip("numba.cuda")
+    x, y, z = (torch.full((1000,), 3.0, device="cuda") for _ in range(3))
+    prepared = add[8, 128].prepare(x, y, 1.0, 1000)
+    prepared(x, y, 2.0, 1000)
+    prepared(y, z, 4.0, 999)
+    assert y.unique().tolist() == [5.0]
+    assert z.tolist() == [9.0] * 999 + [3.0]
+    a, b = cuda.to_device(np.full(1000, 3, np.float32)), cuda.device_array(1000, np.float32)
+    prepared = add[8, 128].prepare(a, b, 1.0, 1000)
+    assert not native.available() or is_native(prepared)
+    prepared(a, b, 2.0, 1000)
+    assert (b.copy_to_host() == 5).all()
+    prepared(b, a, 2.0, 1000)
+    assert (a.copy_to_host() == 7).all()
+
+
+def test_handles_follow_the_current_stream() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    prepared = add[8, 128].prepare(x, y, 1.0, 1000)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        prepared(x, y, 1.0, 1000)
+        ended = torch.cuda.Event()
+        ended.record()
+    assert not ended.query()  # the launch waits behind what its stream does
+    stream.synchronize()
+    assert (y == 2).all()
+
+
+def test_graphs_capture_handles() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    prepared, launch = add[8, 128].prepare(x, y, 1.0, 1000), add[8, 128]
+    for _ in range(3):
+        launch(x, y, 1.0, 1000)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        prepared(x, y, 4.0, 1000)
+        launch(y, x, 1.0, 1000)
+    assert (x == 1).all()
+    x.fill_(1)
+    graph.replay()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (x == 11).all() and (y == 10).all()
+
+
+def test_threads() -> None:
+    torch = pytest.importorskip("torch")
+    launch = add[8, 128]
+    tensors = [
+        (torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")) for _ in range(4)
+    ]
+
+    def work(x: Any, y: Any, number: float) -> None:
+        for _ in range(200):
+            launch(x, y, number, 1000)
+            launch(y, x, 0.0, 1000)
+
+    threads = [threading.Thread(target=work, args=(*t, n + 1.0)) for n, t in enumerate(tensors)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert [x.unique().tolist() for x, _ in tensors] == [[200.0 * (n + 1)] for n in range(4)]
+
+
+@pytest.mark.skipif(
+    numba_target.cuda_available() and numba_target.device_number() < 90, reason="TMA needs sm_90"
+)
+def test_tensor_maps_follow_their_pointers() -> None:
+    torch = pytest.importorskip("torch")
+    launch = first_box[1, 32]
+    sources = [torch.randn(16, 64, device="cuda") for _ in range(5)]
+    targets = [torch.zeros(16, 64, device="cuda") for _ in range(5)]
+    prepared = launch.prepare(sources[0], targets[0])
+    for turn in range(3):
+        for x, y in zip(sources, targets, strict=True):
+            y.zero_()
+            (launch if turn % 2 else prepared)(x, y)
+            assert torch.equal(y[:8], x[:8]) and not y[8:].any()
+
+
+def test_a_launch_that_fails_and_the_next() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    launch = add.configured(1, 1024, shared_bytes=0, cooperative=True)
+    launch(x, y, 1.0, 1000)
+    with pytest.raises(tc.LaunchError):
+        add.configured(10**6, 1024, cooperative=True)(x, y, 1.0, 1000)
+    launch(x, y, 2.0, 1000)
+    assert (y == 3).all()
