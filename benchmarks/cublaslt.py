@@ -34,7 +34,9 @@ OFFERS = 32  # algorithms asked of the heuristic
 R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF, R_E4M3, R_E5M2 = 0, 1, 2, 3, 10, 14, 28, 29
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 70, 72, 77
 OP_N, OP_T = 0, 1
-DESC_TRANSA, DESC_TRANSB, DESC_FAST_ACCUM = 3, 4, 25
+DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS, DESC_FAST_ACCUM = 3, 4, 7, 8, 25
+EPILOGUE_GELU_BIAS = 36
+LAYOUT_BATCH, LAYOUT_STRIDE = 5, 6
 PREFERENCE_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
 REDUCE_IN_PLACE, REDUCE_IN_COMPUTE_TYPE = 1, 2  # and not in D's type, as ours never does
 STATUS = {
@@ -61,7 +63,7 @@ class Types:
     compute: int
     scale: int
     host_scale: Any
-    fast: bool = False  # sum in the tensor cores alone, as ours does; a choice for fp8 only
+    fast: bool = False  # may sum in the tensor cores alone; a choice for fp8 only
 
 
 TYPES = {
@@ -133,6 +135,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulDescDestroy": (pointer,),
     "cublasLtMatmulDescSetAttribute": (pointer, c_int, pointer, c_size_t),
     "cublasLtMatrixLayoutCreate": (POINTER(pointer), c_int, c_uint64, c_uint64, c_int64),
+    "cublasLtMatrixLayoutSetAttribute": (pointer, c_int, pointer, c_size_t),
     "cublasLtMatrixLayoutDestroy": (pointer,),
     "cublasLtMatmulPreferenceCreate": (POINTER(pointer),),
     "cublasLtMatmulPreferenceDestroy": (pointer,),
@@ -193,11 +196,16 @@ class CublasLt:
 
 
 class Product:
-    """D = A B of one type, size and layout. `offers` are the algorithms, the likeliest first."""
+    """D = A B of one type, size and layout. `offers` are the algorithms, the likeliest first.
+
+    batch: dense products one after the other in memory. fast: of fp8, sums stay in the tensor
+    cores. bias: address of N elements of D's type; D = GELU(A B + bias), by the tanh formula.
+    """
 
     def __init__(
         self, library: CublasLt, dtype: str, M: int, N: int, K: int, layout: tuple[str, str],
-        workspace: int = 0, workspace_bytes: int = 0, offers: int = OFFERS,
+        workspace: int = 0, workspace_bytes: int = 0, offers: int = OFFERS, *, batch: int = 1,
+        fast: bool = True, bias: int = 0,
     ) -> None:  # fmt: skip
         self._library = library
         self._workspace, self._workspace_bytes = workspace, workspace_bytes
@@ -205,22 +213,32 @@ class Product:
         types, asked = TYPES[dtype], request(dtype, M, N, K, layout)
         self._alpha, self._beta = types.host_scale(1), types.host_scale(0)
         self._description = self._create("MatmulDesc", types.compute, types.scale)
-        attributes = {
+        attributes: dict[int, Any] = {
             DESC_TRANSA: c_int32(asked.transpose_left),
             DESC_TRANSB: c_int32(asked.transpose_right),
-            **({DESC_FAST_ACCUM: c_int8(1)} if types.fast else {}),
+            **({DESC_FAST_ACCUM: c_int8(fast)} if types.fast else {}),
         }
+        if bias:
+            attributes[DESC_EPILOGUE] = c_uint32(EPILOGUE_GELU_BIAS)
+            attributes[DESC_BIAS] = pointer(bias)
         for attribute, value in attributes.items():
             library.set("cublasLtMatmulDescSetAttribute", self._description, attribute, value)
         self._left, self._right, self._result = (
-            self._create("MatrixLayout", m.type, m.rows, m.cols, m.ld)
-            for m in (asked.left, asked.right, asked.result)
+            self._matrix(m, batch) for m in (asked.left, asked.right, asked.result)
         )
         self.offers = self._ask(offers)
 
     def _create(self, kind: str, *arguments: Any) -> pointer:
         made = self._library.create(f"cublasLt{kind}Create", *arguments)
         self._made.append((f"cublasLt{kind}Destroy", made))
+        return made
+
+    def _matrix(self, m: Matrix, batch: int) -> pointer:
+        made = self._create("MatrixLayout", m.type, m.rows, m.cols, m.ld)
+        if batch > 1:
+            name = "cublasLtMatrixLayoutSetAttribute"
+            self._library.set(name, made, LAYOUT_BATCH, c_int32(batch))
+            self._library.set(name, made, LAYOUT_STRIDE, c_int64(m.ld * m.cols))
         return made
 
     def _ask(self, most: int) -> list[Offer]:

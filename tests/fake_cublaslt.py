@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
+from benchmarks import cublas_grouped
 from benchmarks.cublaslt import _PROTOTYPES
 
 NUMPY = {
@@ -101,6 +102,7 @@ class FakeLibrary:
     def __init__(self, cuda, costs=(3.0, 1.0, 2.0)):
         self.cuda, self.costs = cuda, costs
         self.objects, self.count, self.streams, self.preferences = {}, 0, [], {}
+        self.fast = []  # what fp8 products asked for
         for name, types in _PROTOTYPES.items():
             short = name.removeprefix("cublasLt")
             made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(getattr(self, short, None) or self._of(short))
@@ -127,7 +129,7 @@ class FakeLibrary:
 
     def _transposes(self, description):
         attributes = self.objects[description]["attributes"]
-        sizes = {3: 4, 4: 4, 25: 1}  # of the transposes and of fast accumulation
+        sizes = {3: 4, 4: 4, 7: 4, 8: 8, 25: 1}  # transposes, epilogue, bias, fast accumulation
         assert all(size == sizes[name] for name, (_, size) in attributes.items())
         return attributes[3][0], attributes[4][0]
 
@@ -139,8 +141,9 @@ class FakeLibrary:
             return NOT_SUPPORTED
         if kind == 28:
             attributes = self.objects[desc]["attributes"]
-            if self._transposes(desc) != (1, 0) or rows % 16 or cols % 16 or attributes[25][0] != 1:
+            if self._transposes(desc) != (1, 0) or rows % 16 or cols % 16:
                 return NOT_SUPPORTED
+            self.fast.append(attributes[25][0])
         count[0] = min(most, len(self.costs))
         for i in range(count[0]):
             found[i].algorithm.data[0] = i
@@ -158,16 +161,79 @@ class FakeLibrary:
         one = ctypes.string_at(alpha, NUMPY[scale]().itemsize)
         assert np.frombuffer(one, NUMPY[scale])[0] == 1 and (c, c_form) == (d, d_form)
         turn_a, turn_b = self._transposes(desc)
-        left, right, result = (
-            self._matrix(at, form) for at, form in ((a, a_form), (b, b_form), (d, d_form))
-        )
-        left, right = (left.T if turn_a else left), (right.T if turn_b else right)
-        wide = SUM[compute]
-        result[...] = (left.astype(wide) @ right.astype(wide)).astype(result.dtype)
+        for one in range(self._attribute(d_form, 5, 1)):
+            left, right, result = (
+                self._matrix(at, form, one) for at, form in ((a, a_form), (b, b_form), (d, d_form))
+            )
+            left, right = (left.T if turn_a else left), (right.T if turn_b else right)
+            wide = SUM[compute]
+            found = left.astype(wide) @ right.astype(wide)
+            result[...] = self._epilogue(desc, found, d_form).astype(result.dtype)
         return 0
 
-    def _matrix(self, address, form):
+    def _attribute(self, handle, name, otherwise=0):
+        return self.objects[handle]["attributes"].get(name, (otherwise,))[0]
+
+    def _epilogue(self, desc, x, d_form):
+        """GELU by tanh of what a bias, one element a row, was added to."""
+        if not self._attribute(desc, 7):
+            return x
+        assert self._attribute(desc, 7) == 36
+        dtype = np.dtype(NUMPY[self.objects[d_form]["values"][0]])
+        data = ctypes.string_at(self._attribute(desc, 8), x.shape[0] * dtype.itemsize)
+        x = x + np.frombuffer(data, dtype).astype(x.dtype)[:, None]
+        return x / 2 * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+
+    def _matrix(self, address, form, one=0):
         kind, rows, cols, ld = self.objects[form]["values"]
         dtype = np.dtype(NUMPY[kind])
+        address += one * self._attribute(form, 6) * dtype.itemsize
         data = (ctypes.c_char * (ld * cols * dtype.itemsize)).from_address(address)
         return np.frombuffer(data, dtype).reshape(cols, ld).T[:rows]
+
+
+class FakeCublas:
+    """cuBLAS' grouped products in host memory; what stands for device arrays of addresses too."""
+
+    def __init__(self):
+        self.streams = []
+        for name, types in cublas_grouped._PROTOTYPES.items():
+            found = getattr(self, name.removeprefix("cublas").partition("_")[0])
+            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int, *types)(found))
+
+    def Create(self, out):
+        out[0] = 5
+        return 0
+
+    def GetVersion(self, handle, out):
+        out[0] = 130102
+        return 0
+
+    def SetStream(self, handle, stream):
+        self.streams.append(stream)
+        return 0
+
+    def GemmGroupedBatchedEx(self, handle, turn_a, turn_b, m, n, k, alpha, a, a_type, lda, b,
+                             b_type, ldb, beta, c, c_type, ldc, groups, sizes, compute):  # fmt: skip
+        """Column-major, a product a group."""
+        assert handle == 5 and SUM[compute] is np.float32
+
+        def numbers(address, dtype=np.int32):
+            data = ctypes.string_at(address, groups * np.dtype(dtype).itemsize)
+            return np.frombuffer(data, dtype).tolist()
+
+        def matrix(address, kind, rows, cols, ld):
+            dtype = np.dtype(NUMPY[kind])
+            data = (ctypes.c_char * (ld * cols * dtype.itemsize)).from_address(address)
+            return np.frombuffer(data, dtype).reshape(cols, ld).T[:rows]
+
+        assert numbers(sizes) == [1] * groups
+        assert numbers(alpha, np.float32) == [1] * groups and not any(numbers(beta, np.float32))
+        assert numbers(turn_a) == [1] * groups and numbers(turn_b) == [0] * groups
+        lists = [numbers(x) for x in (m, n, k, lda, ldb, ldc)]
+        places = [numbers(x, np.int64) for x in (a, b, c)]
+        for M, N, K, at_a, at_b, at_c, *ld in zip(*lists[:3], *places, *lists[3:], strict=True):
+            left, right = matrix(at_a, a_type, K, M, ld[0]).T, matrix(at_b, b_type, K, N, ld[1])
+            result = matrix(at_c, c_type, M, N, ld[2])
+            result[...] = (left.astype(np.float32) @ right.astype(np.float32)).astype(result.dtype)
+        return 0

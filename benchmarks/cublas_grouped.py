@@ -1,0 +1,93 @@
+"""cuBLAS' grouped products by ctypes: groups of rows of A, each with a matrix of its own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import POINTER, byref, c_float, c_int
+from ctypes import c_void_p as pointer
+from importlib import import_module
+from typing import Any
+
+from benchmarks.cublaslt import OP_N, OP_T, STATUS, TYPES, CublasError, Unavailable
+
+NAMES = ("libcublas.so.13", "libcublas.so.12")
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cublasCreate_v2": (POINTER(pointer),),
+    "cublasGetVersion_v2": (pointer, POINTER(c_int)),
+    "cublasSetStream_v2": (pointer, pointer),
+    "cublasGemmGroupedBatchedEx": (
+        pointer, *[pointer] * 5,  # handle; transposes, M, N, K
+        pointer, pointer, c_int, pointer,  # alpha, addresses of A, type, distances
+        pointer, c_int, pointer,  # B
+        pointer, pointer, c_int, pointer,  # beta, C
+        c_int, pointer, c_int,  # groups, products in each, type of sums
+    ),
+}  # fmt: skip
+
+
+def load() -> Any:
+    """The library that torch brought, or any other; CUDA 12.5 or later has the function."""
+    for name in NAMES:
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    try:
+        found = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublas")
+        return ctypes.CDLL(found.abs_path)
+    except Exception as error:  # pathfinder has errors of its own, and may be missing
+        raise Unavailable(f"there is no cuBLAS: {error}") from error
+
+
+class Cublas:
+    """A handle of the library, in the current CUDA context."""
+
+    def __init__(self, library: Any = None) -> None:
+        self._library = load() if library is None else library
+        for name, types in _PROTOTYPES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = types, c_int
+        self.handle = pointer()
+        self.call("cublasCreate_v2", byref(self.handle))
+
+    @property
+    def version(self) -> str:
+        number = c_int()
+        self.call("cublasGetVersion_v2", self.handle, byref(number))
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function; CublasError tells its status."""
+        status = int(getattr(self._library, name)(*arguments))
+        if status:
+            raise CublasError(f"{name}: {STATUS.get(status, 'unknown status')} ({status})")
+
+
+class Product:
+    """D (rows x N) = A (rows x K) B for each group, B with K contiguous.
+
+    As in cublaslt.py, D' = B' A' of column-major matrices. Called with device addresses of
+    arrays of the groups' addresses, and a stream.
+    """
+
+    def __init__(
+        self, library: Cublas, dtype: str, rows: Sequence[int], N: int, K: int
+    ) -> None:  # fmt: skip
+        groups, types = len(rows), TYPES[dtype]
+        self._library, self._groups, self._types = library, groups, types
+        ints = c_int * groups
+        self._transposes = ints(*[OP_T] * groups), ints(*[OP_N] * groups)
+        self._sizes = ints(*[N] * groups), ints(*rows), ints(*[K] * groups)
+        self._lines, self._lines_of_d = ints(*[K] * groups), ints(*[N] * groups)
+        self._one, self._zero = (c_float * groups)(*[1] * groups), (c_float * groups)()
+        self._products = ints(*[1] * groups)
+
+    def __call__(self, a: int, b: int, d: int, stream: int) -> None:
+        call, types = self._library.call, self._types
+        call("cublasSetStream_v2", self._library.handle, stream)
+        call(
+            "cublasGemmGroupedBatchedEx", self._library.handle, *self._transposes, *self._sizes,
+            self._one, b, types.operand, self._lines, a, types.operand, self._lines,
+            self._zero, d, types.result, self._lines_of_d,
+            self._groups, self._products, types.compute,
+        )  # fmt: skip
