@@ -1,4 +1,4 @@
-"""`python -m benchmarks [gemm | launch | emulate | compile | all | tune | report]`"""
+"""`python -m benchmarks [gemm | launch | emulate | compile | all | tune | merge | report]`"""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ SUBCOMMANDS = {
 }
 # Those that measure nothing by themselves, or not without being asked to.
 TOOLS = {
+    "merge": ("benchmarks.merge", "one report from the result files of pieces of a suite"),
     "tune": ("benchmarks.tuning", "the fastest configuration of gemm for given problems, kept"),
     "report": ("benchmarks.page", "docs/performance.md from the newest result files"),
 }
@@ -28,6 +29,8 @@ examples:
   python -m benchmarks gemm --quick                      a first impression
   python -m benchmarks gemm --dtypes bf16,tf32 --sizes 4096,1000x2000x504 --layouts row.col
   python -m benchmarks gemm --suite hopper               products in groups, on an H100 or H200
+  python -m benchmarks gemm --suite hopper --groups square,model --budget 400
+  python -m benchmarks merge piece1.json piece2.json     one report of a suite run in pieces
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
   python -m benchmarks tune --sizes 4096 --dtype bf16    measure tiles; gemm remembers the best
   python -m benchmarks report                            bring docs/performance.md up to date

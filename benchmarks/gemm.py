@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -15,12 +15,15 @@ import numpy as np
 
 import kernels
 import tensorcore_dsl as tc
-from benchmarks import gemm_cases, suites
-from benchmarks.console import duration, number, progress, table
+from benchmarks import ceiling, gemm_cases, suites
+from benchmarks.console import duration, number, progress
 from benchmarks.gemm_cases import DTYPES, PORTABLE, Case, Size, relative_error
-from benchmarks.gemm_gpu import CHECKED, ROWS, GpuBench, choose_reference, described
+from benchmarks.gemm_gpu import GpuBench, planned
+from benchmarks.gemm_tables import finish, remarks
 from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
-from benchmarks.harness import GPU_STATE, Report, ask_gpu, geometric_mean, time_on_host
+from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
+from benchmarks.kinds import CHECKED, ROWS
+from benchmarks.rivals import rivals
 from kernels import choices
 from tensorcore_dsl.numba_target import cuda_available
 from tensorcore_dsl.targets import current_target, emulated_arch
@@ -28,9 +31,8 @@ from tensorcore_dsl.targets import current_target, emulated_arch
 NO_GPU = (
     "NO GPU HERE: these are products in emulation on the CPU, and nothing is compared with cuBLAS."
 )
-UNITS = {"cuda": ("TFLOP/s", 1e12), "cpu": ("GFLOP/s", 1e9)}
 REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
-SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 240
+SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 480
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--suite",
         choices=tuple(suites.SUITES),
-        help="a fixed list of problems in groups, instead of --sizes and --layouts",
+        help="a fixed list of problems in groups; --sizes replaces the sizes of all of them",
     )
     add(
         "--groups",
@@ -95,9 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of the random operands (default: 0)")
     add(
         "--seconds",
+        "--budget",
         type=float,
         metavar="S",
-        help="start no further case after this long "
+        help="start no further case after this long; pieces are put together by merge "
         f"(default: {SECONDS}, {QUICK_SECONDS} with --quick, {SUITE_SECONDS} for a suite)",
     )
     add("--verbose", action="store_true", help="print where errors come from to stderr")
@@ -114,12 +117,13 @@ def run(options: argparse.Namespace) -> Report:
     chosen = _cases(options, target)
     report = Report(_benchmark(options, target), _options(options), {})
     report.summary["target"] = target
+    report.summary["suite"] = options.suite
     with Monitor(target == "cuda") as monitor, tc.target(target, options.arch):
-        measure = _measure(target, options, monitor, report)
+        measure = _measure(target, options, monitor, report, chosen)
         sweep(report, suites.in_turn(chosen), measure, options)
         if target == "cuda":
             report.machine["gpu_after"] = ask_gpu(GPU_STATE)
-    report.results.sort(key=lambda r: chosen.index(_case(r)))
+    report.results.sort(key=lambda r: chosen.index(Case.of(r)))
     finish(report, options)
     return report
 
@@ -132,7 +136,7 @@ def _benchmark(options: argparse.Namespace, target: str) -> str:
 def _cases(options: argparse.Namespace, target: str) -> list[Case]:
     """What to measure, in the order in which it is shown."""
     if options.suite:
-        return suites.cases(options.suite, options.groups, options.dtypes)
+        return suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
     sizes = options.sizes or _sizes(target, options.quick)
     layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
     found = list(gemm_cases.cases(options.dtypes or PORTABLE, sizes, layouts))
@@ -149,13 +153,14 @@ def _options(options: argparse.Namespace) -> dict[str, Any]:
     names = (
         "dtypes", "layouts", "suite", "groups", "repeats", "seconds", "seed", "hot", "quick",
     )  # fmt: skip
-    sizes = ["x".join(map(str, size)) for size in options.sizes]
+    sizes = ["x".join(map(str, size)) for size in options.sizes or ()]
     return {name: getattr(options, name) for name in names} | {"sizes": sizes}
 
 
 def _measure(
-    target: str, options: argparse.Namespace, monitor: Monitor, report: Report
-) -> Callable[[Case], dict[str, Any]]:
+    target: str, options: argparse.Namespace, monitor: Monitor, report: Report,
+    chosen: Sequence[Case],
+) -> Callable[[Case], dict[str, Any]]:  # fmt: skip
     """What measures one case; says in the report how."""
     if target == "cpu":
         print("" if cuda_available() else NO_GPU)
@@ -166,10 +171,15 @@ def _measure(
     report.summary["tuned"] = len(choices.entries())
     report.machine["gpu_before"] = ask_gpu(GPU_STATE)
     torch = torch_with_gpu()
-    reference = choose_reference(torch)
-    print(f"Reference: {reference.name}\n", flush=True)
-    bench = GpuBench(torch, reference, monitor, options.repeats, options.seed, options.hot)
-    report.method |= {**GPU_METHOD, "reference": reference.name, "l2_bytes": bench.cache}
+    beside = rivals(torch)
+    versions = [getattr(rival, "version", rival.name) for rival in beside]
+    print(f"Beside {', '.join(versions)}\n", flush=True)
+    if options.suite:
+        dtypes = list(dict.fromkeys(case.dtype for case in chosen))
+        report.summary["ceilings"] = ceiling.measured(torch, dtypes)
+    bench = GpuBench(torch, beside, monitor, options.repeats, options.seed, options.hot)
+    about = {"reference": versions[0], "rivals": versions, "l2_bytes": bench.cache}
+    report.method |= GPU_METHOD | about
     return bench
 
 
@@ -186,15 +196,18 @@ def torch_with_gpu() -> Any:
 
 
 GPU_METHOD = {
-    "operands": "standard normal, s8 uniform over all values; ours and the reference read the same",
+    "operands": "standard normal, s8 uniform over all values; ours and the rivals read the same",
     "clock": "CUDA events around graphs of launches, no host time",
-    "order": "ours, reference, reference, ours, ...; a sample of each in every round",
+    "order": "ours, rivals, rivals backwards, ours, ...; a sample of each in every round",
     "warm_up_s": WARM_UP,
     "sample_s": SAMPLE,
     "buffers": f"sets of A, B, D in turn, together {COLD} times the L2 cache, unless hot",
     "reference_algorithm": "each that the heuristic offers is timed, the fastest competes; "
     "256 MiB of workspace, partial sums are added in the type of the sum as ours are",
+    "reference_chosen": "the fastest rival of a library that does all of the product",
     "ratio": "median over rounds of the reference's time over ours; above 1 ours is faster",
+    "share": "of the ceiling: of a loop of wgmma on operands at hand or of the best product seen, "
+    "or of reading and writing each byte once, whichever binds",
     "error": "largest difference from a float64 product over the largest result",
     "correct": "every element's error is below what rounding explains; integers are exact; of "
     f"products over {CHECKED:.2g} operations, {ROWS} rows are looked at",
@@ -234,8 +247,8 @@ def sweep(
                 found["failure"] = f"{type(error).__name__}: {error}"
                 if options.verbose:
                     traceback.print_exc()
-                if not usable():
-                    left_out = f"{case} took the GPU's context with it"
+            if "failure" in found and not usable():
+                left_out = f"{case} took the GPU's context with it"
         report.results.append(derived(found))
         report.save(options.out)
         if options.suite and not sys.stderr.isatty():
@@ -246,11 +259,13 @@ def _line(found: dict[str, Any]) -> str:
     """How a case went, for who watches a log."""
     ratio = number(found.get("ratio"), ".3f")
     took = duration(found["ours"]["median"]) if "ours" in found else "-"
-    return f"{found['group']}: {_case(found)}: {took}, ratio {ratio} {remarks(found)}".rstrip()
+    return f"{found['group']}: {Case.of(found)}: {took}, ratio {ratio} {remarks(found)}".rstrip()
 
 
 def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
     """One case in the emulator."""
+    if case.kind != "plain":
+        raise ValueError(f"{case.kind} products are measured on a GPU only")
     draw = np.random.default_rng(seed)
 
     def matrix(rows: int, cols: int, order: str) -> Any:
@@ -270,7 +285,7 @@ def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
     good = bool(np.all(error <= case.allowed_error(abs(wide[0]) @ abs(wide[1]), exact)))
     worst = float(np.nan_to_num(error, nan=np.inf).max())
     return {
-        **described(a, b, d, family),
+        **planned(a, b, d, family),
         "ours": timing.json(),
         "error": relative_error(worst, float(abs(exact).max())),
         "correct": good,
@@ -279,145 +294,11 @@ def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
 
 def derived(found: dict[str, Any]) -> dict[str, Any]:
     """Adds rates in FLOP/s and the ratio."""
-    for name in ("ours", "reference"):
-        if name in found:
-            found[name]["flops"] = found["operations"] / found[name]["median"]
+    timings = [found.get("ours"), found.get("reference"), *found.get("rivals", {}).values()]
+    for timing in timings:
+        if timing and "median" in timing:
+            timing["flops"] = found["operations"] / timing["median"]
     if "ours" in found and "reference" in found:
         pairs = zip(found["reference"]["samples"], found["ours"]["samples"], strict=True)
         found["ratio"] = float(np.median([theirs / mine for theirs, mine in pairs]))
     return found
-
-
-# What is printed
-
-
-def finish(report: Report, options: argparse.Namespace) -> None:
-    """Summary, tables, files."""
-    report.summary["dtypes"] = summarise(report.results, "dtype")
-    grouped = any(r.get("group") for r in report.results)
-    if grouped:
-        report.summary["groups"] = summarise(report.results, "group")
-    path = report.save(options.out)
-    unit, scale = UNITS[report.summary["target"]]
-    on_gpu = report.summary["target"] == "cuda"
-    first = ["group"] if grouped else []
-    rows = [[*(r[name] for name in first), *_row(r, scale, on_gpu)] for r in report.results]
-    table(_title(report), [*first, *_columns(unit, on_gpu)], rows)
-    by = "groups" if grouped else "dtypes"
-    table(f"Geometric means ({unit})", *_means(report.summary[by], scale, on_gpu))
-    print(f"Written to {path}")
-    if options.plot:
-        from benchmarks.gemm_plot import draw
-
-        print(draw(report, report.path(options.out, "png"), unit, scale))
-
-
-def summarise(results: Sequence[dict[str, Any]], by: str) -> dict[str, dict[str, Any]]:
-    """By element type or group: cases, how many failed or are wrong, geometric means."""
-    found = {}
-    for name in dict.fromkeys(r[by] for r in results):
-        mine = [r for r in results if r[by] == name]
-        ratios = [r["ratio"] for r in mine if "ratio" in r]
-        found[name] = {
-            "cases": len(mine),
-            "failed": sum("failure" in r for r in mine),
-            "left out": sum("left_out" in r for r in mine),
-            "wrong": sum(r.get("correct") is False for r in mine),
-            "flops": geometric_mean(r["ours"]["flops"] for r in mine if "ours" in r),
-            "reference_flops": geometric_mean(
-                r["reference"]["flops"] for r in mine if "reference" in r
-            ),
-            "ratio": geometric_mean(ratios),
-            "worst": min(ratios, default=None),
-            "faster": sum(ratio > 1 for ratio in ratios),
-            "compared": len(ratios),
-        }
-    return found
-
-
-def _title(report: Report) -> str:
-    if report.summary["target"] == "cuda":
-        gpu = report.machine.get("gpu") or {}
-        return f"gemm on {gpu.get('name', 'the GPU')}, against {report.method['reference']}"
-    return f"gemm in emulation of {report.summary['arch']}, {report.machine['cores']} cores"
-
-
-def _columns(unit: str, on_gpu: bool) -> list[str]:
-    shared = ["A, B", "M", "N", "K", "layout", "kernel", "family", "tile", "time", "+-", unit]
-    return [*shared, *(["cuBLAS", "ratio", "MHz", "W"] if on_gpu else []), "error", "remarks"]
-
-
-def _row(found: dict[str, Any], scale: float, on_gpu: bool) -> list[str]:
-    mine, theirs, state = (found.get(name, {}) for name in ("ours", "reference", "state"))
-    cells = [
-        found["dtype"], *(str(found[name]) for name in "MNK"), found["layout"],
-        found.get("kernel", "-"), found.get("chosen_family", "-"),
-        found.get("tile", "-"),
-        duration(mine["median"]) if mine else "-",
-        f"{mine['spread']:.1%}" if mine else "-", _rate(mine, scale),
-    ]  # fmt: skip
-    if on_gpu:
-        cells += [
-            _rate(theirs, scale), number(found.get("ratio"), ".3f"),
-            number(state.get("clock_sm_mhz"), ".0f"), number(state.get("power_w"), ".0f"),
-        ]  # fmt: skip
-    error = found.get("error")
-    return [*cells, "0" if error == 0 else number(error, ".1e"), remarks(found)]
-
-
-def _rate(timing: dict[str, Any], scale: float) -> str:
-    return rate(timing["flops"] / scale) if timing else "-"
-
-
-def rate(value: float | None) -> str:
-    """Three digits, and no exponent."""
-    return number(value, ".0f" if value and value >= 100 else ".3g")
-
-
-def remarks(found: dict[str, Any]) -> str:
-    """What the reader must know of a row, the worst first."""
-    said = []
-    if "failure" in found:
-        said.append(found["failure"])
-    if "left_out" in found:
-        said.append(f"left out: {found['left_out']}")
-    if found.get("correct") is False:
-        said.append("WRONG RESULT")
-    if found.get("reference_correct") is False:
-        said.append("the reference's result is wrong")
-    if "reference_failure" in found:
-        said.append(f"no reference: {found['reference_failure']}")
-    if found.get("through_copies"):
-        said.append("through padded copies")
-    if found.get("note"):
-        said.append(found["note"])
-    for name in ("ours", "reference"):
-        if found.get(name, {}).get("launched_as", "CUDA graph") != "CUDA graph":
-            said.append(f"{name} in {found[name]['launched_as']}")
-    return "; ".join(said).replace("\n", " ")[:200]
-
-
-def _means(
-    summary: dict[str, dict[str, Any]], scale: float, on_gpu: bool
-) -> tuple[list[str], list[list[str]]]:
-    compared = ["cuBLAS", "ratio", "worst", "faster"] if on_gpu else []
-    columns = ["", "cases", "ours", *compared, "remarks"]
-    rows = []
-    for name, found in summary.items():
-        cells = [name, str(found["cases"]), _mean(found["flops"], scale)]
-        if on_gpu:
-            cells += [
-                _mean(found["reference_flops"], scale), number(found["ratio"], ".3f"),
-                number(found["worst"], ".3f"), f"{found['faster']} of {found['compared']}",
-            ]  # fmt: skip
-        said = [f"{found[what]} {what}" for what in ("failed", "wrong", "left out") if found[what]]
-        rows.append([*cells, ", ".join(said)])
-    return columns, rows
-
-
-def _mean(flops: float | None, scale: float) -> str:
-    return rate(flops / scale if flops else None)
-
-
-def _case(found: dict[str, Any]) -> Case:
-    return Case(**{each.name: found[each.name] for each in fields(Case)})

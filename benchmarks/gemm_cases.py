@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -46,7 +46,11 @@ CPU_QUICK: tuple[Size, ...] = ((128, 128, 128), (100, 200, 72))
 
 @dataclass(frozen=True)
 class Case:
-    """One product: element type (a key of DTYPES), size, and how A and B lie in memory."""
+    """One product: element type (a key of DTYPES), size, and how A and B lie in memory.
+
+    kind: a key of `kinds.KINDS`. batch: products of this size that run at once. rows: of the
+    groups of a grouped product, M in all. precise: fp8 sums are promoted to f32 on the way.
+    """
 
     dtype: str
     M: int
@@ -55,6 +59,16 @@ class Case:
     layout: str = COMMON
     family: str = ""  # of kernels; gemm's choice when empty
     group: str = ""  # cases that a suite sums up together
+    kind: str = "plain"
+    batch: int = 1
+    rows: tuple[int, ...] = ()
+    precise: bool = False
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Case:
+        """From a result, which may come from an older file."""
+        known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
+        return cls(**known | {"rows": tuple(known.get("rows", ()))})
 
     @property
     def element(self) -> tc.DType:
@@ -72,21 +86,42 @@ class Case:
         return a, b
 
     @property
+    def weights(self) -> int:
+        """Matrices that each row of A, or of its group, is multiplied with."""
+        return 2 if self.kind == "swiglu" else 1
+
+    @property
     def operations(self) -> int:
-        return 2 * self.M * self.N * self.K
+        """Of the dense product; zeros of a sparse A count."""
+        return 2 * self.M * self.N * self.K * self.batch * self.weights
 
     @property
     def bytes(self) -> int:
-        """Of A, B and D together."""
-        a, b, d = self.M * self.K, self.K * self.N, self.M * self.N
-        return (a + b) * self.element.itemsize + d * self.out.itemsize
+        """Of A, B and D together; a sparse A counts half."""
+        a, b, d = self.M * self.K, self.K * self.N * self.weights, self.M * self.N
+        b *= len(self.rows) or 1
+        a = a // 2 if self.kind == "sparse" else a
+        return self.batch * ((a + b) * self.element.itemsize + d * self.out.itemsize)
 
     @property
     def square(self) -> bool:
         return self.M == self.N == self.K
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.M}x{self.N}x{self.K} {self.layout} {self.family}".rstrip()
+        return " ".join([self.dtype, self.size, self.layout, *self.remarks])
+
+    @property
+    def size(self) -> str:
+        size = f"{self.M}x{self.N}x{self.K}"
+        return f"{self.batch}x({size})" if self.batch > 1 else size
+
+    @property
+    def remarks(self) -> list[str]:
+        """What sets it apart from a plain product of its type and size."""
+        said = [self.family, "" if self.kind == "plain" else self.kind]
+        said += [f"of {len(self.rows)} groups" if self.rows else ""]
+        said += ["precise" if self.precise else ""]
+        return [part for part in said if part]
 
     def allowed_error(self, magnitudes: Any, exact: Any) -> Any:
         """Per element, what rounding explains; magnitudes is |A| |B|, in float64 as `exact`.

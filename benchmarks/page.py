@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.console import duration, number
-from benchmarks.gemm import UNITS, rate
+from benchmarks.gemm_tables import BESIDE, UNITS, rate
 from benchmarks.harness import RESULTS, geometric_mean
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -108,48 +108,98 @@ def products(document: Results) -> Iterator[Table]:
     unit, scale = UNITS[document["summary"]["target"]]
     by = "groups" if "groups" in document["summary"] else "dtypes"
     means = document["summary"][by]
-    columns = ["", "cases", f"ours, {unit}", "cuBLAS", "ratio", "lowest", "ours faster"]
     yield (
         "Geometric means",
-        columns,
-        [mean_row(name, found, scale) for name, found in means.items()],
+        *told([mean_row(name, found, unit, scale) for name, found in means.items()]),
     )
+    if "ceilings" in document["summary"]:
+        yield "Ceilings", *told(list(ceilings(document["summary"]["ceilings"], unit, scale)))
     for name in means:
         mine = [r for r in document["results"] if r[by.rstrip("s")] == name]
-        columns = ["M x N x K", "layout", "kernels", "tile", f"ours, {unit}", "cuBLAS", "ratio", ""]
-        yield name, columns, [case_row(found, scale) for found in mine]
+        yield name, *told([case_row(found, unit, scale) for found in mine])
 
 
-def mean_row(name: str, found: Results, scale: float) -> list[str]:
-    flops = (found[each] and found[each] / scale for each in ("flops", "reference_flops"))
-    faster = f"{found['faster']} of {found['compared']}"
-    return [
-        name, str(found["cases"]), *map(rate, flops), number(found["ratio"], ".3f"),
-        number(found.get("worst"), ".3f"), faster,
-    ]  # fmt: skip
+def told(rows: Sequence[dict[str, str]]) -> tuple[list[str], list[list[str]]]:
+    """Columns that say something in some row, and the rows' cells."""
+    columns = [name for name in rows[0] if not name or any(row[name] != "-" for row in rows)]
+    return columns, [[row[name] for name in columns] for row in rows]
 
 
-def case_row(found: Results, scale: float) -> list[str]:
-    rates = (
-        rate(found[name]["flops"] / scale if name in found else None)
-        for name in ("ours", "reference")
-    )
-    return [
-        f"{found['M']} x {found['N']} x {found['K']}", found["layout"],
-        found.get("chosen_family", "-"), found.get("tile", "-"), *rates,
-        number(found.get("ratio"), ".3f"), said_of(found),
-    ]  # fmt: skip
+def mean_row(name: str, found: Results, unit: str, scale: float) -> dict[str, str]:
+    def mean(key: str) -> str:
+        return rate(found[key] and found[key] / scale)
+
+    return {
+        "group": name,
+        "cases": str(found["cases"]),
+        f"ours, {unit}": mean("flops"),
+        "reference": mean("reference_flops"),
+        "ratio": number(found["ratio"], ".3f"),
+        "aim": number(found.get("aim"), ".2f"),
+        "lowest": number(found.get("worst"), ".3f"),
+        "ours faster": f"{found['faster']} of {found['compared']}",
+        "of the ceiling": number(found.get("share"), ".0%"),
+        **{
+            f"{rival}'s time / ours": number(found.get("rivals", {}).get(rival), ".2f")
+            for rival in BESIDE
+        },
+        "": problems(found),
+    }
+
+
+def problems(found: Results) -> str:
+    names = ("failed", "wrong", "left out")
+    return ", ".join(f"{found[name]} {name}" for name in names if found.get(name))
+
+
+def ceilings(found: Results, unit: str, scale: float) -> Iterator[dict[str, str]]:
+    for dtype, flops in found["flops"].items():
+        name = f"{dtype}, `wgmma` on operands at hand"
+        yield {"ceiling": name, "rate": f"{rate(flops / scale)} {unit}"}
+    if "bytes" in found:
+        yield {"ceiling": "memory", "rate": f"{found['bytes'] / 1e12:.2f} TB/s"}
+
+
+def case_row(found: Results, unit: str, scale: float) -> dict[str, str]:
+    rates = {
+        name: rate(timing["flops"] / scale if "flops" in timing else None)
+        for name, timing in [
+            ("ours", found.get("ours", {})),
+            ("reference", found.get("reference", {})),
+            *((name, found.get("rivals", {}).get(name, {})) for name in BESIDE),
+        ]
+    }
+    size = f"{found['M']} x {found['N']} x {found['K']}"
+    return {
+        "M x N x K": f"{found['batch']} times {size}" if found.get("batch", 1) > 1 else size,
+        "layout": found["layout"],
+        "kernels": found.get("chosen_family", "-"),
+        "tile": found.get("tile", "-"),
+        f"ours, {unit}": rates["ours"],
+        "reference": rates["reference"],
+        "ratio": number(found.get("ratio"), ".3f"),
+        **{name: rates[name] for name in BESIDE},
+        "of the ceiling": number(found.get("share"), ".0%"),
+        "": said_of(found),
+    }
 
 
 def said_of(found: Results) -> str:
     """What keeps a row from being taken at face value."""
+    beside = found.get("reference_rival", "cuBLASLt")
     said = [
-        "failed" if "failure" in found else "",
+        failed(found["failure"]) if "failure" in found else "",
         "left out" if "left_out" in found else "",
         "wrong result" if found.get("correct") is False else "",
         found.get("note", ""),
+        f"reference: {beside}" if beside != "cuBLASLt" else "",
     ]
     return "; ".join(part for part in said if part)
+
+
+def failed(text: str) -> str:
+    """An entry point that is missing is told as that."""
+    return text.partition(": ")[2] if text.startswith("NotThere") else "failed"
 
 
 def launches(document: Results) -> Iterator[Table]:

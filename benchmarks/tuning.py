@@ -13,10 +13,12 @@ import kernels
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
 from benchmarks.console import duration, number, table
-from benchmarks.gemm import rate, torch_with_gpu
+from benchmarks.gemm import torch_with_gpu
 from benchmarks.gemm_cases import COMMON, DTYPES, Case
-from benchmarks.gemm_gpu import draw, tile, torch_type
+from benchmarks.gemm_gpu import tile
+from benchmarks.gemm_tables import rate
 from benchmarks.harness import Report
+from benchmarks.operands import draw, torch_type
 from kernels import choices, ring
 from kernels.tune import Trial, Tuning
 

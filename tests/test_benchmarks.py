@@ -21,9 +21,14 @@ from benchmarks import (
     gemm,
     gemm_cases,
     gemm_gpu,
+    gemm_tables,
     gpu,
     harness,
+    kinds,
+    merge,
+    operands,
     page,
+    rivals,
     suites,
     tuning,
 )
@@ -149,8 +154,14 @@ def test_allowed_error_is_zero_for_integers_and_small_for_floats():
 
 def test_hopper_suite():
     chosen = suites.cases("hopper")
-    assert len(chosen) == len(set(chosen)) == 60
+    assert len(chosen) == len(set(chosen)) == 92
     assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
+    assert set(suites.AIMS) < {case.group for case in chosen}
+    assert {case.kind for case in chosen} == set(kinds.KINDS)
+    assert [case.dtype for case in chosen if case.precise] == ["e4m3"] * 11
+    (experts,) = [case for case in chosen if case.rows]
+    assert len(experts.rows) == 32 and (min(experts.rows), max(experts.rows)) == (16, 2048)
+    assert sum(experts.rows) == experts.M == 36404, "the same experts wherever the suite runs"
     skinny = [case for case in chosen if case.group == "skinny bf16"]
     assert len(skinny) == 18 and {case.M for case in skinny} == {1, 8, 16, 32, 64, 128}
     assert [case.family for case in chosen if case.family] == ["sm80"]
@@ -159,6 +170,10 @@ def test_hopper_suite():
 
 def test_suites_can_be_cut():
     assert {c.dtype for c in suites.cases("hopper", ("square",), ("e4m3", "s8"))} == {"e4m3", "s8"}
+    assert {c.kind for c in suites.cases("hopper", ("gelu", "swiglu"))} == {"gelu", "swiglu"}
+    sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
+    assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
+    assert sum(sized[2].rows) == sized[2].M
     assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {"odd bf16", "mma.sync bf16"}
     with pytest.raises(ValueError, match=r"groups are square bf16, .*mma\.sync bf16"):
         suites.cases("hopper", ("even",))
@@ -276,9 +291,8 @@ def bench(monkeypatch):
         return costly
 
     monkeypatch.setattr(gemm_gpu, "ours", ours)
-    reference = gemm_gpu.choose_reference(torch)
     with tc.target("cpu"):
-        yield gemm_gpu.GpuBench(torch, reference, gpu.Monitor(False), 3, 0, False)
+        yield gemm_gpu.GpuBench(torch, [rivals.LtRival(torch)], gpu.Monitor(False), 3, 0, False)
 
 
 def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
@@ -336,7 +350,7 @@ def test_tiles_of_both_families():
     assert gemm_gpu.tile(ring.Config(BN=128, stages=6, cluster=2)) == "128x128 s6 c2"
     torch = pytest.importorskip("torch")
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
-    found = gemm_gpu.described(a, b.t(), d, "sm90")
+    found = gemm_gpu.planned(a, b.t(), d, "sm90")
     assert (found["chosen_family"], found["kernel"]) == ("sm90", "bf16_gemm")
     assert found["config"]["BN"] == ring.Config().BN or found["tile"].startswith("128x")
 
@@ -346,13 +360,13 @@ def test_gpu_bench_without_graphs(bench):
     found = bench(Case("f64", 8, 8, 8))
     assert found["ours"]["launched_as"] == "batches (RuntimeError: no captures here)"
     assert found["ours"]["median"] == pytest.approx(2e-3)
-    assert "ours in batches" in gemm.remarks(found)
+    assert "ours in batches" in gemm_tables.remarks({**vars(Case("f64", 8, 8, 8)), **found})
 
 
 def test_gpu_bench_without_a_reference(bench):
-    bench.reference._library._library.costs = (None,)
+    bench.rivals[0]._library._library.costs = (None,)
     found = bench(Case("bf16", 8, 8, 8))
-    assert "none of cuBLASLt's algorithms" in found["reference_failure"]
+    assert "none of the 1 algorithms" in found["reference_failure"]
     assert "ours" in found and "reference" not in found
 
 
@@ -361,9 +375,9 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
         raise cublaslt.Unavailable("not here")
 
     monkeypatch.setattr(cublaslt, "load", missing)
-    reference = gemm_gpu.choose_reference(bench.torch)
-    assert reference.name.startswith("torch ")
-    bench.reference = reference
+    monkeypatch.setattr(rivals.cublas_grouped, "load", missing)
+    bench.rivals = rivals.rivals(bench.torch)
+    assert [rival.name for rival in bench.rivals if rival.fair(Case("f16", 8, 8, 8))] == ["torch", "cuSPARSELt"]
     found = bench(Case("tf32", 16, 8, 24, "row.row"))
     assert found["reference_correct"] and found["reference_name"].endswith(" mm")
 
@@ -371,31 +385,33 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
 def test_rows_of_large_products_are_sampled(bench, monkeypatch):
     torch = bench.torch
     case = Case("f16", 1000, 8, 8)
-    everything = list(gemm_gpu.blocks(torch, case))
+    everything = list(kinds.blocks(torch, case))
     assert sum(len(range(*block.indices(case.M))) for block in everything) == case.M
-    monkeypatch.setattr(gemm_gpu, "CHECKED", case.operations - 1)
-    (rows,) = gemm_gpu.blocks(torch, case)
-    assert len(rows) == gemm_gpu.ROWS and rows.unique().numel() == gemm_gpu.ROWS
-    edges = [int(row * gemm_gpu.ROWS / case.M) for row in rows + 0.0]
+    monkeypatch.setattr(kinds, "CHECKED", case.operations - 1)
+    (rows,) = kinds.blocks(torch, case)
+    assert len(rows) == kinds.ROWS and rows.unique().numel() == kinds.ROWS
+    edges = [int(row * kinds.ROWS / case.M) for row in rows + 0.0]
     assert max(abs(edge - place) for place, edge in enumerate(edges)) <= 1, "one in each part"
-    a, b = gemm_gpu.draw(torch, case, 0)
+    a, b = operands.draw(torch, case, 0)
+    data = operands.operands(torch, case, a, b, 1)
     d = (a.double() @ b.double()).half()
-    assert gemm_gpu.check(torch, case, a, b, d)[1]
+    assert kinds.check(torch, data, d)[1]
     d[500:508, 5] = math.nan
-    assert gemm_gpu.check(torch, case, a, b, d) == (None, False)
+    assert kinds.check(torch, data, d) == (None, False)
 
 
 def test_wrong_results_are_seen(bench):
     torch = bench.torch
     case = Case("f16", 8, 8, 8)
-    a, b = gemm_gpu.draw(torch, case, 0)
+    a, b = operands.draw(torch, case, 0)
+    data = operands.operands(torch, case, a, b, 1)
     d = (a.double() @ b.double()).half()
-    assert gemm_gpu.check(torch, case, a, b, d)[1]
+    assert kinds.check(torch, data, d)[1]
     d[3, 5] += 0.1
-    error, good = gemm_gpu.check(torch, case, a, b, d)
+    error, good = kinds.check(torch, data, d)
     assert not good and error > 0.01
     d[3, 5] = math.nan
-    assert gemm_gpu.check(torch, case, a, b, d) == (None, False)
+    assert kinds.check(torch, data, d) == (None, False)
 
 
 # Tuning
@@ -462,7 +478,7 @@ def results(directory, when, median, name="gemm-hopper"):
         report.results.append(gemm.derived(found))
     del report.results[0]["reference"], report.results[0]["ratio"]
     report.results[0]["correct"] = False
-    report.summary["groups"] = gemm.summarise(report.results, "group")
+    report.summary["groups"] = gemm_tables.summarise(report.results, "group")
     report.save(directory)
 
 
@@ -476,7 +492,9 @@ def test_page_shows_the_newest_results_and_keeps_the_rest(tmp_path):
     assert page.updated(made, tmp_path) == made
     assert "### gemm-hopper on NVIDIA H200" in made
     assert "2026-01-02, driver 580.1, 700 W, cuBLASLt 13.2.4, commit abc+" in made
-    assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | 0.500 | 0 of 1 |" in made
+    assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | - | 0.500 | 0 of 1 | |" in made
+    assert "| 3.00 | 0.500 | 0 of 2 | 1 wrong |" in made
+    assert "Triton" not in made, "columns that say nothing are left away"
     assert "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | wrong result |" in made
     assert not [line for line in made.splitlines() if line != line.rstrip()]
 
@@ -542,7 +560,7 @@ def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
             "operations": 10**10, "error": 1e-3, "correct": True, "ours": dict(timing),
             "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
         }))  # fmt: skip
-    gemm.finish(report, argparse.Namespace(out=tmp_path, plot=True))
+    gemm_tables.finish(report, argparse.Namespace(out=tmp_path, plot=True))
     out = capsys.readouterr().out
     assert "2.000" in out and "0.500" in out and "1 of 2" in out
     assert report.summary["dtypes"]["bf16"]["ratio"] == pytest.approx(1)
@@ -684,3 +702,54 @@ def test_help(capsys, arguments):
     assert stopped.value.code == 0
     out = capsys.readouterr().out
     assert "python -m benchmarks" in out and ("--quick" in out)
+
+
+# Pieces of a suite
+
+
+def piece(day, group, median, left_out=False, **machine):
+    gpu = {"name": "NVIDIA H200", "driver": "580.1", "power_limit_w": 700.0}
+    about = {"gpu": gpu, "versions": {"torch": "2"}, **machine}
+    report = Report("gemm-hopper", {"groups": [group]}, {"reference": "cuBLASLt 13"}, about)
+    report.date = datetime(2026, 1, day, tzinfo=timezone.utc)
+    report.summary |= {"target": "cuda", "suite": "hopper", "tuned": 0}
+    report.summary["ceilings"] = {"flops": {"bf16": day * 1e14}, "failures": {}, "bytes": 4e12}
+    for case in suites.cases("hopper", (group,)):
+        found = {**vars(case), "operations": case.operations}
+        if left_out:
+            found["left_out"] = "no time"
+        else:
+            for who, seconds in (("ours", median), ("reference", 1.0)):
+                found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
+            found["rivals"] = {"torch": {"median": 3.0}, "Triton": {"failure": "no"}}
+        report.results.append(gemm.derived(found))
+    return report
+
+
+def test_pieces_become_one_report(tmp_path, capsys):
+    pieces = [piece(1, "odd", 4.0), piece(2, "grouped", 2.0), piece(3, "odd", 0.5)]
+    pieces += [piece(4, "grouped", 0, left_out=True), piece(5, "batched", 0, left_out=True)]
+    paths = [str(each.save(tmp_path / "pieces")) for each in pieces]
+    status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
+    assert status == 0 and found["date"].startswith("2026-01-05")
+    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + ["batched bf16", "grouped bf16"]
+    groups = found["summary"]["groups"]
+    assert groups["odd bf16"]["ratio"] == pytest.approx(2), "the later of two"
+    assert groups["odd bf16"]["rivals"] == {"torch": pytest.approx(6), "Triton": None}
+    assert groups["grouped bf16"]["ratio"] == pytest.approx(0.5), "left out replaces nothing"
+    assert groups["batched bf16"]["left out"] == 1
+    assert found["summary"]["ceilings"]["flops"] == {"bf16": 5e14}
+    assert [each["groups"] for each in found["summary"]["pieces"]][0] == ["odd"]
+    assert found["results"][0]["share"] > 0
+    text = page.updated(f"{page.BEGIN}\n{page.END}", tmp_path)
+    assert "| grouped bf16 | 1 |" in text and "| 1 left out |" in text
+    assert "| bf16, `wgmma` on operands at hand | 500 TFLOP/s |" in text
+    assert "64 times 512 x 512 x 512" in text
+
+
+def test_pieces_of_different_machines_do_not_mix():
+    one, other = piece(1, "odd", 1.0).json(), piece(2, "odd", 1.0, versions={"torch": "3"}).json()
+    with pytest.raises(ValueError, match="different machines do not mix; versions"):
+        merge.merged([one, other])
+    with pytest.raises(ValueError, match="launch and of gemm-hopper"):
+        merge.merged([one, {**one, "benchmark": "launch", "date": "2025"}])

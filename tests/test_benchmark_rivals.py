@@ -1,0 +1,314 @@
+"""Kinds of products and their rivals, on the CPU: a pretended cuBLAS, torch, and stubs for kernels."""
+
+import importlib.util
+import json
+import math
+
+import numpy as np
+import pytest
+from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
+
+import kernels
+import tensorcore_dsl as tc
+from benchmarks import (
+    ceiling,
+    cublas_grouped,
+    cublaslt,
+    gemm,
+    gemm_gpu,
+    gemm_tables,
+    gpu,
+    kinds,
+    operands,
+    rivals,
+    suites,
+)
+from benchmarks.gemm_cases import Case
+
+torch = pytest.importorskip("torch")
+ROWS = (16, 40, 3)
+CASES = {
+    "plain": Case("bf16", 24, 40, 64),
+    "batched": Case("bf16", 16, 24, 32, kind="batched", batch=5),
+    "grouped": Case("bf16", sum(ROWS), 24, 32, kind="grouped", rows=ROWS),
+    "gelu": Case("bf16", 24, 40, 64, kind="gelu"),
+    "swiglu": Case("bf16", 24, 40, 64, kind="swiglu"),
+    "sparse": Case("bf16", 24, 40, 64, kind="sparse"),
+}
+
+
+def drawn(case, sets=2):
+    return operands.operands(torch, case, *operands.draw(torch, case, 0, "cpu"), sets)
+
+
+def exact(case):
+    """What stands for our kernels: double products, rounded once."""
+
+    def gemm(a, b, c=None, *, out, finish=None, family=None, accumulate=None):
+        found = a.double() @ b.double() + (0 if c is None else c.double())
+        found = torch.nn.functional.gelu(found, approximate="tanh") if finish else found
+        out.copy_(found)
+
+    def grouped_gemm(a, b, offsets):
+        ends = offsets.tolist()
+        parts = [a[i:j].double() @ b[g].double() for g, (i, j) in enumerate(zip(ends, ends[1:]))]
+        return torch.cat(parts).to(a.dtype)
+
+    def swiglu(x, gate, up, out=None):
+        silu = torch.nn.functional.silu(x.double() @ gate.double())
+        return out.copy_(silu * (x.double() @ up.double()))
+
+    return {"gemm": gemm, "grouped_gemm": grouped_gemm, "swiglu": swiglu}
+
+
+class Packed:
+    """What stands for kernels.SparseMatrix."""
+
+    def __init__(self, dense):
+        fours = dense.double().unflatten(-1, (-1, 4))
+        assert ((fours != 0).sum(-1) <= 2).all(), "2 of 4 are zeros already"
+        self.dense = dense
+
+
+# Operands
+
+
+def test_every_kind_of_the_suite_has_a_case_here():
+    assert set(CASES) == set(kinds.KINDS) == {c.kind for c in suites.cases("hopper")}
+
+
+def test_operands_of_each_kind():
+    shapes = {kind: tuple(map(tuple, (x.a[0].shape, x.b[0].shape, x.d[0].shape)))
+              for kind, x in ((kind, drawn(case)) for kind, case in CASES.items())}  # fmt: skip
+    assert shapes["batched"] == ((5, 16, 32), (5, 32, 24), (5, 16, 24))
+    assert shapes["grouped"] == ((59, 32), (3, 32, 24), (59, 24))
+    assert shapes["swiglu"] == ((24, 64), (64, 80), (24, 40))
+    data = drawn(CASES["grouped"])
+    assert data.offsets.tolist() == [0, 16, 56, 59] and data.bounds == [(0, 16), (16, 56), (56, 59)]
+    assert data.offsets.dtype == torch.int32
+    for data in map(drawn, CASES.values()):
+        assert all(b.stride(-2) == 1 for b in data.b), "K is contiguous, in the copies too"
+        assert data.a[0].data_ptr() != data.a[1].data_ptr() and torch.equal(data.b[0], data.b[1])
+
+
+def test_pruning_keeps_the_largest_two_of_four():
+    a = torch.tensor([[1.0, -4.0, 3.0, 2.0, 0.0, 0.0, 5.0, -1.0]])
+    assert operands.pruned(torch, a).tolist() == [[0, -4, 3, 0, 0, 0, 5, -1]]
+
+
+def test_counts():
+    assert CASES["batched"].operations == 5 * 2 * 16 * 24 * 32
+    assert CASES["swiglu"].operations == 2 * CASES["gelu"].operations
+    assert CASES["grouped"].bytes == 2 * (59 * 32 + 3 * 32 * 24 + 59 * 24)
+    assert str(CASES["batched"]) == "bf16 5x(16x24x32) row.col batched"
+    assert "of 3 groups" in str(CASES["grouped"])
+    read = json.loads(json.dumps(vars(CASES["grouped"])))
+    assert Case.of(read) == CASES["grouped"] and Case.of({**read, "more": 1}).rows == ROWS
+
+
+# Ours
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_ours_are_called_and_checked(kind, monkeypatch):
+    for name, function in exact(CASES[kind]).items():
+        monkeypatch.setattr(kernels, name, function, raising=False)
+    monkeypatch.setattr(kernels, "SparseMatrix", Packed, raising=False)
+    gemm = kernels.gemm
+    monkeypatch.setattr(
+        kernels, "sparse_gemm", lambda a, b, out: gemm(a.dense, b, out=out), raising=False
+    )
+    data = drawn(CASES[kind])
+    launch = kinds.ours(data)
+    launch(1)
+    launch(0)
+    error, good = kinds.check(torch, data, data.d[0])
+    assert good and 0 < error < 0.01
+    assert torch.equal(data.d[0], data.d[1])
+    for place in ((0, 0), (-1, -1)):
+        wrong = data.d[0].clone()
+        wrong[(*[-1] * (wrong.dim() - 2), *place)] += 0.5 * float(wrong.abs().max())
+        assert not kinds.check(torch, data, wrong)[1]
+
+
+@pytest.mark.parametrize("kind", ["grouped", "swiglu", "sparse"])
+def test_what_is_not_there_yet_is_told(kind, monkeypatch):
+    for name in ("grouped_gemm", "swiglu", "sparse_gemm"):
+        monkeypatch.delattr(kernels, name, raising=False)
+    with pytest.raises(kinds.NotThere, match=r"not there: kernels\.\w+ does not exist yet"):
+        kinds.ours(drawn(CASES[kind]))
+
+
+def test_precise_sums_are_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernels, "gemm", lambda *a, **wishes: asked.append(wishes))
+    for precise in (False, True):
+        kinds.ours(drawn(Case("e4m3", 32, 32, 32, precise=precise)))(0)
+    assert asked[1]["accumulate"] == tc.f32 and "accumulate" not in asked[0]
+
+
+def test_our_gelu_is_cublas_s():
+    """In emulation, on a wgmma kernel, beside torch's tanh formula."""
+    case = Case("bf16", 64, 64, 64, kind="gelu")
+    data = drawn(case, 1)
+    a, b, bias = (x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias))
+    out = np.zeros((64, 64), tc.bf16.numpy)
+    with tc.target("cpu", "sm_90a"):
+        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, finish=kinds.tanh_gelu)
+    assert kinds.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
+
+
+# Rivals
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    cuda = FakeCuda()
+    library, grouped = FakeLibrary(cuda), FakeCublas()
+    monkeypatch.setattr(cublaslt, "load", lambda: library)
+    monkeypatch.setattr(cublas_grouped, "load", lambda: grouped)
+    monkeypatch.setattr(gpu, "WARM_UP", 0)
+    monkeypatch.setattr(gemm_gpu, "compete", lambda c, rounds: gpu.compete(c, rounds, warm_up=0))
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    cuda.library, cuda.cublas = library, grouped
+    return cuda
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_rivals_multiply(kind, cuda):
+    """All that can run on a CPU: the pretended libraries, and torch."""
+    case, fake = CASES[kind], FakeTorch(cuda)
+    ran = []
+    for rival in rivals.rivals(fake):
+        if not rival.takes(case) or rival.name == "cuSPARSELt":
+            continue
+        data = drawn(case)
+        ready = rival.prepare(case, data)
+        ready.launch(1)
+        ready.launch(0)
+        error, good = kinds.check(torch, data, ready.data.d[0])
+        assert good and error < 0.02, rival.name
+        ran.append(rival.name)
+        ready.close()
+    assert ran == {
+        "plain": ["cuBLASLt", "torch"], "batched": ["cuBLASLt", "torch"],
+        "grouped": ["cuBLASLt loop", "cuBLAS grouped", "torch"],
+        "gelu": ["cuBLASLt", "cuBLASLt + pass", "torch"], "swiglu": ["cuBLASLt + pass", "torch"],
+        "sparse": ["cuBLASLt"],
+    }[kind]  # fmt: skip
+    left = [x for x in cuda.library.objects.values() if x["values"]]
+    assert not left, "descriptions and layouts are freed"
+
+
+def test_accuracy_of_fp8_is_a_choice(cuda):
+    lt = rivals.LtRival(FakeTorch(cuda))
+    for precise in (False, True):
+        case = Case("e4m3", 32, 32, 32, precise=precise)
+        lt.prepare(case, drawn(case)).close()
+    assert cuda.library.fast == [1, 0]
+
+
+def test_the_fastest_fair_rival_with_a_right_result_is_the_reference():
+    timing = {"best": 1, "spread": 0, "samples": [1], "launched_as": "", "note": "", "error": 0}
+    about = {
+        "slow": {"median": 3.0, "name": "slow 1", "correct": True, **timing},
+        "fast": {"median": 2.0, "name": "fast 1", "correct": True, **timing},
+        "wrong": {"median": 1.0, "name": "wrong 1", "correct": False, **timing},
+        "unfair": {"median": 0.5, "name": "unfair 1", "correct": True, **timing},
+        "broken": {"failure": "E: no"},
+    }
+    fair = [type("R", (), {"name": name}) for name in about if name != "unfair"]
+    found = gemm_gpu.reference(fair, {"rivals": about})
+    assert (found["reference_rival"], found["reference"]["median"]) == ("fast", 2.0)
+    assert gemm_gpu.reference(fair[-1:], {"rivals": about}) == {"reference_failure": "broken: E: no"}
+
+
+def test_rivals_are_measured_where_ours_is_not_there(cuda, monkeypatch):
+    monkeypatch.delattr(kernels, "grouped_gemm", raising=False)
+    fake = FakeTorch(cuda)
+    bench = gemm_gpu.GpuBench(fake, [rivals.GroupLoop(rivals.LtRival(fake))], gpu.Monitor(False), 3, 0, False)
+    case = CASES["grouped"]
+    found = gemm.derived({**vars(case), "operations": case.operations, **bench(case)})
+    assert found["failure"] == "NotThere: not there: kernels.grouped_gemm does not exist yet"
+    assert found["reference"]["median"] == pytest.approx(3e-3), "three groups of 1 ms"
+    assert found["reference_rival"] == "cuBLASLt loop" and "ratio" not in found
+    assert found["rivals"]["cuBLASLt loop"]["flops"] == pytest.approx(case.operations / 3e-3)
+    assert "not there" in gemm_tables.remarks(found)
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_rival_that_fails_is_told_and_the_others_go_on(cuda, monkeypatch):
+    class Broken:
+        name = "Broken"
+        takes = fair = staticmethod(lambda case: True)
+
+        def prepare(self, case, data):
+            raise RuntimeError("no such luck")
+
+    def slow(data):
+        return lambda i: (cuda.spend(2.0), exact(None)["gemm"](data.a[i], data.b[i], out=data.d[i]))
+
+    monkeypatch.setattr(gemm_gpu, "ours", slow)
+    fake, case = FakeTorch(cuda), CASES["plain"]
+    bench = gemm_gpu.GpuBench(fake, [Broken(), rivals.LtRival(fake)], gpu.Monitor(False), 3, 0, False)
+    found = gemm.derived({**vars(case), "operations": case.operations, **bench(case)})
+    assert found["rivals"]["Broken"] == {"failure": "RuntimeError: no such luck"}
+    assert found["ratio"] == pytest.approx(0.5) and found["reference_rival"] == "cuBLASLt"
+    assert "Broken: RuntimeError: no such luck" in gemm_tables.remarks(found)
+
+
+def test_triton_tiles():
+    if not importlib.util.find_spec("triton"):
+        pytest.skip("Triton is not installed")
+    from benchmarks import triton_gemm
+
+    for dtype in ("bf16", "e4m3"):
+        for M in (1, 64, 4096):
+            found = triton_gemm.configurations(dtype, M, fast=False)
+            assert len(found) == len(set(found)) >= 2
+            assert all(c.precise == (dtype == "e4m3") for c in found)
+
+
+# Ceilings
+
+
+@pytest.mark.parametrize("dtype", ceiling.LOOPS)
+def test_the_loop_of_a_ceiling_multiplies(dtype):
+    """What is counted is what is done."""
+    case = Case(dtype, 1, 1, 1)
+    a, b, d = ceiling.loop_operands(torch, dtype, "cpu")
+    a, b = (x.view(torch.uint8).numpy().view(case.element.numpy) for x in (a, b))
+    d, rounds = d.numpy(), 2
+    with tc.target("cpu", "sm_90a"):
+        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype].form)
+    slots = [x.astype(np.float64).reshape(ceiling.SLOTS, -1, x.shape[1]) for x in (a, b)]
+    expected = rounds * sum(x @ y.T for x, y in zip(*slots))
+    thread = np.arange(128)
+    row = thread // 32 * 16 + thread % 32 // 4
+    for group in range(2):
+        exact = expected[group * 64 + row, thread % 4 * 2]
+        np.testing.assert_allclose(d[group], exact, rtol=1e-2, atol=0.1 * (dtype != "s8"))
+    terms = a.shape[0] // ceiling.SLOTS * a.shape[1] * ceiling.SLOTS * rounds
+    assert ceiling.operations(dtype, rounds) == 2 * terms * ceiling.BN
+
+
+def test_shares_of_the_ceiling_that_binds():
+    def result(dtype, seconds, **more):
+        case = Case(dtype, 1000, 1000, 1000, **more)
+        found = {**vars(case), "operations": case.operations}
+        return gemm.derived({**found, "ours": {"median": seconds, "samples": [seconds]}})
+
+    results = [result("bf16", 4e-6), result("f64", 2e-5), result("f64", 4e-5),
+               result("bf16", 2e-6, kind="sparse")]  # fmt: skip
+    ceiling.with_shares(results, {"flops": {"bf16": 1e15}, "bytes": 1e15})
+    assert [r["share"] for r in results] == pytest.approx([0.5, 1, 0.5, 0.5])
+    ceiling.with_shares(results, {"flops": {"bf16": 1e15}, "bytes": 2e12})
+    assert results[0]["share"] == pytest.approx(3e-6 / 4e-6), "6 MB at 2 TB/s"
+
+
+def test_ceilings_that_fail_are_told():
+    found = {"flops": {}, "failures": {}}
+    ceiling._note(found, "bf16", lambda: 1 / 0)
+    ceiling._note(found, "bytes", lambda: 3.0)
+    assert found == {"flops": {}, "failures": {"bf16": "ZeroDivisionError: division by zero"}, "bytes": 3.0}
+    assert math.isfinite(found["bytes"])
