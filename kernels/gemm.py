@@ -135,7 +135,7 @@ def prepare(
         a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish,
         family=family, config=config,
     )  # fmt: skip
-    launch = chosen.kernel[chosen.grid, chosen.config.threads, stream]
+    launch = chosen.configured(stream)
     given = (a, b, target if c is None else c, target, *recipe.scalars)
     options = dict(chosen.options)
     if current_target() == "cpu":

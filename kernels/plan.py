@@ -56,12 +56,17 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What `gemm` launches: `kernel[grid, config.threads](..., **options)`."""
+    """What `gemm` launches: `plan.configured(stream)(..., **options)`."""
 
     kernel: Any
     config: Any
     grid: int
     options: tuple[tuple[str, Any], ...]
+
+    def configured(self, stream: Any = None) -> Any:
+        """The kernel with its grid; the wgmma kernels may start while the one ahead ends."""
+        early = isinstance(self.config, ring.Config)
+        return self.kernel.configured(self.grid, self.config.threads, stream=stream, pdl=early)
 
     @property
     def problem(self) -> Any:
@@ -204,7 +209,8 @@ SMS = 132  # of an H100 or H200
 
 def _blocks(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
     """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
-    clusters = -(-M // (config.BM * config.cluster)) * -(-N // config.BN) * matrices
+    high, wide = config.BM * config.cluster, config.BN * config.across
+    clusters = -(-M // high) * -(-N // wide) * matrices
     if config.split == 1:
         clusters = min(SMS // config.blocks, clusters)
     return clusters * config.blocks

@@ -24,8 +24,9 @@ class Config:
 
     Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
     other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
-    128 bytes deep along K. cluster: blocks that share B, each bringing a part. split: blocks of a
-    cluster that share a tile, each summing a part of K. group: rows of tiles that go through B's
+    128 bytes deep along K. cluster: blocks below each other that share B, across: blocks beside
+    each other that share A, each bringing a part. split: blocks of a cluster that share a tile,
+    each summing a part of K. group: rows of tiles that go through B's
     columns together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A,
     where they are fewer than BM: no others are brought.
     """
@@ -34,6 +35,7 @@ class Config:
     BN: int = 256
     stages: int = 4
     cluster: int = 1
+    across: int = 1
     group: int = 8
     ahead: int = 1
     pingpong: bool = False
@@ -41,8 +43,8 @@ class Config:
     rows: int = 0
 
     def __post_init__(self) -> None:
-        if self.cluster > 1 and self.split > 1:
-            raise tc.ArgumentError(f"a cluster shares B or a tile, not both: {self}")
+        if self.cluster * self.across > 1 and self.split > 1:
+            raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
         if self.pingpong and self.split > 1:
             raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
 
@@ -58,7 +60,12 @@ class Config:
     @property
     def blocks(self) -> int:
         """Of a cluster."""
-        return self.cluster * self.split
+        return self.cluster * self.across * self.split
+
+    @property
+    def peers(self) -> int:
+        """Blocks that a block brings something to, or that bring something to it; itself too."""
+        return self.cluster + self.across - 1
 
     @property
     def threads(self) -> int:
@@ -92,13 +99,24 @@ class Variant:
 
 
 @dataclass
+class Sharers:
+    """The blocks of a cluster that need the same tile: how many, which of them this is, and all
+    of them as bits."""
+
+    count: int
+    place: Any
+    mask: Any
+
+
+@dataclass
 class Side:
-    """One operand: its map, its slots, and the boxes that fill a slot."""
+    """One operand: its map, its slots, the boxes that fill a slot, and who brings them."""
 
     map: Any
     tile: Any
     k_major: bool
     boxes: int
+    sharers: Sharers
 
 
 @dataclass
@@ -123,8 +141,8 @@ class Ring:
 def open_ring(a, b, config: Config, variant: Variant):
     """Tiles, maps and barriers; every thread of the cluster calls it."""
     depth = LINE // a.dtype.itemsize
-    side_a = open_side(a, 0, config.BM, depth, config.stages, variant.a_k_major, 1, config.rows)
-    side_b = open_side(b, 1, config.BN, depth, config.stages, variant.b_k_major, config.cluster)
+    side_a = open_side(a, 0, config.BM, depth, variant.a_k_major, config, config.rows)
+    side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
     if config.rows:
         clear(side_a.tile, config)
     full, empty, turn = open_barriers((side_a.map, side_b.map), config)
@@ -133,7 +151,7 @@ def open_ring(a, b, config: Config, variant: Variant):
 
 
 def open_barriers(maps, config: Config):
-    """`full` and `empty`, a barrier a slot, and `turn`, ready for the cluster; maps on their way."""
+    """`full` and `empty`, one a slot, and `turn`, ready for the cluster; the maps on their way."""
     full, empty, turn = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
@@ -141,21 +159,24 @@ def open_barriers(maps, config: Config):
         readers = 1 if config.pingpong else config.consumers
         for slot in tc.static_range(config.stages):
             full[slot].init(1)
-            empty[slot].init(readers * config.cluster)
+            empty[slot].init(readers * config.peers)
         for consumer in tc.static_range(2):
             turn[consumer].init(1)
         tc.fence_mbarrier_init()
     tc.cluster_sync()
+    tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
+    tc.grid_launch_dependents()
     return full, empty, turn
 
 
-def open_side(
-    array, axis: int, extent: int, depth: int, stages: int, k_major: bool, parts: int, rows: int = 0
-):
+def open_side(array, axis: int, extent: int, depth: int, k_major: bool, config, rows: int = 0):
     """Slots for `extent` rows of A (axis 0) or columns of B (axis 1), `rows` of them brought.
 
-    K-major slots are lines of K, filled in `parts` boxes; others are blocks of K lines, a box each.
+    K-major slots are lines of K, filled in a box by each sharer; others are blocks of K lines, a
+    box each.
     """
+    stages, sharers = config.stages, sharers_of(axis, config)
+    parts = sharers.count
     if k_major:
         line = depth * array.dtype.itemsize
         tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
@@ -165,7 +186,18 @@ def open_side(
         tile = tc.shared((stages, extent // width, depth, width), array.dtype, swizzle=line)
         box, parts = (width, depth), extent // width
     whole = (1,) * (array.ndim - 2) + box[:: 1 - 2 * axis]
-    return Side(tc.tensor_map(array, whole, swizzle=line), tile, k_major, parts)
+    return Side(tc.tensor_map(array, whole, swizzle=line), tile, k_major, parts, sharers)
+
+
+def sharers_of(axis: int, config: Config):
+    """The blocks of the cluster that need the same rows of A (axis 0), or columns of B (1)."""
+    count = (config.across, config.cluster)[axis]
+    if count == 1:
+        return Sharers(1, 0, None)
+    row, col = tc.cluster_rank() % config.cluster, tc.cluster_rank() // config.cluster
+    if axis == 1:
+        return Sharers(count, row, tc.u32((1 << count) - 1) << col * config.cluster)
+    return Sharers(count, col, tc.u32(sum(1 << config.cluster * i for i in range(count))) << row)
 
 
 def clear(tile, config: Config):
@@ -190,39 +222,38 @@ def steps_of_block(K, depth: int, config: Config):
     return rank * steps // config.split, (rank + 1) * steps // config.split
 
 
-def fill(side, axis: int, slot, batch, first, k, full, peers: int, rank):
-    """Bring a tile, or this block's share of a tile that `peers` blocks need."""
-    box_lines = side.map.box[len(batch) + axis]
-    share = side.boxes // peers
+def fill(side, axis: int, slot, batch, first, k, full):
+    """Bring a tile, or this block's share of a tile that others need too."""
+    box_lines, sharers = side.map.box[len(batch) + axis], side.sharers
+    share = side.boxes // sharers.count
     for i in tc.static_range(share):
-        box = i if peers == 1 else rank * share + i
+        box = sharers.place * share + i
         if side.k_major:
             part = side.tile[slot, box * box_lines : box * box_lines + box_lines]
         else:
             part = side.tile[slot, box]
         where = (first + box * box_lines, k)
-        everybody = (1 << peers) - 1 if peers > 1 else None
-        tc.tma_load(part, side.map, (*batch, *where[:: 1 - 2 * axis]), full, multicast=everybody)
+        index = (*batch, *where[:: 1 - 2 * axis])
+        tc.tma_load(part, side.map, index, full, multicast=sharers.mask)
 
 
-def bring(ring, place, slot, k, full, rank):
+def bring(ring, place, slot, k, full):
     """Order a slot's parts of A and B, from depth k on."""
     config = ring.config
     full.expect(((config.rows or config.BM) + config.BN) * LINE)
-    fill(ring.a, 0, slot, place.of_a, place.m, k, full, 1, rank)
-    fill(ring.b, 1, slot, place.of_b, place.n, k, full, config.cluster, rank)
+    fill(ring.a, 0, slot, place.of_a, place.m, k, full)
+    fill(ring.b, 1, slot, place.of_b, place.n, k, full)
 
 
 def produce(ring, tiles, bring=bring):
     """Bring the tiles of all of this block's products, one after the other; one thread."""
     config = ring.config
     slot, phase = tc.u32(0), tc.u32(1)
-    rank = tc.cluster_rank() if config.cluster > 1 else 0
     for number in tiles.numbers():
         place = tiles.place(number)
         for step in tc.range(ring.first, ring.last):
             ring.empty[slot].wait(phase)
-            bring(ring, place, slot, step * ring.depth, ring.full[slot], rank)
+            bring(ring, place, slot, step * ring.depth, ring.full[slot])
             slot, phase = following(slot, phase, config.stages)
 
 
@@ -260,7 +291,7 @@ def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot
             ring.turn[1 - consumer].arrive(pred=tc.threadIdx.x % 128 == 0)
         tc.wgmma_wait(0)
         if config.ahead > 0:
-            release(ring.empty[last], config.cluster)
+            release(ring.empty[last], config)
         for i in tc.static_range(len(sums)):
             finish_tile(sums[i], place, (first + i) * 64)
         if config.pingpong:
@@ -280,10 +311,10 @@ def sum_slots(ring, mma, sums, first, slot, phase, multiply_slot):
         tc.wgmma_commit()
         tc.wgmma_wait(config.ahead)
         if config.ahead == 0:
-            release(ring.empty[slot], config.cluster)
+            release(ring.empty[slot], config)
         else:
             if step > ring.first:
-                release(ring.empty[before], config.cluster)
+                release(ring.empty[before], config)
         before = slot
         slot, phase = following(slot, phase, config.stages)
     return slot, phase, before
@@ -298,13 +329,24 @@ def blocks(tile, extent: int):
     )
 
 
-def release(empty, peers: int):
+def release(empty, config: Config):
     """Tell every block that wrote into the slot that this warpgroup has read it."""
     thread = tc.threadIdx.x % 128
-    if peers == 1:
+    if config.peers == 1:
         empty.arrive(pred=thread == 0)
     else:
-        empty.remote(thread).arrive(pred=thread < peers)
+        empty.remote(peer(thread, config)).arrive(pred=thread < config.peers)
+
+
+def peer(number, config: Config):
+    """The rank of a block in this one's column of the cluster, or after these in its row."""
+    if config.across == 1:
+        return number
+    row, col = tc.cluster_rank() % config.cluster, tc.cluster_rank() // config.cluster
+    beside = number - config.cluster
+    beside = beside + (beside >= col).to(tc.s32)
+    above = number < config.cluster
+    return tc.select(above, number + col * config.cluster, row + beside * config.cluster)
 
 
 def following(slot, phase, stages: int):

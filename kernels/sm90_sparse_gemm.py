@@ -65,27 +65,27 @@ class SparseRing(Ring):
 def open_sparse_ring(a, metadata, b, format: Format, config: Config, variant: Variant):
     """Tiles, maps and barriers; every thread of the cluster calls it."""
     depth, stages = format.depth, config.stages
-    side_a = open_side(a, 0, config.BM, depth // format.chunk * format.kept, stages, True, 1)
-    side_b = open_side(b, 1, config.BN, depth, stages, variant.b_k_major, config.cluster)
+    side_a = open_side(a, 0, config.BM, depth // format.chunk * format.kept, True, config)
+    side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
     shape = (config.BM // ROWS, THREADS * format.words)
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
-    full, empty, turn = open_barriers((side_a.map, side_b.map, map), config)
     steps = (b.shape[0] + (depth - 1)) // depth
-    return SparseRing(side_a, side_b, full, empty, turn, depth, 0, steps, config, map, words, format)
+    barriers = open_barriers((side_a.map, side_b.map, map), config)
+    return SparseRing(side_a, side_b, *barriers, depth, 0, steps, config, map, words, format)
 
 
-def bring(ring, place, slot, k, full, rank):
+def bring(ring, place, slot, k, full):
     """Order a slot's parts of A, its metadata and B, from depth k on."""
     config, stored = ring.config, ring.a.tile.shape[-1]
     lines = config.BM * stored + config.BN * ring.depth
     full.expect(lines * ring.a.tile.dtype.itemsize + ring.metadata.bytes)
     step, words = k // ring.depth, ring.metadata
-    fill(ring.a, 0, slot, (), place.m, step * stored, full, 1, rank)
+    fill(ring.a, 0, slot, (), place.m, step * stored, full)
     # Rows below A's last are zeros wherever metadata place them, but these must mean something.
     block = min(place.m // ROWS, words.array.shape[0] - words.box[0])
     tc.tma_load(ring.words[slot], words, (block, step, 0), full)
-    fill(ring.b, 1, slot, (), place.n, k, full, config.cluster, rank)
+    fill(ring.b, 1, slot, (), place.n, k, full)
 
 
 def multiply_slot(ring, mma, sums, upper, slot, accumulate):

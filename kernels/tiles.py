@@ -26,7 +26,8 @@ class Place:
 class Tiles:
     """The tiles of D, or of each matrix of a batch: block i of n takes every n-th.
 
-    A cluster's blocks take tiles below each other (config.cluster) or the same (config.split).
+    A cluster's blocks take tiles below (config.cluster) and beside each other (config.across), or
+    the same (config.split).
     """
 
     shape: Any
@@ -46,9 +47,9 @@ class Tiles:
 
     def extent(self) -> Any:
         """Rows and columns of tiles (or of clusters of tiles)."""
-        high = self.config.BM * self.config.cluster
+        high, wide = self.config.BM * self.config.cluster, self.config.BN * self.config.across
         M, N = self.shape[-2:]
-        return (M + (high - 1)) // high, (N + (self.config.BN - 1)) // self.config.BN
+        return (M + (high - 1)) // high, (N + (wide - 1)) // wide
 
     def place(self, number: Any) -> Place:
         """`group` rows of tiles go column by column, then the next."""
@@ -62,7 +63,8 @@ class Tiles:
         first = number // span * config.group
         height = min(rows - first, config.group)
         inside = number % span
-        row = (first + inside % height) * config.cluster
-        if config.cluster > 1:
-            row = row + tc.cluster_rank()
-        return Place(row * config.BM, inside // height * config.BN, batch, batch, batch)
+        row, col = (first + inside % height) * config.cluster, inside // height * config.across
+        if config.split == 1 and config.blocks > 1:
+            row = row + tc.cluster_rank() % config.cluster
+            col = col + tc.cluster_rank() // config.cluster
+        return Place(row * config.BM, col * config.BN, batch, batch, batch)
