@@ -68,12 +68,17 @@ def a_layout(k: int, dtype: str) -> Layout:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup."""
+    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup.
+
+    Addresses, strides and widths of swizzles (0, 32, 64, 128) are in bytes; the base offset is in
+    lines of 128 bytes.
+    """
 
     start: np.ndarray
     leading: np.ndarray
     stride: np.ndarray
-    swizzle: int  # bytes: 0, 32, 64, 128
+    base: np.ndarray
+    swizzle: np.ndarray
 
     @classmethod
     def of(cls, form: Instruction, name: str, bits: np.ndarray) -> Descriptor:
@@ -81,16 +86,13 @@ class Descriptor:
         words = bits[:, 0]
         if (bits != words[:, None]).any():
             raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
-        modes = np.unique(words >> np.uint64(62))
-        if len(modes) > 1 or (words >> np.uint64(49) & np.uint64(7)).any():
-            raise EmulationError(
-                f"{form.mnemonic}: {name}: emulation needs one swizzle mode and base offset 0"
-            )
 
         def field(low: int) -> np.ndarray:
             return ((words >> np.uint64(low) & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
 
-        return cls(field(0), field(16), field(32), (0, 128, 64, 32)[int(modes[0])])
+        base = (words >> np.uint64(49) & np.uint64(7)).astype(np.int64)
+        modes = np.array([0, 128, 64, 32])[(words >> np.uint64(62)).astype(np.int64)]
+        return cls(field(0), field(16), field(32), base, modes)
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
         """(warpgroups, chunks) addresses of 16 bytes each, in the order (row of memory, chunk).
@@ -99,8 +101,17 @@ class Descriptor:
         `inner` bytes along the rows.
         """
         line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
-        byte = 16 * byte
-        leading, stride, width = self.leading[:, None], self.stride[:, None], self.swizzle
+        found = np.empty((len(self.start), len(line)), np.int64)
+        for width in np.unique(self.swizzle):
+            some = self.swizzle == width
+            found[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
+        return found
+
+    def _chunks(
+        self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
+    ) -> np.ndarray:
+        """The addresses of the warpgroups that have a swizzle of this width."""
+        leading, stride = self.leading[some, None], self.stride[some, None]
         if transposed and width:
             places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
         elif transposed:
@@ -109,9 +120,17 @@ class Descriptor:
             places = line // 8 * stride + line % 8 * width + byte
         else:
             places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
-        address = self.start[:, None] + places
-        mask = width - 16 if width else 0
-        return np.asarray(address ^ (address >> 3 & mask))
+        return swizzled(self.start[some, None] + places, width, self.base[some, None])
+
+
+def swizzled(address: np.ndarray, width: int, base: Any = 0) -> np.ndarray:
+    """Bits 4 to 6 of an address, as many as the width has, change with those from 7 on.
+
+    The pattern repeats every 8 * width bytes, from where a base offset of 0 has a boundary of its
+    own size, and others a line of 128 bytes that far behind one of 1024.
+    """
+    mask = width - 16 if width else 0
+    return np.asarray(address ^ (((address >> 7) - base << 4) & mask))
 
 
 def matrix(
@@ -126,8 +145,10 @@ def matrix(
     size = inner * element.bits // 8
     data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
     data = data.reshape(len(words), outer, size)
-    found = np.unpackbits(data, axis=-1, bitorder="little") if element.bits == 1 else data.view(
-        f"u{element.bits // 8}"
+    found = (
+        np.unpackbits(data, axis=-1, bitorder="little")
+        if element.bits == 1
+        else data.view(f"u{element.bits // 8}")
     )
     return np.ascontiguousarray(found.swapaxes(1, 2) if transposed else found)
 
@@ -156,7 +177,9 @@ def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndar
     whole = whole_groups(ctx, form)
     product, maps = fragments.prepared(form)
     a = _operand_a(ctx, form, given, whole, product.stored)
-    b = matrix(ctx, form, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1)
+    b = matrix(
+        ctx, form, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
+    )
     b = _negated(b, form.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
     keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
     c = np.where(keep, fragments.image(ctx, form, "c", c), np.uint32(0))
@@ -177,7 +200,9 @@ def _operand_a(
     sign = given.get("scale_a", 1)
     if "a" in given:
         words = fragments.image(ctx, form, "a", given["a"])
-        flip = np.uint32(_SIGNS[dtypes.named(form.params["a"]).bits]) if sign == -1 else np.uint32(0)
+        flip = (
+            np.uint32(_SIGNS[dtypes.named(form.params["a"]).bits]) if sign == -1 else np.uint32(0)
+        )
         return words ^ flip
     transposed = given.get("trans_a", 0) == 1
     found = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)

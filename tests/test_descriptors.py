@@ -1,0 +1,83 @@
+"""Which bytes the descriptors of wgmma name: all swizzles, both majors, base offsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import EmulationError
+from tests import capture_descriptors as probe
+from tests.capture_descriptors import CASES, FORMS, SWIZZLES
+
+
+def named(width: int, line: int, offset: int) -> int:
+    """The chunk at `offset` behind the start of a pattern, which is `line` lines of 128 bytes
+    from address 0: within 8 rows of `width` bytes, row r's chunks change places by the number of
+    128-byte lines before r."""
+    row = offset // width % 8
+    flip = row * width // 128 if width else 0
+    return (128 * line + offset) // 16 ^ flip
+
+
+def wanted(kind: str, major: int, width: int, line: int) -> np.ndarray:
+    """(k, n): the chunk of each element of B, 2 bytes each."""
+    depth = {"dense": 16, "sparse": 32}[kind]
+    found = np.empty((depth, 64), int)
+    for k, n in np.ndindex(depth, 64):
+        if not width and major:
+            found[k, n] = 8 * line + k // 8 * 8 + n // 8 * depth + k % 8
+        elif not width:
+            found[k, n] = 8 * line + k // 8 * 8 + n // 8 * depth + n % 8
+        elif major:
+            atom, column = divmod(2 * n, width)
+            place = atom * width * depth + k * width + column
+            found[k, n] = named(width, line, place // 16 * 16)
+        else:
+            found[k, n] = named(width, line, n * width + 2 * k // 16 * 16)
+    return found
+
+
+@pytest.fixture(scope="module")
+def read() -> dict[str, np.ndarray]:
+    return {kind: probe.run(kind == "sparse", True) for kind in FORMS}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("major", [0, 1], ids=["k", "mn"])
+@pytest.mark.parametrize("width", SWIZZLES)
+def test_chunks(read: dict[str, np.ndarray], kind: str, major: int, width: int) -> None:
+    """With the base offset that the manual demands, a pattern may start at any line."""
+    for line in range(8):
+        base = line if width and line * 128 % (8 * width) else 0
+        got = read[kind][major, SWIZZLES.index(width), base, line]
+        rows = wide(width, kind) if not major else slice(None)
+        assert np.array_equal(got[rows], wanted(kind, major, width, line)[rows]), (line, base)
+
+
+def wide(width: int, kind: str) -> slice:
+    """The values of K whose bytes lie within one row of the pattern."""
+    return slice(width // 2 if width else None)
+
+
+def test_a_batch_may_mix_swizzles() -> None:
+    rng = np.random.default_rng(1)
+    form = tc.isa.instruction(FORMS["dense"])
+    words = probe.descriptors(32)[np.arange(0, 2 * len(CASES), 37)]
+    memory = rng.integers(0, 60, (len(words), 24576 // 2)).astype(np.float16).view(np.uint8)
+    a = rng.integers(0, 5, (len(words), 128, 8)).astype(np.float16).view(np.uint32)
+    c = np.zeros((len(words), 128, 32), np.uint32)
+    together = tc.emulate(form, c, a, words, False, 1, 1, 0, shared=memory)
+    for i, word in enumerate(words):
+        alone = tc.emulate(form, c[i], a[i], word, False, 1, 1, 0, shared=memory[i])
+        assert np.array_equal(together[i], alone)
+
+
+def test_a_warpgroup_has_one_descriptor() -> None:
+    form = tc.isa.instruction(FORMS["dense"])
+    from tensorcore_dsl.isa.wgmma import Descriptor
+
+    words = np.zeros((1, 128), np.uint64)
+    words[0, 3] = 1
+    with pytest.raises(EmulationError, match="desc_b differs within a warpgroup"):
+        Descriptor.of(form, "desc_b", words)
