@@ -87,16 +87,19 @@ def fragment(role: str, shape: str, dtype: str) -> Layout:
 # -- meaning -----------------------------------------------------------------------------------
 
 
-def _elements(form: Instruction, layout: Layout, stride: Any) -> np.ndarray:
-    """(slots, threads of a warp) offsets in elements."""
-    row, col = layout.coords[..., 0], layout.coords[..., 1]
+def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarray:
+    """(slots, T) offsets in elements."""
+    row, col = layout.coords[..., 0].T, layout.coords[..., 1].T
     outer, inner = (row, col) if form.params["order"] == "row" else (col, row)
-    return np.asarray(outer * stride + inner).T
+    warps = len(stride) // 32
+    return np.tile(outer, warps) * stride + np.tile(inner, warps)
 
 
-def _stride(form: Instruction, layout: Layout, given: tuple[Any, ...]) -> Any:
+def _stride(ctx: Context, form: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
+    """(T,) elements from a line to the next."""
     default = layout.cols if form.params["order"] == "row" else layout.rows
-    return np.asarray(given[0], np.int64).ravel()[0] if given else default
+    stride = np.asarray(given[0] if given else default).astype(np.int64)
+    return np.broadcast_to(stride, (ctx.threads,))
 
 
 def _places(
@@ -104,13 +107,13 @@ def _places(
 ) -> tuple[np.ndarray, int]:
     """(words, T) addresses and the bytes of each word: an element, or 32 bits of small ones."""
     bits = layout.dtype.storage_bits
-    offsets = _elements(form, layout, _stride(form, layout, given)).astype(np.int64)
+    offsets = _elements(form, layout, _stride(ctx, form, layout, given))
     if bits < 8:
         offsets, width = offsets[:: layout.per_register] * bits // 8, 4
     else:
         offsets, width = offsets * bits // 8, bits // 8
     base = np.broadcast_to(address, (ctx.threads,))
-    return (base + np.tile(offsets, ctx.threads // 32).astype(base.dtype)).astype(base.dtype), width
+    return (base + offsets.astype(base.dtype)).astype(base.dtype), width
 
 
 def _memory(ctx: Context, form: Instruction) -> tuple[Any, Any]:
