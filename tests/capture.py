@@ -1,7 +1,16 @@
-"""Capture what the GPU gives: `python -m tests.capture [--check] [--out DIR] [--only TEXT]`.
+"""Capture what the GPU gives: `python -m tests.capture [options]`.
 
-Writes one file of hashes an opcode, replayed on the CPU by tests/test_golden.py. `--check`
-compares with the CPU at once and prints the first differing case of each form.
+    --part NAME     "threads": instructions of single threads, loads and stores; "matrix": matrix
+                    instructions, 4,096 warps each, and descriptors; "gemm": whole kernels
+    --out DIR       where the records go (tests/golden/sm_90a, replayed by tests/test_golden.py)
+    --only TEXT     forms whose mnemonic has TEXT in it
+    --check         compare with the emulator at once; print the first differing case of a form
+    --emulate       (matrix) ask the emulator instead of a GPU; kernels are assembled all the same
+    --replay-all    (matrix) compare every recorded chunk with the emulator; needs no GPU
+    --workers N     (matrix) processes
+    --seconds S     (matrix) stop then, and write what there is
+
+Needs a GPU and numba-cuda.
 """
 
 from __future__ import annotations
@@ -9,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,10 +26,11 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tests import probes
+from tests import capture_descriptors, capture_matrix, probes
 from tests.gemm_cases import CASES, digest, run_case
 
 GOLDEN = Path(__file__).parent / "golden"
+ARCH = "sm_90a"
 SAMPLE = 8  # result words kept in clear, of the first threads
 
 
@@ -34,48 +45,87 @@ def on_gpu(data: Any, out: Any, forms: Any, threads: int) -> None:
         probes.probe[threads // 128, 128](data, out, forms=forms)
 
 
-def shared_on_gpu(data: Any, addresses: Any, values: Any, out: Any, dump: Any, form: Any, n: int) -> None:
+def shared_on_gpu(
+    data: Any, addresses: Any, values: Any, out: Any, dump: Any, form: Any, n: int
+) -> None:
     with tc.target("cuda"):
         probes.shared_probe[n, 32](data, addresses, values, out, dump, form=form)
 
 
+PARTS = ("matrix", "threads", "gemm")  # in this order: the first forks
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=GOLDEN / "sm_90a")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--out", type=Path, default=GOLDEN / ARCH)
     parser.add_argument("--only", default="")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--replay-all", action="store_true")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 4)
+    parser.add_argument("--seconds", type=float, default=1e6)
     options = parser.parse_args()
-    arch = "sm_90a"
+    if options.replay_all:
+        sys.exit(
+            capture_matrix.replay_all(options.out / "matrix", options.only, options.workers) > 0
+        )
     options.out.mkdir(parents=True, exist_ok=True)
+    parts = {"threads": threads, "matrix": matrices, "gemm": gemms}
+    different = sum(parts[name](options) for name in options.part or PARTS)
+    print(f"{different} differ")
+    sys.exit(bool(different))
+
+
+def threads(options: argparse.Namespace) -> int:
+    """Instructions of single threads, and accesses to shared memory."""
     found: dict[str, dict[str, str]] = {}
     different = 0
-    forms = [f for f in probes.probed_forms(arch) if options.only in f.mnemonic]
+    forms = [f for f in probes.probed_forms(ARCH) if options.only in f.mnemonic]
     for batch in probes.batches(forms):
         for form, words in zip(batch, capture(batch), strict=True):
             found.setdefault(form.opcode, {})[form.mnemonic] = record(words)
             if options.check:
-                different += not agrees(form, words, arch)
-    for form in probes.shared_forms(arch):
+                different += not agrees(form, words, ARCH)
+    for form in probes.shared_forms(ARCH):
         if options.only not in form.mnemonic:
             continue
         words = probes.shared_on_kernel(form, shared_on_gpu)
         found.setdefault(f"shared_{form.opcode}", {})[form.mnemonic] = record(words)
-        if options.check and not np.array_equal(words, probes.shared_on_cpu(form, arch)):
+        if options.check and not np.array_equal(words, probes.shared_on_cpu(form, ARCH)):
             different += 1
             print(f"DIFFERENT {form}")
     for opcode, records in found.items():
         text = json.dumps(dict(sorted(records.items())), indent=0)
         (options.out / f"{opcode}.json").write_text(text + "\n")
-    if options.only in ("", "gemm"):
-        cases = {case.name: digest(run_case(case, "cuda")) for case in CASES}
-        (options.out / "gemm_kernels.json").write_text(json.dumps(cases, indent=0) + "\n")
-        if options.check:
-            for case in CASES:
-                if digest(run_case(case, "cpu", arch)) != cases[case.name]:
-                    different += 1
-                    print(f"DIFFERENT {case.name}")
-    print(f"{len(forms)} forms captured, {different} differ")
-    sys.exit(bool(different))
+    print(f"{len(forms)} forms captured")
+    return different
+
+
+def matrices(options: argparse.Namespace) -> int:
+    """Matrix instructions, and what the descriptors of wgmma name; in processes of their own first,
+    since those are forked before this one uses the GPU."""
+    folder = options.out / "matrix"
+    different = capture_matrix.capture_all(
+        folder, options.only, options.check, options.emulate, options.workers, options.seconds
+    )
+    if options.only in ("", "wgmma"):
+        different += capture_descriptors.capture(folder / "descriptors.npz", options.emulate)
+    return different
+
+
+def gemms(options: argparse.Namespace) -> int:
+    """Whole kernels."""
+    cases = {case.name: digest(run_case(case, "cuda")) for case in CASES}
+    (options.out / "gemm_kernels.json").write_text(json.dumps(cases, indent=0) + "\n")
+    different = 0
+    for case in CASES if options.check else ():
+        if digest(run_case(case, "cpu", ARCH)) != cases[case.name]:
+            different += 1
+            print(f"DIFFERENT {case.name}")
+    return different
 
 
 def capture(batch: list[Any]) -> list[np.ndarray]:
@@ -101,9 +151,7 @@ def agrees(form: Any, words: np.ndarray, arch: str) -> bool:
     if not len(wrong):
         return True
     word, thread = wrong[0]
-    given = [
-        [hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images
-    ]
+    given = [[hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images]
     print(
         f"DIFFERENT {form}: {len(wrong)} of {words.size} words; thread {thread} word {word}: "
         f"GPU {words[word, thread]:08x}, CPU {cpu[word, thread]:08x}, operands {given}"
