@@ -92,7 +92,7 @@ def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarr
     row, col = layout.coords[..., 0].T, layout.coords[..., 1].T
     outer, inner = (row, col) if form.params["order"] == "row" else (col, row)
     warps = len(stride) // 32
-    return np.tile(outer, warps) * stride + np.tile(inner, warps)
+    return np.asarray(np.tile(outer, warps) * stride + np.tile(inner, warps))
 
 
 def _stride(ctx: Context, form: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
