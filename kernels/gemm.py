@@ -39,9 +39,10 @@ def gemm(
     config: Any = None,
     stream: Any = None,
 ) -> Any:
-    """alpha A B + beta C for two-dimensional arrays of NumPy, Numba, torch or CuPy.
+    """alpha A B + beta C for matrices of NumPy, Numba, torch or CuPy.
 
-    A is M x K, B is K x N, both of one type: f16, bf16, f32 (multiplied as tf32), s8 (summed
+    A is M x K, B is K x N, or both are batches of these in a leading axis (wgmma kernels), of
+    which one may be a single matrix for all; both of one type: f16, bf16, f32 (multiplied as tf32), s8 (summed
     and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. beta is 1 when C is given without it.
     `out` receives the result; otherwise a new array of `out_dtype` is made where A lives.
     accumulate=tc.f16 sums f16 products in f16. finish(value, row, col), a function in the kernel
@@ -85,7 +86,7 @@ class Recipe:
     launch is None for products without work.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: Any
     scalars: tuple[Any, Any]
     copy: bool = False
@@ -114,14 +115,14 @@ def prepare(
 ) -> Recipe:  # fmt: skip
     """Check the operands and choose their kernel."""
     dtype = check_operands(a, b, c)
-    shape = (a.shape[0], b.shape[1])
+    shape = shape_of_product(a, b)
     if c is None and beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
     result = _output(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)
     recipe = Recipe(shape, result, _scalars(dtype, alpha, beta))
-    if 0 in shape or a.shape[1] == 0:
+    if 0 in shape or a.shape[-1] == 0:
         return recipe
     rows = _contiguous(a), _contiguous(b)
     recipe.copy = rows[0] is not a or rows[1] is not b
@@ -152,27 +153,38 @@ def check_operands(a: Any, b: Any, c: Any) -> Any:
     """The element type of A and B; refuses what does not multiply."""
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("c", c)) if x is not None}
     for name, kind in kinds.items():
-        if len(kind.shape) != 2:
-            raise tc.ArgumentError(f"{name} has shape {kind.shape}; a matrix is needed")
+        if len(kind.shape) not in (2, 3):
+            raise tc.ArgumentError(f"{name} has shape {kind.shape}; a matrix or a batch is needed")
     dtype = kinds["a"].type.dtype
     if dtype not in OUTPUTS:
         allowed = ", ".join(map(str, OUTPUTS))
         raise tc.ArgumentError(f"a has elements of type {dtype}; gemm multiplies {allowed}")
     if kinds["b"].type.dtype != dtype:
         raise tc.ArgumentError(f"a holds {dtype} but b holds {kinds['b'].type.dtype}; convert one")
-    if a.shape[1] != b.shape[0]:
+    if a.shape[-1] != b.shape[-2]:
         raise tc.ArgumentError(
-            f"a is {a.shape[0]}x{a.shape[1]} and b is {b.shape[0]}x{b.shape[1]}: "
-            "a's columns must be as many as b's rows"
+            f"a is {_size(a)} and b is {_size(b)}: a's columns must be as many as b's rows"
         )
+    wanted = shape_of_product(a, b)
     if c is not None:
-        wanted = (a.shape[0], b.shape[1])
         if kinds["c"].shape != wanted:
             raise tc.ArgumentError(f"c has shape {kinds['c'].shape}; the product has {wanted}")
     return dtype
 
 
-def check_output(out: Any, dtype: Any, shape: tuple[int, int]) -> None:
+def _size(x: Any) -> str:
+    return "x".join(map(str, x.shape))
+
+
+def shape_of_product(a: Any, b: Any) -> tuple[int, ...]:
+    """Of one product or of a batch."""
+    batches = {x.shape[0] for x in (a, b) if len(x.shape) == 3}
+    if len(batches) > 1:
+        raise tc.ArgumentError(f"a is {_size(a)} and b is {_size(b)}: the batches differ")
+    return (*batches, a.shape[-2], b.shape[-1])
+
+
+def check_output(out: Any, dtype: Any, shape: tuple[int, ...]) -> None:
     found = describe(out, "out")
     if found.shape != shape:
         raise tc.ArgumentError(f"out has shape {found.shape}; the product has {shape}")
@@ -200,10 +212,10 @@ def _output(dtype: Any, wanted: Any) -> Any:
 
 def _contiguous(x: Any) -> Any:
     """`x`, or a copy when neither its rows nor its columns are contiguous."""
-    if not hasattr(x, "shape") or len(x.shape) != 2 or 0 in x.shape:
+    if not hasattr(x, "shape") or 0 in x.shape:
         return x
     kind = describe(x).type
-    if any(kind.unit):
+    if any(kind.unit[-2:]):
         return x
     if isinstance(x, np.ndarray):
         return np.ascontiguousarray(x)
@@ -214,7 +226,7 @@ def _contiguous(x: Any) -> Any:
     raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
 
 
-def empty_like(a: Any, shape: tuple[int, int], dtype: Any) -> Any:
+def empty_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A new array of the library and device that `a` belongs to."""
     library = type(a).__module__.partition(".")[0]
     if library == "torch":

@@ -87,18 +87,18 @@ def plan(
     dtype = types["a"].dtype
     if accumulate not in (None, tc.f32) and dtype != tc.f16:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
-    obstacle = why_not_sm90(types, accumulate)
+    obstacle, batched = why_not_sm90(types, accumulate), types["d"].ndim == 3
     if config is None and accumulate is None:
-        config = _remembered(types, a, b, family, finish is None and dtype in SM80, not obstacle)
+        others = finish is None and dtype in SM80 and not batched
+        config = _remembered(types, a, b, family, others, not obstacle)
     if isinstance(config, ring.Config):
         family = family or "sm90"
     if family not in (None, "sm80", "sm90"):
         raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
-    if (family == "sm90" or finish is not None or dtype not in SM80) and obstacle:
+    only_sm90 = family == "sm90" or finish is not None or dtype not in SM80 or batched
+    if only_sm90 and obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
-    if family == "sm90" or finish is not None or dtype not in SM80 or (
-        family is None and config is None and not obstacle and _on_hopper()
-    ):
+    if only_sm90 or (family is None and config is None and not obstacle and _on_hopper()):
         return _plan_sm90(types, a, b, c, d, alpha, beta, finish, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
 
@@ -108,6 +108,8 @@ def _remembered(
 ) -> Any:
     """What tuning found on this GPU, if kernels of its family can take the product."""
     if current_target() != "cuda" or not choices.entries():
+        return None
+    if types["d"].ndim != 2:
         return None
     name = choices.key(types, a.shape[0], b.shape[1], a.shape[1], choices.device_name())
     config = choices.recall(name)
@@ -130,11 +132,13 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     if accumulate not in (None, tc.f32, tc.s32):
         return f"they do not sum in {accumulate}"
     for name, kind in types.items():
-        if kind.align < 16 or all(kind.unit):
+        if kind.align < 16 or all(kind.unit[-2:]):
             return f"the lines of {name} do not start at multiples of 16 bytes"
-    if not types["d"].unit[1]:
+    if not types["d"].unit[-1]:
         return "the rows of the result are not contiguous"
-    if dtype.bits != 16 and not (types["a"].unit[1] and types["b"].unit[0]):
+    if not all(any(kind.unit[-2:]) for kind in types.values()):
+        return "the rows or columns of matrices of a batch are not contiguous"
+    if dtype.bits != 16 and not (types["a"].unit[-1] and types["b"].unit[-2]):
         return f"{dtype} operands must both have K contiguous"
     return ""
 
@@ -150,7 +154,7 @@ def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
     full speed.
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
-    worth = a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
+    worth = d.ndim == 2 and a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
     if not worth or not _on_hopper() or types["a"].dtype not in SM90 or not hasattr(a, "is_cuda"):
         return None
     if not why_not_sm90(types):
@@ -194,13 +198,14 @@ def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
     finish: Callable[..., Any] | None, config: Any,
 ) -> Plan:  # fmt: skip
-    (M, K), N = a.shape, b.shape[1]
-    config = config or choose_ring(M, N, K * types["a"].dtype.itemsize, types["b"].unit[0])
+    (M, K), N = a.shape[-2:], b.shape[-1]
+    matrices = d.shape[0] if d.ndim == 3 else 1
+    config = config or choose_ring(M, N, matrices, types["b"].unit[-2])
     variant = ring.Variant(
-        a_k_major=types["a"].unit[1], b_k_major=types["b"].unit[0], scaled=alpha != 1,
+        a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2], scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
-    grid = _blocks(config, M, N)
+    grid = _blocks(config, M, N, matrices)
     return Plan(SM90[types["a"].dtype], config, grid, (("config", config), ("variant", variant)))
 
 
@@ -216,16 +221,16 @@ def _blocks(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
     return clusters * config.blocks
 
 
-def choose_ring(M: int, N: int, line: int = 1 << 20, b_k_major: bool = True) -> ring.Config:
+def choose_ring(M: int, N: int, matrices: int = 1, b_k_major: bool = True) -> ring.Config:
     """The large tile where it fills the chip; narrower ones where columns or rows are few.
 
     Few rows make reading B the whole work: then every SM should read a part of it, with as much
-    under way as its shared memory holds. `line` is the length of K in bytes.
+    under way as its shared memory holds.
     """
     BM = 64 if M <= 64 else 128
     widths = (256, 128, 64, 32) if b_k_major else (256, 128, 64)
     for BN in widths if M > 64 else widths[1:]:
-        if -(-M // BM) * -(-N // BN) >= SMS * 3 // 4:
+        if -(-M // BM) * -(-N // BN) * matrices >= SMS * 3 // 4:
             break
     return ring.Config(BM=BM, BN=BN).with_stages()
 

@@ -224,6 +224,7 @@ def steps_of_block(K, depth: int, config: Config):
 
 def fill(side, axis: int, slot, batch, first, k, full):
     """Bring a tile, or this block's share of a tile that others need too."""
+    batch = batch[: len(side.map.box) - 2]  # one matrix for all of a batch has no such index
     box_lines, sharers = side.map.box[len(batch) + axis], side.sharers
     share = side.boxes // sharers.count
     for i in tc.static_range(share):
