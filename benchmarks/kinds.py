@@ -16,6 +16,7 @@ from benchmarks.gemm_cases import Case, relative_error
 from benchmarks.gpu import Launch
 from benchmarks.operands import Operands
 from kernels.demo import STORED
+from kernels.sparsity import compress
 
 BLOCK = 2048  # rows of the product that are checked at once
 CHECKED = 2 * 4096**3  # operations: of larger products, rows are sampled
@@ -78,13 +79,9 @@ def swiglu(data: Operands) -> Launch:
 
 
 def sparse(data: Operands) -> Launch:
-    call, matrix = storing(entry("sparse_gemm"), data), entry("SparseMatrix")
-    make = next((getattr(matrix, n) for n in CONSTRUCTORS if hasattr(matrix, n)), matrix)
-    packed = [make(a) for a in data.a]
+    call = storing(entry("sparse_gemm"), data)
+    packed = [compress(a) for a in data.a]
     return lambda i: call(i, packed[i], data.b[i])
-
-
-CONSTRUCTORS = ("from_dense", "compress", "prune")  # of a matrix that has 2 of 4 zeros already
 
 
 def storing(function: Any, data: Operands) -> Callable[..., None]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
 
+import benchmarks.__main__ as command
 import kernels
 import tensorcore_dsl as tc
 from benchmarks import (
@@ -18,12 +19,14 @@ from benchmarks import (
     gemm_gpu,
     gemm_tables,
     gpu,
+    harness,
     kinds,
     operands,
     rivals,
     suites,
 )
 from benchmarks.gemm_cases import Case
+from tensorcore_dsl.targets import target as targets_of
 
 torch = pytest.importorskip("torch")
 ROWS = (16, 40, 3)
@@ -62,7 +65,7 @@ def exact(case):
 
 
 class Packed:
-    """What stands for kernels.SparseMatrix."""
+    """What stands for a compressed matrix."""
 
     def __init__(self, dense):
         fours = dense.double().unflatten(-1, (-1, 4))
@@ -113,7 +116,7 @@ def test_counts():
 def test_ours_are_called_and_checked(kind, monkeypatch):
     for name, function in exact(CASES[kind]).items():
         monkeypatch.setattr(kernels, name, function, raising=False)
-    monkeypatch.setattr(kernels, "SparseMatrix", Packed, raising=False)
+    monkeypatch.setattr(kinds, "compress", Packed)
     gemm = kernels.gemm
     monkeypatch.setattr(
         kernels, "sparse_gemm", lambda a, b, out: gemm(a.dense, b, out=out), raising=False
@@ -312,3 +315,51 @@ def test_ceilings_that_fail_are_told():
     ceiling._note(found, "bytes", lambda: 3.0)
     assert found == {"flops": {}, "failures": {"bf16": "ZeroDivisionError: division by zero"}, "bytes": 3.0}
     assert math.isfinite(found["bytes"])
+
+
+# The whole of it
+
+
+def test_a_suite_on_a_pretended_gpu(cuda, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    fake = FakeTorch(cuda)
+    plain = gemm_gpu.ours
+
+    def costly(data):
+        launch = plain(data)
+        return lambda i: (cuda.spend(0.5), launch(i))[1]
+
+    for name, function in exact(None).items():
+        monkeypatch.setattr(kernels, name, function, raising=False)
+    monkeypatch.delattr(kernels, "sparse_gemm", raising=False)
+    monkeypatch.setattr(gemm_gpu, "ours", costly)
+    monkeypatch.setattr(gemm, "torch_with_gpu", lambda: fake)
+    monkeypatch.setattr(gemm, "ask_gpu", lambda fields: {"clock_sm_mhz": 1800.0})
+    monkeypatch.setattr(harness, "gpu", lambda: {"name": "Pretended", "driver": "1"})
+    monkeypatch.setattr(gemm, "Monitor", lambda wanted: gpu.Monitor(False))
+    monkeypatch.setattr(gemm, "rivals", lambda torch: [r for r in rivals.rivals(torch) if "torch" not in r.name
+                                                       and r.name not in ("cuSPARSELt", "cuBLAS grouped")])  # fmt: skip
+    monkeypatch.setattr(tc, "target", lambda *where: targets_of("cpu"))
+    monkeypatch.setattr(ceiling, "measured", lambda torch, dtypes: {"flops": {"bf16": 1e9}, "failures": {}})
+    groups = "batched,grouped,gelu,swiglu,sparse bf16,mma.sync"
+    arguments = ["gemm", "--suite", "hopper", "--groups", groups, "--sizes", "32x48x64", "--target", "cuda"]
+    status = command.main([*arguments, "--repeats", "2", "--budget", "60", "--out", str(tmp_path)])
+    text = capsys.readouterr().out
+    (path,) = tmp_path.glob("*.json")
+    found = json.loads(path.read_text())
+    assert status == 1, "the sparse product is not there"
+    assert found["benchmark"] == "gemm-hopper" and found["schema"] == 1
+    assert set(found["method"]) >= {"reference", "rivals", "share", "ratio", "reference_chosen"}
+    assert found["method"]["reference"] == "cuBLASLt 13.2.4"
+    assert {"gpu_before", "gpu_after", "versions"} <= set(found["machine"])
+    ratios = {name: each["ratio"] for name, each in found["summary"]["groups"].items()}
+    expected = {"batched bf16": 2, "grouped bf16": 64, "bias + GELU bf16": 2, "SwiGLU bf16": 2,
+                "sparse bf16": None, "mma.sync bf16": 2}  # fmt: skip
+    assert ratios == {name: mean and pytest.approx(mean) for name, mean in expected.items()}
+    for result in found["results"]:
+        assert {"group", "kind", "operations", "rivals", "reference", "reference_name"} <= set(result)
+        assert result.get("correct") or "not there" in result["failure"]
+        assert result["reference"]["flops"] > 0
+    assert found["summary"]["groups"]["sparse bf16"]["failed"] == 1
+    assert "1 failed" in text and "Beside cuBLASLt 13.2.4, cuBLASLt + pass, cuBLASLt loop" in text
+    assert list(tmp_path.glob("*.png"))
