@@ -12,6 +12,7 @@ from tensorcore_dsl.interpreter.cluster import Clusters
 from tensorcore_dsl.interpreter.mbarrier import Mbarriers
 from tensorcore_dsl.interpreter.products import Products
 from tensorcore_dsl.interpreter.proxies import Proxies
+from tensorcore_dsl.interpreter.traces import Traces
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
@@ -23,7 +24,8 @@ def runs(program: Program, profile: bool) -> list[Run]:
     """The steps of a program, with what the machine notes of some."""
     found = []
     for at, step in enumerate(program.steps):
-        run = _noting(at, step.run) if profile or step.noted else step.run
+        noted = profile or program.remote or step.noted
+        run = _noting(at, step.run) if noted else step.run
         found.append(_meeting(run) if program.asynchronous and step.meets else run)
     return found
 
@@ -44,6 +46,8 @@ def _meeting(run: Run) -> Run:
     def met(machine: Machine) -> int | None:
         target = run(machine)
         machine.meet(machine.all_threads)
+        if machine.traces is not None:
+            machine.traces.learn(machine.all_threads, machine.clock)
         return target
 
     return met
@@ -53,6 +57,7 @@ class Asynchronous:
     """mbarriers, bulk copies, products in flight and clusters, made when first used."""
 
     proxies: Proxies
+    traces: Traces | None
     clock: int = 0
 
     @property
@@ -88,6 +93,8 @@ class Asynchronous:
             machine.clock += 1
             warps = (go & machine.mask).reshape(-1, 32).any(axis=1)
             self.met.reshape(-1, 32)[warps] = machine.clock
+        if machine.traces is not None:
+            machine.traces.meet_block(go)
 
     # --- mbarriers --------------------------------------------------------------------------
 
@@ -122,6 +129,9 @@ class Asynchronous:
         self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
     ) -> None:
         self.bulk.bulk_store(dst, src, size, op, dtype)
+
+    def bulk_share(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray) -> None:
+        self.bulk.bulk_share(dst, src, size, bar)
 
     def bulk_commit(self) -> None:
         self.bulk.commit()
@@ -158,6 +168,8 @@ class Asynchronous:
     def cluster_done(self) -> np.ndarray:
         go = self.clusters.done()
         self._machine.meet(go)
+        if self.traces is not None:
+            self.traces.learn(go, self.clusters.completed())
         return go
 
     def set_registers(self, count: int, grow: bool) -> None:
@@ -169,11 +181,14 @@ class Asynchronous:
         """CTAs whose last thread has ended: nobody may still reach for them."""
         machine = self._machine
         ended = machine.gone.reshape(machine.geometry.ctas, -1).all(axis=1) & ~self.clusters.gone
+        self.clusters.note_arrival()
         for cta in np.flatnonzero(ended):
             self.clusters.gone[cta] = True
             self.clusters.leave(int(cta))
             self.bulk.leave(int(cta))
             self.proxies.leave(machine, int(cta))
+            if self.traces is not None:
+                self.traces.leave(int(cta))
             if "mbarriers" in self.__dict__:
                 self.mbarriers.leave(int(cta))
 

@@ -1,8 +1,9 @@
-"""Bulk and tensor copies between global and shared memory (PTX manual 9.7.9.25.4 and .5).
+"""Bulk and tensor copies to and from shared memory (PTX manual 9.7.9.25.4 and .5).
 
 A load happens when it is issued; its bytes stay in flight until some thread has seen the phase
 of the mbarrier that counts them end. A store, or a reduction, happens when it is issued too, but
-its source counts as being read until the thread that issued it has waited for its group.
+its source counts as being read until the thread that issued it has waited for its group. A copy
+to another CTA is a load there, and reads its source until the phase that counts it is seen to end.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from tensorcore_dsl.interpreter.gather import (
 )
 from tensorcore_dsl.interpreter.mbarrier import OFFSET, SEEN, scalar
 from tensorcore_dsl.interpreter.memory import MAP_BASE, MAP_SHIFT, NOT_MET
-from tensorcore_dsl.interpreter.proxies import COPY, Read, unfenced
+from tensorcore_dsl.interpreter.proxies import COPY, SHARE, Read, unfenced
 from tensorcore_dsl.interpreter.reduction import combine
 from tensorcore_dsl.interpreter.tensor import BOX, CHUNK, EXTENT, RANK, START, STRIDE, Tensor
+from tensorcore_dsl.interpreter.traces import Access
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Flight:
     phase: int
     step: int
     thread: int
+    source: Read | None = None  # of a copy from another CTA's shared memory
 
 
 class Bulk:
@@ -97,6 +100,38 @@ class Bulk:
             if line is not None:
                 self._store(int(thread), line, scalar(src, thread), op, BULK_ALIGN)
 
+    def bulk_share(self, dst: Any, src: Any, size: Any, bar: Any) -> None:
+        machine = self.machine
+        for thread in map(int, np.flatnonzero(machine.mask)):
+            start, count = scalar(src, thread), scalar(size, thread)
+            self._aligned(count, BULK_ALIGN, thread, "a size of")
+            if start >> CLUSTER_SHIFT:
+                raise EmulationError(
+                    f"a bulk copy of {machine.describe(thread)} reads shared {start & OFFSET:#x} "
+                    "of another CTA: it copies from the own CTA to another one"
+                )
+            if count:
+                self._share(thread, dst, start, count, bar)
+
+    def _share(self, thread: int, dst: Any, start: int, size: int, bar: Any) -> None:
+        """Copy `size` bytes from `start` on to another CTA."""
+        machine, cta = self.machine, thread // self.machine.group
+        there, target, _ = self._targets(thread, dst, bar, None)[0]
+        if there == cta:
+            raise EmulationError(
+                f"a bulk copy from shared {start:#x} to shared {target:#x} by "
+                f"{machine.describe(thread)} stays in its CTA: another one is needed"
+            )
+        real = machine.shared.data.ctypes.data + cta * machine.shared.data.shape[1] + start
+        line = Tensor.line(f"shared memory of block {machine.block_name(cta)}", real, size)
+        self._read(thread, line, start, BULK_ALIGN, copies=False)
+        self._load(thread, line, dst, bar, None, BULK_ALIGN)
+        if machine.proxies.tracked:
+            owner, chunks = np.array([thread]), line.chunks(start)[None]
+            read = Read(SHARE, machine.at_step, owner, owner * 0, owner // machine.group, chunks)
+            machine.proxies.add(read)
+            self.flights[-1].source = read
+
     def commit(self) -> None:
         self.commits += self.machine.mask
 
@@ -111,6 +146,8 @@ class Bulk:
             if self.machine.mbarriers.at(flight.cta, flight.slot)[SEEN] > flight.phase:
                 shadow = self.machine.shared.shadow[flight.cta, flight.start : flight.stop]
                 shadow[shadow == gather.PENDING] = gather.WRITTEN
+                if flight.source is not None:
+                    self.machine.proxies.end(flight.source)
             else:
                 left.append(flight)
         self.flights = left
@@ -195,25 +232,33 @@ class Bulk:
     def _store(self, thread: int, box: Tensor, src: int, op: str | None, align: int) -> None:
         machine, group = self.machine, self.machine.group
         machine.writes += 1
-        self._aligned(src, align, thread)
-        cta, shared, proxies = thread // group, machine.shared, machine.proxies
-        epochs = proxies.epochs[cta * group : (cta + 1) * group]
-        wrong = store_box(
-            box.real, box.plan, box.element, box.mask, box.pitch, src, shared.data[cta],
-            shared.shadow[cta], shared.checks, proxies.stamps[cta], epochs, proxies.landed[cta],
-            machine.met[thread], op is None,
-        )  # fmt: skip
-        if wrong:
-            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
+        self._read(thread, box, src, align, copies=op is None)
         if op is not None:
-            combine(box, shared.data[cta], src, op)
-        if proxies.tracked:
+            combine(box, machine.shared.data[thread // group], src, op)
+        if machine.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(src)[None]
-            proxies.add(
+            machine.proxies.add(
                 Read(COPY, machine.at_step, owner, self.commits[owner], owner // group, chunks)
             )
         machine.tally.bytes["shared", "load"] += box.size
         machine.tally.bytes["global", "store"] += box.inside
+
+    def _read(self, thread: int, box: Tensor, src: int, align: int, *, copies: bool) -> None:
+        """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""
+        machine = self.machine
+        self._aligned(src, align, thread)
+        cta, shared, proxies = thread // machine.group, machine.shared, machine.proxies
+        wrong = store_box(
+            box.real, box.plan, box.element, box.mask, box.pitch, src, shared.data[cta],
+            shared.shadow[cta], shared.checks, proxies.stamps[cta], proxies.epochs,
+            machine.clusters.first(cta), proxies.landed[cta], machine.met[thread], copies,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
+        if machine.traces is not None:
+            starts = box.chunks(src) * CHUNK
+            who = np.full(starts.size, thread)
+            machine.traces.load(Access(who, who // machine.group, starts, CHUNK, "load"))
 
     # --- the end of a CTA -------------------------------------------------------------------
 
@@ -243,10 +288,10 @@ class Bulk:
             + machine.mbarriers.name(flight.cta, flight.slot)
         )
 
-    def _aligned(self, address: int, align: int, thread: int) -> None:
-        if address % align:
+    def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
+        if number % align:
             raise Misaligned(
-                f"a bulk copy of {self.machine.describe(thread)} names shared {address:#x}, which "
+                f"a bulk copy of {self.machine.describe(thread)} names {what} {number:#x}, which "
                 f"is no multiple of {align}"
             )
 
@@ -261,7 +306,7 @@ class Bulk:
                 f"{machine.block_name(cta)} has {machine.shared.data.shape[1]:#x} bytes"
             )
         if code == gather.UNFENCED:
-            writer = machine.describe(proxies.writer(cta, address, machine.group))
+            writer = machine.describe(proxies.writer(machine, cta, address))
             raise EmulationError(
                 f"{what} reads shared {address:#x}, which {writer} wrote by an ordinary store and "
                 "did not fence: the writer needs fence.proxy.async before it synchronises"
@@ -331,7 +376,7 @@ def load_box(
 @compiled
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, shadow: Any,
-    checked: bool, stamps: Any, epochs: Any, landed: Any, met: int, copies: bool,
+    checked: bool, stamps: Any, epochs: Any, first_thread: int, landed: Any, met: int, copies: bool,
 ) -> int:  # fmt: skip
     """Copy a box from shared `source` to the array, without what leaves it; or only check it."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -356,7 +401,7 @@ def store_box(
                     return mistake(state, at)
             if landed.size and landed[at // CHUNK] > met:
                 return mistake(gather.NOT_MET, at)
-            if stamps.size and unfenced(stamps, epochs, at):
+            if stamps.size and unfenced(stamps, epochs, first_thread, at):
                 return mistake(gather.UNFENCED, at)
             if inside:
                 for i in range(max(low - byte, 0), min(high - byte, CHUNK)):

@@ -21,7 +21,8 @@ class Clusters:
     """The clusters of a chunk; `gone` are the CTAs that have ended.
 
     arrivals, waits: how many times each thread has arrived at its cluster's barrier and passed
-    it; phase: how many times each barrier has completed.
+    it; phase: how many times each barrier has completed; arrived_at, completed_at: the machine's
+    clock at the last arrival, and at the one that completed the last phase.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -31,6 +32,7 @@ class Clusters:
         self.arrivals = np.zeros(machine.threads, np.int64)
         self.waits = np.zeros(machine.threads, np.int64)
         self.phase = np.zeros(machine.geometry.ctas // self.size, np.int64)
+        self.arrived_at, self.completed_at = np.zeros_like(self.phase), np.zeros_like(self.phase)
         self.registers = np.zeros(machine.threads // 32, np.int64)  # of each warp; 0: as launched
         self.changes: dict[int, list[tuple[int, int]]] = {}  # warp: (step, registers) in order
 
@@ -39,6 +41,10 @@ class Clusters:
     def cta(self, own: int, rank: int) -> int:
         """The CTA that a rank field of an address names (0: the thread's own)."""
         return own // self.size * self.size + rank - 1 if rank else own
+
+    def first(self, cta: int) -> int:
+        """The first thread of the cluster of a CTA."""
+        return cta // self.size * self.size * self.machine.group
 
     def peer(self, own: int, rank: int, who: str) -> int:
         """The same, checked."""
@@ -77,6 +83,14 @@ class Clusters:
             raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
         self.arrivals += mask
         self.machine.progress += 1
+        self.note_arrival()
+
+    def note_arrival(self) -> None:
+        """The active threads arrive, or exit, which counts as arriving."""
+        machine = self.machine
+        machine.clock += 1
+        here = machine.mask.reshape(-1, self.size * machine.group).any(axis=1)
+        self.arrived_at[here] = machine.clock
 
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
@@ -87,10 +101,16 @@ class Clusters:
             raise EmulationError(f"{who} waits at the cluster's barrier without having arrived")
         per = self.size * machine.group
         here = (self.arrivals > np.repeat(self.phase, per)) | machine.gone
-        self.phase += here.reshape(-1, per).all(axis=1)
+        over = here.reshape(-1, per).all(axis=1)
+        self.phase += over
+        self.completed_at[over] = self.arrived_at[over]
         go: np.ndarray = np.repeat(self.phase, per) > self.waits
         self.waits += go & machine.mask
         return go
+
+    def completed(self) -> np.ndarray:
+        """(T,) the clock when the last phase of each thread's cluster was completed."""
+        return np.repeat(self.completed_at, self.size * self.machine.group)
 
     def lacking(self, mask: np.ndarray) -> list[str]:
         """Who has not arrived at the barriers that `mask` waits at."""

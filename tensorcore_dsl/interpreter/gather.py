@@ -17,6 +17,9 @@ OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_
 # What the shadow of shared memory says of a byte: PENDING ones belong to a copy in flight.
 NEVER, WRITTEN, PENDING, BARRIER = range(4)
 
+STAMP_BITS = 14  # of a stamp that hold a thread of a cluster, which has at most 16 * 1024
+STAMP_MASK = (1 << STAMP_BITS) - 1
+
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS
 
@@ -256,7 +259,7 @@ def shared_store(
                 if proxies:
                     if readers[cta, address >> 4]:
                         return mistake(STILL_READ, thread)
-                    stamp = types.int64(epochs[thread]) << 11 | (thread - cta * group)
+                    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
                     sign(stamps.ctypes.data + cta * stamps.shape[1] * 4, address, size, stamp)
                 target = bytes_at + address
                 for word in range(count):
@@ -359,7 +362,7 @@ def copy_finish(
             if checked:
                 mark(shadow.ctypes.data + at, size, WRITTEN)
             if epochs.size:
-                stamp = types.int64(epochs[thread]) << 11 | thread % group
+                stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
                 line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
                 sign(line, types.int64(targets[thread]), size, stamp)
 

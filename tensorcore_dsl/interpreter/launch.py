@@ -181,7 +181,7 @@ def _couples(node: Any) -> bool:
     parts = node.form.mnemonic.split(".")
     if parts[:2] == ["cp", "reduce"]:
         return True
-    if "shared" in parts or "shared::cta" in parts:
+    if {"shared", "shared::cta", "shared::cluster"} & set(parts):  # a chunk has whole clusters
         return False
     strong = {"acquire", "volatile", "relaxed"} & set(parts)
     return parts[0] in ("atom", "red", "vprintf") or bool(strong and parts[0] == "ld")

@@ -28,9 +28,11 @@ from tensorcore_dsl.interpreter.barrier import Barriers
 from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
 from tensorcore_dsl.interpreter.program import Program, Step
 from tensorcore_dsl.interpreter.proxies import Proxies
+from tensorcore_dsl.interpreter.remote import ClusterMemory
 from tensorcore_dsl.interpreter.report import Report, Tally
 from tensorcore_dsl.interpreter.special import Geometry, SpecialRegisters, dim, ranges
 from tensorcore_dsl.interpreter.steps import STOP, Run
+from tensorcore_dsl.interpreter.traces import Traces
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for one that does something else
@@ -78,6 +80,8 @@ class Machine(Asynchronous):
         self.special = SpecialRegisters(geometry)
         self.barriers = Barriers(geometry)
         self.copies = Copies(self.threads)
+        self.cluster = ClusterMemory()
+        self.traces = Traces(self) if program.remote and self.checks else None
         self.tally = Tally(len(program.steps), profile)
         self.all_threads = np.ones(self.threads, np.bool_)
         self.alive = np.arange(self.threads) % self.group < self.threads_per_cta

@@ -143,7 +143,19 @@ class Mbarriers:
         if found:
             machine.bulk.settle()
         machine.meet(go)
+        if machine.traces is not None:
+            machine.traces.learn(go & self._met_from_outside(bar), machine.clock)
         return go
+
+    def _met_from_outside(self, bar: Any) -> np.ndarray:
+        """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
+        machine = self.machine
+        threads = np.flatnonzero(machine.mask)
+        slots = words(bar, machine)[threads] // BYTES
+        ctas = threads // machine.group
+        found = np.zeros(machine.threads, np.bool_)
+        found[threads] = self.state[ctas, self.index[ctas, slots], REMOTE] > 0
+        return found
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""

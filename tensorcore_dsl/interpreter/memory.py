@@ -22,6 +22,7 @@ from tensorcore_dsl.errors import (
     Uninitialised,
 )
 from tensorcore_dsl.interpreter import gather
+from tensorcore_dsl.interpreter.traces import Access
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class GlobalMemory:
     def load(self, ctx: Machine, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) words."""
         out = np.empty((count, addresses.size), _WORDS[width])
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account(self.space, "load", addresses, mask, width * count)
         wrong = gather.global_load(
             addresses, mask, self.table, out.view(np.uint8), width, count, self.checks
@@ -140,7 +141,7 @@ class GlobalMemory:
         """values: (count, T) words."""
         values = np.ascontiguousarray(values)
         count, width = values.shape[0], values.dtype.itemsize
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account(self.space, "store", addresses, mask, width * count)
         wrong = gather.global_store(
             addresses, mask, self.table, values.view(np.uint8), width, count, self.checks
@@ -152,7 +153,7 @@ class GlobalMemory:
         self, ctx: Machine, addresses: np.ndarray, width: int, update: Any, *operands: Any
     ) -> np.ndarray:
         """In thread order: old = word; word = update(old, *operands); (T,) old words."""
-        return _atomic(self, ctx, addresses, addresses, width, update, operands)
+        return atomically(self, ctx, addresses, addresses, width, update, operands)
 
     def place(
         self, ctx: Machine, address: int, size: int, verb: str, thread: int
@@ -198,7 +199,7 @@ class SharedMemory:
     def load(self, ctx: Machine, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) words."""
         out = np.empty((count, addresses.size), _WORDS[width])
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account(self.space, "load", addresses, mask, width * count)
         wrong = gather.shared_load(
             addresses, mask, self.data, self.shadow, out.view(np.uint8), width, count,
@@ -206,6 +207,8 @@ class SharedMemory:
         )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "load")
+        if ctx.traces is not None:
+            ctx.traces.load(Access.own(ctx, addresses, mask, width * count, "load"))
         return out
 
     def load_matrices(
@@ -213,7 +216,7 @@ class SharedMemory:
     ) -> np.ndarray:
         """(matrices, T) words: 8x8 matrices of 16 bits from the rows that the lanes name."""
         out = np.empty((matrices, addresses.size), np.uint32)
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account(self.space, "load", addresses, mask, 16)
         wrong = gather.matrix_load(
             addresses, mask, self.data, self.shadow, out, matrices, transposed, self.checks,
@@ -221,13 +224,15 @@ class SharedMemory:
         )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, 16, "load")
+        if ctx.traces is not None:
+            ctx.traces.load(Access.own(ctx, addresses, mask, 16, "load"))
         return out
 
     def store(self, ctx: Machine, addresses: np.ndarray, values: np.ndarray) -> None:
         """values: (count, T) words."""
         values = np.ascontiguousarray(values)
         count, width = values.shape[0], values.dtype.itemsize
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account(self.space, "store", addresses, mask, width * count)
         wrong = gather.shared_store(
             addresses, mask, self.data, self.shadow, values.view(np.uint8), width, count,
@@ -235,6 +240,8 @@ class SharedMemory:
         )  # fmt: skip
         if wrong:
             self.refuse(ctx, wrong, addresses, width * count, "store")
+        if ctx.traces is not None:
+            ctx.traces.store(Access.own(ctx, addresses, mask, width * count, "store"))
 
     def atomic(
         self, ctx: Machine, addresses: np.ndarray, width: int, update: Any, *operands: Any
@@ -243,7 +250,7 @@ class SharedMemory:
         keys = addresses + (
             np.arange(addresses.size, dtype=np.uint64) // ctx.group << np.uint64(32)
         )
-        return _atomic(self, ctx, addresses, keys, width, update, operands)
+        return atomically(self, ctx, addresses, keys, width, update, operands)
 
     def copy_async(
         self, ctx: Machine, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
@@ -257,6 +264,12 @@ class SharedMemory:
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF
         address = int(addresses[thread])
         what = f"shared {verb} of {size} bytes at {address:#x} by {ctx.describe(thread)}"
+        self.refuse_at(ctx, code, thread // ctx.group, address, size, what)
+
+    def refuse_at(
+        self, ctx: Machine, code: int, cta: int, address: int, size: int, what: str
+    ) -> NoReturn:
+        """`what` went wrong with `size` bytes of a CTA."""
         total = self.data.shape[1]
         if code == gather.OUTSIDE:
             has = f"bytes 0 to {total - 1:#x}" if total else "no shared memory"
@@ -265,7 +278,6 @@ class SharedMemory:
             raise OutOfBounds(f"out of bounds: {what}: the CTA has {has}")
         if code == gather.MISALIGNED:
             raise Misaligned(f"misaligned: {what}, which is no multiple of {size}")
-        cta = thread // ctx.group
         if code == gather.STILL_READ:
             raise EmulationError(
                 f"{what}: these bytes are still read by " + ctx.proxies.reader(ctx, cta, address)
@@ -298,20 +310,20 @@ class Lanes:
         return getattr(self._ctx, name)
 
 
-def _mask(ctx: Any) -> np.ndarray:
+def active_threads(ctx: Any) -> np.ndarray:
     """The active threads of a context, as an array."""
     active: np.ndarray | None = ctx.active
     every: np.ndarray = ctx.all_threads
     return every if active is None else active
 
 
-def _atomic(
+def atomically(
     memory: Any, ctx: Machine, addresses: np.ndarray, keys: np.ndarray, width: int, update: Any,
     operands: tuple[Any, ...],
 ) -> np.ndarray:  # fmt: skip
     """Rounds in which no address occurs twice; an address meets its threads in their order."""
     result = np.zeros(addresses.size, _WORDS[width])
-    who = np.flatnonzero(_mask(ctx))
+    who = np.flatnonzero(active_threads(ctx))
     for threads in _rounds(keys[who], who):
         lanes = Lanes(ctx, threads)
         old = memory.load(lanes, addresses, width, 1)[0]
@@ -362,7 +374,7 @@ class Copies:
     ) -> None:
         shared, table = ctx.shared, ctx.globals.table
         valid = np.ascontiguousarray(np.broadcast_to(valid, target.shape), dtype=np.uint32)
-        mask = _mask(ctx)
+        mask = active_threads(ctx)
         ctx.account("global", "load", source, mask, size)
         ctx.account("shared", "store", target, mask, size)
         wrong = gather.copy_check(
@@ -399,3 +411,5 @@ class Copies:
             copy.target, copy.source, copy.valid, due, ctx.globals.table, shared.data,
             shared.shadow, copy.size, shared.checks, ctx.proxies.stamps, ctx.proxies.epochs,
         )  # fmt: skip
+        if ctx.traces is not None:
+            ctx.traces.store(Access.own(ctx, copy.target, due, copy.size, "store"))

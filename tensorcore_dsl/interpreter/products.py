@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.gather import compiled, mistake, peek64, poke64,
 from tensorcore_dsl.interpreter.memory import NOT_MET
 from tensorcore_dsl.interpreter.proxies import CHUNK, PRODUCT, Read, unfenced
 from tensorcore_dsl.interpreter.steps import Run
+from tensorcore_dsl.interpreter.traces import Access
 from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class Products:
         shared, proxies = machine.shared, machine.proxies
         wrong = fetch(
             addresses, whole, shared.data, shared.shadow, shared.checks, proxies.stamps,
-            proxies.epochs, proxies.landed, machine.met, out,
+            proxies.epochs, proxies.landed, machine.met, machine.geometry.cluster_ctas, out,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, addresses)
+        if machine.traces is not None:
+            machine.traces.load(_access(machine, addresses, np.flatnonzero(whole)))
         machine.tally.bytes["shared", "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
         if proxies.tracked:
             owners = np.flatnonzero(whole)
@@ -155,7 +158,7 @@ class Products:
         if code == gather.NOT_MET:
             raise Uninitialised(f"{what}: {NOT_MET}")
         if code == gather.UNFENCED:
-            writer = machine.describe(machine.proxies.writer(cta, address, machine.group))
+            writer = machine.describe(machine.proxies.writer(machine, cta, address))
             raise EmulationError(
                 f"{what}, which {writer} wrote by an ordinary store and did not fence: the writer "
                 "needs fence.proxy.async before it synchronises"
@@ -233,6 +236,13 @@ def watched(kernel: Kernel) -> set[Any]:
     return found
 
 
+def _access(machine: Machine, addresses: np.ndarray, owners: np.ndarray) -> Access:
+    """What the warpgroups `owners` read, each in the name of its first thread."""
+    threads = np.repeat(owners * THREADS, addresses.shape[1])
+    starts = addresses[owners].ravel().astype(int)
+    return Access(threads, threads // machine.group, starts, CHUNK, "load")
+
+
 def _base(source: Source) -> Any:
     return source.base if isinstance(source, (Address, Part)) else source
 
@@ -240,7 +250,7 @@ def _base(source: Source) -> Any:
 @compiled
 def fetch(
     addresses: Any, whole: Any, data: Any, shadow: Any, checked: bool, stamps: Any, epochs: Any,
-    landed: Any, met: Any, out: Any,
+    landed: Any, met: Any, cluster: int, out: Any,
 ) -> int:  # fmt: skip
     """Chunks of shared memory for the warpgroups that are `whole`; `epochs` may be empty."""
     groups, count = addresses.shape
@@ -260,7 +270,8 @@ def fetch(
                     return mistake(state, group * count + i)
             if landed.shape[1] and landed[cta, at // CHUNK] > known:
                 return mistake(gather.NOT_MET, group * count + i)
-            if threads and unfenced(stamps[cta], epochs[cta * threads : (cta + 1) * threads], at):
+            first = cta // cluster * cluster * threads
+            if threads and unfenced(stamps[cta], epochs, first, at):
                 return mistake(gather.UNFENCED, group * count + i)
             source = data.ctypes.data + cta * limit + at
             to = out.ctypes.data + (group * count + i) * CHUNK

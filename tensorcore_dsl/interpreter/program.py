@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WARP, WARPGROUP = 32, 128
 _NOTED = ("mbarrier", "wgmma", "setmaxnreg")
+_COPIED_TO = ("global", "shared::cluster")
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
@@ -85,7 +86,7 @@ class Program:
     hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
     of the kernel's parameters. unit: threads that some form needs together, at least a warp.
     asynchronous: something may be in flight when a CTA ends; reads_shared: some form reads
-    shared memory through the async proxy.
+    shared memory through the async proxy; remote: some form accesses shared::cluster.
     """
 
     kernel: Kernel
@@ -97,6 +98,7 @@ class Program:
     unit: int = WARP
     asynchronous: bool = False
     reads_shared: bool = False
+    remote: bool = False
 
 
 def unit(form: Instruction) -> int:
@@ -249,7 +251,11 @@ class _Compiler:
     def _classify(self, form: Instruction) -> None:
         program = self.program
         product = form.mnemonic.startswith("wgmma.mma_async")
-        program.reads_shared |= product or ".global.shared::cta" in form.mnemonic
+        copy = any(f".{space}.shared::cta" in form.mnemonic for space in _COPIED_TO)
+        program.reads_shared |= product or copy
+        words = form.opcode in ("ld", "st", "atom", "red")
+        program.remote |= words and ".shared::cluster" in form.mnemonic
+        program.asynchronous |= program.remote
         program.asynchronous |= form.opcode in _NOTED or "bulk" in form.effects
         program.asynchronous |= "cluster" in form.effects
 

@@ -14,17 +14,17 @@ import numpy as np
 from numba import types
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.gather import compiled, inlined
+from tensorcore_dsl.interpreter.gather import STAMP_BITS, STAMP_MASK, compiled, inlined
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
 CHUNK = 16
-LOW = 11  # bits of a stamp that hold the thread of the CTA; a block has at most 1024
-COPY, PRODUCT = range(2)
+COPY, PRODUCT, SHARE = range(3)
 _UNTIL = {
     COPY: "commit it and wait for its group (cp.async.bulk.wait_group.read) first",
     PRODUCT: "commit it and wait for its group (wgmma.wait_group) first",
+    SHARE: "the CTA that it goes to must have waited for its mbarrier, and met this one, first",
 }
 
 
@@ -47,8 +47,9 @@ class Read:
     def describe(self, machine: Machine, line: int) -> str:
         """The operation and where it was issued, for messages."""
         owner = int(self.owners[line])
-        if self.kind == COPY:
-            what = f"a bulk store of {machine.describe(owner)}"
+        if self.kind != PRODUCT:
+            name = "store" if self.kind == COPY else "copy to another CTA"
+            what = f"a bulk {name} of {machine.describe(owner)}"
         else:
             what = f"a wgmma of {machine.warpgroup_name(owner)}"
         return f"{what} at {machine.program.steps[self.step].loc}"
@@ -108,6 +109,11 @@ class Proxies:
                 left.append(read.part(~over))
         self.reads = left
 
+    def end(self, read: Read) -> None:
+        """An operation is over for all of its owners."""
+        counted(self.readers, read.ctas, read.chunks, -1)
+        self.reads = [other for other in self.reads if other is not read]
+
     def reader(self, machine: Machine, cta: int, address: int) -> str:
         """Who still reads the bytes at `address`, for messages."""
         for read in self.reads:
@@ -126,11 +132,15 @@ class Proxies:
                     f"memory: {_UNTIL[read.kind]}"
                 )
 
-    def writer(self, cta: int, address: int, group: int) -> int:
+    def stamp(self, threads: np.ndarray) -> np.ndarray:
+        """What ordinary stores of these threads leave behind now."""
+        low = (threads & STAMP_MASK).astype(np.uint32)
+        return np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
+
+    def writer(self, machine: Machine, cta: int, address: int) -> int:
         """The thread of the chunk that last wrote one of the words of the chunk at `address`."""
         words = self.stamps[cta, address // 4 : address // 4 + CHUNK // 4]
-        stamp = next(int(w) for w in words if w)
-        return cta * group + (stamp & ((1 << LOW) - 1))
+        return stamped(next(int(w) for w in words if w), machine.clusters.first(cta))
 
 
 @compiled
@@ -141,11 +151,21 @@ def counted(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
             readers[ctas[line], chunks[line, i]] += change
 
 
+def stamped(stamp: Any, first: int) -> int:
+    """The thread that a stamp names, `first` being the first one of its cluster."""
+    thread: int = first + (stamp - first & STAMP_MASK)
+    return thread
+
+
+_stamped: Any = inlined(stamped)
+
+
 @inlined
-def unfenced(stamps: Any, epochs: Any, at: int) -> bool:
-    """Has a word of the chunk an ordinary store that its thread did not fence?"""
+def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
+    """Has a word of the chunk an ordinary store that its thread did not fence? `first`: of the
+    threads of its cluster."""
     found = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])
-        found = found or (stamp != 0 and epochs[stamp & ((1 << LOW) - 1)] == stamp >> LOW)
+        found = found or (stamp != 0 and epochs[_stamped(stamp, first)] == stamp >> STAMP_BITS)
     return found

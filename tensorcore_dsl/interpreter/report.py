@@ -47,8 +47,9 @@ class Traffic:
 
 @dataclass
 class Report:
-    """Counts of a launch. instructions: warps that executed each form. bytes: by ("global" or
-    "shared", "load" or "store"). lines: with `profile`, by (file:line, space, verb)."""
+    """Counts of a launch. instructions: warps that executed each form. bytes: by ("global",
+    "shared" or "shared::cluster", "load" or "store"). lines: with `profile`, by (file:line,
+    space, verb)."""
 
     instructions: Counter[str] = field(default_factory=Counter)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)

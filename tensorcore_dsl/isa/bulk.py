@@ -74,6 +74,10 @@ def store_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, *
     ctx.bulk_store(dst, src, size, form.params.get("op"), form.params.get("t"))
 
 
+def share_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any) -> None:
+    ctx.bulk_share(dst, src, size, bar)
+
+
 def commit_bulk(ctx: Context, form: Instruction) -> None:
     ctx.bulk_commit()
 
@@ -152,6 +156,7 @@ BULK = [
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
+    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, effects=COPY, requires="90", ptx="8.0"),
     row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, effects=COPY, requires="90", ptx="8.0"),
     row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
     row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),

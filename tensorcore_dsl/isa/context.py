@@ -58,6 +58,7 @@ class Context(Protocol):
     active: np.ndarray | None
     exited: np.ndarray | None  # threads that left the kernel; None: nobody did
     shared: Memory
+    cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank (below)
     globals: Memory
 
     def special(self, register: str) -> np.ndarray:
@@ -87,7 +88,7 @@ class Context(Protocol):
     def print(self, text: str, values: list[np.ndarray]) -> None:
         """Device-side print, one line a thread."""
 
-    # mbarriers: (T,) shared addresses; those of shared::cluster have the CTA's rank in the bits
+    # mbarriers: (T,) shared addresses; addresses of shared::cluster have the CTA's rank in the bits
     # from CLUSTER_SHIFT on, plus one (0 there: the thread's own CTA).
 
     def mbarrier_init(self, bar: np.ndarray, count: Any) -> None:
@@ -119,6 +120,9 @@ class Context(Protocol):
     def bulk_store(
         self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
     ) -> None: ...
+
+    def bulk_share(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray) -> None:
+        """From the own shared memory to that of another CTA, whose `bar` counts the bytes."""
 
     def bulk_commit(self) -> None: ...
     def bulk_wait(self, pending: int, reading: bool) -> None:

@@ -30,6 +30,8 @@ EVICT_L2 = ".L2::evict_normal .L2::evict_first .L2::evict_last"
 
 
 def _space(ctx: Context, form: Instruction) -> Memory:
+    if ".shared::cluster" in form.mnemonic:
+        return ctx.cluster
     return ctx.shared if ".shared" in form.mnemonic else ctx.globals
 
 
@@ -159,7 +161,10 @@ _BIT_UPDATES: Mapping[str, Update] = {
 SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \
     ".release.cta .release.gpu .release.sys .acq_rel.cta .acq_rel.gpu .acq_rel.sys"
 RED_SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .release.cta .release.gpu .release.sys"
+CLUSTER_SEM = f"{SEM} .relaxed.cluster .acquire.cluster .release.cluster .acq_rel.cluster"
+CLUSTER_RED_SEM = f"{RED_SEM} .relaxed.cluster .release.cluster"
 SPACE = "global/u64 shared/u32"
+IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # for shared::cluster, a peer's shared memory
 
 # fmt: off
 LOADS = [
@@ -184,6 +189,9 @@ LOADS = [
     row("ld.volatile.{s}{v}.{t}",                         "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, ptx="1.1"),
     row("ld.{sem}.{scope}.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="70", ptx="6.0"),
     row("ld.{sem}.cluster.{s}{v}.{t}",                    "d:{r}*{n} = p:[{a}]",      "9.7.9.8",  load, sem="relaxed acquire", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_LOAD, requires="90", ptx="7.8"),
+    row("ld.shared::cluster{v}.{t}",                      "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=LOAD, **IN_CLUSTER),
+    row("ld.volatile.shared::cluster{v}.{t}",             "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, v_t_r_n=WORDS, effects=ORDERED_LOAD, **IN_CLUSTER),
+    row("ld.{sem}.{scope}.shared::cluster{v}.{t}",        "d:{r}*{n} = p:[u32]",      "9.7.9.8",  load, sem="relaxed acquire", scope="cta cluster gpu sys", v_t_r_n=WORDS, effects=ORDERED_LOAD, **IN_CLUSTER),
 ]
 
 STORES = [
@@ -195,6 +203,9 @@ STORES = [
     row("st.volatile.{s}{v}.{t}",                         "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, ptx="1.1"),
     row("st.{sem}.{scope}.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta gpu sys", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="70", ptx="6.0"),
     row("st.{sem}.cluster.{s}{v}.{t}",                    "p:[{a}], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", s_a=SPACE, v_t_r_n=WORDS, effects=ORDERED_STORE, requires="90", ptx="7.8"),
+    row("st.shared::cluster{v}.{t}",                      "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=STORE, **IN_CLUSTER),
+    row("st.volatile.shared::cluster{v}.{t}",             "p:[u32], b:{r}*{n}",       "9.7.9.11", store, v_t_r_n=WORDS, effects=ORDERED_STORE, **IN_CLUSTER),
+    row("st.{sem}.{scope}.shared::cluster{v}.{t}",        "p:[u32], b:{r}*{n}",       "9.7.9.11", store, sem="relaxed release", scope="cta cluster gpu sys", v_t_r_n=WORDS, effects=ORDERED_STORE, **IN_CLUSTER),
 ]
 
 HINTS = [
@@ -255,12 +266,19 @@ ATOMIC = [
     row("atom{sem}.{s}.exch.{t}", "d:{t} = p:[{a}], b:{t}",        ATOM, atomic, s_a=SPACE, op="exch", t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
     row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b32 b64", sem=SEM, effects=RMW, requires="60", ptx="6.0"),
     row("atom{sem}.{s}.cas.{t}",  "d:{t} = p:[{a}], b:{t}, c:{t}", ATOM, atomic, s_a=SPACE, op="cas",  t="b16",     sem=SEM, effects=RMW, requires="70", ptx="6.3"),
+    row("atom{sem}.shared::cluster.exch.{t}", "d:{t} = p:[u32], b:{t}",        ATOM, atomic, op="exch", t="b32 b64",     sem=CLUSTER_SEM, effects=RMW, **IN_CLUSTER),
+    row("atom{sem}.shared::cluster.cas.{t}",  "d:{t} = p:[u32], b:{t}, c:{t}", ATOM, atomic, op="cas",  t="b16 b32 b64", sem=CLUSTER_SEM, effects=RMW, **IN_CLUSTER),
 ]
 for _op, _types, _tail, _sm, _ptx in ATOMICS:
     _flags: Any = {"op": _op, "t": _types, "s_a": SPACE, "effects": RMW, "requires": _sm, "ptx": _ptx}
     ATOMIC += [
         row("atom{sem}.{s}.{op}" + _tail + ".{t}", "d:{t} = p:[{a}], b:{t}", ATOM, atomic, sem=SEM, **_flags),
         row("red{sem}.{s}.{op}" + _tail + ".{t}",  "p:[{a}], b:{t}",         RED,  reduce, sem=RED_SEM, **_flags),
+    ]
+    _flags = {"op": _op, "t": _types, "effects": RMW, **IN_CLUSTER}
+    ATOMIC += [
+        row("atom{sem}.shared::cluster.{op}" + _tail + ".{t}", "d:{t} = p:[u32], b:{t}", ATOM, atomic, sem=CLUSTER_SEM, **_flags),
+        row("red{sem}.shared::cluster.{op}" + _tail + ".{t}",  "p:[u32], b:{t}",         RED,  reduce, sem=CLUSTER_RED_SEM, **_flags),
     ]
 for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
     _flags = {"op": _op, "v_n": _vec, "t": _types, "effects": RMW, "requires": "90", "ptx": _ptx}
