@@ -380,7 +380,7 @@ def meeting(out: tc.Array, mistake: tc.Const = ""):
             while out[63] == 0:
                 tc.emit("nanosleep.u32", 10)
         if t == 0:
-            bar.remote(2 if mistake == "no such rank" else 0).arrive()
+            bar.remote(rank + 1 if mistake == "no such rank" else 0).arrive()
     else:
         if mistake not in ("peer gone", "may be gone"):
             bar.wait(0)

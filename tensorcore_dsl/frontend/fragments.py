@@ -15,7 +15,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.language import emit, lane_id, thread_in_warpgroup
 from tensorcore_dsl.frontend.memory import Array, Tile
 from tensorcore_dsl.frontend.operands import describe, type_of
-from tensorcore_dsl.frontend.pointer import Pointer
+from tensorcore_dsl.frontend.pointer import Pointer, own_address
 from tensorcore_dsl.frontend.values import Group, Scalar, builder
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.layout import Layout
@@ -82,6 +82,7 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     element by element.
     """
     layout = _checked(tile, operand)
+    own_address(tile, "ldmatrix")
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = matrices(layout, along)
     places = list(_places(tile, layout))
@@ -207,6 +208,7 @@ def load_elements(tile: Tile | Array, operand: Operand) -> Group:
 def stmatrix(tile: Tile, value: Group) -> None:
     """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
     layout = _stored(tile, value, (Tile,))
+    own_address(tile, "stmatrix")
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = matrices(layout, along)
     if plan is None:

@@ -14,6 +14,7 @@ from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.frontend import arithmetic
 from tensorcore_dsl.frontend.language import emit, shared, shfl, threadIdx
 from tensorcore_dsl.frontend.memory import Array, Pointer, Tile
+from tensorcore_dsl.frontend.pointer import own_address, peer_address
 from tensorcore_dsl.frontend.values import Group, Scalar, Struct
 from tensorcore_dsl.ir.nodes import Block, Param, TensorMap, Type, While
 from tensorcore_dsl.isa.spec import Instruction, emitter
@@ -65,7 +66,7 @@ class Barrier(Struct):
 
     def remote(self, rank: Any) -> Barrier:
         """The same barrier in CTA `rank` of the cluster."""
-        return Barrier(emit("mapa.shared::cluster.u32", self.address, _u32(rank)), True)
+        return Barrier(peer_address(self.address, rank), True)
 
 
 class Barriers(Struct):
@@ -213,6 +214,7 @@ def tma_wait(pending: int = 0, *, reading: bool = False) -> None:
 
 
 def _check_tile(tile: Tile, tensor: TensorMapOf) -> None:
+    own_address(tile, "a tensor copy")
     size = 1
     for extent in tile.shape:
         size *= extent
@@ -259,6 +261,7 @@ def descriptor(tile: Tile, major: str = "k") -> Scalar:
     major "mn" (16-bit types): (atoms, K, width), each atom K lines of `width` rows.
     """
     builder: Any = emitter()
+    own_address(tile, "wgmma")
     size = tile.dtype.itemsize
     if major not in ("k", "mn") or tile.strides[-1] != 1 or tile.ndim not in (2, 3):
         raise LayoutError(

@@ -9,8 +9,8 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.frontend.operands import describe, is_number
+from tensorcore_dsl.frontend.pointer import PEERS, byte_offset, element_size, peer_address
 from tensorcore_dsl.frontend.pointer import Pointer as Pointer
-from tensorcore_dsl.frontend.pointer import byte_offset, element_size
 from tensorcore_dsl.frontend.values import Scalar, Struct, builder
 
 SWIZZLES = (0, 32, 64, 128)
@@ -229,6 +229,13 @@ class Tile(Struct):
         """The transpose, without a copy."""
         return self.with_parts(shape=self.shape[::-1], strides=self.strides[::-1])
 
+    def remote(self, rank: Any) -> Tile:
+        """The same tile in CTA `rank` of the cluster: its elements can be loaded and stored there
+        between two meetings of the cluster (`cluster_sync`)."""
+        if self.space == PEERS:
+            raise OperandError(f"{self.described} is another CTA's already")
+        return self.with_parts(origin=peer_address(self.origin, rank), space=PEERS)
+
     def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
         """The view that starts at `index`."""
         origin, offset = self.origin, self.offset
@@ -306,7 +313,8 @@ class Tile(Struct):
     @property
     def described(self) -> str:
         swizzle = f", {self.swizzle}-byte swizzle" if self.swizzle else ""
-        return f"a shared {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
+        where = "remote shared" if self.space == PEERS else "shared"
+        return f"a {where} {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
 
     def __repr__(self) -> str:
         return f"<{self.described}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
@@ -12,6 +13,9 @@ from tensorcore_dsl.frontend.operands import describe, is_number
 from tensorcore_dsl.frontend.values import Group, Scalar, Struct, builder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
+
+MOST_PEERS = 16  # CTAs of a cluster
+PEERS = "shared::cluster"  # the space of addresses in the shared memory of a cluster's CTAs
 
 
 class Pointer(Struct):
@@ -79,6 +83,12 @@ class Pointer(Struct):
         """The same address, read as another type."""
         return self.with_parts(dtype=dtype)
 
+    def remote(self, rank: Any) -> Pointer:
+        """The same place in the shared memory of CTA `rank` of the cluster."""
+        if self.space != "shared":
+            raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
+        return self.with_parts(address=peer_address(self.address, rank), space=PEERS)
+
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
 
@@ -97,6 +107,30 @@ class Pointer(Struct):
 
     def __repr__(self) -> str:
         return f"<{self.described}>"
+
+
+def peer_address(address: Any, rank: Any) -> Any:
+    """mapa: a shared address of this CTA, in CTA `rank` of the cluster."""
+    build = builder()
+    if isinstance(rank, Scalar) and rank.dtype.is_integer:
+        rank = build.convert(rank, dtypes.u32)
+    elif not is_number(rank) or isinstance(rank, (bool, float)):
+        raise OperandError(f"the rank of a CTA is an integer, not {describe(rank)}")
+    elif not 0 <= rank < (peers := prod(build.kernel.cluster or (MOST_PEERS,))):
+        raise OperandError(f"CTA {rank} of the cluster does not exist: ranks are 0 to {peers - 1}")
+    base, offset = build.split_constant(address)
+    base = address if base is None else base
+    return build.apply("add", build.named("mapa.shared::cluster.u32", base, rank), offset)
+
+
+def own_address(place: Any, what: str) -> Any:
+    """The address of a tile or pointer, refused if it is another CTA's."""
+    if place.space == PEERS:
+        raise OperandError(
+            f"{what} works on the CTA's own shared memory, not on {place.described}: load from "
+            "there, and store to there"
+        )
+    return place.address
 
 
 def element_size(dtype: DType) -> int:
