@@ -19,8 +19,11 @@ def draw(report: Report, path: Path, unit: str, scale: float) -> str:
     from matplotlib import pyplot as plt
 
     compared = any("ratio" in r for r in report.results)
-    wide = 2 if compared else 1
-    figure, axes = plt.subplots(1, wide, figsize=(6.5 * wide, 5), squeeze=False)
+    kinds = report.summary.get("groups", report.summary["dtypes"])
+    widths = [6.5, max(6.5, 0.6 * len(kinds))] if compared else [6.5]
+    figure, axes = plt.subplots(
+        1, len(widths), figsize=(sum(widths), 5), squeeze=False, width_ratios=widths
+    )
     _rates(axes[0][0], report.results, unit, scale)
     if compared:
         _ratios(axes[0][1], report)
