@@ -143,11 +143,19 @@ def test_what_is_not_there_yet_is_told(kind, monkeypatch):
 
 
 def test_precise_sums_are_asked_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(kernels, "gemm", lambda *a, **wishes: asked.append(wishes))
-    for precise in (False, True):
-        kinds.ours(drawn(Case("e4m3", 32, 32, 32, precise=precise)))(0)
-    assert asked[1]["accumulate"] == tc.f32 and "accumulate" not in asked[0]
+    heeded = True
+
+    def gemm(a, b, out, family, accumulate=None):
+        out.fill_(32.0 if accumulate == tc.f32 and heeded else 31.0)
+
+    monkeypatch.setattr(kernels, "gemm", gemm)
+    for precise, expected in ((False, 31), (True, 32)):
+        data = drawn(Case("e4m3", 32, 32, 32, precise=precise))
+        kinds.ours(data)(1)
+        assert data.d[1][0, 0] == expected
+    heeded = False
+    with pytest.raises(kinds.NotThere, match="does not promote"):
+        kinds.ours(data)
 
 
 def test_our_gelu_is_cublas_s():
