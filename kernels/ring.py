@@ -24,7 +24,7 @@ class Config:
 
     Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
     other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
-    128 bytes deep along K. cluster: blocks below each other that share B, across: blocks beside
+    `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across: blocks beside
     each other that share A, each bringing a part. split: blocks of a cluster that share a tile,
     each summing a part of K. group: rows of tiles that go through B's
     columns together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A,
@@ -34,6 +34,7 @@ class Config:
     BM: int = 128
     BN: int = 256
     stages: int = 4
+    lines: int = 1
     cluster: int = 1
     across: int = 1
     group: int = 8
@@ -79,7 +80,7 @@ class Config:
 
     def with_stages(self, most: int = 12) -> Config:
         """As many slots as shared memory has room for."""
-        slot = (self.BM + self.BN) * LINE
+        slot = (self.BM + self.BN) * LINE * self.lines
         return replace(self, stages=min(most, (SHARED - self.way_out - 1024) // slot))
 
 
@@ -146,8 +147,8 @@ def open_ring(a, b, config: Config, variant: Variant):
     if config.rows:
         clear(side_a.tile, config)
     full, empty, turn = open_barriers((side_a.map, side_b.map), config)
-    first, last = steps_of_block(a.shape[-1], depth, config)
-    return Ring(side_a, side_b, full, empty, turn, depth, first, last, config)
+    first, last = steps_of_block(a.shape[-1], depth * config.lines, config)
+    return Ring(side_a, side_b, full, empty, turn, depth * config.lines, first, last, config)
 
 
 def open_barriers(maps, config: Config):
@@ -175,7 +176,7 @@ def open_side(array, axis: int, extent: int, depth: int, k_major: bool, config, 
     K-major slots are lines of K, filled in a box by each sharer; others are blocks of K lines, a
     box each.
     """
-    stages, sharers = config.stages, sharers_of(axis, config)
+    stages, sharers = config.stages * config.lines, sharers_of(axis, config)
     parts = sharers.count
     if k_major:
         line = depth * array.dtype.itemsize
@@ -241,9 +242,11 @@ def fill(side, axis: int, slot, batch, first, k, full):
 def bring(ring, place, slot, k, full):
     """Order a slot's parts of A and B, from depth k on."""
     config = ring.config
-    full.expect(((config.rows or config.BM) + config.BN) * LINE)
-    fill(ring.a, 0, slot, place.of_a, place.m, k, full)
-    fill(ring.b, 1, slot, place.of_b, place.n, k, full)
+    full.expect(((config.rows or config.BM) + config.BN) * LINE * config.lines)
+    for i in tc.static_range(config.lines):
+        line, at = slot * config.lines + i, k + i * (ring.depth // config.lines)
+        fill(ring.a, 0, line, place.of_a, place.m, at, full)
+        fill(ring.b, 1, line, place.of_b, place.n, at, full)
 
 
 def produce(ring, tiles, bring=bring):
@@ -260,14 +263,17 @@ def produce(ring, tiles, bring=bring):
 
 def multiply_slot(ring, mma, sums, upper, slot, accumulate):
     """Start sums + A B for one slot, each of 64 rows, block `upper` and those below it."""
-    a, b = ring.a, ring.b
+    a, b, lines = ring.a, ring.b, ring.config.lines
     rows = blocks(a.tile, 64 if a.k_major else 1)
     tc.wgmma_fence()
     for i in tc.static_range(len(sums)):
-        sums[i] = tc.multiply(
-            mma, sums[i], rows[slot, upper + i], b.tile[slot], accumulate=accumulate,
-            a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
-        )  # fmt: skip
+        for j in tc.static_range(lines):
+            line = slot * lines + j
+            sums[i] = tc.multiply(
+                mma, sums[i], rows[line, upper + i], b.tile[line],
+                accumulate=accumulate if j == 0 else True,
+                a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
+            )  # fmt: skip
 
 
 def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot):
