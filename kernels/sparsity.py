@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
+from kernels.arrays import empty_like
 from kernels.sparse_packing import (
     CHUNKS,
     FORMATS,
@@ -122,8 +123,6 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
 
 def decompress(sparse: SparseMatrix) -> Any:
     """The whole matrix, zeros included."""
-    from kernels.gemm import empty_like
-
     if isinstance(sparse.values, np.ndarray):
         return _unpack(sparse)
     dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
@@ -134,8 +133,6 @@ def decompress(sparse: SparseMatrix) -> Any:
 
 def _pack_by_kernel(a: Any, form: Format) -> tuple[tuple[Any, Any], int]:
     """Values and metadata, and the first chunk that holds too much."""
-    from kernels.gemm import empty_like
-
     values = empty_like(a, values_shape(a.shape, form), form.dtype)
     shape = metadata_shape(a.shape, form)
     metadata = empty_like(a, shape, tc.s32)
