@@ -2,11 +2,16 @@
 
 Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
 each, and send results out through shared memory while the next tiles come in. kernels/ring.py
-has the parts.
+has the parts, kernels/promotion.py sums that do not drift.
 """
 
+from functools import partial
+
 import tensorcore_dsl as tc
-from kernels.ring import Config, Variant, multiply
+from kernels.promotion import consume_promoted, instruction, part_width
+from kernels.results import finisher, open_way_out
+from kernels.ring import Config, Variant, multiply, open_ring, share_work
+from kernels.tiles import Tiles
 
 
 @tc.kernel
@@ -14,6 +19,25 @@ def fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = Config(), variant: tc.Const = Variant(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.f32)
-    multiply(mma, a, b, c, d, alpha, beta, config, variant)
+    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM.
+
+    Sums stay in the tensor cores ("fast accumulation").
+    """
+    multiply(instruction(a.dtype, config.BN), a, b, c, d, alpha, beta, config, variant)
+
+
+@tc.kernel
+def promoted_fp8_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = Config(), variant: tc.Const = Variant(),
+):  # fmt: skip
+    """As fp8_gemm, with sums in f32 registers, where products go every 128 of K."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.blocks)
+    way_out = open_way_out(d, tc.f32, config)
+    ring = open_ring(a, b, config, variant)
+    share_work(
+        ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
+        finisher(c, alpha, beta, variant),
+        consume=partial(consume_promoted, width=part_width(config)),
+    )  # fmt: skip
