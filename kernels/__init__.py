@@ -3,6 +3,11 @@
 from kernels.gemm import gemm
 from kernels.pipeline import Config, Problem
 from kernels.plan import plan
+from kernels.scaled_gemm import requantised_gemm, scaled_gemm
+from kernels.sparsity import SparseMatrix, compress, decompress
 from kernels.tune import tune
 
-__all__ = ["Config", "Problem", "gemm", "plan", "tune"]
+__all__ = [
+    "Config", "Problem", "SparseMatrix", "compress", "decompress", "gemm", "plan",
+    "requantised_gemm", "scaled_gemm", "tune",
+]  # fmt: skip

@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.plan import OUTPUTS, copy_matrix, plan, realigned
+from kernels.arrays import empty_like
+from kernels.plan import FAST, OUTPUTS, copy_matrix, plan, realigned
+from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.readers import reader
 from tensorcore_dsl.targets import current_target, emulated_arch
-
-TORCH_NAMES = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "s32": "int32",
-}
 
 
 def gemm(
@@ -42,15 +36,26 @@ def gemm(
     """alpha A B + beta C for matrices of NumPy, Numba, torch or CuPy.
 
     A is M x K, B is K x N, or both are batches of these in a leading axis (wgmma kernels), of
-    which one may be a single matrix for all; both of one type: f16, bf16, f32 (multiplied as tf32), s8 (summed
-    and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. beta is 1 when C is given without it.
+    which one may be a single matrix for all; both of one type: f16, bf16, f32 (multiplied as
+    tf32), s8 (summed and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. A may also be a
+    `SparseMatrix`. beta is 1 when C is given without it.
     `out` receives the result; otherwise a new array of `out_dtype` is made where A lives.
-    accumulate=tc.f16 sums f16 products in f16. finish(value, row, col), a function in the kernel
-    language, is applied to each element before it is rounded (wgmma kernels). family "sm80"
-    (mma.sync) or "sm90" (wgmma), and `config`, the tile, override the choice; see `plan`.
+    accumulate=tc.f16 sums f16 products in f16; "fast" leaves sums of fp8 to the tensor cores, which
+    keep 13 bits below the leading one, where otherwise f32 takes over every 128 of K.
+    finish(value, row, col), a function in the kernel language, is applied to each element before
+    it is rounded (wgmma kernels). family "sm80" (mma.sync) or "sm90" (wgmma), and `config`, the
+    tile, override the choice; see `plan`.
     """
     if beta is None:
         beta = 0 if c is None else 1
+    if isinstance(a, SparseMatrix):
+        from kernels.sparse_gemm import sparse_gemm
+
+        check_for_sparse(accumulate, family)
+        return sparse_gemm(
+            a, b, c, alpha=alpha, beta=beta, out=out, out_dtype=out_dtype, finish=finish,
+            config=config, stream=stream,
+        )  # fmt: skip
     wishes = (alpha, beta, out_dtype, accumulate, finish, family, config, stream)
     arrays = [x for x in (a, b, c, out) if x is not None]
     key: Any
@@ -118,7 +123,7 @@ def prepare(
     shape = shape_of_product(a, b)
     if c is None and beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
-    result = _output(dtype, out_dtype)
+    result = output_type(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)
     recipe = Recipe(shape, result, _scalars(dtype, alpha, beta))
@@ -128,7 +133,7 @@ def prepare(
     recipe.copy = rows[0] is not a or rows[1] is not b
     a, b = rows
     target = empty_like(a, shape, result) if out is None else out
-    if family is None and config is None and accumulate is None:
+    if family is None and config is None and accumulate in (None, tc.f32, FAST):
         found = realigned(a, b, target)
         recipe.realign = found is not None
         a, b, target = found or (a, b, target)
@@ -144,6 +149,15 @@ def prepare(
     else:
         recipe.launch = launch.launcher(chosen.kernel.split(given, options)[1])
     return recipe
+
+
+def check_for_sparse(accumulate: Any, family: str | None) -> None:
+    """Sparse products have one family of kernels, and one way to sum."""
+    if accumulate is not None or family not in (None, "sm90"):
+        raise tc.ArgumentError(
+            f"sparse products take neither accumulate ({accumulate} was given) nor another family "
+            f"than sm90 ({family})"
+        )
 
 
 # -- operands ---------------------------------------------------------------------------------
@@ -197,7 +211,8 @@ def check_output(out: Any, dtype: Any, shape: tuple[int, ...]) -> None:
         raise tc.ArgumentError("out is read-only")
 
 
-def _output(dtype: Any, wanted: Any) -> Any:
+def output_type(dtype: Any, wanted: Any) -> Any:
+    """The type that the caller wants of a product, or its default."""
     if wanted is None:
         return OUTPUTS[dtype][0]
     if not isinstance(wanted, tc.DType):
@@ -224,24 +239,6 @@ def _contiguous(x: Any) -> Any:
     if hasattr(x, "copy"):
         return x.copy(order="C")
     raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
-
-
-def empty_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array of the library and device that `a` belongs to."""
-    library = type(a).__module__.partition(".")[0]
-    if library == "torch":
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, TORCH_NAMES[dtype.name]), device=a.device)
-    if library == "cupy":
-        import cupy
-
-        return cupy.empty(shape, dtype.numpy)
-    if hasattr(a, "copy_to_host"):
-        from numba import cuda
-
-        return cuda.device_array(shape, dtype.numpy)
-    return np.empty(shape, dtype.numpy)
 
 
 def _without_product(out: Any, c: Any, beta: float) -> Any:

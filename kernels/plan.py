@@ -39,9 +39,10 @@ SM90 = {
     tc.bf16: sm90_bf16_gemm.bf16_gemm,
     tc.f32: sm90_tf32_gemm.tf32_gemm,
     tc.s8: sm90_s8_gemm.s8_gemm,
-    tc.e4m3: sm90_fp8_gemm.fp8_gemm,
-    tc.e5m2: sm90_fp8_gemm.fp8_gemm,
+    tc.e4m3: sm90_fp8_gemm.promoted_fp8_gemm,
+    tc.e5m2: sm90_fp8_gemm.promoted_fp8_gemm,
 }
+FAST = "fast"  # accumulation of fp8 in the tensor cores alone
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
     tc.f16: (tc.f16, tc.f32),
@@ -85,8 +86,7 @@ def plan(
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     dtype = types["a"].dtype
-    if accumulate not in (None, tc.f32) and dtype != tc.f16:
-        raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
+    check_accumulate(dtype, accumulate)
     obstacle, batched = why_not_sm90(types, accumulate), types["d"].ndim == 3
     if config is None and accumulate is None:
         others = finish is None and dtype in SM80 and not batched
@@ -99,8 +99,18 @@ def plan(
     if only_sm90 and obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
     if only_sm90 or (family is None and config is None and not obstacle and _on_hopper()):
-        return _plan_sm90(types, a, b, c, d, alpha, beta, finish, config)
+        return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
+
+
+def check_accumulate(dtype: Any, accumulate: Any) -> None:
+    """Sums are f32 (s32 of s8), but f16 products may be summed in f16 and fp8 products fast."""
+    if accumulate is None or accumulate == tc.f32 or (dtype, accumulate) == (tc.f16, tc.f16):
+        return
+    if accumulate != FAST:
+        raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
+    if not (dtype.is_float and dtype.bits == 8):
+        raise tc.ArgumentError(f"only fp8 products have fast accumulation, not {dtype}")
 
 
 def _remembered(
@@ -129,7 +139,7 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     dtype = types["a"].dtype
     if dtype not in SM90:
         return f"they have no {dtype}"
-    if accumulate not in (None, tc.f32, tc.s32):
+    if accumulate not in (None, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
     for name, kind in types.items():
         if kind.align < 16 or all(kind.unit[-2:]):
@@ -196,23 +206,26 @@ def room(shape: Any, like: Any) -> Any:
 
 def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
-    finish: Callable[..., Any] | None, config: Any,
+    accumulate: Any, finish: Callable[..., Any] | None, config: Any,
 ) -> Plan:  # fmt: skip
-    (M, K), N = a.shape[-2:], b.shape[-1]
+    M, N = a.shape[-2], b.shape[-1]
     matrices = d.shape[0] if d.ndim == 3 else 1
+    kernel = sm90_fp8_gemm.fp8_gemm if accumulate == FAST else SM90[types["a"].dtype]
+    if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
+        config = choose_promoted(M, N, matrices)
     config = config or choose_ring(M, N, matrices, types["b"].unit[-2])
     variant = ring.Variant(
         a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2], scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
-    grid = _blocks(config, M, N, matrices)
-    return Plan(SM90[types["a"].dtype], config, grid, (("config", config), ("variant", variant)))
+    grid = blocks_of_grid(config, M, N, matrices)
+    return Plan(kernel, config, grid, (("config", config), ("variant", variant)))
 
 
 SMS = 132  # of an H100 or H200
 
 
-def _blocks(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
+def blocks_of_grid(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
     """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
     high, wide = config.BM * config.cluster, config.BN * config.across
     clusters = -(-M // high) * -(-N // wide) * matrices
@@ -233,6 +246,12 @@ def choose_ring(M: int, N: int, matrices: int = 1, b_k_major: bool = True) -> ri
         if -(-M // BM) * -(-N // BN) * matrices >= SMS * 3 // 4:
             break
     return ring.Config(BM=BM, BN=BN).with_stages()
+
+
+def choose_promoted(M: int, N: int, matrices: int = 1) -> ring.Config:
+    """Sums beside the tensor cores' own need twice the registers: tiles of half the width."""
+    config = choose_ring(M, N, matrices)
+    return replace(config, BN=min(config.BN, 128)).with_stages()
 
 
 def _plan_sm80(

@@ -1,0 +1,102 @@
+"""Products with scales: block-scaled fp8, and s8 rounded back to s8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorcore_dsl as tc
+from kernels.arrays import empty_like
+from kernels.gemm import check_operands, check_output, output_type
+from kernels.plan import Plan, blocks_of_grid, choose_promoted, choose_ring, why_not_sm90
+from kernels.ring import Variant
+from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm
+from kernels.sm90_s8_gemm import requantised_s8_gemm
+from tensorcore_dsl.arguments import describe
+
+
+def scaled_gemm(
+    a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
+    finish: Callable[..., Any] | None = None, config: Any = None, stream: Any = None,
+) -> Any:  # fmt: skip
+    """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
+
+    A is M x K and B is K x N, e4m3 or e5m2 with K contiguous; a_scales are f32, M x K/128, and
+    b_scales K/128 x N/128, rounded up, of any strides: weights that are kept as N x K with scales
+    N/128 x K/128 come as `w.T, scales.T`. D is bf16, f16 or f32. Products of 128 of K are summed
+    in the tensor cores, scaled and added up in f32.
+    """
+    dtype = check_operands(a, b, None)
+    if dtype not in (tc.e4m3, tc.e5m2):
+        raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
+    (M, K), N = a.shape, b.shape[1]
+    _check_scales("a_scales", a_scales, (M, -(-K // BLOCK)), "a row and 128 of K")
+    _check_scales("b_scales", b_scales, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
+    result = output_type(dtype, out_dtype)
+    if out is None:
+        out = empty_like(a, (M, N), result)
+    check_output(out, dtype, (M, N))
+    operands = (a, b, a_scales, b_scales, out)
+    config = config or choose_promoted(M, N)
+    _launch(block_fp8_gemm, config, (a, b, out), operands, stream, Variant(finish=finish))
+    return out
+
+
+def _check_scales(name: str, scales: Any, shape: tuple[int, int], each: str) -> None:
+    found = describe(scales, name)
+    if found.type.dtype != tc.f32 or found.shape != shape:
+        raise tc.ArgumentError(
+            f"{name} are {found.type.dtype} of shape {found.shape}; needed is one f32 for {each}: "
+            f"{shape}"
+        )
+
+
+def requantised_gemm(
+    a: Any, b: Any, scale: Any, *, zero: float = 0, out: Any = None, config: Any = None,
+    stream: Any = None,
+) -> Any:  # fmt: skip
+    """round(A B scale + zero) in s8, on sm_90a; what is out of range becomes -128 or 127.
+
+    A is M x K and B is K x N, s8 with K contiguous. scale is a number, or N of them (f32) for
+    the columns. Sums are s32, then f32; halves round to even.
+    """
+    dtype = check_operands(a, b, None)
+    if dtype != tc.s8:
+        raise tc.ArgumentError(f"a holds {dtype}; products of s8 are requantised")
+    shape = (a.shape[0], b.shape[1])
+    if hasattr(scale, "shape"):
+        found = describe(scale, "scale")
+        if found.type.dtype != tc.f32 or found.shape != shape[1:]:
+            raise tc.ArgumentError(
+                f"scale holds {found.type.dtype} of shape {found.shape}; needed is a number, or an "
+                f"f32 for each of the {shape[1]} columns"
+            )
+    else:
+        scale = float(scale)
+    if out is None:
+        out = empty_like(a, shape, tc.s8)
+    kind = describe(out, "out")
+    if kind.shape != shape or kind.type.dtype != tc.s8:
+        raise tc.ArgumentError(
+            f"out holds {kind.type.dtype} of shape {kind.shape}; the product is s8 of {shape}"
+        )
+    config = config or choose_ring(*shape)
+    operands = (a, b, out, scale, float(zero))
+    _launch(requantised_s8_gemm, config, (a, b, out), operands, stream, Variant())
+    return out
+
+
+def _launch(
+    kernel: Any, config: Any, matrices: tuple[Any, Any, Any], operands: tuple[Any, ...],
+    stream: Any, variant: Variant,
+) -> None:  # fmt: skip
+    """Run a wgmma kernel on operands that TMA reads."""
+    if any(0 in matrix.shape for matrix in matrices):
+        raise tc.ArgumentError("products with scales need at least one row, column and term")
+    types = {name: describe(x, name).type for name, x in zip("abd", matrices, strict=True)}
+    obstacle = why_not_sm90(types)
+    if obstacle:
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
+    grid = blocks_of_grid(config, *matrices[2].shape)
+    chosen = Plan(kernel, config, grid, (("config", config), ("variant", variant)))
+    chosen.configured(stream)(*operands, **dict(chosen.options))

@@ -1,0 +1,76 @@
+"""`gemm` with a 2:4 sparse A: checks, choices and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorcore_dsl as tc
+from kernels.arrays import empty_like
+from kernels.gemm import check_output, output_type
+from kernels.plan import Plan, blocks_of_grid, choose_ring, why_not_sm90
+from kernels.ring import LINE, SHARED, Config, Variant
+from kernels.sm90_sparse_gemm import sparse_gemm_kernel
+from kernels.sparse_packing import ROWS, THREADS, Format
+from kernels.sparsity import SparseMatrix
+from tensorcore_dsl.arguments import describe
+
+
+def sparse_gemm(
+    a: SparseMatrix, b: Any, c: Any = None, *, alpha: float = 1, beta: float = 0, out: Any = None,
+    out_dtype: Any = None, finish: Callable[..., Any] | None = None, config: Config | None = None,
+    stream: Any = None,
+) -> Any:  # fmt: skip
+    """alpha A B + beta C with wgmma.sp; the arguments are those of `gemm`."""
+    types = _check(a, b, c, beta)
+    dtype, shape = a.dtype, (a.shape[0], b.shape[1])
+    result = output_type(dtype, out_dtype)
+    if out is None:
+        out = empty_like(b, shape, result)
+    check_output(out, dtype, shape)
+    types["d"] = describe(out, "out").type
+    obstacle = why_not_sm90(types)
+    if obstacle:
+        raise tc.ArgumentError(f"the sparse kernel cannot take this product: {obstacle}")
+    variant = Variant(
+        b_k_major=types["b"].unit[0], scaled=alpha != 1, has_c=c is not None and beta != 0,
+        finish=finish,
+    )  # fmt: skip
+    config = config or choose_sparse(*shape, a.format, variant.b_k_major)
+    if config.split > 1 or config.rows:
+        raise tc.ArgumentError(f"sparse products are not split, nor of fewer rows: {config}")
+    options = (("format", a.format), ("config", config), ("variant", variant))
+    chosen = Plan(sparse_gemm_kernel, config, blocks_of_grid(config, *shape), options)
+    number = int if dtype == tc.s8 else float
+    operands = (a.values, a.metadata, b, out if c is None else c, out, number(alpha), number(beta))
+    chosen.configured(stream)(*operands, **dict(options))
+    return out
+
+
+def choose_sparse(M: int, N: int, form: Format, b_k_major: bool = True) -> Config:
+    """The dense product's tile, with slots in which A takes half a line and metadata come along."""
+    config = choose_ring(M, N, b_k_major=b_k_major)
+    words = config.BM // ROWS * THREADS * form.words * 4
+    slot = config.BM * LINE // 2 + words + config.BN * LINE
+    return replace(config, stages=min(8, (SHARED - config.way_out - 2048) // slot))
+
+
+def _check(a: SparseMatrix, b: Any, c: Any, beta: float) -> dict[str, Any]:
+    """The types of A's values and of B; refuses what does not multiply."""
+    kind = describe(b, "b")
+    if len(kind.shape) != 2 or 0 in kind.shape:
+        raise tc.ArgumentError(f"b has shape {kind.shape}; a matrix with elements is needed")
+    if kind.type.dtype != a.dtype:
+        raise tc.ArgumentError(f"a holds {a.dtype} but b holds {kind.type.dtype}; convert one")
+    if kind.shape[0] != a.shape[1]:
+        raise tc.ArgumentError(
+            f"a is {a.shape[0]}x{a.shape[1]} and b is {kind.shape[0]}x{kind.shape[1]}: "
+            "a's columns must be as many as b's rows"
+        )
+    if c is None and beta != 0:
+        raise tc.ArgumentError(f"beta is {beta}, but there is no C")
+    wanted = (a.shape[0], kind.shape[1])
+    if c is not None and describe(c, "c").shape != wanted:
+        raise tc.ArgumentError(f"c has shape {describe(c, 'c').shape}; the product has {wanted}")
+    return {"a": describe(a.values, "a").type, "b": kind.type}
