@@ -137,6 +137,7 @@ from tensorcore_dsl.frontend.language import (
 from tensorcore_dsl.frontend.memory import Pointer, Tile
 from tensorcore_dsl.frontend.ranges import RuntimeRange as range
 from tensorcore_dsl.frontend.ranges import static_range
+from tensorcore_dsl.frontend.roles import specialize
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target

@@ -55,7 +55,13 @@ class Builder:
 
     `locate` says where in the user's source the evaluator is. Results of instructions without
     effects are known by what was computed and reused, inside the block that computed them.
+
+    For functions of the language that take functions, the evaluator lends `call(function, args,
+    keywords)`, and `branch(condition, then, orelse)`, a run-time `if` of what two functions do.
     """
+
+    call: Callable[[Any, list[Any], dict[str, Any]], Any]
+    branch: Callable[[Scalar, Callable[[], None], Callable[[], None]], None]
 
     def __init__(self, kernel: Kernel, arch: Arch, locate: Callable[[], Loc | None]) -> None:
         self.kernel, self.arch, self.locate = kernel, arch, locate
@@ -65,6 +71,7 @@ class Builder:
         self._definitions: dict[Value, Op] = {}
         self._forms: dict[str, Instruction] = {}
         self.misfit: tuple[OperandError, int] | None = None  # and the place of the operand
+        self.divided = False  # within a role of tc.specialize
         self._ids = 0
 
     # -- structure ---------------------------------------------------------------------------

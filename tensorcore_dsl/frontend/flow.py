@@ -164,6 +164,12 @@ class Flow(Calls):
             frame.conditions -= 1
         return "jump" if ended else self._status()
 
+    def branch(
+        self, condition: Scalar, then: Callable[[], None], orelse: Callable[[], None]
+    ) -> None:
+        """A run-time `if` of what two functions do; neither of them leaves the running one."""
+        self._branches(condition, then, orelse)
+
     # -- ways out ------------------------------------------------------------------------------
 
     def run_Break(self, node: ast.Break) -> Status:

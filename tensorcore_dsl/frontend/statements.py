@@ -36,6 +36,7 @@ class Evaluator(Flow):
         super().__init__()
         self.builder = builder
         builder.locate = self.locate
+        builder.call, builder.branch = self.call, self.branch
 
     def run(self, function: Any, variables: dict[str, Any]) -> None:
         """Evaluate the body of the kernel `function`."""
