@@ -1,12 +1,21 @@
-"""What compiling costs: Python to IR, to PTX, to machine code, from the cache, for the emulator."""
+"""What compiling costs: Python to IR, to PTX, to machine code, from the cache, for the emulator.
+
+New processes, which have parsed nothing and loaded no assembler yet, take what the first launch
+of a program takes, imports left out; with a GPU, loading is part of it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +26,7 @@ from benchmarks.console import duration, progress, table
 from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
 from kernels.plan import SM90
+from tensorcore_dsl import numba_target
 from tensorcore_dsl.kernel import Specialisation
 from tensorcore_dsl.targets import DEFAULT_ARCH, current_target, device_arch
 
@@ -28,7 +38,10 @@ STAGES = {
     "cached": "cached cubin",
     "program": "emulator",
     "lookup": "known types",
+    "cold": "new process",
+    "warm": "new process, cached",
 }
+FLAGSHIPS = ("bf16",)  # whose kernels for wgmma new processes compile
 CACHE = "TENSORCORE_DSL_CACHE"
 
 
@@ -101,11 +114,13 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
     samples: dict[str, list[float]] = {}
     for number in range(repeats + 1):
         try:
-            times = stages(fresh())
+            times = stages(fresh)
         except tc.AssemblyError as error:
             found["no_cubin"] = str(error)
-            times = stages(fresh(), assemble=False)
+            times = stages(fresh, assemble=False)
         times["lookup"] = elapsed(lambda: specialisations(case, arch, make=False))
+        if case.family == "sm90" and case.dtype in FLAGSHIPS and "no_cubin" not in found:
+            times["cold"], times["warm"] = new_processes(case, arch)
         for stage, seconds in times.items():
             if number:
                 samples.setdefault(stage, []).append(seconds)
@@ -116,19 +131,47 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
     return found
 
 
-def stages(made: Specialisation, assemble: bool = True) -> dict[str, float]:
-    """Seconds of each stage, which `made` has not been through."""
+def stages(fresh: Callable[[], Specialisation], assemble: bool = True) -> dict[str, float]:
+    """Seconds of each stage for specialisations that have not been through it."""
+    made = fresh()
     times = {"ir": elapsed(lambda: made.ir), "ptx": elapsed(lambda: made.ptx)}
     if assemble:
         with cache("off"):
             times["cubin"] = elapsed(lambda: made.cubin)
         with tempfile.TemporaryDirectory() as directory, cache(directory):
-            del made.cubin
-            _ = made.cubin
-            del made.cubin
-            times["cached"] = elapsed(lambda: made.cubin)
+            _ = fresh().cubin
+            again = fresh()
+            times["cached"] = elapsed(lambda: again.cubin)
     times["program"] = elapsed(lambda: made.program)
     return times
+
+
+def new_processes(case: Case, arch: str) -> list[float]:
+    """Seconds from Python to a loaded cubin in a new process, and in the next one."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "benchmarks.compile_time", case.dtype, case.family, arch]
+        root = Path(__file__).parents[1]
+        return [
+            json.loads(
+                subprocess.run(
+                    command, check=True, capture_output=True, text=True, cwd=root,
+                    env={**os.environ, CACHE: directory},
+                ).stdout.splitlines()[-1]
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+
+
+def _in_this_process(dtype: str, family: str, arch: str) -> float:
+    case = Case(dtype, *SIZE, COMMON, family)
+    on_gpu = numba_target.cuda_available() and device_arch().name == arch
+    target = numba_target.gpu() if on_gpu else None
+    known, _ = specialisations(case, arch)
+    begin = time.perf_counter()
+    cubin = known.cubin
+    if target is not None:
+        target.load(cubin)
+    return time.perf_counter() - begin
 
 
 @contextmanager
@@ -171,3 +214,7 @@ def _row(found: dict[str, Any]) -> list[str]:
     cells += [duration(found[s]["median"]) if s in found else "-" for s in STAGES]
     cells += [str(found.get(name, "-")) for name in ("ptx_lines", "registers", "spilled")]
     return [*cells, (found.get("failure") or found.get("no_cubin") or "").replace("\n", " ")[:120]]
+
+
+if __name__ == "__main__":
+    print(json.dumps(_in_this_process(*sys.argv[1:])))

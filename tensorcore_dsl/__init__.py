@@ -48,6 +48,7 @@ from tensorcore_dsl.errors import (
     Misaligned,
     OperandError,
     OutOfBounds,
+    PerformanceWarning,
     TensorCoreError,
     Uninitialised,
     UnknownInstruction,

@@ -128,6 +128,8 @@ _NOBITS = 8
 
 def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of each section of a 64-bit ELF image; sections without bytes are zeros."""
+    if not code.startswith(b"\x7fELF"):
+        return
     (table,) = struct.unpack_from("<Q", code, 0x28)
     count, names_index = struct.unpack_from("<HH", code, 0x3C)
     headers = [struct.unpack_from("<IIQQQQ", code, table + 64 * i) for i in range(count)]
@@ -171,7 +173,7 @@ def _numbers(pattern: str, log: str) -> tuple[int, ...]:
 def _remarks(log: str) -> Iterator[str]:
     for line in log.splitlines():
         if re.search(r"\(C\d+\)|\bwarning\b", line):
-            yield re.sub(r"^ptxas\s+(application ptx input, )?", "", line).strip()
+            yield re.sub(r"^ptxas\s+(info\s*: |application ptx input, )?", "", line).strip()
 
 
 def quote(message: str, ptx: str) -> str:

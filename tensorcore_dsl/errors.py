@@ -15,6 +15,8 @@
         ├── OutOfBounds, Misaligned, Uninitialised
         ├── Divergence            a warp-wide instruction without its whole warp
         └── Deadlock
+
+Code that runs, but slower than it could, is a PerformanceWarning.
 """
 
 from __future__ import annotations
@@ -161,6 +163,10 @@ class Divergence(EmulationError):
 
 class Deadlock(EmulationError):
     """Every warp that is left waits for something that cannot happen."""
+
+
+class PerformanceWarning(UserWarning):
+    """The assembler spilled registers, serialised `wgmma`, or ignored `setmaxnreg`."""
 
 
 def listing(items: object, limit: int = 24) -> str:

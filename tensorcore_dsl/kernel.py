@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import kernel_cache, numba_target
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.arguments import ArrayType, ScalarType, describe
@@ -31,6 +31,7 @@ from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
 from tensorcore_dsl.launch_config import Config
 from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.remarks import Remark, lines_of, remarks_of
 from tensorcore_dsl.targets import current_target as current_target
 from tensorcore_dsl.targets import device_arch, emulated_arch, gpu_chosen
 from tensorcore_dsl.targets import target as target
@@ -112,6 +113,26 @@ class Specialisation:
 
     @cached_property
     def cubin(self) -> Cubin:
+        """The machine code, from the disk if it is there; warns of what costs speed in it."""
+        made, remarks = self._kept_or_made()
+        for remark in remarks:
+            remark.warn(self.kernel.__name__)
+        return made
+
+    def _kept_or_made(self) -> tuple[Cubin, tuple[Remark, ...]]:
+        kernel = self.kernel
+        assembler = numba_target.assembler()
+        entry = kernel_cache.entry_of(kernel, self.types, self.constants, self.arch, assembler)
+        found = kernel_cache.kept(entry)
+        if found is None:
+            made = self._assembled()
+            code = kernel.function.__code__
+            defined = (code.co_filename, code.co_firstlineno)
+            found = made, remarks_of(made, defined, self._source_lines)
+            kernel_cache.keep(entry, *found)
+        return found
+
+    def _assembled(self) -> Cubin:
         cubin = numba_target.assemble(self.ptx, self.arch, entry_name(self.ir.name))
         return replace(
             cubin,
@@ -120,6 +141,9 @@ class Specialisation:
             cluster=self.ir.cluster,
             tensor_maps=self.tensor_maps,
         )
+
+    def _source_lines(self) -> dict[int, tuple[str, int]]:
+        return lines_of(print_kernel(self.ir, self.arch, annotate=True))
 
     @property
     def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:

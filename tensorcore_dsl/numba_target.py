@@ -1,7 +1,8 @@
 """From PTX text to a loaded kernel: the border to Numba, and the only file that knows it.
 
-`assemble` needs no GPU and no driver, `load` does. `numba.cuda` is imported when first needed;
-an assembled kernel that the cache holds does not need it.
+`assemble` takes nvJitLink, by Numba's linker, or `ptxas` for what needs a whole program. It needs
+no GPU and no driver, `load` does. `numba.cuda` is imported when first needed; an assembled kernel
+that the cache holds does not need it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import ctypes
 import os
 import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, lru_cache
-from importlib import import_module, metadata
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numba
 
 from tensorcore_dsl import arch as archs
-from tensorcore_dsl import cubin
+from tensorcore_dsl import cubin, ptxas
 from tensorcore_dsl.cubin import Cubin, quote
 from tensorcore_dsl.errors import AssemblyError, LaunchError
 from tensorcore_dsl.launch import STATIC_SHARED_LIMIT, Loaded
@@ -50,12 +52,39 @@ def assemble(
     """
     target = archs.arch(arch)
     options = [_VERBOSE] if max_registers is None else [_VERBOSE, _FORCE]
-    key = cubin.cache_key([ptx, target.name, options, max_registers, toolchain()])
+    program = whole_program(ptx)
+    made_by = ptxas.identity(program) if program else toolchain()
+    key = cubin.cache_key([ptx, target.name, options, max_registers, made_by])
     found = cubin.cached(key)
     if found is None:
-        found = _link(ptx, target, name, max_registers, options)
+        if program:
+            found = _run(program, ptx, target, max_registers, options)
+        else:
+            found = _link(ptx, target, name, max_registers, options)
         cubin.keep(key, *found)
     return Cubin(name, target.name, ptx, *found)
+
+
+def whole_program(ptx: str) -> Path | None:
+    """The ptxas that assembles this text; None: nvJitLink does."""
+    return ptxas.find(ptxas.version_of(ptx)) if ptxas.wants_whole_program(ptx) else None
+
+
+def assembler() -> str:
+    """Names and versions of everything that `assemble` may use on this machine."""
+    return " ".join([toolchain(), *map(ptxas.identity, ptxas.candidates())])
+
+
+def _run(
+    program: Path, ptx: str, target: archs.Arch, max_registers: int | None, options: list[str]
+) -> tuple[bytes, str]:
+    """Code and log of ptxas."""
+    limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
+    try:
+        code, log = ptxas.assemble(program, ptx, target.name, [*options, *limit])
+    except (ptxas.Refusal, OSError) as error:
+        raise AssemblyError(_explain(error, ptx, target)) from error
+    return code, _tidy(log)
 
 
 def _link(
@@ -117,17 +146,23 @@ def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
 def toolchain() -> str:
     """Names and versions of what turns PTX into machine code, without importing it."""
     names = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "cuda-bindings", "cuda-core")
-    found = {name: version for name in names if (version := _version(name))}
+    installed = _installed()
+    found = {name: installed[name] for name in names if name in installed}
     if not any("nvjitlink" in name for name in found):
         found["libnvJitLink"] = _library_version()
     return " ".join(f"{name}={version}" for name, version in found.items())
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _installed() -> dict[str, str]:
+    """Versions of installed packages, by what their folders are called: quicker than metadata."""
+    found: dict[str, str] = {}
+    for entry in reversed(sys.path):  # the first wins, as for imports
+        with suppress(OSError):
+            for name in os.listdir(entry or "."):
+                package, _, version = name.removesuffix(".dist-info").partition("-")
+                if name.endswith(".dist-info"):
+                    found[package.replace("_", "-").lower()] = version
+    return found
 
 
 def _library_version() -> str:

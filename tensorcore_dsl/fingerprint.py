@@ -1,0 +1,355 @@
+"""What a kernel's code depends on, as one number that other processes find again.
+
+Reached from a function are: the text of its file, its code, defaults and closure, and the values of
+the global names that it mentions, and so on for functions, classes and modules among them. What
+installed packages define counts by name and version, unless it is written for this package. A value
+that cannot be told from others by what is visible of it raises `Untold`: its kernel is not cached.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import os
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from dis import opmap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PACKAGE = __name__.partition(".")[0]
+_PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(NotImplemented))
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_DESCRIPTORS = (
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+)  # fmt: skip
+_IMPORT = opmap["IMPORT_NAME"]
+_BY_TEXT = frozenset(("getattr", "vars", "globals", "eval", "exec", "__dict__", "hasattr"))
+# What code may learn by these differs from process to process.
+_OUTSIDE_MODULES = frozenset(
+    ("datetime", "io", "os", "pathlib", "random", "secrets", "socket", "subprocess", "sys",
+     "tempfile", "time", "uuid"),
+)  # fmt: skip
+_OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
+_CLASS_CLUTTER = frozenset(
+    ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__qualname__",
+     "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",
+     "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__match_args__",
+     "__repr__", "__replace__"),
+)  # fmt: skip
+
+
+class Untold(Exception):
+    """A value that cannot be told from others."""
+
+
+def fingerprint(*values: Any) -> str:
+    """A name for the values and all that they depend on; Untold if there is none."""
+    walk = _Walk()
+    walk.visit((sys.version, np.__version__, package_state()))
+    for value in values:
+        walk.visit(value)
+    return str(walk.digest.hexdigest())
+
+
+@cache
+def package_state() -> str:
+    """Tells versions of this package apart: names, sizes and times of its files."""
+    root = Path(__file__).parent
+    files = sorted(root.rglob("*.py"))
+    facts = [(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@dataclass
+class _Walk:
+    """`digest` takes what is visited; `seen` are objects, by identity, with their numbers."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    library: dict[int, str] = field(default_factory=lambda: _library_names())
+
+    def put(self, *words: object) -> None:
+        for word in words:
+            data = str(word).encode(errors="surrogatepass")
+            self.digest.update(struct.pack("<Q", len(data)) + data)
+
+    def visit(self, value: Any) -> None:
+        if type(value) in _PLAIN:
+            self.put(type(value).__name__, repr(value))
+            return
+        if id(value) in self.seen:
+            self.put("again", self.seen[id(value)][0])
+            return
+        self.seen[id(value)] = len(self.seen), value  # kept, so that its id stays its own
+        name = self.library.get(id(value))
+        if name is not None:
+            self.put("library", name)
+            return
+        for kind, visit in _VISITS:
+            if isinstance(value, kind):
+                self.put(kind.__name__ if isinstance(kind, type) else "descriptor")
+                visit(self, value)
+                return
+        self.instance(value)
+
+    def visit_all(self, *values: Any) -> None:
+        for value in values:
+            self.visit(value)
+
+    # values
+
+    def container(self, value: Any) -> None:
+        self.type_of(value)
+        self.put(len(value))
+        if isinstance(value, dict):
+            self.visit_all(*(part for item in value.items() for part in item))
+        elif isinstance(value, (set, frozenset)):
+            if not all(type(item) in _PLAIN for item in value):
+                raise Untold(f"a set of {value}")
+            self.put(*sorted(map(repr, value)))
+        else:
+            self.visit_all(*value)
+        self.attributes(value)
+
+    def plain_subclass(self, value: Any) -> None:
+        """Of int, str, ...: enumerations and such."""
+        base: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
+        self.type_of(value)
+        self.put(base.__repr__(value))
+        self.attributes(value)
+
+    def numbers(self, value: Any) -> None:
+        if value.dtype.hasobject:
+            raise Untold("an array of objects")
+        self.put(value.dtype, np.shape(value), value.tobytes().hex())
+
+    def instance(self, value: Any) -> None:
+        if (function := getattr(value, "__kernel_function__", None)) is not None:
+            self.put("kernel", value.threads, value.max_registers, value.min_blocks)
+            self.visit(function)
+            return
+        self.type_of(value)
+        for base in type(value).__mro__[:-1]:
+            if not _in_python(base):
+                raise Untold(f"a {type(value).__qualname__}, which hides what it holds")
+        self.attributes(value)
+
+    def attributes(self, value: Any) -> None:
+        if hasattr(value, "__dict__"):
+            self.visit(dict(vars(value)))
+        for base in type(value).__mro__:
+            for name in _slots(base):
+                if hasattr(value, name):
+                    self.put(name)
+                    self.visit(getattr(value, name))
+
+    def type_of(self, value: Any) -> None:
+        self.visit(type(value))
+
+    # code
+
+    def module(self, module: types.ModuleType) -> None:
+        self.put(module.__name__, getattr(module, "__version__", ""))
+
+    def function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self.put(function.__module__, function.__qualname__)
+        self.visit_all(function.__defaults__, function.__kwdefaults__, function.__dict__)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self.put(name)
+            try:
+                self.visit(cell.cell_contents)
+            except ValueError:  # not bound yet
+                self.put("unbound")
+        self.code(code)
+        if not _is_installed(function):
+            self.put(self.text(code.co_filename, function.__globals__))
+            self.names(code, function.__globals__)
+
+    def code(self, code: types.CodeType) -> None:
+        self.put(code.co_name, code.co_firstlineno, code.co_code.hex(), code.co_names)
+        self.put(code.co_varnames, code.co_freevars, code.co_flags)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self.code(constant)
+            else:
+                self.visit(constant)
+
+    def names(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """Global names that the code mentions, and names of modules among them."""
+        names = sorted(set(_names(code)))
+        if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
+            raise Untold(f"{code.co_name}, which imports or reads what may be anything")
+        whole = not _BY_TEXT.isdisjoint(names)
+        modules = []
+        for name in names:
+            if name in scope:
+                self.put(name)
+                _refuse_outside(scope[name])
+                self.visit(scope[name])
+                modules.append(scope[name])
+        for module in modules:  # grows: packages have modules
+            if not isinstance(module, types.ModuleType) or _is_opaque(module):
+                continue
+            for name in sorted(vars(module)) if whole else names:
+                if name in vars(module) and not (whole and name.startswith("__")):
+                    self.put(name)
+                    self.visit(vars(module)[name])
+                    if vars(module)[name] not in modules:
+                        modules.append(vars(module)[name])
+
+    def cls(self, cls: type) -> None:
+        self.put(cls.__module__, cls.__qualname__)
+        if _is_installed(cls):
+            return
+        module = sys.modules.get(cls.__module__)
+        if filename := getattr(module, "__file__", None):
+            self.put(self.text(filename, vars(module)))
+        self.visit_all(*cls.__bases__)
+        for name, value in sorted(vars(cls).items()):
+            if name not in _CLASS_CLUTTER:
+                self.put(name)
+                self.visit(value)
+
+    def text(self, filename: str, scope: dict[str, Any]) -> str:
+        """The digest of a source file, as the frontend reads it."""
+        if filename not in self.texts:
+            linecache.checkcache(filename)
+            lines = linecache.getlines(filename, scope)
+            self.texts[filename] = hashlib.sha256("".join(lines).encode()).hexdigest()
+        return self.texts[filename]
+
+    def builtin(self, function: Any) -> None:
+        self.put(function.__module__, function.__qualname__)
+        if not isinstance(function.__self__, (types.ModuleType, type(None))):
+            self.visit(function.__self__)
+
+
+_VISITS: list[tuple[Any, Any]] = [
+    (types.ModuleType, _Walk.module),
+    (types.FunctionType, _Walk.function),
+    (types.CodeType, _Walk.code),
+    (type, _Walk.cls),
+    (types.BuiltinFunctionType, _Walk.builtin),
+    (types.MethodType, lambda walk, v: walk.visit_all(v.__func__, v.__self__)),
+    (functools.partial, lambda walk, v: walk.visit_all(v.func, v.args, v.keywords)),
+    (functools._lru_cache_wrapper, lambda walk, v: walk.visit(v.__wrapped__)),
+    (functools.cached_property, lambda walk, v: walk.visit(v.func)),
+    ((staticmethod, classmethod), lambda walk, v: walk.visit(v.__func__)),
+    (property, lambda walk, v: walk.visit_all(v.fget, v.fset, v.fdel)),
+    (types.MappingProxyType, lambda walk, v: walk.visit(dict(v))),
+    (types.GenericAlias, lambda walk, v: walk.put(repr(v))),
+    (types.UnionType, lambda walk, v: walk.put(repr(v))),
+    (range, lambda walk, v: walk.put(repr(v))),
+    (slice, lambda walk, v: walk.visit_all(v.start, v.stop, v.step)),
+    ((np.ndarray, np.generic), _Walk.numbers),
+    (np.dtype, lambda walk, v: walk.put(repr(v))),
+    (np.ufunc, lambda walk, v: walk.put(v.__name__)),
+    (_CONTAINERS, _Walk.container),
+    (_PLAIN, _Walk.plain_subclass),
+    (_DESCRIPTORS, lambda walk, v: walk.put(v.__qualname__)),
+]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Names that code and the code inside it look up, and texts that may be names."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
+
+
+def _imports(code: types.CodeType) -> bool:
+    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return _IMPORT in code.co_code[::2] or any(map(_imports, inside))
+
+
+def _refuse_outside(value: Any) -> None:
+    name = (
+        value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
+    )
+    if name in _OUTSIDE_MODULES and not isinstance(value, type):
+        raise Untold(f"{value} tells what may differ from process to process")
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+# Whose code it is.
+
+
+def _is_opaque(module: types.ModuleType) -> bool:
+    return _is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
+
+
+def _is_installed(value: Any) -> bool:
+    """Is a function or class told by its name and the version of its package?"""
+    module = sys.modules.get(value.__module__ or "")
+    if isinstance(value, types.FunctionType):
+        return _is_foreign(value.__module__ or "", value.__code__.co_filename, value.__globals__)
+    return _is_foreign(
+        value.__module__ or "", getattr(module, "__file__", None), vars(module or types)
+    )
+
+
+def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
+    """Is it this package's, Python's, or installed and not written for this package?"""
+    top = module.partition(".")[0]
+    if top == PACKAGE or (top in sys.stdlib_module_names and top != "__main__"):
+        return True
+    installed = "site-packages" in (filename or "") or "dist-packages" in (filename or "")
+    return installed and not _knows_package(module, scope)
+
+
+_verdicts: dict[str, bool] = {}
+
+
+def _knows_package(module: str, scope: dict[str, Any]) -> bool:
+    if module not in _verdicts:
+        _verdicts[module] = any(map(_from_package, list(scope.values())))
+    return _verdicts[module]
+
+
+def _from_package(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+    owner = getattr(value, "__module__", None)
+    return any(isinstance(n, str) and n.partition(".")[0] == PACKAGE for n in (name, owner))
+
+
+def _in_python(cls: type) -> bool:
+    """Is a class written in Python, so that its instances show what they hold?"""
+    if cls.__module__ == "__main__":
+        return True
+    filename = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return filename is not None and os.path.splitext(filename)[1] in (".py", ".pyc")
+
+
+def _library_names() -> dict[int, str]:
+    """Objects that this package's modules name, by identity."""
+    return _named(sum(name.partition(".")[0] == PACKAGE for name in list(sys.modules)))
+
+
+@functools.lru_cache(maxsize=1)
+def _named(count: int) -> dict[int, str]:
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == PACKAGE and module is not None:
+            for attribute, value in vars(module).items():
+                if not isinstance(value, (*_PLAIN, *_CONTAINERS, types.ModuleType)):
+                    found[id(value)] = f"{name}.{attribute}"
+    return found

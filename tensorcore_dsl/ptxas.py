@@ -1,0 +1,103 @@
+"""Whole-program ptxas, where one is installed, for kernels that nvJitLink does not do justice.
+
+nvJitLink compiles each text as a part of a program, and so ignores `setmaxnreg` (C7504). Looked for
+are, in this order: TENSORCORE_DSL_PTXAS, NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the usual
+place of the toolkit, and the one that Triton brings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
+_NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"
+_WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
+_SECONDS = 600
+
+
+class Refusal(Exception):
+    """What ptxas said when it made no machine code."""
+
+
+def wants_whole_program(ptx: str) -> bool:
+    """Has the text what only a whole program is allowed?"""
+    return "setmaxnreg" in ptx
+
+
+def find(version: tuple[int, int]) -> Path | None:
+    """The first ptxas that reads PTX of a version, such as (8, 0); None if there is none."""
+    return next((path for path in candidates() if supports(path, version)), None)
+
+
+@cache
+def candidates() -> tuple[Path, ...]:
+    """Each ptxas of this machine, the first choice first."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() in ("off", "0", "none"):
+        return ()
+    found = [Path(chosen)] if chosen else list(_places())
+    return tuple(dict.fromkeys(path for path in found if path.is_file()))
+
+
+def _places() -> Iterator[Path]:
+    *wheels, triton = _WHEELS
+    roots = [Path(entry) for entry in sys.path if entry]
+    for root in roots:
+        for place in wheels:
+            yield from (folder / _NAME for folder in sorted(root.glob(place)))
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield Path(home) / "bin" / _NAME
+    if on_path := shutil.which("ptxas"):
+        yield Path(on_path)
+    yield Path("/usr/local/cuda/bin") / _NAME
+    for root in roots:
+        yield from (folder / _NAME for folder in root.glob(triton))
+
+
+def identity(path: Path) -> str:
+    """Tells versions of one ptxas apart, without running it."""
+    facts = path.resolve().stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+@cache
+def supports(path: Path, version: tuple[int, int]) -> bool:
+    """Does it run, and read PTX of this version?"""
+    major, minor = version
+    head = f".version {major}.{minor}\n.target sm_90\n.address_size 64\n"
+    try:
+        assemble(path, head + ".visible .entry k() { ret; }\n", "sm_90")
+    except (Refusal, OSError):
+        return False
+    return True
+
+
+def assemble(path: Path, ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
+    """Machine code and log of a text; Refusal says what ptxas said, with lines of the text."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [str(path), *options, f"-arch={arch}", str(source), "-o", str(target)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Refusal(f"{path} took more than {_SECONDS} s") from None
+        said = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
+        if done.returncode or not target.is_file():
+            raise Refusal(said or f"{path} ended with status {done.returncode}")
+        return target.read_bytes(), said
+
+
+def version_of(ptx: str) -> tuple[int, int]:
+    """The PTX version that a text asks for; (0, 0) if it does not say."""
+    found = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,398 @@
+"""Kernels kept on disk: what is served, and that nothing stale ever is."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import fingerprint as fp
+from tensorcore_dsl import kernel_cache, numba_target
+from tensorcore_dsl.arch import arch
+from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl.fingerprint import Untold, fingerprint
+from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.kernel import Kernel
+from tensorcore_dsl.remarks import Remark
+
+X = np.zeros(16, np.float32)
+ROOT = Path(fp.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def assembled(monkeypatch):
+    """The PTX that was assembled; the assembler is a stand-in."""
+    found = []
+
+    def assemble(ptx, arch, name):
+        found.append(ptx)
+        return Cubin(name, arch.name, ptx, b"code", LOG.format(name))
+
+    monkeypatch.setattr(numba_target, "assemble", assemble)
+    monkeypatch.setattr(numba_target, "assembler", lambda: "stand-in 1")
+    return found
+
+
+LOG = """\
+ptxas info    : Compiling entry function '{}' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers
+"""
+
+
+# New processes see what a user changed.
+
+FILES = {
+    "helper.py": """
+        import tensorcore_dsl as tc
+        import settings
+        TABLE = [1.0, 2.0]
+        def scale(value):
+            return value * settings.FACTOR + deeper(value)
+        def deeper(value):
+            return value + TABLE[1]
+        class Shape:
+            width = 4
+            def area(self):
+                return self.width * 2
+    """,
+    "settings.py": "FACTOR = 3.0\nUNUSED = 1\n",
+    "user.py": """
+        import sys
+        import numpy as np
+        import tensorcore_dsl as tc
+        import helper
+        from tensorcore_dsl import numba_target
+        from tensorcore_dsl.cubin import Cubin
+        from helper import Shape
+        LIMIT = 7
+        def maker(offset):
+            @tc.kernel
+            def run(x: tc.Array, N: tc.Const = 2):
+                for i in tc.static_range(N):
+                    x[i] = helper.scale(x[i]) + offset + LIMIT + Shape().area()
+            return run
+        count = []
+        LOG = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\\nUsed 10 registers"
+        def assemble(ptx, arch, name):
+            count.append(1)
+            return Cubin(name, arch.name, ptx, b"code", LOG)
+        numba_target.assemble, numba_target.assembler = assemble, lambda: "stand-in"
+        run = maker(1.5)
+        made = run.specialise([np.zeros(16, np.float32)], {}, "sm_90a")
+        made.cubin
+        print(len(count), "ir" in vars(made), hash(made.cubin.ptx) != 0)
+    """,
+}
+
+
+def process(folder, seed="0"):
+    """Whether a new process compiled."""
+    done = subprocess.run(
+        [sys.executable, "user.py"], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONHASHSEED": seed,
+             "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    count, ir, _ = done.stdout.split()
+    assert (count == "1") == (ir == "True")
+    return count == "1"
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory):
+    """A folder with the files, whose kernel is in the cache of this module."""
+    folder = tmp_path_factory.mktemp("user")
+    write(folder, FILES)
+    return folder
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).write_text(textwrap.dedent(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "compiles"),
+    [
+        ("user.py", "LIMIT = 7", "LIMIT = 8", True),
+        ("user.py", "maker(1.5)", "maker(2.5)", True),
+        ("user.py", "N: tc.Const = 2", "N: tc.Const = 3", True),
+        ("helper.py", "value + TABLE", "value - TABLE", True),
+        ("helper.py", "[1.0, 2.0]", "[1.0, 4.0]", True),
+        ("helper.py", "width = 4", "width = 5", True),
+        ("helper.py", "self.width * 2", "self.width * 3", True),
+        ("settings.py", "FACTOR = 3.0", "FACTOR = 3.5", True),
+        ("settings.py", "UNUSED = 1", "UNUSED = 2", False),
+    ],
+)
+def test_a_change_in_any_file_is_seen(tmp_path, name, old, new, compiles):
+    write(tmp_path, FILES)
+    assert process(tmp_path)
+    assert not process(tmp_path, seed="17")
+    assert old in (tmp_path / name).read_text()
+    (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new))
+    assert process(tmp_path) == compiles
+    assert not process(tmp_path)
+
+
+# What is served is what was made.
+
+
+def test_everything_comes_back(directory):
+    remarks = (Remark("slow", "file.py", 12), Remark("slower", "other.py", 1))
+    made = Cubin(
+        "name", "sm_90a", "the text é", b"\x7fELF\0\xff", "the log", block_shared=70000,
+        threads=384, cluster=(2, 1, 1),
+        tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128), TensorMap(1, (0,), (8,))),
+    )  # fmt: skip
+    kernel_cache.keep("ab" * 32, made, remarks)
+    assert kernel_cache.kept("ab" * 32) == (made, remarks)
+    assert kernel_cache.kept("cd" * 32) is None
+
+
+def test_damaged_entries_are_made_again(directory, assembled):
+    cubin_of(simple)
+    (path,) = directory.rglob("*.cubin")
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    cubin_of(simple)
+    assert len(assembled) == 2
+    cubin_of(simple)
+    assert len(assembled) == 2
+
+
+def simple(x: tc.Array, N: tc.Const = 2):
+    x[0] = x[1] * N
+
+
+def cubin_of(function, types=(X,), arch="sm_90a", **options):
+    constants = options.pop("constants", {})
+    return Kernel(function, **options).specialise(types, constants, arch).cubin
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"types": (np.zeros((2, 2), np.float32)[0, ::2],)},
+        {"types": (X.astype(np.float64),)},
+        {"arch": "sm_80"},
+        {"constants": {"N": 3}},
+        {"constants": {"N": 2.0}},
+        {"constants": {"N": True}},
+        {"threads": 64},
+        {"name": "other"},
+        {"max_registers": 40},
+    ],
+)
+def test_what_a_kernel_is_compiled_for(other, assembled):
+    cubin_of(simple)
+    cubin_of(simple, **other)
+    assert len(assembled) == 2
+    cubin_of(simple)
+    cubin_of(simple, **other)
+    assert len(assembled) == 2
+
+
+def test_assembler_and_package_count(assembled, monkeypatch):
+    cubin_of(simple)
+    monkeypatch.setattr(numba_target, "assembler", lambda: "stand-in 2")
+    cubin_of(simple)
+    assert len(assembled) == 2
+    monkeypatch.setattr(fp, "package_state", lambda: "edited")
+    cubin_of(simple)
+    assert len(assembled) == 3
+
+
+def test_the_cache_can_be_off(assembled, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    cubin_of(simple)
+    cubin_of(simple)
+    assert len(assembled) == 2
+
+
+# In one process: values that change.
+
+SETTING = 3
+NESTED = {"depth": [1, (2.0, "x")]}
+
+
+def uses_setting(x: tc.Array):
+    x[0] = x[1] * SETTING
+
+
+def uses_nested(x: tc.Array):
+    x[0] = x[1] * NESTED["depth"][1][0]
+
+
+def through_a_helper(x: tc.Array):
+    x[0] = helper(x[1])
+
+
+def helper(value):
+    return value * plain(3)
+
+
+def plain(number):
+    return sum(SETTING for _ in range(number))  # not in the kernel language: Python runs it
+
+
+@pytest.mark.parametrize("function", [uses_setting, through_a_helper])
+def test_global_constants(function, assembled, monkeypatch):
+    cubin_of(function)
+    monkeypatch.setitem(globals(), "SETTING", 4)
+    cubin_of(function)
+    monkeypatch.setitem(globals(), "SETTING", 4.0)
+    cubin_of(function)
+    assert len(assembled) == 3 and len(set(assembled)) == 2
+
+
+def test_contents_of_global_containers(assembled, monkeypatch):
+    cubin_of(uses_nested)
+    monkeypatch.setitem(NESTED, "depth", [1, (2.5, "x")])
+    cubin_of(uses_nested)
+    assert len(set(assembled)) == 2
+
+
+def test_captured_values(assembled):
+    def made(factor):
+        def run(x: tc.Array):
+            x[0] = x[1] * factor
+
+        return run
+
+    for factor in (1.5, 2.5, 1.5, np.float32(2.5)):
+        cubin_of(made(factor))
+    assert len(assembled) == 3
+
+
+def test_functions_as_constants(assembled):
+    def run(x: tc.Array, finish: tc.Const):
+        x[0] = finish(x[1])
+
+    def by(factor):
+        return lambda value: value * factor
+
+    for factor in (1.5, 2.5, 1.5):
+        cubin_of(run, constants={"finish": by(factor)})
+    cubin_of(run, constants={"finish": lambda value: value + 1})
+    assert len(assembled) == len(set(assembled)) == 3
+
+
+# What cannot be told is not kept.
+
+
+class Hidden:
+    def __init__(self):
+        self.draw = random.Random(3)
+
+    def next(self):
+        return self.draw.random()
+
+
+HIDDEN = Hidden()
+
+
+def uses_hidden(x: tc.Array):
+    x[0] = x[1] * HIDDEN.next()
+
+
+def imports(value):
+    import math
+
+    return [math.tau for _ in (1,)][0] * value
+
+
+def uses_import(x: tc.Array):
+    x[0] = x[1] * imports(2)
+
+
+def from_outside(value):
+    return [int(os.environ.get("FACTOR", 3)) for _ in (1,)][0] * value
+
+
+def uses_environment(x: tc.Array):
+    x[0] = x[1] * from_outside(2)
+
+
+def from_file(value):
+    with open(__file__, encoding="utf-8") as file:
+        return len(file.read(4)) * value
+
+
+def uses_file(x: tc.Array):
+    x[0] = x[1] * from_file(2)
+
+
+def decorated(value):
+    return [decorated.factor for _ in (1,)][0] * value
+
+
+decorated.factor = 2
+
+
+def uses_attribute_of_function(x: tc.Array):
+    x[0] = x[1] * decorated(2)
+
+
+def test_attributes_of_functions(assembled, monkeypatch):
+    cubin_of(uses_attribute_of_function)
+    monkeypatch.setattr(decorated, "factor", 3)
+    cubin_of(uses_attribute_of_function)
+    assert len(set(assembled)) == 2
+
+
+@pytest.mark.parametrize("function", [uses_hidden, uses_import, uses_environment, uses_file])
+def test_what_cannot_be_told_is_compiled_each_time(function, assembled, directory):
+    cubin_of(function)
+    cubin_of(function)
+    assert len(assembled) == 2
+    assert not list(directory.rglob("*.cubin"))
+
+
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), iter([1]), random.Random(1), object, {object()}]
+)
+def test_values(value):
+    if value is object:
+        assert fingerprint(value)
+        return
+    with pytest.raises(Untold):
+        fingerprint(value)
+
+
+def test_values_that_python_calls_equal():
+    values = [1, 1.0, True, "1", b"1", 1 + 0j, np.int8(1), np.int16(1), (1,), [1], {1}, {1: None}, 0.0,
+              -0.0, None, np.ones(1), np.ones((1, 1)), tc.f16, tc.bf16, len, range(1), slice(1)]  # fmt: skip
+    assert len({fingerprint(value) for value in values}) == len(values)
+
+
+def test_shared_and_cyclic_values():
+    loop = [1]
+    loop.append(loop)
+    assert fingerprint(loop) == fingerprint(loop)
+    one, same = [1], [1]
+    assert fingerprint([one, one]) != fingerprint([one, same])  # changing one changes the other
+
+
+def test_our_own_kernels_can_be_told():
+    from kernels import ring, sm90_bf16_gemm
+
+    kernel = sm90_bf16_gemm.bf16_gemm
+    small, large = ({"config": ring.Config(BM=bm)} for bm in (64, 128))
+    assert kernel_cache.entry_of(kernel, (), small, arch("sm_90a"), "") is not None
+    names = {
+        kernel_cache.entry_of(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)
+    }
+    assert len(names) == 2
