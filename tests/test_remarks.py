@@ -1,0 +1,243 @@
+"""Warnings of what the assembler did to a kernel, at its lines; and the ptxas that spares some."""
+
+import inspect
+import re
+import stat
+import struct
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import numba_target, ptxas
+from tensorcore_dsl.cubin import Cubin, sections
+from tensorcore_dsl.errors import AssemblyError
+from tensorcore_dsl.kernel import Kernel
+from tensorcore_dsl.remarks import lines_of, remarks_of
+
+X = np.zeros(2048, np.float32)
+NO_SPILLS = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+LOG = "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
+USED = "ptxas info    : Used 168 registers\n"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    ptxas.candidates.cache_clear()
+    yield tmp_path
+    ptxas.candidates.cache_clear()
+
+
+def remarks(*said, spills=NO_SPILLS, text="", lines=None):
+    log = "".join(f"{line}\n" for line in said) + LOG + spills + USED
+    made = Cubin("k", "sm_90a", text, b"", log)
+    return remarks_of(made, ("k.py", 3), lambda: lines or {})
+
+
+# What is remarked, and where.
+
+
+def test_good_code_has_no_remarks():
+    assert remarks("ptxas info    : 0 bytes gmem") == ()
+    harmless = "ptxas info    : (C7519) warpgroup.arrive is injected in around line 2 by compiler"
+    assert remarks(harmless, text="a\nb\nc") == ()
+
+
+def test_spills():
+    (remark,) = remarks(
+        spills="    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
+    )
+    assert (remark.filename, remark.line) == ("k.py", 3)
+    assert "4 bytes of stores and 12 of loads a thread, with 168 registers" in remark.text
+
+
+def test_the_named_line():
+    said = (
+        "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to branches in the function 'k' in line 2"
+    )
+    (remark,) = remarks(said, text="one\ntwo\n", lines={1: ("a.py", 10), 2: ("b.py", 20)})
+    assert (remark.filename, remark.line) == ("b.py", 20)
+    assert remark.text.startswith("(C7514) Potential Performance Loss: wgmma.mma_async")
+    assert "leave accumulators alone" in remark.text
+
+
+def test_the_first_instruction_of_the_kind_where_no_line_is_named():
+    text = "mov\nsetmaxnreg.dec 24\nwgmma.mma_async\n"
+    lines = {2: ("a.py", 10), 3: ("b.py", 20)}
+    serialised = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async in line 0"
+    ignored = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable."
+    first, second = remarks(serialised, ignored, text=text, lines=lines)
+    assert (first.filename, first.line) == ("b.py", 20)
+    assert (second.filename, second.line) == ("a.py", 10)
+    assert "tc.launch_bounds(threads, 1)" in second.text
+
+
+def test_a_log_of_unknown_form():
+    made = Cubin("k", "sm_90a", "", b"", "all is well")
+    (remark,) = remarks_of(made, ("k.py", 3), dict)
+    assert "does not tell the kernel's resources" in remark.text
+
+
+def test_lines_of_annotated_text():
+    annotated = "head\n    // a.py:3\nfirst\nsecond\n    // c:\\b.py:4\nthird\n"
+    assert lines_of(annotated) == {2: ("a.py", 3), 3: ("a.py", 3), 4: ("c:\\b.py", 4)}
+
+
+# By the assembler, from Python's lines.
+
+
+def needs_assembler():
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+
+
+def line_of(function, text):
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def spilling(x: tc.Array):
+    values = [x[64 * i] for i in tc.static_range(32)]
+    tc.barrier()
+    for _ in range(x.shape[0]):
+        values = [tc.fma(values[(i + 7) % 32], values[(i + 13) % 32], values[i]) for i in range(32)]
+    for i in tc.static_range(32):
+        x[64 * i] = values[i]
+
+
+def serialised(x: tc.Array):
+    mma = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32)
+    tile = tc.shared((64, 64), tc.f16, swizzle=128)
+    acc = mma.d.zeros()
+    tc.wgmma_fence()
+    acc = tc.multiply(mma, acc, tile, tile)  # the first
+    x[tc.threadIdx.x] = acc.elements()[0]
+    acc = tc.multiply(mma, acc, tile, tile)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    x[tc.threadIdx.x + 128] = acc.elements()[0]
+
+
+def changing_registers(x: tc.Array):
+    if tc.warpgroup_id() == 0:
+        tc.set_registers(24, grow=False)  # gives back
+        x[0] = 1.0
+    else:
+        tc.set_registers(240, grow=True)
+        x[tc.threadIdx.x] = 2.0
+
+
+def warned(function, **options):
+    """The warnings of compiling a kernel, from a new object that remembers nothing."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        Kernel(function, **options).specialise((X,), {}, "sm_90a").cubin  # noqa: B018
+    assert all(w.category is tc.PerformanceWarning for w in found)
+    return found
+
+
+CASES = [
+    (spilling, {"max_registers": 24}, "def spilling", r"spilling: registers are spilled"),
+    (serialised, {}, "# the first", r"serialised: \(C75\d\d\).*serialized.*leave accumulators"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "line", "text"), CASES)
+def test_warnings_are_at_the_users_line(function, options, line, text):
+    needs_assembler()
+    for place in ("compiled", "cached"):
+        (warning,) = warned(function, **options)
+        assert Path(warning.filename).name == Path(__file__).name, place
+        assert warning.lineno == line_of(function, line), place
+        assert re.search(text, str(warning.message)), place
+
+
+def test_nvjitlink_ignores_setmaxnreg(monkeypatch):
+    needs_assembler()
+    monkeypatch.setenv(ptxas.VARIABLE, "off")
+    (warning,) = warned(changing_registers, threads=256, min_blocks=1)
+    assert warning.lineno == line_of(changing_registers, "# gives back")
+    assert "(C7504)" in str(warning.message) and "nvidia-cuda-nvcc" in str(warning.message)
+
+
+def needs_ptxas():
+    if ptxas.find((8, 0)) is None:
+        pytest.skip("there is no ptxas")
+
+
+def test_ptxas_keeps_setmaxnreg():
+    needs_ptxas()
+    assert not warned(changing_registers, threads=256, min_blocks=1)
+    made = (
+        Kernel(changing_registers, threads=256, min_blocks=1).specialise((X,), {}, "sm_90a").cubin
+    )
+    assert register_changes(made.code) == [24, 240]
+
+
+def register_changes(code):
+    """Operands of the USETMAXREG instructions, which nvdisasm prints for words of this form."""
+    (text,) = (data for name, data in sections(code) if name.startswith(".text."))
+    words = (word for word, _ in struct.iter_unpack("<QQ", text))
+    return [word >> 32 & 0xFFFF for word in words if word & 0xFFFF == 0x79C8]
+
+
+def test_without_known_registers_at_entry_ptxas_ignores_it():
+    needs_ptxas()
+    (warning,) = warned(changing_registers, threads=256)
+    assert "(C7508)" in str(warning.message) and "launch_bounds" in str(warning.message)
+
+
+# ptxas, where there are several, none, or bad ones.
+
+TEXT = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { setmaxnreg.dec.sync.aligned.u32 24; ret; }\n"
+
+
+def script(folder, name, body):
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_the_variable_names_one(tmp_path, monkeypatch):
+    good = script(tmp_path, "mine", "open(sys.argv[-1], 'wb').write(b'made')\nprint('said')")
+    monkeypatch.setenv(ptxas.VARIABLE, str(good))
+    assert ptxas.find((99, 0)) == good
+    made = numba_target.assemble(TEXT, "sm_90a", "k")
+    assert (made.code, made.log) == (b"made", "said")
+
+
+def test_one_that_cannot_read_the_version_is_passed_over(tmp_path, monkeypatch):
+    old = script(tmp_path, "old", "sys.exit('Unsupported .version')")
+    new = script(tmp_path, "new", "open(sys.argv[-1], 'wb').write(b'made')")
+    monkeypatch.setattr(ptxas, "_places", lambda: iter([tmp_path / "none", old, new]))
+    assert ptxas.find((8, 0)) == new
+
+
+def test_off(monkeypatch):
+    monkeypatch.setenv(ptxas.VARIABLE, "off")
+    assert ptxas.find((8, 0)) is None
+    assert numba_target.whole_program(TEXT) is None
+
+
+def test_only_what_needs_a_whole_program_goes_there():
+    assert (
+        numba_target.whole_program(TEXT.replace("setmaxnreg.dec.sync.aligned.u32 24;", "")) is None
+    )
+
+
+def test_errors_quote_lines(tmp_path, monkeypatch):
+    needs_ptxas()
+    wrong = TEXT.replace("24;", "25;\n nonsense.u32;")
+    with pytest.raises(AssemblyError, match=r"ptxas refuses the PTX for sm_90a:(.|\n)*\| nonsense"):
+        numba_target.assemble(wrong, "sm_90a", "k")
+    assert not list(tmp_path.rglob("*.cubin"))
+
+
+def test_version_of():
+    assert ptxas.version_of(TEXT) == (8, 0)
+    assert ptxas.version_of("// nothing") == (0, 0)
