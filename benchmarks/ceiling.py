@@ -129,8 +129,8 @@ def _note(found: dict[str, Any], name: str, measure: Callable[[], float]) -> Non
 def tensor_rate(torch: Any, dtype: str, seconds: float) -> float:
     """FLOP/s of all tensor cores, as warm as products make them."""
     a, b, d = loop_operands(torch, dtype)
-    launch = tensor_loop[SMS, THREADS]
-    contestant = Contestant(torch, lambda i: launch(a, b, d, ROUNDS, LOOPS[dtype].form), 1)
+    launch, form = tensor_loop[SMS, THREADS], LOOPS[dtype].form
+    contestant = Contestant(torch, lambda i: launch(a, b, d, ROUNDS, form), 1)
     (timing,) = compete([contestant], 5, seconds)
     return SMS * operations(dtype) / timing.median
 

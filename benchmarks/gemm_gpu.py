@@ -10,7 +10,7 @@ from typing import Any
 import kernels
 from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Contestant, Monitor, cache_bytes, compete, sets_beyond_cache
-from benchmarks.kinds import check, ours
+from benchmarks.kinds import check, ours, wishes
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.rivals import Rival
 from kernels import ring
@@ -130,15 +130,17 @@ def described(data: Operands) -> dict[str, Any]:
     case = data.case
     if case.kind not in ("plain", "batched"):
         return {}
-    return planned(data.a[0], data.b[0], data.d[0], case.family or None)
+    return planned(data.a[0], data.b[0], data.d[0], **wishes(case))
 
 
-def planned(a: Any, b: Any, d: Any, family: str | None = None) -> dict[str, Any]:
+def planned(
+    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None
+) -> dict[str, Any]:
     """Kernel and tile that gemm chooses; why they are unknown, if they are."""
     try:
         read = None if family else realigned(a, b, d)
         a, b, d = read or (a, b, d)
-        plan = kernels.plan(a, b, None, d, family=family)
+        plan = kernels.plan(a, b, None, d, family=family, accumulate=accumulate)
         config = plan.config
         return {
             "through_copies": read is not None,
@@ -153,10 +155,21 @@ def planned(a: Any, b: Any, d: Any, family: str | None = None) -> dict[str, Any]
 
 
 def tile(config: Any) -> str:
-    """BM x BN of a kernel's configuration, BK where it has one, and the slots of its pipeline."""
-    sides = (str(vars(config)[name]) for name in ("BM", "BN", "BK") if name in vars(config))
-    cluster = getattr(config, "cluster", 1)
-    return "x".join(sides) + f" s{config.stages}" + (f" c{cluster}" if cluster > 1 else "")
+    """BM x BN of a kernel's configuration, BK where it has one, and the slots of its pipeline.
+
+    c2: clusters that share B, or 2x2: B and A; k4: K split in four; pp: consumers in turn.
+    """
+    found = vars(config)
+    said = ["x".join(str(found[name]) for name in ("BM", "BN", "BK") if name in found)]
+    said.append(f"s{config.stages}")
+    cluster, across = found.get("cluster", 1), found.get("across", 1)
+    if across > 1:
+        said.append(f"c{cluster}x{across}")
+    elif cluster > 1:
+        said.append(f"c{cluster}")
+    if found.get("split", 1) > 1:
+        said.append(f"k{config.split}")
+    return " ".join([*said, *(["pp"] if found.get("pingpong") else [])])
 
 
 def _plain(value: Any) -> bool:

@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1
 PACKAGES = (
     "tensorcore-dsl", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-cuda", "cuda-bindings",
-    "cuda-core", "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12",
+    "cuda-core", "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparselt-cu13",
 )  # fmt: skip
 
 

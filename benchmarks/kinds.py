@@ -16,7 +16,7 @@ from benchmarks.gemm_cases import Case, relative_error
 from benchmarks.gpu import Launch
 from benchmarks.operands import Operands
 from kernels.demo import STORED
-from kernels.sparsity import compress
+from kernels.plan import FAST
 
 BLOCK = 2048  # rows of the product that are checked at once
 CHECKED = 2 * 4096**3  # operations: of larger products, rows are sampled
@@ -31,7 +31,7 @@ class NotThere(RuntimeError):
 
 def entry(name: str) -> Any:
     found = getattr(kernels, name, None)
-    if found is None:
+    if not callable(found):  # nothing, or a module of that name
         raise NotThere(f"not there: kernels.{name} does not exist yet")
     return found
 
@@ -44,16 +44,18 @@ def ours(data: Operands) -> Launch:
 
 
 def plain(data: Operands) -> Launch:
-    fast = data.case.dtype == "e4m3" and not data.case.precise
-    return product(data, accumulate="fast") if fast else product(data)
+    asked = wishes(data.case)
 
-
-def product(data: Operands, **wishes: Any) -> Launch:
     def launch(i: int) -> None:
-        family = data.case.family or None
-        kernels.gemm(data.a[i], data.b[i], out=data.d[i], family=family, **wishes)
+        kernels.gemm(data.a[i], data.b[i], out=data.d[i], **asked)
 
     return launch
+
+
+def wishes(case: Case) -> dict[str, Any]:
+    """What gemm is asked for beside the operands."""
+    fast = case.dtype == "e4m3" and not case.precise
+    return {"family": case.family or None, "accumulate": FAST if fast else None}
 
 
 def grouped(data: Operands) -> Launch:
@@ -82,8 +84,12 @@ def swiglu(data: Operands) -> Launch:
 
 
 def sparse(data: Operands) -> Launch:
-    packed = [compress(a) for a in data.a]
-    return lambda i: kernels.gemm(packed[i], data.b[i], out=data.d[i])
+    packed = [kernels.compress(a) for a in data.a]
+
+    def launch(i: int) -> None:
+        kernels.gemm(packed[i], data.b[i], out=data.d[i])
+
+    return launch
 
 
 def storing(function: Any, data: Operands) -> Callable[..., None]:

@@ -325,7 +325,7 @@ def test_s8_reference_where_cublaslt_has_no_such_product(bench, case, note):
 
 def test_fp8_reference_sums_fast(bench, monkeypatch):
     """What stands for ours is exact: the emulator has no fp8 product without wgmma."""
-    def exact(a, b, out, family):
+    def exact(a, b, out, **wishes):
         out.copy_((a.double() @ b.double()).to(out.dtype))
 
     monkeypatch.setattr(kernels, "gemm", exact)
@@ -348,6 +348,8 @@ def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
 def test_tiles_of_both_families():
     assert gemm_gpu.tile(kernels.Config(BM=64, BK=32, stages=3)) == "64x128x32 s3"
     assert gemm_gpu.tile(ring.Config(BN=128, stages=6, cluster=2)) == "128x128 s6 c2"
+    assert gemm_gpu.tile(ring.Config(cluster=2, across=2, pingpong=True)) == "128x256 s4 c2x2 pp"
+    assert gemm_gpu.tile(ring.Config(BM=64, split=4)) == "64x256 s4 k4"
     torch = pytest.importorskip("torch")
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
     found = gemm_gpu.planned(a, b.t(), d, "sm90")
