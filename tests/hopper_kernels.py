@@ -146,3 +146,38 @@ def ranks(out: tc.Array):
     if tc.threadIdx.x == 0:
         for i in tc.static_range(len(values)):
             out[line, i] = values[i]
+
+
+@tc.kernel
+def by_roles(
+    x: tc.Array, out: tc.Array, consumers: tc.Const = 2, registers: tc.Const = (40, 232),
+    slots: tc.Const = 2,
+):  # fmt: skip
+    """One warpgroup brings lines of 128 words by way of shared memory, the others add them up."""
+    tc.launch_bounds(128 * (1 + consumers), 1)
+    tile = tc.shared((slots, 128), tc.s32)
+    full, empty = tc.mbarriers(slots), tc.mbarriers(slots)
+    t = tc.threadIdx.x
+    if t == 0:
+        for slot in range(slots):
+            full[slot].init(128)
+            empty[slot].init(128 * consumers)
+    tc.barrier()
+
+    def bring():
+        for line in range(x.shape[0]):
+            slot = line % slots
+            empty[slot].wait(line // slots & 1 ^ 1)
+            tile[slot, t] = x[line, t]
+            full[slot].arrive()
+
+    def add_up(number):
+        total = tc.s32(0)
+        for line in range(x.shape[0]):
+            slot = line % slots
+            full[slot].wait(line // slots & 1)
+            total += tile[slot, t % 128] * (number + 1)
+            empty[slot].arrive()
+        out[number, t % 128] = total
+
+    tc.specialize((1, bring), (consumers, add_up), registers=registers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import cluster_kernels
+import hopper_kernels
 import ml_dtypes
 import numpy as np
 import pytest
@@ -159,6 +161,25 @@ def test_epilogue_function_and_odd_lines() -> None:
     assert torch.equal(fused, plain.relu())
     x, y = torch.randn(1025, 1027, device="cuda").bfloat16(), torch.randn(1027, 1029, device="cuda").bfloat16()
     assert torch.equal(kernels.gemm(x, y), kernels.gemm(x, y, family="sm80"))
+
+
+@HOPPER
+@pytest.mark.parametrize("name", cluster_kernels.cases())
+def test_clusters_share_memory_as_in_emulation(name: str) -> None:
+    kernel, grid, block, arrays, constants = cluster_kernels.cases()[name]
+    here, there = ([a.copy() for a in arrays] for _ in range(2))
+    kernel.emulator("sm_90a")[grid, block](*here, **constants)
+    kernel[grid, block](*there, **constants)
+    assert [a.tobytes() for a in here] == [a.tobytes() for a in there]
+
+
+@HOPPER
+@pytest.mark.parametrize("consumers, registers", [(1, (24, 240)), (2, (40, 232)), (3, (32, 160)), (2, None)])
+def test_roles_and_their_registers(consumers: int, registers: Any) -> None:
+    x = np.random.default_rng(7).integers(-99, 99, (100, 128)).astype(np.int32)
+    out = np.zeros((consumers, 128), np.int32)
+    hopper_kernels.by_roles[1, 128 * (1 + consumers)](x, out, consumers=consumers, registers=registers)
+    assert np.array_equal(out, x.sum(axis=0) * np.arange(1, consumers + 1)[:, None])
 
 
 def test_ml_dtypes_on_the_gpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cluster_kernels as cluster
 import numpy as np
 import pytest
 
@@ -17,7 +18,6 @@ from tensorcore_dsl.errors import (
 )
 
 RNG = np.random.default_rng(23)
-COPY = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 
 
 def run(kernel: Any, grid: Any, block: int, *args: Any, **constants: Any) -> Any:
@@ -34,66 +34,10 @@ def caught(error: type[Exception], words: str, kernel: Any, *args: Any, **consta
 
 def line_of(message: str) -> str:
     """The source line that a message shows."""
-    return message.split("test_interpreter_cluster.py:", 1)[1].splitlines()[1].strip()
+    return message.split("cluster_kernels.py:", 1)[1].splitlines()[1].strip()
 
 
 # -- reading what peers wrote --------------------------------------------------------------------
-
-
-@tc.kernel
-def total(
-    source: tc.Array, out: tc.Array, peers: tc.Const = 4, swizzle: tc.Const = 0,
-    mistake: tc.Const = "",
-):  # fmt: skip
-    """Each CTA of a cluster adds up the lines that the CTAs of its cluster hold, 32 each."""
-    tc.launch_bounds(32)
-    tc.cluster_size(peers)
-    tile = tc.shared((8, 32), tc.f32, swizzle=swizzle)
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    row, part = t // 8, t % 8
-    for half in tc.static_range(2):
-        line = 4 * half + row
-        if (mistake != "unwritten") | (half == 0):
-            tile.at(line, 4 * part).store(source.at(tc.blockIdx.x, line, 4 * part).load(4))
-    if mistake not in ("no meeting", "only a barrier"):
-        tc.cluster_sync()
-    if mistake == "only a barrier":
-        tc.barrier()
-    who = rank + 1
-    if mistake == "rank 9 of 4":
-        who = rank + 9
-    for half in tc.static_range(2):
-        at = (4 * half + row, 4 * part)
-        values = [tc.f32(0.0)] * 4
-        for step in tc.static_range(peers):
-            peer = tile.remote(who % peers if mistake != "rank 9 of 4" else who)
-            place = peer.at(*at)
-            if mistake == "outside":
-                place = place + 2048
-            if mistake == "misaligned":
-                place = place + 1
-            values = [v + x for v, x in zip(values, place.load(4))]
-            who += 1
-        out.at(tc.blockIdx.x, *at).store(values)
-    if mistake != "may be gone":
-        tc.cluster_sync()
-
-
-@tc.kernel
-def late(out: tc.Array):
-    """CTA 1 reads from CTA 0 when that has ended."""
-    tc.launch_bounds(32)
-    tc.cluster_size(2)
-    tile = tc.shared(32, tc.u32)
-    t = tc.threadIdx.x
-    tile[t] = t
-    tc.cluster_sync()
-    if tc.cluster_rank() == 1:
-        while out[31] == 0:
-            tc.emit("nanosleep.u32", 10)
-        out[t] = tile.remote(0)[t]
-    else:
-        out[t] = 1
 
 
 class TestLoads:
@@ -102,7 +46,7 @@ class TestLoads:
     def test_sums_through_peers(self, peers: int, swizzle: int) -> None:
         source = RNG.integers(-99, 99, (2 * peers, 8, 32)).astype(np.float32)
         out = np.zeros_like(source)
-        report = run(total, 2 * peers, 32, source, out, peers=peers, swizzle=swizzle)
+        report = run(cluster.total, 2 * peers, 32, source, out, peers=peers, swizzle=swizzle)
         sums = source.reshape(2, peers, 8, 32).sum(axis=1, keepdims=True)
         assert np.array_equal(out.reshape(2, peers, 8, 32), np.repeat(sums, peers, axis=1))
         assert report.bytes["shared::cluster", "load"] == source.nbytes * peers
@@ -119,123 +63,56 @@ class TestLoads:
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
     def test_mistakes(self, mistake: str, error: type[Exception], words: str) -> None:
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
-        message = caught(error, words, total, 4, 32, source, out, mistake=mistake)
+        message = caught(error, words, cluster.total, 4, 32, source, out, mistake=mistake)
         assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
     def test_a_peer_that_has_ended(self) -> None:
         words = "peer CTA gone: thread 0 of block 1 reaches for shared 0x0 of block 0"
-        message = caught(EmulationError, words, late, 2, 32, np.zeros(32, np.uint32))
+        message = caught(EmulationError, words, cluster.late, 2, 32, np.zeros(32, np.uint32))
         assert line_of(message) == "out[t] = tile.remote(0)[t]"
 
     def test_a_cta_that_may_end_too_early(self) -> None:
         source, out = (np.zeros((4, 8, 32), np.float32) for _ in range(2))
         words = "block 0 may end before block [123] accesses its shared memory here"
-        message = caught(EmulationError, words, total, 4, 32, source, out, mistake="may be gone")
+        message = caught(
+            EmulationError, words, cluster.total, 4, 32, source, out, mistake="may be gone"
+        )
         assert line_of(message) == "values = [v + x for v, x in zip(values, place.load(4))]"
 
 
 # -- writing to peers -----------------------------------------------------------------------------
 
 
-@tc.kernel
-def push(out: tc.Array, rounds: tc.Const = 3, mistake: tc.Const = ""):
-    """CTAs in a ring hand numbers on: each stores to the next one, which then reads its own."""
-    tc.launch_bounds(64)
-    tc.cluster_size(4)
-    inbox = tc.shared((2, 64), tc.u32)
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    following = inbox.remote((rank + 1) % 4)
-    value = tc.u32(100 * rank + t)
-    tc.cluster_sync()
-    for turn in range(rounds):
-        slot = turn & 1 if mistake != "one slot" else 0
-        following[slot, t] = value
-        if mistake != "no meeting":
-            tc.cluster_sync()
-        value = inbox[slot, t] + 1
-    out[tc.blockIdx.x, t] = value
-    tc.cluster_sync()
-
-
-@tc.kernel
-def hand_over(out: tc.Array, mistake: tc.Const = ""):
-    """CTA 0 stores to CTA 1 and arrives at its mbarrier; CTA 1 waits, reads, and answers."""
-    tc.launch_bounds(32)
-    tc.cluster_size(2)
-    tile = tc.shared(32, tc.u32)
-    bar = tc.mbarriers(1)[0]
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    if t == 0:
-        bar.init(32)
-        tc.fence_mbarrier_init()
-    tc.cluster_sync()
-    peer = tile.at(t).remote(1 - rank)
-    if rank == 0:
-        peer.store(tc.u32(t + 7))
-        bar.remote(1).arrive()
-        bar.wait(0)
-    else:
-        if mistake != "no wait":
-            bar.wait(0)
-        value = tile[t]
-        peer.store(value * 2)
-        bar.remote(0).arrive()
-        if mistake == "no wait":
-            bar.wait(0)
-    if rank == 0:
-        out[t] = tile[t]
-    tc.cluster_sync()
-
-
-@tc.kernel
-def count(out: tc.Array, operation: tc.Const = "add", returns: tc.Const = True):
-    """All threads of the cluster combine their numbers in a word of CTA 0."""
-    tc.launch_bounds(64)
-    tc.cluster_size(4)
-    word = tc.shared(1, tc.u32)
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    if t == 0:
-        word[0] = 0
-    tc.cluster_sync()
-    place = word.at(0).remote(0)
-    old = tc.u32(0)
-    if returns:
-        old = tc.atomic(operation, place, 64 * rank + t + 1)
-    else:
-        tc.reduce(operation, place, 64 * rank + t + 1)
-    tc.cluster_sync()
-    out[rank, t, 0], out[rank, t, 1] = old, place.load()
-    tc.cluster_sync()
-
-
 class TestStores:
     def test_a_ring(self) -> None:
         out = np.zeros((8, 64), np.uint32)
-        run(push, 8, 64, out)
+        run(cluster.push, 8, 64, out)
         ranks = (np.arange(8) - 3) % 4
         assert np.array_equal(out, 100 * ranks[:, None] + np.arange(64) + 3)
 
     def test_one_slot_is_stored_to_while_it_may_be_read(self) -> None:
         out = np.zeros((4, 64), np.uint32)
         words = "store of 4 bytes at 0x0 of block 1 by .* block 1 reads byte 0x0 at .*must meet"
-        message = caught(EmulationError, words, push, 4, 64, out, mistake="one slot")
+        message = caught(EmulationError, words, cluster.push, 4, 64, out, mistake="one slot")
         assert line_of(message.split("must meet")[1]) == "following[slot, t] = value"
 
     def test_reading_without_having_met(self) -> None:
         out = np.zeros((4, 64), np.uint32)
         words = "shared load of 4 bytes at 0x0 by .*: block 3 wrote byte 0x0 at .*must meet"
-        message = caught(EmulationError, words, push, 4, 64, out, mistake="no meeting")
+        message = caught(EmulationError, words, cluster.push, 4, 64, out, mistake="no meeting")
         assert line_of(message.split("must meet")[1]) == "value = inbox[slot, t] + 1"
 
     def test_an_mbarrier_orders_too(self) -> None:
         out = np.zeros(32, np.uint32)
-        run(hand_over, 2, 32, out)
+        run(cluster.hand_over, 2, 32, out)
         assert np.array_equal(out, 2 * (np.arange(32) + 7))
 
     def test_an_mbarrier_that_nobody_waits_for(self) -> None:
         out = np.zeros(32, np.uint32)
         words = "block 0 wrote byte 0x0 at|uninitialised"
-        caught((EmulationError, Uninitialised), words, hand_over, 2, 32, out, mistake="no wait")
+        caught(
+            (EmulationError, Uninitialised), words, cluster.hand_over, 2, 32, out, mistake="no wait"
+        )
 
     @pytest.mark.parametrize("returns", [True, False])
     @pytest.mark.parametrize("operation", ["add", "max", "or", "exch"])
@@ -243,7 +120,7 @@ class TestStores:
         if operation == "exch" and not returns:
             pytest.skip("red has no exch")
         out = np.zeros((4, 64, 2), np.uint32)
-        run(count, 4, 64, out, operation=operation, returns=returns)
+        run(cluster.count, 4, 64, out, operation=operation, returns=returns)
         numbers = np.arange(1, 257, dtype=np.uint32)
         expected = {"add": numbers.sum(), "max": 256, "or": np.bitwise_or.reduce(numbers)}
         assert (out[..., 1] == out[0, 0, 1]).all()
@@ -252,71 +129,22 @@ class TestStores:
             found = {*out[..., 0].ravel().tolist(), int(out[0, 0, 1])}
             assert found == set(range(257))
 
+    @pytest.mark.parametrize("returns", [True, False])
+    @pytest.mark.parametrize("tiny", cluster.TINY)
+    def test_sums_keep_subnormals(self, tiny: Any, returns: bool) -> None:
+        values = np.array([tiny])
+        out = np.zeros_like(values)
+        run(cluster.add_tiny, 4, 32, values, out, returns=returns)
+        assert out[0] and out[0].astype(np.float64) == 5 * tiny.astype(np.float64)
+
 
 # -- the async proxy -----------------------------------------------------------------------------
-
-
-@tc.kernel
-def fill_peer(target: tc.Array, mistake: tc.Const = ""):
-    """Each CTA stores into the tile of its peer, which brings it to global memory in bulk."""
-    tc.launch_bounds(64)
-    tc.cluster_size(2)
-    tile = tc.shared((1, 64), tc.u32, align=128)
-    map = tc.tensor_map(target, (1, 64))
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    tc.cluster_sync()
-    tile.remote(1 - rank)[0, t] = 10 * tc.blockIdx.x + t
-    if mistake != "no fence":
-        tc.fence_async()
-    tc.cluster_sync()
-    if t == 0:
-        tc.tma_store(map, (tc.blockIdx.x, 0), tile)
-        tc.tma_commit()
-        if mistake != "no wait":
-            tc.tma_wait(0, reading=True)
-    if mistake == "no wait":
-        tc.cluster_sync()
-        tile.remote(1 - rank)[0, t] = 0
-        tc.tma_wait(0)
-    tc.cluster_sync()
-
-
-@tc.kernel
-def copy(source: tc.Array, out: tc.Array, mistake: tc.Const = ""):
-    """Each CTA copies its line to the next one's shared memory, in bulk."""
-    tc.launch_bounds(64)
-    tc.cluster_size(4)
-    line, inbox = tc.shared(64, tc.u32, align=128), tc.shared(64, tc.u32, align=128)
-    bar = tc.mbarriers(1)[0]
-    t, rank = tc.threadIdx.x, tc.cluster_rank()
-    if t == 0:
-        bar.init(1)
-        tc.fence_mbarrier_init()
-        if mistake != "no bytes":
-            bar.expect(256)
-        else:
-            bar.arrive()
-    line[t] = source[tc.blockIdx.x, t]
-    if mistake != "no fence":
-        tc.fence_async()
-    tc.cluster_sync()
-    if t == 0:
-        to = (rank + 1) % 4 if mistake != "to itself" else rank
-        size = 256 if mistake != "odd size" else 250
-        there = bar.remote(to).address if mistake != "own barrier" else bar.address
-        tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, size, there)
-    if mistake == "overwritten":
-        line[t] = 0
-    if mistake != "no wait":
-        bar.wait(0)
-    out[tc.blockIdx.x, t] = inbox[t]
-    tc.cluster_sync()
 
 
 class TestAsyncProxy:
     def test_peers_fill_a_tile(self) -> None:
         target = np.zeros((4, 64), np.uint32)
-        run(fill_peer, 4, 64, target)
+        run(cluster.fill_peer, 4, 64, target)
         assert np.array_equal(target, 10 * (np.arange(4) ^ 1)[:, None] + np.arange(64))
 
     @pytest.mark.parametrize("mistake, words", [
@@ -325,12 +153,12 @@ class TestAsyncProxy:
     ])  # fmt: skip
     def test_mistakes_of_stores(self, mistake: str, words: str) -> None:
         target = np.zeros((2, 64), np.uint32)
-        caught(EmulationError, words, fill_peer, 2, 64, target, mistake=mistake)
+        caught(EmulationError, words, cluster.fill_peer, 2, 64, target, mistake=mistake)
 
     def test_bulk_copies_to_peers(self) -> None:
         source = RNG.integers(0, 1 << 30, (8, 64)).astype(np.uint32)
         out = np.zeros_like(source)
-        run(copy, 8, 64, source, out)
+        run(cluster.copy, 8, 64, source, out)
         assert np.array_equal(out.reshape(2, 4, 64), np.roll(source.reshape(2, 4, 64), 1, axis=1))
 
     MISTAKES = [
@@ -346,7 +174,7 @@ class TestAsyncProxy:
     @pytest.mark.parametrize("mistake, error, words", MISTAKES, ids=[m[0] for m in MISTAKES])
     def test_mistakes_of_copies(self, mistake: str, error: type[Exception], words: str) -> None:
         source = np.zeros((4, 64), np.uint32)
-        caught(error, words, copy, 4, 64, source, source.copy(), mistake=mistake)
+        caught(error, words, cluster.copy, 4, 64, source, source.copy(), mistake=mistake)
 
 
 # -- what is refused while a kernel is compiled ----------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hopper_kernels import by_roles
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arguments import ArrayType
@@ -126,51 +127,16 @@ class TestRoles:
 # -- registers -------------------------------------------------------------------------------------
 
 
-@tc.kernel
-def pipeline(
-    x: tc.Array, out: tc.Array, consumers: tc.Const = 2, registers: tc.Const = (40, 232),
-    slots: tc.Const = 2,
-):  # fmt: skip
-    """One warpgroup brings lines of 128 words by way of shared memory, the others add them up."""
-    tc.launch_bounds(128 * (1 + consumers), 1)
-    tile = tc.shared((slots, 128), tc.s32)
-    full, empty = tc.mbarriers(slots), tc.mbarriers(slots)
-    t = tc.threadIdx.x
-    if t == 0:
-        for slot in range(slots):
-            full[slot].init(128)
-            empty[slot].init(128 * consumers)
-    tc.barrier()
-
-    def bring():
-        for line in range(x.shape[0]):
-            slot = line % slots
-            empty[slot].wait(line // slots & 1 ^ 1)
-            tile[slot, t] = x[line, t]
-            full[slot].arrive()
-
-    def add_up(number):
-        total = tc.s32(0)
-        for line in range(x.shape[0]):
-            slot = line % slots
-            full[slot].wait(line // slots & 1)
-            total += tile[slot, t % 128] * (number + 1)
-            empty[slot].arrive()
-        out[number, t % 128] = total
-
-    tc.specialize((1, bring), (consumers, add_up), registers=registers)
-
-
 class TestRegisters:
     def test_a_pipeline(self) -> None:
         x = np.random.default_rng(3).integers(-99, 99, (7, 128)).astype(np.int32)
         out = np.zeros((2, 128), np.int32)
-        run(pipeline, 384, x, out)
+        run(by_roles, 384, x, out)
         assert np.array_equal(out, x.sum(axis=0) * np.array([[1], [2]]))
 
     def ptx(self, **constants: Any) -> str:
         lines = ArrayType(tc.s32, 2, (False, True), 16)
-        return str(pipeline.ptx(lines, lines, arch="sm_90a", **constants))
+        return str(by_roles.ptx(lines, lines, arch="sm_90a", **constants))
 
     @pytest.mark.parametrize("constants, expected", [
         (dict(), [("dec", 40), ("inc", 232)]),
@@ -184,12 +150,12 @@ class TestRegisters:
 
     def test_the_assembler_gives_what_the_language_counts_on(self) -> None:
         lines = ArrayType(tc.s32, 2, (False, True), 16)
-        found = pipeline.resources(lines, lines, arch="sm_90a")
+        found = by_roles.resources(lines, lines, arch="sm_90a")
         assert found.registers == 168
         assert not found.warnings
 
     def test_a_bound_on_registers_counts(self) -> None:
-        bounded = tc.kernel(pipeline.function, max_registers=128)
+        bounded = tc.kernel(by_roles.function, max_registers=128)
         lines = ArrayType(tc.s32, 2, (False, True), 16)
         with pytest.raises(OperandError, match=r"launched with 3 \* 128 = 384"):
             bounded.ir(lines, lines, arch="sm_90a")
@@ -276,7 +242,7 @@ def test_a_role_of_other_arguments() -> None:
 def test_a_target_without_setmaxnreg() -> None:
     lines = ArrayType(tc.s32, 2, (False, True), 16)
     with pytest.raises(tc.ArchError, match="setmaxnreg"):
-        pipeline.ir(lines, lines, arch="sm_90")
+        by_roles.ir(lines, lines, arch="sm_90")
 
 
 def test_a_block_of_another_size() -> None:
