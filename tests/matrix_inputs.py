@@ -34,7 +34,7 @@ REGIMES = (
     "exponents near each other",
     "coarse mantissas: near ties",
     "a third of the exponent range",
-    "subnormals",
+    "subnormals, times the whole exponent range",
     "NaN, infinity, zero and extremes among ordinary numbers",
     "near overflow",
     "few values with signs: cancellation",
@@ -47,8 +47,8 @@ REGIMES = (
     "powers of two: ties",
     "exponents far from each other",
 )
-AB, C = 0, 1  # roles
-RAW, COARSE, POWER, POOL = range(4)  # how mantissas are drawn
+A, B, C = range(3)  # roles
+RAW, COARSE, POWER, POOL, FLOOR = range(5)  # how mantissas are drawn
 MASKS = (0x4, 0x8, 0xC, 0x9, 0xD, 0xE)  # legal nibbles of sparse metadata
 TF32_MASKS = (0x4, 0xE)
 
@@ -208,6 +208,11 @@ def _float(h, least, most, draw, special, zero, exponent, mantissa, bits):
         tail = tail >> shift << shift
     if draw == POWER:
         tail = np.uint64(0)
+    if draw == FLOOR:  # halves of the least number of f16, and products far below
+        if g >> np.uint64(24) & one:
+            field, tail = np.uint64(2) + (g >> np.uint64(25) & one), np.uint64(0)
+        else:
+            field, tail = np.uint64(0), one + (h & np.uint64(3)) % np.uint64(3)
     return sign | field << np.uint64(mantissa) | tail
 
 
@@ -215,17 +220,16 @@ def _float(h, least, most, draw, special, zero, exponent, mantissa, bits):
 def _band(regime, role, exponent, mantissa, bias):
     """Least and most exponent field, how to draw mantissas, specials and zeros of 256."""
     low, high, draw, special, zero = -3, 3, RAW, 0, 0
-    product = 21 if exponent == 5 else 133 if exponent == 8 else 0  # floors of f16 and f32
     if regime == 2:
-        low, high, draw = (0, 1, COARSE) if role == AB else (-1, 12, RAW)
+        low, high, draw = (0, 1, COARSE) if role != C else (-1, 12, RAW)
     elif regime == 3:
         low, high = -bias // 3, bias // 3
     elif regime == 4:
-        low, high = -bias, -bias + 2
+        low, high = (-bias, bias) if role == B else (-bias, -bias + 2)
     elif regime == 5:
         special = 16
     elif regime == 6:
-        low, high = (bias // 2 - 1, bias // 2 + 1) if role == AB else (bias - 3, bias)
+        low, high = (bias // 2 - 1, bias // 2 + 1) if role != C else (bias - 3, bias)
     elif regime == 7 or regime == 10:
         low, high, draw = -2, 2, POOL
         if role == C and regime == 10:
@@ -237,8 +241,9 @@ def _band(regime, role, exponent, mantissa, bias):
     elif regime == 11:
         zero = 180
     elif regime == 12:
-        low, high = -product // 2 - 4, -product // 2 + 3
-        zero = 200 if role == C else 0
+        low, high, zero = -75, -71, 256 if role == C else 0  # f32's floor, of bf16 and tf32
+        if exponent <= 5:
+            draw, zero = FLOOR, 256 if role == C else 205
     elif regime == 13:
         special = 1
     elif regime == 14:

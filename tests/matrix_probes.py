@@ -20,9 +20,9 @@ from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.frontend.operands import type_of
 from tensorcore_dsl.isa.spec import Instruction, Operand, emitter
 from tests import matrix_inputs as make
+from tests.matrix_records import CHUNKS
 from tests.probes import as_operand, as_words
 
-CHUNKS = 16
 THREADS = 8192  # of a chunk: 256 warps, 64 warpgroups
 WARPGROUP = 128
 VARIANTS = 4  # most combinations of immediates of one probe
@@ -135,7 +135,7 @@ def registers(
     if operand.name in METADATA:
         legal = make.TF32_MASKS if form.params["a"] == "tf32" else make.MASKS
         return make.metadata(seed, legal, first, threads)
-    role = make.C if operand.name == "c" else make.AB
+    role = {"b": make.B, "c": make.C}.get(operand.name, make.A)
     layout = operand.layout
     storage = 64 if operand.register_bits == 64 else 32
     if layout is not None and storage == 32:
@@ -253,7 +253,7 @@ class Matrix:
         turn, part, phase = draw & 1, draw >> 1 & 3, 1 + (draw >> 3) % 7
         atom, groups, depths = self.steps(swizzle)
         rows, k = (atom, atom * groups) if turn else (atom * depths, atom)
-        start = base = 0
+        start, base = 0 if swizzle else 16 * part, 0
         if swizzle and not self.transposed:
             rows, k = (2 * atom if turn and self.rows <= 64 else atom), 16  # LBO is not used
             if swizzle > self.depth:
@@ -316,7 +316,8 @@ class WarpgroupProbe(RegisterProbe):
             dtype = dtypes.named(self.form.params[name])
             kind = make.Kind.of(dtype, dtype.storage_bits)
             seed = make.seed_of(self.form.mnemonic, name)
-            images.append(make.words(kind, seed, make.AB, at, groups, 1, 4 * chunks))
+            role = make.B if name == "b" else make.A
+            images.append(make.words(kind, seed, role, at, groups, 1, 4 * chunks))
             shift = 8 if name == "b" else 32
             for group in range(groups):
                 chunk = (at + group) // per
@@ -452,7 +453,7 @@ class MemoryProbe:
         at = first * THREADS // 32
         kind = make.Kind("bits", 32, 32)
         image = make.words(
-            kind, make.seed_of(form.mnemonic, "image"), make.AB, at, number, 1, self.words
+            kind, make.seed_of(form.mnemonic, "image"), make.A, at, number, 1, self.words
         )
         values = [
             registers(form, o, first * THREADS, count * THREADS, 32)

@@ -83,8 +83,8 @@ def test_warps_have_strides_of_their_own() -> None:
 
 def test_inputs_of_a_part_are_those_of_the_whole() -> None:
     kind = matrix_inputs.Kind.of(dtypes.f16, 16)
-    whole = matrix_inputs.words(kind, 3, matrix_inputs.AB, 0, 64, 4, 5)
-    assert np.array_equal(matrix_inputs.words(kind, 3, matrix_inputs.AB, 24, 8, 4, 5), whole[24:32])
+    whole = matrix_inputs.words(kind, 3, matrix_inputs.A, 0, 64, 4, 5)
+    assert np.array_equal(matrix_inputs.words(kind, 3, matrix_inputs.A, 24, 8, 4, 5), whole[24:32])
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "e4m3", "e5m2", "f64"])
@@ -93,7 +93,7 @@ def test_regimes_reach_what_they_are_named_after(name: str) -> None:
     kind = matrix_inputs.Kind.of(dtype, dtype.storage_bits)
     exponent, mantissa, _ = matrix_inputs.FLOATS[name]
     count = len(matrix_inputs.REGIMES)
-    words = matrix_inputs.words(kind, 1, matrix_inputs.AB, 0, count * 8, 8, 64)
+    words = matrix_inputs.words(kind, 1, matrix_inputs.A, 0, count * 8, 8, 64)
     bits = words.view(f"u{kind.storage // 8}").reshape(count, -1).astype(np.uint64)
     field = bits >> np.uint64(mantissa) & np.uint64(2**exponent - 1)
     top = field == 2**exponent - 1

@@ -123,7 +123,7 @@ class Descriptor:
         return swizzled(self.start[some, None] + places, width, self.base[some, None])
 
 
-def swizzled(address: np.ndarray, width: int, base: Any = 0) -> np.ndarray:
+def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
     """Bits 4 to 6 of an address, as many as the width has, change with those from 7 on.
 
     The pattern repeats every 8 * width bytes, from where a base offset of 0 has a boundary of its
