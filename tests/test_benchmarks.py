@@ -519,7 +519,7 @@ def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     target.write_text(f"{page.BEGIN}\n{page.END}\n")
     assert command.main(["report", "--out", str(tmp_path), "--page", str(target)]) == 0
     text = target.read_text()
-    for said in ("### launch", "ours, 3 scalars", "Python to IR", "| mma | sm_80 |", "| 16 x 16 x 16 |"):
+    for said in ("### launch", "ours, configured, 3 scalars", "Python to IR", "| mma | sm_80 |", "| 16 x 16 x 16 |"):
         assert said in text
 
 
