@@ -6,6 +6,7 @@ Helpers in the kernel language.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -28,7 +29,7 @@ class WayOut:
 def open_way_out(d, sums, config):
     """Shared memory for results; `sums` is the accumulators' type."""
     cols = config.BN // config.split
-    width = min(LINE // d.dtype.itemsize, cols)
+    width = gcd(LINE // d.dtype.itemsize, cols)
     line = width * d.dtype.itemsize
     buffers = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
     box = (1,) * (d.ndim - 2) + (64, width)

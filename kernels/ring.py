@@ -24,11 +24,11 @@ class Config:
 
     Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
     other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
-    `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across: blocks beside
-    each other that share A, each bringing a part. split: blocks of a cluster that share a tile,
-    each summing a part of K. group: rows of tiles that go through B's
-    columns together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A,
-    where they are fewer than BM: no others are brought.
+    `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across:
+    blocks beside each other that share A, each bringing a part. split: blocks of a cluster that
+    share a tile, each summing a part of K. group: rows of tiles that go through B's columns
+    together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A, where
+    they are so few that reading B is the work: no others are brought, and B is asked for early.
     """
 
     BM: int = 128
@@ -46,6 +46,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.cluster * self.across > 1 and self.split > 1:
             raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
+        if self.stages and self.stages <= self.ahead:
+            raise tc.ArgumentError(f"the ring needs more slots than are read at a time: {self}")
+        if self.rows > self.BM:
+            raise tc.ArgumentError(f"a tile has no room for so many rows: {self}")
         if self.pingpong and self.split > 1:
             raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
 
@@ -144,7 +148,7 @@ def open_ring(a, b, config: Config, variant: Variant):
     depth = LINE // a.dtype.itemsize
     side_a = open_side(a, 0, config.BM, depth, variant.a_k_major, config, config.rows)
     side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
-    if config.rows:
+    if 0 < config.rows < config.BM:
         clear(side_a.tile, config)
     full, empty, turn = open_barriers((side_a.map, side_b.map), config)
     first, last = steps_of_block(a.shape[-1], depth * config.lines, config)
@@ -165,8 +169,6 @@ def open_barriers(maps, config: Config):
             turn[consumer].init(1)
         tc.fence_mbarrier_init()
     tc.cluster_sync()
-    tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
-    tc.grid_launch_dependents()
     return full, empty, turn
 
 
@@ -247,6 +249,16 @@ def bring(ring, place, slot, k, full):
         line, at = slot * config.lines + i, k + i * (ring.depth // config.lines)
         fill(ring.a, 0, line, place.of_a, place.m, at, full)
         fill(ring.b, 1, line, place.of_b, place.n, at, full)
+
+
+def announce(ring, tiles):
+    """Ask for the first parts of B, into the L2 cache, which nothing can make stale."""
+    config, b = ring.config, ring.b
+    place = tiles.place(tc.blockIdx.x // config.blocks)
+    line = ring.depth // config.lines
+    for i in tc.static_range(config.stages * config.lines):
+        where = (place.n, ring.first * ring.depth + i * line)
+        b.map.prefetch((*place.of_b[: len(b.map.box) - 2], *where[::-1]))
 
 
 def produce(ring, tiles, bring=bring):
@@ -387,6 +399,11 @@ def share_work(
     """
     config = ring.config
     role = tc.warpgroup_id()
+    if config.rows:
+        if tc.threadIdx.x == 0:
+            announce(ring, tiles)
+    tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
+    tc.grid_launch_dependents()
     if role == 0:
         if registers:
             tc.set_registers(registers[0], grow=False)

@@ -14,7 +14,7 @@ from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.frontend import arithmetic
 from tensorcore_dsl.frontend.language import emit, shared, shfl, threadIdx
 from tensorcore_dsl.frontend.memory import Array, Pointer, Tile
-from tensorcore_dsl.frontend.pointer import own_address, peer_address
+from tensorcore_dsl.frontend.pointer import PEERS, own_address, peer_address
 from tensorcore_dsl.frontend.values import Group, Scalar, Struct
 from tensorcore_dsl.ir.nodes import Block, Param, TensorMap, Type, While
 from tensorcore_dsl.isa.spec import Instruction, emitter
@@ -96,7 +96,10 @@ def _u32(value: Any) -> Any:
     return int(value)
 
 
-# -- tensor copies ----------------------------------------------------------------------------
+# -- tensor and bulk copies ----------------------------------------------------------------------------
+
+
+SHARE = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 
 
 class TensorMapOf(Struct):
@@ -127,9 +130,14 @@ class TensorMapOf(Struct):
             raise OperandError(f"{len(self.axes)} coordinates are needed, {len(index)} were given")
         return [index[axis] for axis in self.axes]
 
-    def prefetch(self) -> None:
-        """Bring the map into the cache; one thread, at the start."""
-        emit("prefetch.tensormap", self.address)
+    def prefetch(self, index: Sequence[Any] | None = None) -> None:
+        """Bring the map into the cache, one thread at the start; or the box at `index` into L2."""
+        if index is None:
+            emit("prefetch.tensormap", self.address)
+            return
+        where = [_s32(c) for c in self.coordinates(index)]
+        name = f"cp.async.bulk.prefetch.tensor.{len(self.axes)}d.L2.global.tile"
+        emit(name, self.address, *where)
 
 
 def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMapOf:
@@ -211,6 +219,27 @@ def tma_commit() -> None:
 def tma_wait(pending: int = 0, *, reading: bool = False) -> None:
     """Wait until at most `pending` groups are left; `reading`: until their tiles may be reused."""
     emit(f"cp.async.bulk.wait_group{'.read' if reading else ''}", pending)
+
+
+def bulk_copy(target: Tile, source: Tile, barrier: Barrier, *, pred: Any = None) -> None:
+    """Copy a tile to the same kind of tile in another CTA of the cluster, asynchronously.
+
+    `target` and `barrier` are that CTA's (`tile.remote(rank)`, `barrier.remote(rank)`): it waits
+    there for `tile.bytes`. One thread issues it, after the writers of `source` have fenced
+    (`fence_async`) and synchronised.
+    """
+    start = own_address(source, "the source of a bulk copy")
+    if target.space != PEERS or not barrier.in_cluster:
+        raise OperandError(
+            "a bulk copy goes to another CTA: its target is tile.remote(rank), and its barrier is "
+            "barrier.remote(rank)"
+        )
+    if source.copied_as != target.copied_as or source.bytes % 16:
+        raise OperandError(
+            f"a bulk copy moves tiles of one kind, dense, from one swizzle's period on, and by "
+            f"multiples of 16 bytes; it was given {source.described} and {target.described}"
+        )
+    emit(SHARE, target.address, start, source.bytes, barrier.address, pred=pred)
 
 
 def _check_tile(tile: Tile, tensor: TensorMapOf) -> None:
