@@ -118,8 +118,9 @@ class Case:
     @property
     def remarks(self) -> list[str]:
         """What sets it apart from a plain product of its type and size."""
-        said = [self.family, "" if self.kind == "plain" else self.kind]
-        said += [f"of {len(self.rows)} groups" if self.rows else ""]
+        said = [self.family, "" if self.kind in ("plain", "batched", "grouped") else self.kind]
+        said += [f"{self.batch} at once" if self.batch > 1 else ""]
+        said += [f"{len(self.rows)} groups" if self.rows else ""]
         said += ["precise" if self.precise else ""]
         return [part for part in said if part]
 

@@ -88,7 +88,7 @@ def _title(report: Report) -> str:
 
 
 def _columns(unit: str, on_gpu: bool) -> list[str]:
-    shared = ["A, B", "M", "N", "K", "layout", "kernel", "family", "tile", "time", "+-", unit]
+    shared = ["A, B", "M", "N", "K", "layout", "kernels", "tile", "time", "+-", unit]
     beside = ["reference", "ratio", *BESIDE, "share", "MHz", "W"] if on_gpu else []
     return [*shared, *beside, "error", "remarks"]
 
@@ -97,7 +97,7 @@ def _row(found: dict[str, Any], scale: float, on_gpu: bool) -> list[str]:
     mine, theirs, state = (found.get(name, {}) for name in ("ours", "reference", "state"))
     cells = [
         found["dtype"], *(str(found[name]) for name in "MNK"), found["layout"],
-        found.get("kernel", "-"), found.get("chosen_family", "-"),
+        found.get("chosen_family", "-"),
         found.get("tile", "-"),
         duration(mine["median"]) if mine else "-",
         f"{mine['spread']:.1%}" if mine else "-", _rate(mine, scale),

@@ -104,8 +104,8 @@ def test_counts():
     assert CASES["batched"].operations == 5 * 2 * 16 * 24 * 32
     assert CASES["swiglu"].operations == 2 * CASES["gelu"].operations
     assert CASES["grouped"].bytes == 2 * (59 * 32 + 3 * 32 * 24 + 59 * 24)
-    assert str(CASES["batched"]) == "bf16 5x(16x24x32) row.col batched"
-    assert "of 3 groups" in str(CASES["grouped"])
+    assert str(CASES["batched"]) == "bf16 5x(16x24x32) row.col 5 at once"
+    assert "3 groups" in str(CASES["grouped"])
     read = json.loads(json.dumps(vars(CASES["grouped"])))
     assert Case.of(read) == CASES["grouped"] and Case.of({**read, "more": 1}).rows == ROWS
 
