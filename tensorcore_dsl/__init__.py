@@ -63,6 +63,7 @@ from tensorcore_dsl.frontend.fragments import (
     store_elements,
 )  # fmt: skip
 from tensorcore_dsl.frontend.hopper import (
+    bulk_copy,
     cluster_arrive,
     cluster_rank,
     cluster_size,

@@ -201,14 +201,16 @@ def copy(source: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         bar.init(1)
         tc.fence_mbarrier_init()
         if mistake != "no bytes":
-            bar.expect(256)
+            bar.expect(inbox.bytes)
         else:
             bar.arrive()
     line[t] = source[tc.blockIdx.x, t]
     if mistake != "no fence":
         tc.fence_async()
     tc.cluster_sync()
-    if t == 0:
+    if (t == 0) & (mistake == ""):
+        tc.bulk_copy(inbox.remote((rank + 1) % 4), line, bar.remote((rank + 1) % 4))
+    if (t == 0) & (mistake != ""):
         to = (rank + 1) % 4 if mistake != "to itself" else rank
         size = 256 if mistake != "odd size" else 250
         there = bar.remote(to).address if mistake != "own barrier" else bar.address

@@ -204,6 +204,18 @@ def misuse(out: tc.Array, what: tc.Const = ""):
         tc.tma_store(tc.tensor_map(out, (16, 64), swizzle=128), (0, 0), peer)
     if what == "cp.async":
         tc.cp_async(peer.at(0, 0), out.at(0, 0), 16)
+    if what == "bulk copy to the own CTA":
+        tc.bulk_copy(tile, tile, tc.mbarriers(1)[0].remote(1))
+    if what == "bulk copy by the own barrier":
+        tc.bulk_copy(peer, tile, tc.mbarriers(1)[0])
+    if what == "bulk copy from a peer":
+        tc.bulk_copy(peer, peer, tc.mbarriers(1)[0].remote(1))
+    if what == "bulk copy of another shape":
+        tc.bulk_copy(peer, tile[:8], tc.mbarriers(1)[0].remote(1))
+    if what == "bulk copy of columns":
+        tc.bulk_copy(peer[:, :32], tile[:, :32], tc.mbarriers(1)[0].remote(1))
+    if what == "bulk copy amid a swizzle":
+        tc.bulk_copy(peer[1:9], tile[1:9], tc.mbarriers(1)[0].remote(1))
     if what == "difference":
         peer.at(0, 0) - tile.at(0, 0)
 
@@ -218,6 +230,12 @@ REFUSED = [
     ("descriptor", "wgmma works on the CTA's own shared memory, not on a remote shared bf16"),
     ("tensor copy", "a tensor copy works on the CTA's own shared memory, not on a remote"),
     ("cp.async", "copies from global to shared memory, not from global to shared::cluster"),
+    ("bulk copy to the own CTA", "its target is tile.remote.rank., and its barrier is barrier.rem"),
+    ("bulk copy by the own barrier", "a bulk copy goes to another CTA"),
+    ("bulk copy from a peer", "the source of a bulk copy works on the CTA's own shared memory"),
+    ("bulk copy of another shape", "tiles of one kind, .* bf16 tile of 8x64, .* tile of 16x64"),
+    ("bulk copy of columns", "tiles of one kind, dense"),
+    ("bulk copy amid a swizzle", "from one swizzle's period on"),
     ("difference", "a shared::cluster pointer to bf16 and a shared pointer to bf16 do not combine"),
 ]
 

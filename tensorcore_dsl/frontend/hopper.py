@@ -96,7 +96,7 @@ def _u32(value: Any) -> Any:
     return int(value)
 
 
-# -- tensor and bulk copies ----------------------------------------------------------------------------
+# -- tensor and bulk copies -------------------------------------------------------------------
 
 
 SHARE = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"

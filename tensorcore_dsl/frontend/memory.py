@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
@@ -223,6 +224,19 @@ class Tile(Struct):
     def period(self) -> int:
         """Bytes after which the swizzle repeats."""
         return 8 * self.swizzle or 16
+
+    @property
+    def bytes(self) -> int:
+        """Of its elements."""
+        return prod(self.shape) * element_size(self.dtype)
+
+    @property
+    def copied_as(self) -> tuple[Any, ...]:
+        """What two tiles must have in common for a copy of the bytes to be one of the elements;
+        no other tile has it in common with one that is not dense."""
+        started = not self.swizzle or (is_number(self.offset) and self.offset == 0)
+        dense = started and self.strides == row_major(self.shape)
+        return self.dtype, self.shape, self.swizzle, dense or id(self)
 
     @property
     def T(self) -> Tile:
