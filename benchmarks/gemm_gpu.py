@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import traceback
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import kernels
@@ -58,7 +60,7 @@ class GpuBench:
         try:
             mine = Contestant(self.torch, ours(data), data.sets)
         except Exception as error:  # whatever is wrong with a kernel is a result
-            found["failure"] = f"{type(error).__name__}: {error}"
+            found |= failure(error)
             self.alive()
             return None
         found |= {"first_call_s": mine.first_call, **described(data)}
@@ -76,7 +78,7 @@ class GpuBench:
             stack.callback(ready.close)
             contestant = Contestant(self.torch, ready.launch, data.sets)
         except Exception as error:  # of the library or of torch
-            about["failure"] = f"{type(error).__name__}: {error}"
+            about |= failure(error)
             self.alive()
             return None
         about["name"], about["note"] = ready.name, ready.note
@@ -100,6 +102,16 @@ class GpuBench:
             found["ours"] = told.pop(0)
         for name, timing in zip(others, told, strict=True):
             found["rivals"][name] |= timing
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """What is kept of an error: its text, and the last lines that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"failure": f"{type(error).__name__}: {error}", "raised_at": places}
+
+
+FRAMES = 4
 
 
 def launched_as(contestant: Contestant) -> str:

@@ -252,7 +252,9 @@ def test_a_rival_that_fails_is_told_and_the_others_go_on(cuda, monkeypatch):
     fake, case = FakeTorch(cuda), CASES["plain"]
     bench = gemm_gpu.GpuBench(fake, [Broken(), rivals.LtRival(fake)], gpu.Monitor(False), 3, 0, False)
     found = gemm.derived({**vars(case), "operations": case.operations, **bench(case)})
-    assert found["rivals"]["Broken"] == {"failure": "RuntimeError: no such luck"}
+    broken = found["rivals"]["Broken"]
+    assert broken["failure"] == "RuntimeError: no such luck"
+    assert broken["raised_at"][-1].startswith("test_benchmark_rivals.py:")
     assert found["ratio"] == pytest.approx(0.5) and found["reference_rival"] == "cuBLASLt"
     assert "Broken: RuntimeError: no such luck" in gemm_tables.remarks(found)
 
