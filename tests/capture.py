@@ -7,7 +7,7 @@
     --check         compare with the emulator at once; print the first differing case of a form
     --emulate       (matrix) ask the emulator instead of a GPU; kernels are assembled all the same
     --replay-all    (matrix) compare every recorded chunk with the emulator; needs no GPU
-    --workers N     (matrix) processes
+    --workers N     (matrix) processes; as many as cores
     --seconds S     (matrix) stop then, and write what there is
 
 Needs a GPU and numba-cuda.
@@ -69,9 +69,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e6)
     options = parser.parse_args()
     if options.replay_all:
-        sys.exit(
-            capture_matrix.replay_all(options.out / "matrix", options.only, options.workers) > 0
-        )
+        folder = options.out / "matrix"
+        wrong = capture_matrix.replay_all(folder, options.only, options.workers, options.seconds)
+        sys.exit(wrong > 0)
     options.out.mkdir(parents=True, exist_ok=True)
     parts = {"threads": threads, "matrix": matrices, "gemm": gemms}
     different = sum(parts[name](options) for name in options.part or PARTS)

@@ -75,7 +75,8 @@ def capture(mnemonic: str, run: Callable[[Probe], list[np.ndarray]], check: bool
                 f"{len(wrong)} of {got.size} words; word {at}: "
                 f"{got.reshape(-1)[at]:08x}, emulated {want.reshape(-1)[at]:08x}"
             )
-            answer.kept[chunk] = got[:KEPT]
+            if len(answer.kept) < 4:
+                answer.kept[chunk] = got[:KEPT]
     return answer
 
 
@@ -163,11 +164,11 @@ def capture_all(
     return summary(names, found)
 
 
-def replay_all(folder: Path, only: str, workers: int) -> int:
+def replay_all(folder: Path, only: str, workers: int, seconds: float) -> int:
     """Compare all recorded chunks with the emulator; the number of forms that differ."""
     known = matrix_records.read(folder)
     names = [n for n in known if only in n]
-    answers = spread(ordered(names), lambda m: replay(m, known[m]), workers, 1e6)
+    answers = spread(ordered(names), lambda m: replay(m, known[m]), workers, seconds)
     return summary(names, list(reported(answers)))
 
 
@@ -193,7 +194,7 @@ def keep(path: Path, found: list[Answer]) -> None:
     tables: dict[str, np.ndarray] = {}
     left = MOST
     for answer in found:
-        for chunk, words in list(answer.kept.items())[:4]:
+        for chunk, words in answer.kept.items():
             if words.size <= left:
                 tables[f"{answer.mnemonic} {chunk}"] = words
                 left -= words.size
