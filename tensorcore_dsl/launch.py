@@ -28,7 +28,8 @@ from tensorcore_dsl.cubin import Cubin
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.launch_config import Config, Slot
-from tensorcore_dsl.native import Kind, driver_call
+from tensorcore_dsl.native import driver_call
+from tensorcore_dsl.native_layout import Kind
 from tensorcore_dsl.native_plans import Chain, kinds_of
 from tensorcore_dsl.protocols import (
     CURRENT_DEVICE,

@@ -4,15 +4,6 @@ It reads the arguments, finds the plan that they fit, writes what changes from l
 and calls the driver, the GIL released. What it does not know it leaves to a Python function.
 Nothing is compiled where there is no GIL, no 64-bit CPython, or no function of Python that it
 needs: `function` returns None there, and launches go the way of `readers`.
-
-Memory that the code reads, all of it 64-bit words:
-
-    table   first plan; the function for arguments that no plan fits
-    plan    next plan; in use; stream's place; whether to ask for the stream; config, function,
-            parameters and extra of cuLaunchKernelEx; what to call with its error; for each
-            argument ARGUMENT_WORDS, and for arrays their extents and strides
-    images  the pointer whose maps are in place; how many pointers are known; how many maps each
-            has, and their places; then each pointer with the addresses of its maps
 """
 
 from __future__ import annotations
@@ -23,127 +14,15 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding as llvm
-from llvmlite import ir
 
-from tensorcore_dsl.arguments import F32_MAX
-
-WORD = 8
-FIRST, OTHERWISE = 0, 1  # of a table
-NEXT, BUSY, STREAM_PLACE, ASK_STREAM, CONFIG, FUNCTION, PARAMETERS, EXTRA, FAILED = range(9)
-PLAN_WORDS = 9
-PLACE, IDENTITY, DEVICE, DTYPE, ALIGN, IMAGES = range(6)  # of an argument
-ARGUMENT_WORDS = 6
-LAST, COUNT = 0, 1  # of images
-IMAGES_WORDS = 2
-ALIGN_MASK = 15
-CUDA = 2  # DLDeviceType
-
-# DLTensor and DLPackExchangeAPI (https://dmlc.github.io/dlpack), by bytes.
-_DATA, _DEVICE, _NDIM, _DTYPE, _SHAPE, _STRIDES, _BYTE_OFFSET, _TENSOR_BYTES = (
-    0, 8, 16, 20, 24, 32, 40, 48,
-)  # fmt: skip
-_MAJOR, _API_TENSOR, _API_STREAM = 0, 40, 48
+from tensorcore_dsl.native_code import PYTHON, Call, Code, Launch, address_of
+from tensorcore_dsl.native_layout import WORD, Kind
 
 _FOREIGN: Any = ctypes.CFUNCTYPE(None).__base__  # of all functions of ctypes
 _METH_FASTCALL = 0x80
-_TYPE_AT = 8  # of an object
-_BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64}
-_WORD, _INT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
-
-
-# What can be read.
-
-
-class Exchange(NamedTuple):
-    """Functions of a library's DLPack exchange API: PyObject* to DLTensor, and the stream."""
-
-    tensor: int
-    stream: int
-
-
-class Tensor(NamedTuple):
-    """An array of a class that has an exchange API."""
-
-    cls: type
-    ndim: int
-    exchange: Exchange
-
-
-class Integer(NamedTuple):
-    """A Python int from `low` to `high`, written as `code` of `struct`."""
-
-    code: str
-    low: int
-    high: int
-
-
-class Real(NamedTuple):
-    """A Python float; as f32, if it fits ("f"), or f64 ("d")."""
-
-    code: str
-
-
-class Same(NamedTuple):
-    """The very object that a plan was made with."""
-
-
-Kind = Tensor | Integer | Real | Same
-
-
-@cache
-def exchange_of(cls: type) -> Exchange | None:
-    """The exchange API of a class of arrays, if it has one that is complete."""
-    capsule = getattr(cls, "__dlpack_c_exchange_api__", None)
-    try:
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.argtypes, get.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-        api = get(capsule, b"dlpack_exchange_api")
-    except (ValueError, TypeError, AttributeError):
-        return None
-    if not api or ctypes.c_uint32.from_address(api + _MAJOR).value != 1:
-        return None
-    tensor, stream = (
-        ctypes.c_uint64.from_address(api + at).value for at in (_API_TENSOR, _API_STREAM)
-    )
-    return Exchange(tensor, stream) if tensor and stream else None
-
-
-class TensorFacts(NamedTuple):
-    """An array as its exchange API tells it; `device` and `dtype` are DLPack's, as integers."""
-
-    pointer: int
-    device: int
-    dtype: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def tensor_facts(array: Any, exchange: Exchange) -> TensorFacts | None:
-    """What the machine code sees of an array; None where it would see nothing."""
-    buffer = (ctypes.c_uint64 * (_TENSOR_BYTES // WORD))()
-    read = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(exchange.tensor)
-    at = ctypes.addressof(buffer)
-    try:
-        failed = read(array, at)
-    except Exception:  # whatever the library raises
-        return None
-    ndim = ctypes.c_int32.from_address(at + _NDIM).value
-    shape, strides = buffer[_SHAPE // WORD], buffer[_STRIDES // WORD]
-    if failed or (ndim and not (shape and strides)):
-        return None
-    return TensorFacts(
-        buffer[_DATA // WORD] + buffer[_BYTE_OFFSET // WORD],
-        buffer[_DEVICE // WORD],
-        ctypes.c_uint32.from_address(at + _DTYPE).value,
-        tuple((ctypes.c_int64 * ndim).from_address(shape)) if ndim else (),
-        tuple((ctypes.c_int64 * ndim).from_address(strides)) if ndim else (),
-    )
-
-
-# Functions.
 
 
 class Table(bytearray):
@@ -160,7 +39,7 @@ def available() -> bool:
         and ctypes.sizeof(ctypes.c_void_p) == WORD
         and object.__basicsize__ == 2 * WORD
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and all(hasattr(ctypes.pythonapi, name) for name in _PYTHON)
+        and all(hasattr(ctypes.pythonapi, name) for name in PYTHON)
     )
 
 
@@ -169,13 +48,13 @@ def function(kinds: Sequence[Kind], launch: Any, table: Table) -> Callable[..., 
 
     `launch` is cuLaunchKernelEx as a function of `ctypes`.
     """
-    found: Callable[..., None] | None = _made(_Launch, tuple(kinds), launch, table)
+    found: Callable[..., None] | None = _made(Launch, tuple(kinds), launch, table)
     return found
 
 
 def driver_call(launch: Any) -> Callable[..., int]:
     """cuLaunchKernelEx, cheaper to call than by `ctypes` where that can be had."""
-    found: Callable[..., int] = _made(_Call, launch, Table()) or launch
+    found: Callable[..., int] = _made(Call, launch, Table()) or launch
     return found
 
 
@@ -188,11 +67,6 @@ def _made(*parts: Any) -> Any:
         return _builtin(_compiled(*described, address_of(launch)), table)
     except RuntimeError:  # LLVM knows no machine like this one
         return None
-
-
-def address_of(function: Any) -> int:
-    """Where a function of `ctypes` lies."""
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 class _MethodDef(ctypes.Structure):
@@ -222,7 +96,7 @@ _engines: list[Any] = []  # own the machine code
 
 
 @lru_cache(maxsize=256)
-def _compiled(code: Callable[..., _Code], *parts: Any) -> int:
+def _compiled(code: Callable[..., Code], *parts: Any) -> int:
     """The address of the function `code(*parts)`; compiled once, and never freed."""
     name = f"launch_{next(_numbers)}"
     module = code(*parts, name).module
@@ -233,314 +107,3 @@ def _compiled(code: Callable[..., _Code], *parts: Any) -> int:
     engine.finalize_object()
     _engines.append(engine)
     return int(engine.get_function_address(name))
-
-
-# The machine code. Pointers are words: Python's, the driver's, ours.
-
-_PYTHON = (
-    "PyByteArray_AsString", "PyErr_BadInternalCall", "PyErr_Clear", "PyEval_RestoreThread",
-    "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
-    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_Vectorcall", "Py_IncRef",
-)  # fmt: skip
-
-
-class _Code:
-    """One function of METH_FASTCALL, under construction."""
-
-    def __init__(self, name: str) -> None:
-        self.module = ir.Module(name)
-        made = ir.Function(self.module, ir.FunctionType(_WORD, [_WORD] * 3), name)
-        self.table_object, self.arguments, self.given = made.args
-        self.builder = ir.IRBuilder(made.append_basic_block())
-        self.miss = made.append_basic_block("miss")
-        self.scratch = self._alloca(1)
-
-    def _call_driver(self, launch: int, config: Sequence[Any]) -> Any:
-        """cuLaunchKernelEx without the GIL: it may wait for room in the driver's queue."""
-        state = self._python("PyEval_SaveThread")
-        code = self._call(launch, *config, returns=_INT)
-        self._python("PyEval_RestoreThread", state, returns=ir.VoidType())
-        return code
-
-    def _alloca(self, words: int) -> Any:
-        made = self.builder.alloca(_WORD, size=_INT(words))
-        return self.builder.ptrtoint(made, _WORD)
-
-    def _load(self, base: Any, word: int, more: int = 0, kind: Any = _WORD) -> Any:
-        return self.builder.load(self._pointer(base, word * WORD + more, kind))
-
-    def _store(self, base: Any, word: int, value: Any) -> None:
-        value = _WORD(value) if isinstance(value, int) else value
-        self.builder.store(value, self._pointer(base, word * WORD, value.type))
-
-    def _pointer(self, base: Any, offset: int, kind: Any) -> Any:
-        return self.builder.inttoptr(self.builder.add(base, _WORD(offset)), kind.as_pointer())
-
-    def _is(self, value: Any, number: int) -> Any:
-        return self.builder.icmp_unsigned("==", value, _WORD(number))
-
-    def _require(self, condition: Any) -> None:
-        further = self.builder.append_basic_block()
-        self.builder.cbranch(condition, further, self.miss)
-        self.builder.position_at_end(further)
-
-    def _repeat(self, times: Any, body: Callable[[Any], None]) -> None:
-        """`body(number)` for numbers from 0 to `times`, which is not 0."""
-        before = self.builder.block
-        top, end = (self.builder.append_basic_block(n) for n in ("again", "after"))
-        self.builder.branch(top)
-        self.builder.position_at_end(top)
-        number = self.builder.phi(_WORD)
-        number.add_incoming(_WORD(0), before)
-        body(number)
-        following = self.builder.add(number, _WORD(1))
-        number.add_incoming(following, self.builder.block)
-        self.builder.cbranch(self.builder.icmp_unsigned("<", following, times), top, end)
-        self.builder.position_at_end(end)
-
-    def _python(self, name: str, *arguments: Any, returns: Any = _WORD) -> Any:
-        return self._call(address_of(getattr(ctypes.pythonapi, name)), *arguments, returns=returns)
-
-    def _call(self, address: int, *arguments: Any, returns: Any) -> Any:
-        given = [_WORD(a) if isinstance(a, int) else a for a in arguments]
-        kind = ir.FunctionType(returns, [a.type for a in given])
-        target = self.builder.inttoptr(_WORD(address), kind.as_pointer())
-        return self.builder.call(target, given)
-
-
-class _Call(_Code):
-    """`launch` as a function of four Python integers, or None for 0."""
-
-    def __init__(self, launch: int, name: str) -> None:
-        super().__init__(name)
-        self._require(self._is(self.given, 4))
-        code = self._call_driver(launch, [self._integer(i) for i in range(4)])
-        self.builder.ret(self._python("PyLong_FromLongLong", self.builder.zext(code, _WORD)))
-        self.builder.position_at_end(self.miss)
-        self._python("PyErr_BadInternalCall", returns=ir.VoidType())
-        self.builder.ret(_WORD(0))
-
-    def _integer(self, i: int) -> Any:
-        argument = self._load(self.arguments, i)
-        none = self._is(argument, id(None))
-        number = self.builder.select(none, _WORD(id(0)), argument)
-        self._require(self._is(self._load(number, 0, _TYPE_AT), id(int)))
-        return self._python("PyLong_AsUnsignedLongLong", number)
-
-
-class _Launch(_Code):
-    """A launch by a table, of arguments of the given kinds."""
-
-    def __init__(self, kinds: tuple[Kind, ...], launch: int, name: str) -> None:
-        super().__init__(name)
-        self.kinds, self.launch = kinds, launch
-        self.tensors = [self._alloca(_TENSOR_BYTES // WORD) for _ in kinds]
-        self._body()
-
-    def _body(self) -> None:
-        table = self._python("PyByteArray_AsString", self.table_object)
-        self._require(self._is(self.given, len(self.kinds)))
-        values = [self._read(i, kind) for i, kind in enumerate(self.kinds)]
-        plan = self._find(self._load(table, FIRST), values)
-        self._require(self._is(self._load(plan, BUSY), 0))
-        self._store(plan, BUSY, 1)
-        for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
-            self._write(plan, i, kind, value)
-        self._ask_stream(plan)
-        self._finish(plan)
-        self.builder.position_at_end(self.miss)
-        otherwise = self._load(table, OTHERWISE)
-        self.builder.ret(
-            self._python("PyObject_Vectorcall", otherwise, self.arguments, self.given, 0)
-        )
-
-    # reading
-
-    def _read(self, i: int, kind: Kind) -> Any:
-        """The value of an argument; of an array its pointer. Others go to `miss`."""
-        argument = self._load(self.arguments, i)
-        if isinstance(kind, Same):
-            return argument
-        cls = kind.cls if isinstance(kind, Tensor) else int if isinstance(kind, Integer) else float
-        self._require(self._is(self._load(argument, 0, _TYPE_AT), id(cls)))
-        if isinstance(kind, Tensor):
-            return self._read_tensor(argument, self.tensors[i], kind)
-        if isinstance(kind, Integer):
-            return self._read_integer(argument, kind)
-        return self._read_real(argument, kind)
-
-    def _read_tensor(self, argument: Any, tensor: Any, kind: Tensor) -> Any:
-        failed = self._call(kind.exchange.tensor, argument, tensor, returns=_INT)
-        with self.builder.if_then(self.builder.icmp_signed("!=", failed, _INT(0)), likely=False):
-            self._python("PyErr_Clear", returns=ir.VoidType())
-            self.builder.branch(self.miss)
-        ndim = self._load(tensor, 0, _NDIM, _INT)
-        self._require(self.builder.icmp_signed("==", ndim, _INT(kind.ndim)))
-        for at in (_SHAPE, _STRIDES) if kind.ndim else ():
-            self._require(self.builder.not_(self._is(self._load(tensor, 0, at), 0)))
-        return self.builder.add(self._load(tensor, 0, _DATA), self._load(tensor, 0, _BYTE_OFFSET))
-
-    def _read_integer(self, argument: Any, kind: Integer) -> Any:
-        value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
-        overflow = self._load(self.scratch, 0, 0, _INT)
-        low = self.builder.icmp_signed(">=", value, _WORD(max(kind.low, -(2**63))))
-        high = self.builder.icmp_signed("<=", value, _WORD(min(kind.high, 2**63 - 1)))
-        inside = self.builder.and_(low, high)
-        fits = self.builder.icmp_signed("==", overflow, _INT(0))
-        self._require(self.builder.and_(inside, fits))
-        return value
-
-    def _read_real(self, argument: Any, kind: Real) -> Any:
-        value = self._python("PyFloat_AsDouble", argument, returns=_DOUBLE)
-        if kind.code == "f":
-            low = self.builder.fcmp_ordered(">=", value, _DOUBLE(-F32_MAX))
-            high = self.builder.fcmp_ordered("<=", value, _DOUBLE(F32_MAX))
-            zero = self.builder.fsub(value, value)  # NaN for what is not finite
-            odd = self.builder.fcmp_unordered("uno", zero, zero)
-            self._require(self.builder.or_(self.builder.and_(low, high), odd))
-        return value
-
-    # plans
-
-    def _find(self, first: Any, values: list[Any]) -> Any:
-        """The plan that the arguments fit; `miss` if there is none."""
-        before = self.builder.block
-        top = self.builder.append_basic_block("plan")
-        test = self.builder.append_basic_block("fits")
-        found = self.builder.append_basic_block("found")
-        self.builder.branch(top)
-        self.builder.position_at_end(top)
-        plan = self.builder.phi(_WORD)
-        plan.add_incoming(first, before)
-        self.builder.cbranch(self._is(plan, 0), self.miss, test)
-        self.builder.position_at_end(test)
-        differs: Any = _WORD(0)
-        for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
-            for given, wanted in self._facts(plan, i, kind, value):
-                differs = self.builder.or_(differs, self.builder.xor(given, wanted))
-        following = self._load(plan, NEXT)
-        plan.add_incoming(following, self.builder.block)
-        self.builder.cbranch(self._is(differs, 0), found, top)
-        self.builder.position_at_end(found)
-        return plan
-
-    def _facts(self, plan: Any, i: int, kind: Kind, value: Any) -> list[tuple[Any, Any]]:
-        """Pairs of words that are equal when argument `i` fits the plan."""
-        at = argument_at(self.kinds, i)
-        if isinstance(kind, Same):
-            return [(value, self._load(plan, at + IDENTITY))]
-        if not isinstance(kind, Tensor):
-            return []
-        tensor = self.tensors[i]
-        dtype = self.builder.zext(self._load(tensor, 0, _DTYPE, _INT), _WORD)
-        pairs = [
-            (self._load(tensor, 0, _DEVICE), self._load(plan, at + DEVICE)),
-            (dtype, self._load(plan, at + DTYPE)),
-            (self.builder.and_(value, _WORD(ALIGN_MASK)), self._load(plan, at + ALIGN)),
-        ]
-        wanted = at + ARGUMENT_WORDS
-        for where in (_SHAPE, _STRIDES):
-            numbers = self._load(tensor, 0, where) if kind.ndim else None
-            for axis in range(kind.ndim):
-                pairs.append((self._load(numbers, axis), self._load(plan, wanted + axis)))
-            wanted += kind.ndim
-        return pairs
-
-    # writing
-
-    def _write(self, plan: Any, i: int, kind: Kind, value: Any) -> None:
-        at = argument_at(self.kinds, i)
-        if isinstance(kind, Same):
-            return
-        place = self._load(plan, at + PLACE)
-        if isinstance(kind, Integer):
-            value = self.builder.trunc(value, ir.IntType(_BITS[kind.code]))
-        if isinstance(kind, Real) and kind.code == "f":
-            value = self.builder.fptrunc(value, ir.FloatType())
-        self._store(place, 0, value)
-        if isinstance(kind, Tensor):
-            images = self._load(plan, at + IMAGES)
-            with self.builder.if_then(self.builder.not_(self._is(images, 0))):
-                self._place_maps(plan, images, value)
-
-    def _place_maps(self, plan: Any, images: Any, pointer: Any) -> None:
-        """Let the parameters' addresses be those of the maps of `pointer`."""
-        last = self._load(images, LAST)
-        new = self.builder.icmp_unsigned("!=", last, pointer)
-        with self.builder.if_then(new, likely=False):
-            maps = self._load(images, IMAGES_WORDS)
-            places = self.builder.add(images, _WORD(WORD * (IMAGES_WORDS + 1)))
-            entry = self._entry(plan, images, maps, pointer)
-
-            def place(number: Any) -> None:
-                offset = self.builder.mul(number, _WORD(WORD))
-                image = self._load(self.builder.add(entry, offset), 1)
-                self._store(self._load(self.builder.add(places, offset), 0), 0, image)
-
-            self._repeat(maps, place)
-            self._store(images, LAST, pointer)
-
-    def _entry(self, plan: Any, images: Any, maps: Any, pointer: Any) -> Any:
-        """The entry of `pointer` among the images; `miss` if there is none."""
-        size = self.builder.mul(self.builder.add(maps, _WORD(1)), _WORD(WORD))
-        first = self.builder.add(
-            self.builder.add(images, _WORD(WORD * (IMAGES_WORDS + 1))),
-            self.builder.mul(maps, _WORD(WORD)),
-        )
-        end = self.builder.add(first, self.builder.mul(size, self._load(images, COUNT)))
-        before = self.builder.block
-        top, test, found, none = (
-            self.builder.append_basic_block(n) for n in ("entry", "known", "have", "new")
-        )
-        self.builder.branch(top)
-        self.builder.position_at_end(top)
-        entry = self.builder.phi(_WORD)
-        entry.add_incoming(first, before)
-        self.builder.cbranch(self.builder.icmp_unsigned("==", entry, end), none, test)
-        self.builder.position_at_end(test)
-        entry.add_incoming(self.builder.add(entry, size), test)
-        same = self.builder.icmp_unsigned("==", self._load(entry, 0), pointer)
-        self.builder.cbranch(same, found, top)
-        self.builder.position_at_end(none)
-        self._store(plan, BUSY, 0)
-        self.builder.branch(self.miss)
-        self.builder.position_at_end(found)
-        return entry
-
-    def _ask_stream(self, plan: Any) -> None:
-        """Write the library's current stream, if the plan wants it."""
-        asked = next((i for i, k in enumerate(self.kinds) if isinstance(k, Tensor)), None)
-        if asked is None:
-            return
-        kind = self.kinds[asked]
-        assert isinstance(kind, Tensor)
-        with self.builder.if_then(self.builder.not_(self._is(self._load(plan, ASK_STREAM), 0))):
-            device = self._load(self.tensors[asked], 0, _DEVICE + 4, _INT)
-            stream = kind.exchange.stream
-            failed = self._call(stream, _INT(CUDA), device, self.scratch, returns=_INT)
-            wrong = self.builder.icmp_signed("!=", failed, _INT(0))
-            with self.builder.if_then(wrong, likely=False):
-                self._python("PyErr_Clear", returns=ir.VoidType())
-                self._store(plan, BUSY, 0)
-                self.builder.branch(self.miss)
-            self._store(self._load(plan, STREAM_PLACE), 0, self._load(self.scratch, 0))
-
-    def _finish(self, plan: Any) -> None:
-        config = [self._load(plan, word) for word in (CONFIG, FUNCTION, PARAMETERS, EXTRA)]
-        code = self._call_driver(self.launch, config)
-        with self.builder.if_then(self.builder.icmp_signed("!=", code, _INT(0)), likely=False):
-            number = self._python("PyLong_FromLongLong", self.builder.zext(code, _WORD))
-            self._store(self.scratch, 0, number)
-            failed = self._load(plan, FAILED)
-            result = self._python("PyObject_Vectorcall", failed, self.scratch, 1, 0)
-            self._store(plan, BUSY, 0)
-            self.builder.ret(result)
-        self._store(plan, BUSY, 0)
-        self._python("Py_IncRef", id(None), returns=ir.VoidType())
-        self.builder.ret(_WORD(id(None)))
-
-
-def argument_at(kinds: Sequence[Kind], i: int) -> int:
-    """The word of a plan where argument `i` begins."""
-    before = (2 * kind.ndim if isinstance(kind, Tensor) else 0 for kind in kinds[:i])
-    return PLAN_WORDS + ARGUMENT_WORDS * i + sum(before)

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensorcore_dsl import native
+from tensorcore_dsl import native_layout as layout
 from tensorcore_dsl.arguments import integer_range, parameter_code
 from tensorcore_dsl.dtypes import DType, s32
 from tensorcore_dsl.launch_config import Slot
-from tensorcore_dsl.native import Integer, Kind, Real, Same, Table, Tensor
+from tensorcore_dsl.native import Table
+from tensorcore_dsl.native_layout import Integer, Kind, Real, Same, Tensor
 from tensorcore_dsl.readers import is_numba_array, is_torch_tensor
 
 MOST_PLANS = 32  # of one chain; beyond, the oldest goes
@@ -42,7 +44,7 @@ def _kind(arg: Any, declared: DType | None, kept: bool) -> Kind | None:
     if cls is bool or (kept and (isinstance(arg, np.generic) or is_numba_array(cls))):
         return Same()
     if declared is None and is_torch_tensor(cls):
-        exchange = native.exchange_of(cls)
+        exchange = layout.exchange_of(cls)
         return exchange and Tensor(cls, arg.ndim, exchange)
     return None
 
@@ -83,10 +85,10 @@ class Chain:
         self._kinds = kinds
         self._ask_stream = ask_stream and any(isinstance(kind, Tensor) for kind in kinds)
         self._plans: dict[Hashable, _Laid] = {}
-        self._table = Table(2 * native.WORD)
+        self._table = Table(2 * layout.WORD)
         self._table.keep = (self, otherwise, kept)
         self._words = _words(self._table)
-        self._words[native.OTHERWISE] = id(otherwise)
+        self._words[layout.OTHERWISE] = id(otherwise)
         self.launch = native.function(kinds, driver, self._table)
 
     def add(self, key: Hashable, plan: NativePlan, args: Sequence[Any]) -> None:
@@ -110,16 +112,16 @@ class Chain:
                 del self._plans[oldest]
         following = 0
         for laid in self._plans.values():
-            laid.words[native.NEXT] = following
+            laid.words[layout.NEXT] = following
             following = laid.address
-        self._words[native.FIRST] = following
+        self._words[layout.FIRST] = following
 
 
-def _facts(kinds: Sequence[Kind], args: Sequence[Any]) -> list[native.TensorFacts | None] | None:
+def _facts(kinds: Sequence[Kind], args: Sequence[Any]) -> list[layout.TensorFacts | None] | None:
     """What machine code sees of each tensor; None if it does not see one of them."""
-    found: list[native.TensorFacts | None] = []
+    found: list[layout.TensorFacts | None] = []
     for kind, arg in zip(kinds, args, strict=True):
-        facts = native.tensor_facts(arg, kind.exchange) if isinstance(kind, Tensor) else None
+        facts = layout.tensor_facts(arg, kind.exchange) if isinstance(kind, Tensor) else None
         if isinstance(kind, Tensor) and facts is None:
             return None
         found.append(facts)
@@ -134,21 +136,21 @@ class _Laid:
         kinds: tuple[Kind, ...],
         plan: NativePlan,
         args: Sequence[Any],
-        facts: Sequence[native.TensorFacts | None],
+        facts: Sequence[layout.TensorFacts | None],
         ask_stream: bool,
     ) -> None:
         self._kinds, self._plan = kinds, plan
         self._slot = slot = plan.slot()
-        self.words = array("Q", bytes(native.WORD * native.argument_at(kinds, len(kinds))))
+        self.words = array("Q", bytes(layout.WORD * layout.argument_at(kinds, len(kinds))))
         self.address = self.words.buffer_info()[0]
         self._failed = self._on_failure  # one object, whose address is written below
-        self.words[native.STREAM_PLACE] = slot.stream_at
-        self.words[native.ASK_STREAM] = ask_stream
-        self.words[native.CONFIG] = slot.config
-        self.words[native.FUNCTION] = plan.function
-        self.words[native.PARAMETERS] = slot.parameters or 0
-        self.words[native.EXTRA] = slot.extra or 0
-        self.words[native.FAILED] = id(self._failed)
+        self.words[layout.STREAM_PLACE] = slot.stream_at
+        self.words[layout.ASK_STREAM] = ask_stream
+        self.words[layout.CONFIG] = slot.config
+        self.words[layout.FUNCTION] = plan.function
+        self.words[layout.PARAMETERS] = slot.parameters or 0
+        self.words[layout.EXTRA] = slot.extra or 0
+        self.words[layout.FAILED] = id(self._failed)
         if not ask_stream:
             slot.stream[0] = plan.stream()
         self._images: dict[int, _ImageWords] = {}
@@ -157,7 +159,7 @@ class _Laid:
 
     @property
     def busy(self) -> bool:
-        return bool(self.words[native.BUSY])
+        return bool(self.words[layout.BUSY])
 
     def know(self, i: int, pointer: int) -> None:
         """Have the maps of argument `i` for this pointer at hand."""
@@ -165,26 +167,26 @@ class _Laid:
         if images is not None and pointer not in images and not self.busy:
             images.add(pointer, self._plan.images(i, pointer))
 
-    def _lay(self, i: int, arg: Any, facts: native.TensorFacts | None) -> None:
-        at = native.argument_at(self._kinds, i)
-        self.words[at + native.PLACE] = self._slot.value_at[i]
+    def _lay(self, i: int, arg: Any, facts: layout.TensorFacts | None) -> None:
+        at = layout.argument_at(self._kinds, i)
+        self.words[at + layout.PLACE] = self._slot.value_at[i]
         if isinstance(self._kinds[i], Same):
-            self.words[at + native.IDENTITY] = id(arg)
+            self.words[at + layout.IDENTITY] = id(arg)
         if facts is None:
             return
-        self.words[at + native.DEVICE] = facts.device
-        self.words[at + native.DTYPE] = facts.dtype
-        self.words[at + native.ALIGN] = facts.pointer & native.ALIGN_MASK
+        self.words[at + layout.DEVICE] = facts.device
+        self.words[at + layout.DTYPE] = facts.dtype
+        self.words[at + layout.ALIGN] = facts.pointer & layout.ALIGN_MASK
         numbers = array("Q", array("q", [*facts.shape, *facts.strides]).tobytes())
-        start = at + native.ARGUMENT_WORDS
+        start = at + layout.ARGUMENT_WORDS
         self.words[start : start + len(numbers)] = numbers
         if places := self._slot.maps_at.get(i):
             self._images[i] = images = _ImageWords(places)
-            self.words[at + native.IMAGES] = images.address
+            self.words[at + layout.IMAGES] = images.address
 
     def _on_failure(self, code: int) -> None:
         self._plan.retry(code, self._slot)
-        self.words[native.FUNCTION] = self._plan.function  # of the context that is current now
+        self.words[layout.FUNCTION] = self._plan.function  # of the context that is current now
 
 
 class _ImageWords:
@@ -192,11 +194,11 @@ class _ImageWords:
 
     def __init__(self, places: Sequence[int]) -> None:
         self._size = 1 + len(places)
-        self._first = native.IMAGES_WORDS + 1 + len(places)
-        self._words = array("Q", bytes(native.WORD * (self._first + MOST_POINTERS * self._size)))
+        self._first = layout.IMAGES_WORDS + 1 + len(places)
+        self._words = array("Q", bytes(layout.WORD * (self._first + MOST_POINTERS * self._size)))
         self.address = self._words.buffer_info()[0]
-        self._words[native.IMAGES_WORDS] = len(places)
-        self._words[native.IMAGES_WORDS + 1 : self._first] = array("Q", places)
+        self._words[layout.IMAGES_WORDS] = len(places)
+        self._words[layout.IMAGES_WORDS + 1 : self._first] = array("Q", places)
         self._known: dict[int, Any] = {}  # by pointer, the oldest first: entry and memory
 
     def __contains__(self, pointer: int) -> bool:
@@ -206,13 +208,13 @@ class _ImageWords:
         entry = len(self._known)
         if entry == MOST_POINTERS:
             entry, _ = self._known.pop(next(iter(self._known)))
-            self._words[native.LAST] = 0  # its maps may be in place
+            self._words[layout.LAST] = 0  # its maps may be in place
         kept = [ctypes.create_string_buffer(image, len(image)) for image in images]
         start = self._first + entry * self._size
         addresses = [ctypes.addressof(image) for image in kept]
         self._words[start : start + self._size] = array("Q", [pointer, *addresses])
         self._known[pointer] = entry, kept
-        self._words[native.COUNT] = len(self._known)
+        self._words[layout.COUNT] = len(self._known)
 
 
 def _words(table: Table) -> Any:

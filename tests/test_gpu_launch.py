@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import native, numba_target
+from tensorcore_dsl import native, native_layout, numba_target
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,7 +54,7 @@ def test_tensors_of_many_shapes_and_places() -> None:
             y = torch.zeros(size, device="cuda")
             launch(x, y, turn + 0.5, size)
             assert (y == size + turn + 0.5).all()
-    assert native.exchange_of(torch.Tensor) is None or is_native(launch.launcher({}).fast)
+    assert native_layout.exchange_of(torch.Tensor) is None or is_native(launch.launcher({}).fast)
 
 
 def test_handles() -> None:

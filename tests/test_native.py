@@ -12,7 +12,7 @@ import pytest
 from fake_gpu import CUBIN, FakeGpu, OnGpu
 from test_launch import DeviceNDArray, packed
 
-from tensorcore_dsl import dtypes, native, native_plans
+from tensorcore_dsl import dtypes, native, native_layout, native_plans
 from tensorcore_dsl.arguments import ArrayType
 from tensorcore_dsl.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError, LaunchError
@@ -80,7 +80,7 @@ def _tensor(tensor, out):
 
 
 def _stream(kind, device, out):
-    assert kind == native.CUDA
+    assert kind == native_layout.CUDA
     out[0] = streams[device]
     return 0
 
@@ -429,7 +429,7 @@ def aligned():
 
 def images(parameters):
     """The pointers in the maps behind the other parameters."""
-    at = parameters[-3 * native_plans.native.WORD * 16 :]
+    at = parameters[-3 * native_layout.WORD * 16 :]
     return [struct.unpack_from("Q", at, 128 * i)[0] for i in range(3)]
 
 
@@ -467,19 +467,19 @@ def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
 def test_what_torch_tells(monkeypatch):
     monkeypatch.undo()
     torch = pytest.importorskip("torch")
-    exchange = native.exchange_of(torch.Tensor)
+    exchange = native_layout.exchange_of(torch.Tensor)
     if exchange is None:
         pytest.skip("this torch has no exchange API")
     tensor = torch.zeros(6, 8, dtype=torch.bfloat16)[1:, ::2]
-    facts = native.tensor_facts(tensor, exchange)
+    facts = native_layout.tensor_facts(tensor, exchange)
     assert (facts.pointer, facts.shape, facts.strides) == (tensor.data_ptr(), (5, 4), (8, 2))
     dtypes_seen = {
-        native.tensor_facts(torch.zeros(2, dtype=dtype), exchange).dtype
+        native_layout.tensor_facts(torch.zeros(2, dtype=dtype), exchange).dtype
         for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.uint8, torch.int8, torch.bool,
                       torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.int32)
     }  # fmt: skip
     assert len(dtypes_seen) == 10
-    assert native.tensor_facts(torch.zeros(3).to_sparse(), exchange) is None
+    assert native_layout.tensor_facts(torch.zeros(3).to_sparse(), exchange) is None
 
 
 def test_types_are_as_python_reads_them():
