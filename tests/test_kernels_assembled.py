@@ -1,0 +1,104 @@
+"""The assembler has nothing to say of our own kernels, in any configuration that `plan` chooses.
+
+A spilled register, serialised `wgmma` or ignored `setmaxnreg` is an error here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from kernels import plan
+
+pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+pytestmark = pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+ANY, K_MAJOR = ("CC", "CF", "FC", "FF"), ("CF",)  # orders of A and B
+# Type of A and B, of D, accumulation, orders.
+SM90 = [
+    (BF16, BF16, None, ANY), (BF16, np.float32, None, K_MAJOR), (np.float16, np.float16, None, K_MAJOR),
+    (np.float32, np.float32, None, K_MAJOR), (np.int8, np.int32, None, K_MAJOR),
+    (E4M3, BF16, None, K_MAJOR), (E4M3, BF16, "fast", K_MAJOR), (E5M2, np.float32, None, K_MAJOR),
+]  # fmt: skip
+SM80 = [
+    (BF16, BF16, None, ANY), (np.float16, np.float16, None, K_MAJOR),
+    (np.float16, np.float16, tc.f16, K_MAJOR), (np.float32, np.float32, None, K_MAJOR),
+    (np.int8, np.int32, None, K_MAJOR), (np.float64, np.float64, None, K_MAJOR),
+]  # fmt: skip
+SIZES = ((16, 4096), (64, 28672), (128, 1024), (128, 8192), (512, 512), (1024, 2048), (8192, 8192))
+
+
+def name_of(case: tuple[Any, ...]) -> str:
+    dtype, out, accumulate, _ = case
+    return f"{np.dtype(dtype).name}-{np.dtype(out).name}" + (f"-{accumulate}" if accumulate else "")
+
+
+def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Each plan for the sizes once, and arguments. The arrays take address space alone.
+
+    alpha and C take more registers, so that only the first orders are tried without.
+    """
+    dtype, out, accumulate, orders = case
+    seen = set()
+    scaled = [(order, 2, 1) for order in orders] + [(orders[0], 1, 0)]
+    for (M, N), ((of_a, of_b), alpha, beta) in product(SIZES, scaled):
+        a, b = np.empty((M, 1024), dtype, of_a), np.empty((1024, N), dtype, of_b)
+        c, d = np.empty((M, N), out), np.empty((M, N), out)
+        found = plan(
+            a,
+            b,
+            c if beta else None,
+            d,
+            alpha=alpha,
+            beta=beta,
+            accumulate=accumulate,
+            family=family,
+        )
+        if (found.kernel, found.options) not in seen:
+            seen.add((found.kernel, found.options))
+            number = int if dtype == np.int8 else float
+            yield found, (a, b, c if beta else d, d, number(alpha), number(beta))
+
+
+@cache
+def takes(family: str, case: tuple[Any, ...]) -> bool:
+    """Does the family multiply so at all?"""
+    try:
+        next(chosen(case, family))
+    except tc.ArgumentError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("family", "arch", "case"),
+    [("sm90", "sm_90a", case) for case in SM90] + [("sm80", "sm_80", case) for case in SM80],
+    ids=[f"sm90-{name_of(c)}" for c in SM90] + [f"sm80-{name_of(c)}" for c in SM80],
+)
+def test_the_assembler_has_nothing_to_say(family: str, arch: str, case: tuple[Any, ...]) -> None:
+    if not takes(family, case):
+        pytest.skip("the family does not multiply so")
+    for found, arguments in chosen(case, family):
+        used = found.kernel.resources(*arguments, arch=arch, **dict(found.options))
+        assert not used.spills, f"{found.config} spills"
+
+
+def test_a_remark_is_an_error_here() -> None:
+    @tc.kernel(max_registers=24)
+    def spilling(x: tc.Array) -> None:
+        values = [x[64 * i] for i in tc.static_range(32)]
+        for _ in range(x.shape[0]):
+            values = [tc.fma(values[i - 5], values[i - 11], values[i]) for i in range(32)]
+        for i in tc.static_range(32):
+            x[64 * i] = values[i]
+
+    with pytest.raises(tc.PerformanceWarning, match="spilling: registers are spilled"):
+        spilling.resources(np.zeros(2048, np.float32), arch="sm_80")
