@@ -1,28 +1,56 @@
-"""Copy a matrix whose rows start anywhere to or from one with padded rows."""
+"""Copy a matrix whose rows start anywhere to one with rows at multiples of 16 bytes."""
 
 from typing import Any
 
 import tensorcore_dsl as tc
 
-THREADS, EACH = 256, 8  # elements that a thread copies, THREADS apart: neighbours stay together
+WARPS, EACH, CHUNK = 8, 4, 16  # warps of a block, chunks that a thread has under way, bytes of one
 
 
 @tc.kernel
 def copy_kernel(source: tc.Array, target: tc.Array):
-    """One block copies up to THREADS * EACH elements of a row."""
-    tc.launch_bounds(THREADS)
-    cols = source.shape[1]
-    parts = (cols + (THREADS * EACH - 1)) // (THREADS * EACH)
-    row, part = tc.blockIdx.x // parts, tc.blockIdx.x % parts
-    first = part * (THREADS * EACH) + tc.threadIdx.x
-    inside = [first + i * THREADS < cols for i in range(EACH)]
-    values = [source.at(row, first + i * THREADS).load(pred=inside[i]) for i in range(EACH)]
-    for i in tc.static_range(EACH):
-        target.at(row, first + i * THREADS).store(values[i], pred=inside[i])
+    """A warp copies a row, 16 bytes a thread: two aligned vectors, shifted to one."""
+    tc.launch_bounds(32 * WARPS)
+    rows, cols = source.shape
+    row = tc.blockIdx.x * WARPS + tc.warp_id()
+    if row < rows:
+        count = CHUNK // source.dtype.itemsize
+        first, past = source.at(0, 0).address, source.at(rows - 1, cols).address
+        for part in tc.range(tc.lane_id() * count, cols, 32 * EACH * count):
+            starts = [part + i * 32 * count for i in range(EACH)]
+            places = [source.at(row, col) for col in starts]
+            fits = [
+                (col + count <= cols) & (aligned(p).address >= first)
+                & (aligned(p).address + 2 * CHUNK <= past) & (target.align >= CHUNK)
+                for col, p in zip(starts, places, strict=True)
+            ]  # fmt: skip
+            vectors = [shifted(p, fit) for p, fit in zip(places, fits, strict=True)]
+            for col, words, fit in zip(starts, vectors, fits, strict=True):
+                if target.align >= CHUNK:
+                    target.at(row, col).as_type(tc.b32).store(words, pred=fit)
+                if not fit:
+                    for i in tc.static_range(count):
+                        value = source.at(row, col + i).load(pred=col + i < cols)
+                        target.at(row, col + i).store(value, pred=col + i < cols)
+
+
+def aligned(pointer):
+    """The multiple of 16 bytes at or below an address."""
+    return pointer.with_parts(address=pointer.address & ~tc.u64(CHUNK - 1)).as_type(tc.b32)
+
+
+def shifted(pointer, pred):
+    """The 16 bytes at an address, as words, from the two aligned vectors that hold them."""
+    low = aligned(pointer)
+    words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
+    place = (pointer.address & (CHUNK - 1)).to(tc.u32)
+    for step in (1, 2):  # as many words down as the address is above the vector
+        skip = (place >> 2) & step != 0
+        words = [tc.select(skip, words[i + step], words[i]) for i in range(len(words) - step)]
+    bits = place % 4 * 8
+    return [tc.emit("shf.r.wrap.b32", words[i], words[i + 1], bits) for i in range(4)]
 
 
 def copy_rows(source: Any, target: Any) -> None:
     """target[...] = source, for matrices of one shape with contiguous rows."""
-    rows, cols = source.shape
-    parts = -(-cols // (THREADS * EACH))
-    copy_kernel[rows * parts, THREADS](source, target)
+    copy_kernel[-(-source.shape[0] // WARPS), 32 * WARPS](source, target)

@@ -141,7 +141,8 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
-    for name, kind in types.items():
+    for name in "ab":
+        kind = types[name]
         if kind.align < 16 or all(kind.unit[-2:]):
             return f"the lines of {name} do not start at multiples of 16 bytes"
     if not types["d"].unit[-1]:
@@ -159,9 +160,9 @@ WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read 
 def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
     """Copies that the wgmma kernels can read, and room for their result; None if not worth it.
 
-    Lines that do not start at multiples of 16 bytes, and operands that wgmma wants with K
-    contiguous, are copied to padded lines: a pass over memory, but then the product runs at
-    full speed.
+    Lines of A and B that do not start at multiples of 16 bytes, and operands that wgmma wants
+    with K contiguous, are copied to padded lines: a pass over memory, but then the product runs
+    at full speed.
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     worth = d.ndim == 2 and a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
@@ -173,7 +174,7 @@ def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
     return (
         padded(a, k_major or types["a"].unit[1]),
         padded(b.T, k_major or types["b"].unit[0]).T,
-        d if types["d"].align == 16 and types["d"].unit[1] else room(d.shape, d),
+        d if types["d"].unit[1] else room(d.shape, d),
     )
 
 
@@ -215,7 +216,8 @@ def _plan_sm90(
         config = choose_promoted(M, N, matrices)
     config = config or choose_ring(M, N, matrices, types["b"].unit[-2])
     variant = ring.Variant(
-        a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2], scaled=alpha != 1,
+        a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2],
+        d_by_threads=types["d"].align < 16 or all(types["d"].unit[-2:]), scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)

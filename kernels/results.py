@@ -16,18 +16,20 @@ LINE = 128  # bytes of a line of a buffer at most
 
 @dataclass
 class WayOut:
-    """D's map, two buffers of 64 lines for each consumer, and room for the sums of split tiles.
+    """D and its map, two buffers of 64 lines for each consumer, and room for sums of split tiles.
 
-    partial: (consumer, four elements, thread, 4): each thread's own elements, 16 bytes apart.
+    map is None where TMA cannot write D's lines. partial: (consumer, four elements, thread, 4):
+    each thread's own elements, 16 bytes apart.
     """
 
+    d: Any
     map: Any
     buffers: Any
     partial: Any
 
 
-def open_way_out(d, sums, config):
-    """Shared memory for results; `sums` is the accumulators' type."""
+def open_way_out(d, sums, config, by_threads: bool = False):
+    """Shared memory for results; `sums` is the accumulators' type; `by_threads`: without TMA."""
     cols = config.BN // config.split
     width = gcd(LINE // d.dtype.itemsize, cols)
     line = width * d.dtype.itemsize
@@ -36,7 +38,8 @@ def open_way_out(d, sums, config):
     partial = None
     if config.split > 1:
         partial = tc.shared((config.consumers, config.BN // 8, 128, 4), sums)
-    return WayOut(tc.tensor_map(d, box, swizzle=line), buffers, partial)
+    map = None if by_threads else tc.tensor_map(d, box, swizzle=line)
+    return WayOut(d, map, buffers, partial)
 
 
 def store(acc, consumer, way_out, place, row, finish, config):
@@ -45,7 +48,7 @@ def store(acc, consumer, way_out, place, row, finish, config):
     if config.split > 1:
         elements = gathered(elements, consumer, way_out.partial, config.split)
         n = n + tc.cluster_rank() * (config.BN // config.split)
-    send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish)
+    send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish, place.end)
 
 
 def gathered(elements, consumer, partial, split: int):
@@ -66,8 +69,8 @@ def gathered(elements, consumer, partial, split: int):
     return found
 
 
-def send(acc, elements, consumer, way_out, batch, m, n, finish):
-    """Finished elements of 64 rows to D, one line's width of columns at a time."""
+def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
+    """Finished elements of 64 rows, to row `end` at most, one line's width of columns at a time."""
     thread = tc.threadIdx.x % 128
     width = way_out.buffers.shape[-1]
     parts = 2 * len(elements) // width
@@ -83,11 +86,40 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish):
                 for i, (row, col) in enumerate(places)
             ]
             write(buffer, values, first % (width // 2) // 4 * 8)
-        tc.fence_async()
+        if way_out.map is not None:
+            tc.fence_async()
         tc.barrier(consumer + 1, 128)
-        if thread == 0:
-            tc.tma_store(way_out.map, (*batch, m, n + part * width), buffer)
-            tc.tma_commit()
+        place = (*batch, m, n + part * width)
+        if way_out.map is None:
+            copy_out(buffer, way_out.d, place, way_out.d.shape[-2], 1)
+        elif end is None:
+            send_buffer(way_out, place, buffer)
+        elif m + 64 <= end:
+            send_buffer(way_out, place, buffer)
+        else:
+            copy_out(buffer, way_out.d, place, end, 16 // buffer.dtype.itemsize)
+            if thread == 0:
+                tc.tma_commit()  # an empty group: the wait above counts one a part
+
+
+def send_buffer(way_out, place, buffer):
+    """By TMA, which leaves out what lies outside D."""
+    if tc.threadIdx.x % 128 == 0:
+        tc.tma_store(way_out.map, place, buffer)
+        tc.tma_commit()
+
+
+def copy_out(buffer, d, place, end, count: int):
+    """By this warpgroup's threads, `count` neighbours at a time, rows before `end` only."""
+    *batch, m, n = place
+    lines, width = buffer.shape
+    chunks = width // count
+    for i in tc.static_range(lines * chunks // 128):
+        chunk = tc.threadIdx.x % 128 + 128 * i
+        row, col = chunk // chunks, chunk % chunks * count
+        inside = (m + row < end) & (n + col < d.shape[-1])
+        value = buffer.at(row, col).load(count)
+        d.at(*batch, m + row, n + col).store(value, pred=inside)
 
 
 def finisher(c, alpha, beta, variant):

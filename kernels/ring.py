@@ -92,12 +92,13 @@ class Config:
 class Variant:
     """What the host knows: which operands have K contiguous, and how results are finished.
 
-    scaled, has_c: D = alpha A B + beta C. finish(value, row, col) is applied to each element
+    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C. finish(value, row, col) is applied to each element
     before it is rounded to D's type; it is a function in the kernel language.
     """
 
     a_k_major: bool = True
     b_k_major: bool = True
+    d_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False
     finish: Callable[..., Any] | None = None
@@ -384,7 +385,7 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     """The whole kernel, but for the instruction that it multiplies with."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, mma.d.dtype, config)
+    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
     ring = open_ring(a, b, config, variant)
     finish = finisher(c, alpha, beta, variant)
     share_work(ring, mma, Tiles(d.shape, config), way_out, finish)

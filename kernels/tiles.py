@@ -12,7 +12,8 @@ import tensorcore_dsl as tc
 class Place:
     """A tile of D: its first row and column, and which matrices of batches it belongs to.
 
-    of_a, of_b, of_d: the leading index into A, B and D; empty where there is one matrix.
+    of_a, of_b, of_d: the leading index into A, B and D; empty where there is one matrix. end: the
+    row of D that the tile must not reach, where that is not D's end.
     """
 
     m: Any
@@ -20,6 +21,7 @@ class Place:
     of_a: Any = ()
     of_b: Any = ()
     of_d: Any = ()
+    end: Any = None
 
 
 @dataclass

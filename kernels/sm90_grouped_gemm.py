@@ -1,0 +1,89 @@
+"""Rows in groups, each times a matrix of its own, in bf16 or f16 with `wgmma`, for sm_90a.
+
+The tiles of all groups form one list that persistent blocks share, so that small groups fill the
+chip too. A tile that reaches into the next group's rows reads them, and leaves them out when it
+stores. kernels/ring.py has the parts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorcore_dsl as tc
+from kernels.results import finisher, open_way_out
+from kernels.ring import Config, Variant, open_ring, share_work
+from kernels.tiles import Place
+
+MOST_GROUPS = 1024
+
+
+@tc.kernel
+def grouped_gemm_kernel(
+    a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
+    config: tc.Const = Config(), variant: tc.Const = Variant(),
+):  # fmt: skip
+    """A is rows x K, B groups x K x N, D rows x N; group g has rows offsets[g] to offsets[g + 1]."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.blocks)
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
+    way_out = open_way_out(d, mma.d.dtype, config)
+    ring = open_ring(a, b, config, variant)
+    tc.grid_wait()
+    tiles = open_groups(offsets, d.shape[1], config)
+    share_work(ring, mma, tiles, way_out, finisher(None, 1, 0, variant))
+
+
+@dataclass
+class GroupedTiles:
+    """The tiles of all groups, one group after the other, each column by column.
+
+    rows: where each group starts; tiles: how many tiles come before it; group: the one that the
+    last tile asked for belongs to. Blocks ask for tiles in ascending order.
+    """
+
+    rows: Any
+    tiles: Any
+    count: Any
+    cols: Any
+    group: Any
+    config: Config
+
+    def numbers(self, turn=None):
+        """The tiles of this block; of two consumers that take turns, those of one."""
+        blocks = self.config.blocks
+        first, step = tc.blockIdx.x // blocks, tc.gridDim.x // blocks
+        if turn is None:
+            return tc.range(first, self.count, step)
+        return tc.range(first + turn * step, self.count, 2 * step)
+
+    def place(self, number):
+        while self.tiles[self.group + 1] <= number:
+            self.group = self.group + 1
+        first, end = self.rows[self.group], self.rows[self.group + 1]
+        high, inside = row_tiles(end - first, self.config), number - self.tiles[self.group]
+        row, col = inside % high, inside // high * self.config.across
+        if self.config.across > 1:
+            col = col + tc.cluster_rank()
+        m = first + row * self.config.BM
+        return Place(m, col * self.config.BN, of_b=(self.group,), end=end)
+
+
+def open_groups(offsets, N, config: Config):
+    """Count the tiles of each group, once, into shared memory; every thread calls it."""
+    groups = offsets.shape[0] - 1
+    rows, tiles = tc.shared(MOST_GROUPS + 1, tc.s32), tc.shared(MOST_GROUPS + 1, tc.s32)
+    for group in tc.range(tc.threadIdx.x, groups + 1, config.threads):
+        rows[group] = offsets[group]
+    tc.barrier()
+    wide = config.BN * config.across
+    cols = (N + (wide - 1)) // wide
+    for group in tc.range(tc.threadIdx.x, groups + 1, config.threads):
+        before = tc.s32(0)
+        for other in tc.range(group):
+            before += row_tiles(rows[other + 1] - rows[other], config) * cols
+        tiles[group] = before
+    tc.barrier()
+    return GroupedTiles(rows, tiles, tiles[groups], cols, tc.s32(0), config)
+
+
+def row_tiles(rows, config: Config):
+    return (rows + (config.BM - 1)) // config.BM
