@@ -399,26 +399,24 @@ def share_work(
     registers: what a thread of the producer keeps, and what one of a consumer has then.
     """
     config = ring.config
-    role = tc.warpgroup_id()
     if config.rows:
         if tc.threadIdx.x == 0:
             announce(ring, tiles)
     tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
     tc.grid_launch_dependents()
-    if role == 0:
-        if registers:
-            tc.set_registers(registers[0], grow=False)
+
+    def bring_tiles():
         if tc.threadIdx.x == 0:
             produce(ring, tiles)
         if config.split > 1:
             tc.cluster_sync()
-    else:
-        if registers:
-            tc.set_registers(registers[1], grow=True)
 
+    def multiply_tiles(consumer):
         def finish_tile(acc, place, row):
-            store(acc, role - 1, way_out, place, row, finish, config)
+            store(acc, consumer, way_out, place, row, finish, config)
 
-        consume(ring, mma, role - 1, tiles, finish_tile)
+        consume(ring, mma, consumer, tiles, finish_tile)
         tc.tma_wait(0, reading=True)
+
+    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
     tc.cluster_sync()
