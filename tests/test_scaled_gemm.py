@@ -1,0 +1,238 @@
+"""fp8 products promoted to f32 and scaled by blocks, and s8 products rounded back to s8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import ring
+from kernels.plan import choose_promoted, plan
+from kernels.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
+from kernels.sm90_fp8_gemm import fp8_gemm, promoted_fp8_gemm
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+RNG = np.random.default_rng(13)
+SLACK = 2.0**-11  # of the sum of magnitudes: what 128 terms lose in a tensor core
+
+
+def normal(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
+    return np.asarray(RNG.standard_normal((rows, cols)).astype(dtype), order=order)
+
+
+def on_hopper(function: Any, *operands: Any, **options: Any) -> Any:
+    with tc.target("cpu", "sm_90a"):
+        return function(*operands, **options)
+
+
+# -- promotion ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_promoted_sums_do_not_drift(dtype: Any) -> None:
+    """Terms of one sign, where each step of the tensor core truncates: the worst for fast sums."""
+    a, b = abs(normal(64, 2048, dtype)), abs(normal(2048, 32, dtype, "F"))
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+
+    def error(accumulate: Any) -> float:
+        found = on_hopper(kernels.gemm, a, b, accumulate=accumulate, out_dtype=tc.f32)
+        return float(np.abs(found / wanted - 1).max())
+
+    assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-6 < error("fast")
+
+
+def test_the_default_is_accurate() -> None:
+    a, b, d = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F"), np.zeros((64, 64), BF16)
+    chosen = {how: plan(a, b, None, d, accumulate=how).kernel for how in (None, tc.f32, "fast")}
+    assert chosen == {None: promoted_fp8_gemm, tc.f32: promoted_fp8_gemm, "fast": fp8_gemm}
+
+
+def test_only_fp8_is_fast() -> None:
+    a = np.zeros((64, 64), BF16)
+    with pytest.raises(
+        tc.ArgumentError, match="only fp8 products have fast accumulation, not bf16"
+    ):
+        kernels.gemm(a, a, accumulate="fast")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ring.Config(BN=192, stages=2),
+        ring.Config(BN=64, stages=2, cluster=2),
+        ring.Config(BM=64, BN=32, stages=2),
+    ],
+    ids=["parts of 96", "cluster", "narrow"],
+)
+def test_promoted_tiles(config: Any) -> None:
+    """Whole numbers: exact in any order, in parts of any width."""
+    a = RNG.integers(-3, 4, (300, 192)).astype(E4M3)
+    b = np.asfortranarray(RNG.integers(-3, 4, (192, 272)).astype(E4M3))
+    found = on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
+    assert np.array_equal(found, a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [ring.Config(BM=64, BN=128, pingpong=True), ring.Config(BN=128, split=2)],
+    ids=["in turn", "split"],
+)
+def test_tiles_that_cannot_be_promoted(config: Any) -> None:
+    a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
+    with pytest.raises(tc.TensorCoreError, match="no tiles taken in turn or split"):
+        on_hopper(kernels.gemm, a, b, config=config)
+
+
+# -- scales by blocks -----------------------------------------------------------------------------
+
+
+def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
+    """One scale an element, from one for `high` x 128 blocks."""
+    return scales.repeat(high, 0).repeat(128, 1)[: shape[0], : shape[1]].astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("shape", [(64, 32, 128), (200, 208, 400)])
+def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:
+    M, N, K = shape
+    a, b = normal(M, K, dtype), normal(K, N, dtype, "F")
+    a_scales = RNG.uniform(0.5, 2, (M, -(-K // 128))).astype(np.float32)
+    b_scales = RNG.uniform(0.5, 2, (-(-N // 128), -(-K // 128))).astype(np.float32).T
+    found = on_hopper(kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32)
+    left = a.astype(np.float64) * whole(a_scales, (M, K), 1)
+    right = b.astype(np.float64) * whole(b_scales, (K, N), 128)
+    assert (np.abs(found - left @ right) <= SLACK * (abs(left) @ abs(right))).all()
+
+
+def test_scales_of_one_change_nothing() -> None:
+    a, b = normal(100, 256, E4M3), normal(256, 144, E4M3, "F")
+    ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
+    found = on_hopper(kernels.scaled_gemm, a, b, *ones, finish=lambda v, row, col: v + 1)
+    wanted = on_hopper(kernels.gemm, a, b, finish=lambda v, row, col: v + 1)
+    assert found.dtype == BF16 and found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("width", [64, 128, 192])
+def test_each_block_has_its_scale(width: int) -> None:
+    """Powers of two over whole numbers: a scale of the wrong block cannot go unseen."""
+    a = RNG.integers(-1, 2, (130, 384)).astype(E4M3)
+    b = np.asfortranarray(RNG.integers(-1, 2, (384, 400)).astype(E4M3))
+    a_scales = np.exp2(RNG.integers(-2, 3, (130, 3))).astype(np.float32)
+    b_scales = np.exp2(RNG.integers(-2, 3, (3, 4))).astype(np.float32)
+    config = ring.Config(BN=width, stages=2)
+    found = on_hopper(
+        kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config
+    )
+    left = a.astype(np.float64) * whole(a_scales, a.shape, 1)
+    assert np.array_equal(found, left @ (b.astype(np.float64) * whole(b_scales, b.shape, 128)))
+
+
+def scaled(**changes: Any) -> Any:
+    given = {
+        "a": np.zeros((64, 256), E4M3), "b": np.zeros((256, 64), E4M3, "F"),
+        "a_scales": np.ones((64, 2), np.float32), "b_scales": np.ones((2, 1), np.float32),
+    }  # fmt: skip
+    return on_hopper(kernels.scaled_gemm, **{**given, **changes})
+
+
+BAD_SCALED: list[Any] = [
+    (dict(a_scales=np.ones((2, 64), np.float32)), "one f32 for a row and 128 of K: (64, 2)"),
+    (dict(a_scales=np.ones((64, 2))), "a_scales are f64 of shape (64, 2)"),
+    (dict(b_scales=np.ones((1, 2), np.float32)), "one f32 for 128 of K and of N: (2, 1)"),
+    (dict(b=np.zeros((256, 64), E4M3)), "must both have K contiguous"),
+    (dict(b=np.zeros((256, 64), E5M2)), "a holds e4m3 but b holds e5m2"),
+    (dict(out_dtype=tc.s8), "a product of e4m3 gives bf16 or f16 or f32, not s8"),
+    (dict(out=np.zeros((64, 32), BF16)), "out has shape (64, 32)"),
+    (dict(a=np.zeros((64, 256), BF16), b=np.zeros((256, 64), BF16)), "are of e4m3 or e5m2"),
+    (dict(a=np.zeros((0, 256), E4M3), a_scales=np.ones((0, 2), np.float32)), "at least one row"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_SCALED, ids=[m for _, m in BAD_SCALED])
+def test_refused_scales(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.ArgumentError) as error:
+        scaled(**changes)
+    assert message in str(error.value)
+
+
+# -- rounding back to s8 --------------------------------------------------------------------------
+
+
+def bytes_(rows: int, cols: int, order: str = "C") -> np.ndarray:
+    return np.asarray(RNG.integers(-128, 128, (rows, cols)).astype(np.int8), order=order)
+
+
+def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray:
+    """Sums as f32; one rounding to f32 and one to nearest even; then the ends of the range."""
+    sums = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.float32).astype(np.float64)
+    found = (sums * np.float64(np.asarray(scale, np.float32)) + zero).astype(np.float32)
+    return np.clip(np.rint(found), -128, 127).astype(np.int8)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("shape", [(64, 32, 64), (200, 144, 336)])
+def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
+    M, N, K = shape
+    a, b = bytes_(M, K), bytes_(K, N, "F")
+    scale = RNG.uniform(1e-4, 1e-3, N).astype(np.float32) if by_column else 4e-4
+    found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
+    assert np.array_equal(found, rounded(a, b, scale, -3))
+    assert -128 < int(np.median(found)) < 127
+
+
+def test_halves_and_ends() -> None:
+    a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
+    a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]
+    found = on_hopper(kernels.requantised_gemm, a, b, 0.5)
+    assert found[0, :6].tolist() == [0, 2, 2, 0, 64, -64]
+    found = on_hopper(kernels.requantised_gemm, a, b, 2, out=np.empty((16, 16), np.int8))
+    assert found[0, 4:6].tolist() == [127, -128]
+
+
+BYTE = np.zeros((64, 64), np.int8)
+BAD_BYTES: list[Any] = [
+    (dict(a=np.zeros((64, 64), BF16), b=np.zeros((64, 64), BF16)), "a holds bf16"),
+    (dict(scale=np.ones(63, np.float32)), "an f32 for each of the 64 columns"),
+    (dict(scale=np.ones(64)), "scale holds f64"),
+    (dict(out=np.zeros((64, 64), np.int32)), "out holds s32 of shape (64, 64)"),
+    (dict(b=BYTE), "must both have K contiguous"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_BYTES, ids=[m for _, m in BAD_BYTES])
+def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
+    given = {"a": BYTE, "b": np.asfortranarray(BYTE), "scale": 1.0, **changes}
+    with pytest.raises(tc.ArgumentError) as error:
+        on_hopper(kernels.requantised_gemm, **given)
+    assert message in str(error.value)
+
+
+# -- machine code ---------------------------------------------------------------------------------
+
+KERNELS = [
+    ("promoted", promoted_fp8_gemm, choose_promoted(8192, 8192)),
+    ("promoted, wide", promoted_fp8_gemm, ring.Config(BN=192, stages=4)),
+    ("block-scaled", block_fp8_gemm, choose_promoted(8192, 8192)),
+    ("requantised", requantised_s8_gemm, ring.Config()),
+]
+
+
+@pytest.mark.parametrize(("name", "kernel", "config"), KERNELS, ids=[n for n, *_ in KERNELS])
+def test_neither_spills_nor_serialises(name: str, kernel: Any, config: Any) -> None:
+    byte = name == "requantised"
+    a = np.zeros((512, 512), np.int8 if byte else E4M3)
+    b, d = np.asfortranarray(a), np.zeros((512, 512), np.int8 if byte else BF16)
+    scales = np.ones((512, 4), np.float32), np.ones((4, 4), np.float32)
+    operands = {
+        promoted_fp8_gemm: (a, b, d, d, 1.0, 0.0), block_fp8_gemm: (a, b, *scales, d),
+        requantised_s8_gemm: (a, b, d, np.ones(512, np.float32), 0.0),
+    }[kernel]  # fmt: skip
+    found = kernel.resources(*operands, arch="sm_90a", config=config, variant=ring.Variant())
+    assert not found.warnings
+    assert found.spill_stores == found.spill_loads == 0
+    assert found.shared_bytes <= ring.SHARED

@@ -1,0 +1,273 @@
+"""2:4 sparse matrices: what is kept, how it is packed, and their products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import ring, sparsity
+from kernels.plan import blocks_of_grid
+from kernels.sm90_sparse_gemm import sparse_gemm_kernel
+from kernels.sparse_gemm import choose_sparse
+from kernels.sparse_packing import THREADS, pack, unpack
+from tensorcore_dsl.errors import EmulationError, OperandError
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+DTYPES = [np.dtype(np.float16), BF16, E4M3, E5M2, np.dtype(np.int8), np.dtype(np.float32)]
+RNG = np.random.default_rng(11)
+
+
+def dense(rows: int, cols: int, dtype: Any, order: str = "C") -> np.ndarray:
+    """Small integers, so that every sum is exact in every type; many are equal or zero."""
+    return np.asarray(RNG.integers(-3, 4, (rows, cols)).astype(dtype), order=order)
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def pruned(a: np.ndarray) -> np.ndarray:
+    """The oracle: chunk after chunk in plain Python."""
+    size = 2 if a.dtype == np.float32 else 4
+    found = np.zeros_like(a)
+    for row in range(a.shape[0]):
+        for first in range(0, a.shape[1], size):
+            chunk = [abs(float(x)) for x in a[row, first : first + size]]
+            best = sorted(range(len(chunk)), key=lambda i: (-chunk[i], i))[: size // 2]
+            for i in best:
+                found[row, first + i] = a[row, first + i]
+    return found
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+# -- packing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 64), (3, 50), (130, 300), (1, 1)])
+def test_the_largest_are_kept(dtype: Any, shape: tuple[int, int]) -> None:
+    a = dense(*shape, dtype)
+    assert np.array_equal(kernels.decompress(kernels.compress(a, prune=True)), pruned(a))
+
+
+def test_of_equals_the_first_are_kept() -> None:
+    a = np.array([[1, -1, 1, 1, 0, 2, -2, 2]], np.float16)
+    found = kernels.compress(a, prune=True)
+    assert found.values[0, :4].tolist() == [1, -1, 2, -2]
+    assert found.metadata[0, 0, 0] & 0xFF == 0b1001_0100
+
+
+def test_the_ends_of_ranges() -> None:
+    bytes_ = np.array([[-128, 127, 1, -127]], np.int8)
+    assert kernels.compress(bytes_, prune=True).values[0, :2].tolist() == [-128, 127]
+    halves = np.array([[1, np.inf, np.nan, 2, -0.0, -0.0, 0, 1]], np.float16)
+    found = kernels.compress(halves, prune=True).values[0]
+    assert found[0] == np.inf and np.isnan(found[1]) and found[3] == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_sparse_comes_back(dtype: Any) -> None:
+    a = pruned(dense(70, 136, dtype))
+    found = kernels.compress(a)
+    assert same_bits(kernels.decompress(found), a)
+    assert found.values.nbytes <= a.nbytes // 2 + 16 * len(a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 128), (70, 50)])
+def test_kernels_pack_as_numpy_does(dtype: Any, shape: tuple[int, int]) -> None:
+    a = dense(*shape, dtype)
+    wanted = kernels.compress(a, prune=True)
+    values, metadata = np.empty_like(wanted.values), np.empty_like(wanted.metadata)
+    excess, whole = np.full(1, sparsity.NOTHING, np.int32), np.empty_like(a)
+    blocks = metadata.shape[0] * metadata.shape[1]
+    pack.emulate[blocks, THREADS](a, values, metadata, excess, format=wanted.format)
+    unpack.emulate[blocks, THREADS](values, metadata, whole, format=wanted.format)
+    assert same_bits(values, wanted.values)
+    assert same_bits(metadata, wanted.metadata)
+    assert same_bits(whole, kernels.decompress(wanted))
+    chunk = wanted.format.chunk
+    lost = (whole != a).any(axis=1)
+    first = np.argwhere(whole != a)[0] if lost.any() else (0, 0)
+    assert excess[0] == first[0] * -(-a.shape[1] // chunk) + first[1] // chunk
+
+
+def test_torch_packs_with_kernels() -> None:
+    torch = pytest.importorskip("torch")
+    a = dense(70, 72, np.float16)
+    with tc.target("cpu", "sm_90a"):
+        found = kernels.compress(torch.from_numpy(a), prune=True)
+        assert np.array_equal(kernels.decompress(found).numpy(), pruned(a))
+        with pytest.raises(tc.ArgumentError, match="a is not 2:4 sparse"):
+            kernels.compress(torch.ones((2, 8)).to(torch.bfloat16))
+    assert same_bits(found.metadata.numpy(), kernels.compress(a, prune=True).metadata)
+
+
+def test_what_is_not_sparse() -> None:
+    a = np.zeros((8, 20), np.float16)
+    a[5, 12:15] = 1
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.compress(a)
+    assert "a is not 2:4 sparse: of a[5, 12:16] more than 2 differ from zero" in str(error.value)
+    assert "prune=True" in str(error.value)
+    with pytest.raises(tc.ArgumentError, match=r"1:2 sparse: of a\[0, 2:4\] more than 1 differs"):
+        kernels.compress(np.array([[0, 1, 1, 1]], np.float32))
+
+
+def test_what_cannot_be_packed() -> None:
+    with pytest.raises(tc.ArgumentError, match="sparse matrices hold f16, bf16, .*; f64 was given"):
+        kernels.compress(np.ones((4, 4)))
+    for shape in ((4,), (0, 4)):
+        with pytest.raises(tc.ArgumentError, match="a matrix with elements is needed"):
+            kernels.compress(np.ones(shape, np.float16))
+
+
+def test_parts_must_fit() -> None:
+    good = kernels.compress(dense(64, 64, BF16), prune=True)
+    assert repr(good) == "<a 2:4 sparse 64x64 bf16 matrix>"
+    with pytest.raises(tc.ArgumentError, match=r"the values have shape \(64, 32\); .* \(64, 64\)"):
+        replace(good, shape=(64, 128))
+    with pytest.raises(tc.ArgumentError, match="the metadata have shape"):
+        replace(good, metadata=good.metadata[:, :, :64])
+    with pytest.raises(tc.ArgumentError, match="the metadata hold u32; they must be s32"):
+        replace(good, metadata=good.metadata.view(np.uint32))
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
+    with tc.target("cpu", "sm_90a"):
+        return kernels.gemm(kernels.compress(a, prune=True), b, *more, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 32, 128), (200, 144, 336)])
+def test_products(dtype: Any, shape: tuple[int, int, int]) -> None:
+    M, N, K = shape
+    a, b = dense(M, K, dtype), dense(K, N, dtype, "F")
+    found = product(a, b, out_dtype=tc.s32 if dtype == np.int8 else tc.f32)
+    assert np.array_equal(found, exact(pruned(a), b))
+
+
+def test_rows_of_b() -> None:
+    a, b = dense(70, 100, BF16), dense(100, 72, BF16)
+    assert np.array_equal(product(a, b, out_dtype=tc.f32), exact(pruned(a), b))
+
+
+CONFIGS = {
+    "narrow": ring.Config(BM=64, BN=32, stages=2),
+    "cluster": ring.Config(BM=128, BN=64, stages=2, cluster=2),
+    "across": ring.Config(BM=128, BN=64, stages=2, across=2),
+    "in turn": ring.Config(BM=64, BN=64, stages=3, pingpong=True),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tiles_of_all_kinds(name: str) -> None:
+    """Clusters reach below the last row, where no metadata are, and blocks take several tiles."""
+    config = CONFIGS[name]
+    a, b = dense(300, 192, E4M3), dense(192, 144, E4M3, "F")
+    d, sparse = np.empty((300, 144), np.float32), kernels.compress(a, prune=True)
+    grid = min(2 * config.blocks, blocks_of_grid(config, *d.shape))
+    sparse_gemm_kernel.emulator("sm_90a")[grid, config.threads](
+        sparse.values, sparse.metadata, b, d, d, 1.0, 0.0,
+        format=sparse.format, config=config, variant=ring.Variant(),
+    )  # fmt: skip
+    assert np.array_equal(d, exact(pruned(a), b))
+
+
+def test_alpha_beta_c_finish_and_out() -> None:
+    a, b, c = dense(40, 64, np.float16), dense(64, 48, np.float16), dense(40, 48, np.float32)
+    out = np.empty((40, 48), np.float32)
+    found = product(a, b, c, alpha=2, beta=-1, out=out, finish=lambda v, row, col: v + 0.5)
+    assert found is out
+    assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
+
+
+HALF = np.zeros((64, 64), np.float16)
+BAD: list[Any] = [
+    (dict(b=np.zeros((64, 64), BF16)), "a holds f16 but b holds bf16"),
+    (dict(b=np.zeros((72, 64), np.float16)), "a's columns must be as many as b's rows"),
+    (dict(b=np.zeros(64, np.float16)), "a matrix with elements is needed"),
+    (dict(b=np.zeros((64, 63), np.float16)), "multiples of 16 bytes"),
+    (dict(c=np.zeros((64, 8), np.float16)), "c has shape (64, 8)"),
+    (dict(beta=1), "beta is 1, but there is no C"),
+    (dict(accumulate=tc.f16), "sparse products take neither accumulate (f16 was given)"),
+    (dict(family="sm80"), "another family than sm90 (sm80)"),
+    (dict(out_dtype=tc.s32), "a product of f16 gives f16 or f32, not s32"),
+    (dict(config=ring.Config(BM=64, BN=64, split=2)), "sparse products are not split"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
+def test_refusals(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
+        kernels.gemm(**{"a": kernels.compress(HALF), "b": HALF, **changes})
+    assert message in str(error.value)
+
+
+def test_metadata_that_mean_nothing() -> None:
+    good = kernels.compress(HALF)
+    bad = replace(good, metadata=np.zeros_like(good.metadata))
+    with (
+        pytest.raises(EmulationError, match="metadata 0b0000 mean nothing"),
+        tc.target("cpu", "sm_90a"),
+    ):
+        kernels.gemm(bad, HALF)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
+    a, b = kernels.compress(np.zeros((512, 512), dtype)), np.zeros((512, 512), dtype, order="F")
+    d = np.zeros((512, 512), np.int32 if dtype == np.int8 else np.float32)
+    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
+    config = choose_sparse(8192, 8192, a.format)
+    assert (config.BM, config.BN) == (128, 256) and config.stages >= 4
+    found = sparse_gemm_kernel.resources(
+        a.values, a.metadata, b, d, d, *scalars, arch="sm_90a",
+        format=a.format, config=config, variant=ring.Variant(),
+    )  # fmt: skip
+    assert not found.warnings
+    assert found.spill_stores == found.spill_loads == 0
+    assert found.shared_bytes <= ring.SHARED
+
+
+# -- the language ---------------------------------------------------------------------------------
+
+
+@tc.kernel
+def step(form: tc.Const = None, words: tc.Const = 0):
+    tc.launch_bounds(128)
+    a = tc.shared((64, 32), tc.f16, swizzle=64)
+    b = tc.shared((64, 64), tc.f16, swizzle=128)
+    tc.multiply(form, form.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
+
+
+def test_words_of_metadata_are_counted() -> None:
+    sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
+    with pytest.raises(OperandError, match="takes 1 words of metadata for 2 steps of K; 0 were"):
+        step.ir(form=sparse, arch="sm_90a")
+    whole = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32)
+    with pytest.raises(OperandError, match="takes 0 words of metadata for 4 steps of K; 1 was"):
+        step.ir(form=whole, words=1, arch="sm_90a")
+
+
+def test_selectors_go_through_a_word() -> None:
+    sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
+    text = step.ptx(form=sparse, words=1, arch="sm_90a")
+    found = [line for line in text.splitlines() if "wgmma.mma_async.sp" in line]
+    assert len(found) == 2
+    tails = [line.split("}, ")[1].split(", ") for line in found]
+    assert [tail[3] for tail in tails] == ["0", "1"]
+    assert tails[0][2] == tails[1][2]
