@@ -15,7 +15,8 @@ from kernels.plan import FAST, OUTPUTS, copy_matrix, plan, realigned
 from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.readers import reader
-from tensorcore_dsl.targets import current_target, emulated_arch
+from tensorcore_dsl.targets import current_target
+from tensorcore_dsl.targets import wishes as target_wishes
 
 
 def gemm(
@@ -61,7 +62,7 @@ def gemm(
     key: Any
     try:
         classes = tuple(map(type, arrays))
-        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, where())
+        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, target_wishes())
         recipe = _recipes.get(key)
     except Exception:  # a new or wrong argument: the long way tells which
         key = recipe = None
@@ -76,11 +77,6 @@ def gemm(
 
 MOST_RECIPES = 1024
 _recipes: dict[Any, Recipe] = {}
-
-
-def where() -> tuple[str, str]:
-    """What else decides where and how a product runs."""
-    return current_target(), emulated_arch()
 
 
 @dataclass

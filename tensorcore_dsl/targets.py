@@ -61,12 +61,19 @@ def device_arch() -> Arch:
 # os.environ encodes names and decodes values, which takes longer than all else that a launch does
 # before the driver. The dictionary that it wraps is read instead, where it has that form.
 _variables: Any = getattr(os.environ, "_data", os.environ)
-_encoded: Any = (
-    TARGET_VARIABLE if _variables is os.environ else os.environ.encodekey(TARGET_VARIABLE)  # type: ignore[attr-defined]
+_wrapped = _variables is not os.environ
+_target_name, _arch_name = (
+    os.environ.encodekey(name) if _wrapped else name  # type: ignore[attr-defined]
+    for name in (TARGET_VARIABLE, ARCH_VARIABLE)
 )
 _ON_GPU = (None, "", b"", "cuda", b"cuda")
 
 
 def gpu_chosen() -> bool:
     """Without asking again whether there is a GPU."""
-    return (_target.get()[0] or _variables.get(_encoded)) in _ON_GPU
+    return (_target.get()[0] or _variables.get(_target_name)) in _ON_GPU
+
+
+def wishes() -> tuple[Any, ...]:
+    """What `current_target` and `emulated_arch` follow from: equal wishes, equal answers."""
+    return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

@@ -371,3 +371,24 @@ def test_bf16_arrays_and_a_report():
     x, out = X.astype(ml_dtypes.bfloat16), np.zeros(8, ml_dtypes.bfloat16)
     report = double.emulator("sm_80", profile=True)[1, 8](x, out)
     assert np.array_equal(out, 2 * x) and report is not None
+
+
+def test_wishes_tell_targets_apart(monkeypatch):
+    monkeypatch.delenv(targets.TARGET_VARIABLE, raising=False)
+    monkeypatch.delenv(targets.ARCH_VARIABLE, raising=False)
+    seen = [targets.wishes()]
+    assert targets.gpu_chosen()
+    with tc.target("cpu"):
+        seen.append(targets.wishes())
+        assert not targets.gpu_chosen()
+    with tc.target("cpu", "sm_80"):
+        seen.append(targets.wishes())
+    monkeypatch.setenv(targets.ARCH_VARIABLE, "sm_80")
+    seen.append(targets.wishes())
+    monkeypatch.setenv(targets.TARGET_VARIABLE, "cpu")
+    seen.append(targets.wishes())
+    assert not targets.gpu_chosen()
+    assert len(set(seen)) == len(seen)
+    monkeypatch.delenv(targets.TARGET_VARIABLE)
+    monkeypatch.delenv(targets.ARCH_VARIABLE)
+    assert targets.wishes() == seen[0]
