@@ -16,7 +16,7 @@ from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.readers import reader
 from tensorcore_dsl.targets import current_target
-from tensorcore_dsl.targets import wishes as target_wishes
+from tensorcore_dsl.targets import wishes as target_now
 
 
 def gemm(
@@ -62,7 +62,7 @@ def gemm(
     key: Any
     try:
         classes = tuple(map(type, arrays))
-        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, target_wishes())
+        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, target_now())
         recipe = _recipes.get(key)
     except Exception:  # a new or wrong argument: the long way tells which
         key = recipe = None
