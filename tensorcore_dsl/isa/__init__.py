@@ -8,9 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Protocol
 
+from tensorcore_dsl.dtypes import ALL
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa import (
     barrier,
@@ -102,8 +104,30 @@ def _explain(text: str) -> str:
     repairs = [*_replacements(given, known), *_additions(given, known)]
     if repairs:
         return f"no form {text!r}: " + "; or ".join(dict.fromkeys(repairs))
+    prefix, tails = _continuations(given, known)
+    if prefix and len(tails) <= MOST_TAILS:
+        return f"no form {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
     return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
+
+
+MOST_TAILS = 60  # of which a message shows the first
+
+
+def _continuations(
+    given: tuple[str, ...], known: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[str]]:
+    """The modifiers that some form begins with, up to the element types, and how forms go on."""
+    length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
+    while length and given[length - 1] in ALL:
+        length -= 1
+    prefix = given[:length]
+    tails = ("." + ".".join(k[length:]) for k in known if k[:length] == prefix)
+    return prefix, list(dict.fromkeys(tails))
+
+
+def _alike(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
 
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:

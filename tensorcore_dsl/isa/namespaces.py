@@ -80,7 +80,18 @@ class Shape:
 
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """`(a, b, accumulator[, d])` and the form's options, for example `satfinite=True`."""
-        return _choose(f"{self._namespace._name}.{self._shape}", self.forms(), types, options)
+        what = f"{self._namespace._name}.{self._shape}"
+        if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.forms()):
+            raise UnknownInstruction(_no_such(what, self.forms(), types) + self._others(types))
+        return _choose(what, self.forms(), types, options)
+
+    def _others(self, types: tuple[DType | str, ...]) -> str:
+        """Where else the types are: shapes that differ in one extent, or all."""
+        found = [f for f in self._namespace._forms() if _matches(f, types)]
+        own = self.forms()[0].shape or ()
+        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in found}
+        near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
+        return f"; {_named(types)} exists as {listing(near)}" if near else ""
 
     def __repr__(self) -> str:
         return f"<{self._namespace._name}.{self._shape}: {_combinations(self.forms())}>"
@@ -112,12 +123,15 @@ def _choose(
     if len(types) == 3:
         found = [f for f in found if f.params["d"] == f.params["c"]] or found
     if not found:
-        raise UnknownInstruction(
-            f"{what}{_named(types)} does not exist; (a, b, accumulator) may be {_combinations(forms)}"
-        )
+        raise UnknownInstruction(_no_such(what, forms, types))
     for key, value in options.items():
         found = _with_option(what, found, key, value)
     return _by_default(what, found)
+
+
+def _no_such(what: str, forms: list[Instruction], types: tuple[DType | str, ...]) -> str:
+    allowed = _combinations(forms)
+    return f"{what}{_named(types)} does not exist; (a, b, accumulator) may be {allowed}"
 
 
 def _spelled(value: Any) -> str:
