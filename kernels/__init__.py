@@ -1,6 +1,7 @@
 """GEMM kernels written in the kernel language, and `gemm`, which picks one for a problem."""
 
 from kernels.gemm import gemm
+from kernels.grouped_gemm import grouped_gemm, swiglu
 from kernels.pipeline import Config, Problem
 from kernels.plan import plan
 from kernels.scaled_gemm import requantised_gemm, scaled_gemm
@@ -8,6 +9,6 @@ from kernels.sparsity import SparseMatrix, compress, decompress
 from kernels.tune import tune
 
 __all__ = [
-    "Config", "Problem", "SparseMatrix", "compress", "decompress", "gemm", "plan",
-    "requantised_gemm", "scaled_gemm", "tune",
+    "Config", "Problem", "SparseMatrix", "compress", "decompress", "gemm",
+    "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip

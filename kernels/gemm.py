@@ -176,9 +176,8 @@ def check_operands(a: Any, b: Any, c: Any) -> Any:
             f"a is {_size(a)} and b is {_size(b)}: a's columns must be as many as b's rows"
         )
     wanted = shape_of_product(a, b)
-    if c is not None:
-        if kinds["c"].shape != wanted:
-            raise tc.ArgumentError(f"c has shape {kinds['c'].shape}; the product has {wanted}")
+    if c is not None and kinds["c"].shape != wanted:
+        raise tc.ArgumentError(f"c has shape {kinds['c'].shape}; the product has {wanted}")
     return dtype
 
 

@@ -92,9 +92,7 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
         place = (*batch, m, n + part * width)
         if way_out.map is None:
             copy_out(buffer, way_out.d, place, way_out.d.shape[-2], 1)
-        elif end is None:
-            send_buffer(way_out, place, buffer)
-        elif m + 64 <= end:
+        elif end is None or m + 64 <= end:
             send_buffer(way_out, place, buffer)
         else:
             copy_out(buffer, way_out.d, place, end, 16 // buffer.dtype.itemsize)

@@ -92,8 +92,9 @@ class Config:
 class Variant:
     """What the host knows: which operands have K contiguous, and how results are finished.
 
-    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C. finish(value, row, col) is applied to each element
-    before it is rounded to D's type; it is a function in the kernel language.
+    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C.
+    finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
+    function in the kernel language.
     """
 
     a_k_major: bool = True
@@ -173,17 +174,20 @@ def open_barriers(maps, config: Config):
     return full, empty, turn
 
 
-def open_side(array, axis: int, extent: int, depth: int, k_major: bool, config, rows: int = 0):
+def open_side(
+    array, axis: int, extent: int, depth: int, k_major: bool, config, rows: int = 0, tile=None
+):
     """Slots for `extent` rows of A (axis 0) or columns of B (axis 1), `rows` of them brought.
 
     K-major slots are lines of K, filled in a box by each sharer; others are blocks of K lines, a
-    box each.
+    box each. tile: the slots, where they are a part of others.
     """
     stages, sharers = config.stages * config.lines, sharers_of(axis, config)
     parts = sharers.count
     if k_major:
         line = depth * array.dtype.itemsize
-        tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
+        if tile is None:
+            tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
         box = ((rows or extent) // parts, depth)
     else:
         line, width = LINE, LINE // array.dtype.itemsize
@@ -392,16 +396,15 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
 
 
 def share_work(
-    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, registers=()
+    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, store=store, registers=()
 ):  # fmt: skip
     """One warpgroup produces; the others consume, and send out what they have summed.
 
     registers: what a thread of the producer keeps, and what one of a consumer has then.
     """
     config = ring.config
-    if config.rows:
-        if tc.threadIdx.x == 0:
-            announce(ring, tiles)
+    if config.rows and tc.threadIdx.x == 0:
+        announce(ring, tiles)
     tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
     tc.grid_launch_dependents()
 

@@ -21,7 +21,7 @@ def grouped_gemm_kernel(
     a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
     config: tc.Const = Config(), variant: tc.Const = Variant(),
 ):  # fmt: skip
-    """A is rows x K, B groups x K x N, D rows x N; group g has rows offsets[g] to offsets[g + 1]."""
+    """A is rows x K, B groups x K x N, D rows x N; group g begins at row offsets[g]."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)

@@ -1,0 +1,120 @@
+"""Products with more than one matrix of weights: groups of rows, and gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorcore_dsl as tc
+from kernels.arrays import empty_like
+from kernels.plan import SMS, blocks_of_grid, why_not_sm90
+from kernels.ring import Config, Variant
+from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
+from kernels.sm90_swiglu_gemm import swiglu_kernel
+from tensorcore_dsl.arguments import Description, describe
+
+HALF_TYPES = (tc.bf16, tc.f16)
+IN_TURN = Config(BN=128, pingpong=True, across=2).with_stages()
+FEW_ROWS = Config(BM=64, BN=128).with_stages()
+
+
+def grouped_gemm(
+    a: Any, b: Any, offsets: Any, *, out: Any = None, finish: Callable[..., Any] | None = None,
+    config: Config | None = None, stream: Any = None,
+) -> Any:  # fmt: skip
+    """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
+
+    A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
+    ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
+    """
+    kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
+    _check_half(kinds, "a", "b")
+    (rows, K), (groups, depth, N) = _shape(kinds, "a", 2), _shape(kinds, "b", 3)
+    if depth != K:
+        raise tc.ArgumentError(f"a is {rows}x{K} and each matrix of b {depth}x{N}: K differs")
+    found = kinds["offsets"]
+    if found.type.dtype != tc.s32 or found.shape != (groups + 1,) or groups > MOST_GROUPS:
+        raise tc.ArgumentError(
+            f"offsets are {found.type.dtype} of shape {found.shape}; needed are {groups + 1} s32, "
+            f"one more than b has matrices, of which there may be {MOST_GROUPS}"
+        )
+    out = _result(a, (rows, N), out)
+    _check_lines(a=a, b=b, d=out)
+    if 0 in (rows, N, groups):
+        return out
+    if K == 0:
+        raise tc.ArgumentError("K is 0: there is nothing to multiply")
+    config = config or (FEW_ROWS if rows <= 64 * groups else IN_TURN)
+    variant = Variant(b_k_major=kinds["b"].type.unit[1], finish=finish)
+    grid = SMS // config.blocks * config.blocks
+    launch = grouped_gemm_kernel.configured(grid, config.threads, stream=stream, pdl=True)
+    launch(a, b, offsets, out, config=config, variant=variant)
+    return out
+
+
+def swiglu(
+    x: Any, w_gate: Any, w_up: Any, *, out: Any = None, finish: Callable[..., Any] | None = None,
+    config: Config | None = None, stream: Any = None,
+) -> Any:  # fmt: skip
+    """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
+
+    x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are kept as
+    N x K come as `w.T`.
+    """
+    given = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
+    kinds = {name: describe(value, name) for name, value in given}
+    _check_half(kinds, *kinds)
+    (M, K), (depth, N) = _shape(kinds, "x", 2), _shape(kinds, "w_gate", 2)
+    if depth != K or _shape(kinds, "w_up", 2) != (depth, N):
+        shapes = ", ".join(f"{name} {kind.shape}" for name, kind in kinds.items())
+        raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {shapes}")
+    out = _result(x, (M, N), out)
+    for weights in (w_gate, w_up):
+        _check_lines(a=x, b=weights, d=out)
+    wrong = [name for name, kind in kinds.items() if not kind.type.unit[name == "x"]]
+    if wrong:
+        raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
+    if 0 in (M, N):
+        return out
+    if K == 0:
+        raise tc.ArgumentError("K is 0: there is nothing to multiply")
+    config = config or IN_TURN
+    grid = blocks_of_grid(config, M, 2 * N)
+    launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)
+    launch(x, w_gate, w_up, out, config=config, variant=Variant(finish=finish))
+    return out
+
+
+def _check_half(kinds: dict[str, Description], *names: str) -> None:
+    types = {name: kinds[name].type.dtype for name in names}
+    if len(set(types.values())) > 1 or types[names[0]] not in HALF_TYPES:
+        given = ", ".join(f"{name} {dtype}" for name, dtype in types.items())
+        raise tc.ArgumentError(f"operands are all bf16 or all f16, not {given}")
+
+
+def _shape(kinds: dict[str, Description], name: str, axes: int) -> tuple[int, ...]:
+    shape = kinds[name].shape
+    if len(shape) != axes:
+        raise tc.ArgumentError(f"{name} has shape {shape}; {axes} axes are needed")
+    return shape
+
+
+def _result(a: Any, shape: tuple[int, int], out: Any) -> Any:
+    dtype = describe(a).type.dtype
+    if out is None:
+        return empty_like(a, shape, dtype)
+    found = describe(out, "out")
+    if found.shape != shape or found.type.dtype != dtype or not found.type.writable:
+        raise tc.ArgumentError(
+            f"out is {found.type} of shape {found.shape}; needed is writable {dtype} of {shape}"
+        )
+    return out
+
+
+def _check_lines(**arrays: Any) -> None:
+    types = {name: describe(x, name).type for name, x in arrays.items()}
+    obstacle = why_not_sm90(types)
+    if not obstacle and (types["d"].align < 16 or not types["a"].unit[1]):
+        obstacle = "lines of the first operand and of the result are rows of multiples of 16 bytes"
+    if obstacle:
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
