@@ -21,6 +21,7 @@ from tensorcore_dsl.isa import block_scale, sparse
 from tensorcore_dsl.isa.spec import Instruction, row
 from tensorcore_dsl.layout import Layout
 from tests import manual_tables as manual
+from tests import nvjitlink12
 from tests.assembler import ARCH_NAMES, assembles, module, version_of
 
 PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, m) for m in range(9)), *((8, m) for m in range(9)), (9, 0)]
@@ -323,6 +324,16 @@ def test_every_form_assembles(
     arch: str, version: tuple[int, int], forms: list[Instruction]
 ) -> None:
     assert not assembles(module(forms, arch, version), arch)
+
+
+@pytest.mark.parametrize(("arch", "version", "forms"), list(parts("sm_70")))
+def test_every_form_of_sm_70_assembles(
+    arch: str, version: tuple[int, int], forms: list[Instruction]
+) -> None:
+    """By nvJitLink 12: that of CUDA 13, which Numba uses, knows no architecture before sm_75."""
+    if nvjitlink12.library() is None:
+        pytest.skip(f"no {nvjitlink12.NAME} is installed (pip install nvidia-nvjitlink-cu12)")
+    assert not nvjitlink12.assembles(module(forms, arch, version), arch)
 
 
 def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:

@@ -183,11 +183,10 @@ class Fragments:
 
     def _common(self, shape: str, order: str, space: str, tight: bool, ptx: str) -> dict[str, Any]:
         params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space)
-        early = self.ptx if shape == "m16n16k16" else max(self.ptx, (6, 1))
         return dict(
             mnemonic=f"{ptx}.packed" if tight else ptx,
             requires=Requires(self.requires),
-            version=early,
+            version=self.ptx,
             params=params | ({"ptx": ptx} if tight else {}),
             note=NOTE,
         )
@@ -258,7 +257,7 @@ class WmmaFamily:
                 results=(operand("d", fragment("c", shape, d)),),
                 operands=tuple(operand(x, fragment(x, shape, t)) for x, t in zip("abc", (a, b, c), strict=True)),
                 requires=Requires(self.requires),
-                version=self.ptx if shape == "m16n16k16" else max(self.ptx, (6, 1)),
+                version=self.ptx,
                 section=MMA_SECTION,
                 execute=multiply,
                 effects=WARP,
@@ -276,10 +275,11 @@ BITS = ".sync.aligned.{l}.{s}.s32.b1.b1.s32"
 ONLY = ("row.col",)
 SATURATE = ("", ".satfinite")
 
+# PTX 6.0 and 6.1 have wmma without .aligned, which 6.3 demands.
 # fmt: off
 ROWS = (
     #         shapes       a/b              c               memory     requires ptx
-    Fragments(ALL,         "f16",           "f16 f32",      "row col", "70",    (6, 0)),
+    Fragments(ALL,         "f16",           "f16 f32",      "row col", "70",    (6, 3)),
     Fragments(ALL,         "s8 u8",         "s32",          "row col", "72",    (6, 3)),
     Fragments(ALL,         "bf16",          "",             "row col", "80",    (7, 0)),
     Fragments("m16n16k8",  "tf32",          "f32",          "row col", "80",    (7, 0)),
@@ -287,7 +287,7 @@ ROWS = (
     Fragments("m8n8k32",   "s4 u4",         "s32",          "row/col", "75",    (6, 3)),
     Fragments("m8n8k128",  "b1",            "s32",          "row/col", "75",    (6, 3)),
     #          shapes      d/a/b/c                              text                          requires ptx
-    WmmaFamily(ALL,        HALF,                                HEAD + ".{d}.{c}",            "70",    (6, 0)),
+    WmmaFamily(ALL,        HALF,                                HEAD + ".{d}.{c}",            "70",    (6, 3)),
     WmmaFamily(ALL,        "s32/s8/s8/s32 s32/u8/u8/s32",       TYPED + "{v}",                "72",    (6, 3), modifier="satfinite", values=SATURATE),
     WmmaFamily(ALL,        "f32/bf16/bf16/f32",                 TYPED,                        "80",    (7, 0)),
     WmmaFamily("m16n16k8", "f32/tf32/tf32/f32",                 TYPED,                        "80",    (7, 0)),
