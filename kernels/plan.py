@@ -154,6 +154,11 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     return ""
 
 
+def written_by_threads(d: ArrayType) -> bool:
+    """TMA only writes lines that start at multiples of 16 bytes."""
+    return d.align < 16 or all(d.unit[-2:])
+
+
 WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read pay for themselves
 
 
@@ -217,7 +222,7 @@ def _plan_sm90(
     config = config or choose_ring(M, N, matrices, types["b"].unit[-2])
     variant = ring.Variant(
         a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2],
-        d_by_threads=types["d"].align < 16 or all(types["d"].unit[-2:]), scaled=alpha != 1,
+        d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)

@@ -22,6 +22,12 @@ def part_width(config: Config) -> int:
     return config.BN // -(-config.BN // 128)
 
 
+def registers_of(config: Config, width: int):
+    """A thread's of the producer and of a consumer, where a tile needs more than an equal share."""
+    sums, products = config.BN // 2, width // 2
+    return (24, 240) if config.consumers == 2 and sums + products > 148 else ()
+
+
 def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=None):
     """Sum this warpgroup's 64 rows of each tile, `width` columns at a time; `mma` is for all.
 

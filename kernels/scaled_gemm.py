@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.gemm import check_operands, check_output, output_type
-from kernels.plan import Plan, blocks_of_grid, choose_promoted, choose_ring, why_not_sm90
+from kernels.plan import (
+    Plan,
+    blocks_of_grid,
+    choose_promoted,
+    choose_ring,
+    why_not_sm90,
+    written_by_threads,
+)  # fmt: skip
 from kernels.ring import Variant
 from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm
 from kernels.sm90_s8_gemm import requantised_s8_gemm
@@ -98,5 +106,6 @@ def _launch(
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
     grid = blocks_of_grid(config, *matrices[2].shape)
+    variant = replace(variant, d_by_threads=written_by_threads(types["d"]))
     chosen = Plan(kernel, config, grid, (("config", config), ("variant", variant)))
     chosen.configured(stream)(*operands, **dict(chosen.options))

@@ -9,7 +9,7 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
-from kernels.promotion import consume_promoted, instruction
+from kernels.promotion import consume_promoted, instruction, registers_of
 from kernels.results import finisher, open_way_out
 from kernels.ring import Config, Variant, open_ring, share_work
 from kernels.tiles import Tiles
@@ -28,7 +28,7 @@ def block_fp8_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, tc.f32, config)
+    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads)
     ring = open_ring(a, b, config, variant)
     width = gcd(config.BN, BLOCK)
 
@@ -44,4 +44,5 @@ def block_fp8_gemm(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
         finisher(d, 1, 0, variant),
         consume=partial(consume_promoted, width=width, weigh=weigh),
+        registers=registers_of(config, width),
     )  # fmt: skip

@@ -8,7 +8,7 @@ has the parts, kernels/promotion.py sums that do not drift.
 from functools import partial
 
 import tensorcore_dsl as tc
-from kernels.promotion import consume_promoted, instruction, part_width
+from kernels.promotion import consume_promoted, instruction, part_width, registers_of
 from kernels.results import finisher, open_way_out
 from kernels.ring import Config, Variant, multiply, open_ring, share_work
 from kernels.tiles import Tiles
@@ -34,10 +34,10 @@ def promoted_fp8_gemm(
     """As fp8_gemm, with sums in f32 registers, where products go every 128 of K."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, tc.f32, config)
-    ring = open_ring(a, b, config, variant)
+    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads)
+    ring, width = open_ring(a, b, config, variant), part_width(config)
     share_work(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
         finisher(c, alpha, beta, variant),
-        consume=partial(consume_promoted, width=part_width(config)),
+        consume=partial(consume_promoted, width=width), registers=registers_of(config, width),
     )  # fmt: skip

@@ -38,7 +38,7 @@ def sparse_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
     mma = instruction(format.dtype, config.BN)
-    way_out = open_way_out(d, mma.d.dtype, config)
+    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
     ring = open_sparse_ring(a, metadata, b, format, config, variant)
     finish = finisher(c, alpha, beta, variant)
     share_work(

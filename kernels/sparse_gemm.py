@@ -9,7 +9,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.gemm import check_output, output_type
-from kernels.plan import Plan, blocks_of_grid, choose_ring, why_not_sm90
+from kernels.plan import Plan, blocks_of_grid, choose_ring, why_not_sm90, written_by_threads
 from kernels.ring import LINE, SHARED, Config, Variant
 from kernels.sm90_sparse_gemm import sparse_gemm_kernel
 from kernels.sparse_packing import ROWS, THREADS, Format
@@ -35,7 +35,7 @@ def sparse_gemm(
         raise tc.ArgumentError(f"the sparse kernel cannot take this product: {obstacle}")
     variant = Variant(
         b_k_major=types["b"].unit[0], scaled=alpha != 1, has_c=c is not None and beta != 0,
-        finish=finish,
+        d_by_threads=written_by_threads(types["d"]), finish=finish,
     )  # fmt: skip
     config = config or choose_sparse(*shape, a.format, variant.b_k_major)
     if config.split > 1 or config.rows:

@@ -72,7 +72,7 @@ def test_only_fp8_is_fast() -> None:
 def test_promoted_tiles(config: Any) -> None:
     """Whole numbers: exact in any order, in parts of any width."""
     a = RNG.integers(-3, 4, (300, 192)).astype(E4M3)
-    b = np.asfortranarray(RNG.integers(-3, 4, (192, 272)).astype(E4M3))
+    b = np.asfortranarray(RNG.integers(-3, 4, (192, 271)).astype(E4M3))
     found = on_hopper(kernels.gemm, a, b, out_dtype=tc.f32, config=config)
     assert np.array_equal(found, a.astype(np.float64) @ b.astype(np.float64))
 
@@ -97,7 +97,7 @@ def whole(scales: np.ndarray, shape: tuple[int, int], high: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
-@pytest.mark.parametrize("shape", [(64, 32, 128), (200, 208, 400)])
+@pytest.mark.parametrize("shape", [(64, 32, 128), (200, 203, 400)])
 def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:
     M, N, K = shape
     a, b = normal(M, K, dtype), normal(K, N, dtype, "F")
@@ -175,7 +175,7 @@ def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray
 
 
 @pytest.mark.parametrize("by_column", [False, True])
-@pytest.mark.parametrize("shape", [(64, 32, 64), (200, 144, 336)])
+@pytest.mark.parametrize("shape", [(64, 32, 64), (200, 143, 336)])
 def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
     M, N, K = shape
     a, b = bytes_(M, K), bytes_(K, N, "F")
