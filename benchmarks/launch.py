@@ -236,12 +236,17 @@ class DeviceNDArray:
 
     def __init__(self, array: Any) -> None:
         self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self._array, self._pointer = array, ctypes.c_void_p(array.ctypes.data)
+        self._array, self.gpu_data = array, _Memory(array.ctypes.data)
         self.__cuda_array_interface__ = array.__array_interface__
 
     @property
     def device_ctypes_pointer(self) -> ctypes.c_void_p:
-        return self._pointer
+        return self.gpu_data.device_ctypes_pointer
+
+
+class _Memory:
+    def __init__(self, pointer: int) -> None:
+        self.device_ctypes_pointer = ctypes.c_void_p(pointer)
 
 
 DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"

@@ -6,6 +6,7 @@ Pointers are words: Python's, the driver's, ours. The words' places are those of
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from tensorcore_dsl.native_layout import (
     FAILED,
     FIRST,
     FUNCTION,
+    HELD,
     IDENTITY,
     IMAGES,
     IMAGES_WORDS,
@@ -47,13 +49,16 @@ from tensorcore_dsl.native_layout import (
     WORD,
     Integer,
     Kind,
+    NumbaArray,
     Real,
     Same,
     Tensor,
     argument_at,
-)  # fmt: skip
+)
 
 _TYPE_AT = 8  # of an object
+_SIZE_AT, _ITEMS_AT = 16, 24  # of a tuple
+_NAMES = {name: sys.intern(name) for name in (*HELD, "device_ctypes_pointer", "value")}
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64}
 _WORD, _INT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 
@@ -61,7 +66,8 @@ _WORD, _INT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 PYTHON = (
     "PyByteArray_AsString", "PyErr_BadInternalCall", "PyErr_Clear", "PyEval_RestoreThread",
     "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
-    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_Vectorcall", "Py_IncRef",
+    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
+    "Py_DecRef", "Py_IncRef",
 )  # fmt: skip
 
 
@@ -160,7 +166,11 @@ class Launch(Code):
     def __init__(self, kinds: tuple[Kind, ...], launch: int, name: str) -> None:
         super().__init__(name)
         self.kinds, self.launch = kinds, launch
-        self.tensors = [self._alloca(DL_BYTES // WORD) for _ in kinds]
+        self.tensor = self._alloca(DL_BYTES // WORD)
+        self.devices: dict[int, Any] = {}  # of tensors, by argument
+        self.facts: dict[
+            int, list[Any]
+        ] = {}  # of arrays: what a plan has from DEVICE to ALIGN, ...
         self._body()
 
     def _body(self) -> None:
@@ -187,26 +197,77 @@ class Launch(Code):
         argument = self._load(self.arguments, i)
         if isinstance(kind, Same):
             return argument
-        cls = kind.cls if isinstance(kind, Tensor) else int if isinstance(kind, Integer) else float
+        cls = getattr(kind, "cls", int if isinstance(kind, Integer) else float)
         self._require(self._is(self._load(argument, 0, _TYPE_AT), id(cls)))
         if isinstance(kind, Tensor):
-            return self._read_tensor(argument, self.tensors[i], kind)
+            return self._read_tensor(i, argument, kind)
+        if isinstance(kind, NumbaArray):
+            return self._read_numba(i, argument, kind)
         if isinstance(kind, Integer):
             return self._read_integer(argument, kind)
         return self._read_real(argument, kind)
 
-    def _read_tensor(self, argument: Any, tensor: Any, kind: Tensor) -> Any:
+    def _read_tensor(self, i: int, argument: Any, kind: Tensor) -> Any:
+        tensor = self.tensor
         failed = self._call(kind.exchange.tensor, argument, tensor, returns=_INT)
-        with self.builder.if_then(self.builder.icmp_signed("!=", failed, _INT(0)), likely=False):
-            self._python("PyErr_Clear", returns=ir.VoidType())
-            self.builder.branch(self.miss)
+        self._require_no_error(self.builder.icmp_signed("==", failed, _INT(0)))
         ndim = self._load(tensor, 0, DL_NDIM, _INT)
         self._require(self.builder.icmp_signed("==", ndim, _INT(kind.ndim)))
+        numbers = []
         for at in (DL_SHAPE, DL_STRIDES) if kind.ndim else ():
-            self._require(self.builder.not_(self._is(self._load(tensor, 0, at), 0)))
-        return self.builder.add(
-            self._load(tensor, 0, DL_DATA), self._load(tensor, 0, DL_BYTE_OFFSET)
-        )
+            where = self._load(tensor, 0, at)
+            self._require(self.builder.not_(self._is(where, 0)))
+            numbers += [self._load(where, axis) for axis in range(kind.ndim)]
+        data, offset = (self._load(tensor, 0, at) for at in (DL_DATA, DL_BYTE_OFFSET))
+        pointer = self.builder.add(data, offset)
+        self.devices[i] = self._load(tensor, 0, DL_DEVICE + 4, _INT)
+        dtype = self.builder.zext(self._load(tensor, 0, DL_DTYPE, _INT), _WORD)
+        self.facts[i] = [self._load(tensor, 0, DL_DEVICE), dtype, self._align(pointer), *numbers]
+        return pointer
+
+    def _read_numba(self, i: int, argument: Any, kind: NumbaArray) -> Any:
+        boxed = self._get(self._attribute(argument, "gpu_data"), "device_ctypes_pointer")
+        number = self._get(boxed, "value")
+        self._release(boxed)
+        pointer = self._python("PyLong_AsUnsignedLongLong", number)
+        self._release(number)
+        self._require_no_error(self.builder.not_(self._is(pointer, 2**64 - 1)))
+        self._require(self.builder.not_(self._is(pointer, 0)))
+        dtype = self._attribute(argument, "dtype")
+        numbers = []
+        for name in ("shape", "strides"):
+            values = self._attribute(argument, name)
+            self._require(self._is(self._load(values, 0, _TYPE_AT), id(tuple)))
+            self._require(self._is(self._load(values, 0, _SIZE_AT), kind.ndim))
+            for axis in range(kind.ndim):
+                value = self._load(values, axis, _ITEMS_AT)
+                self._require(self._is(self._load(value, 0, _TYPE_AT), id(int)))
+                numbers.append(self._python("PyLong_AsLongLongAndOverflow", value, self.scratch))
+        self.facts[i] = [_WORD(0), dtype, self._align(pointer), *numbers]
+        return pointer
+
+    def _get(self, owner: Any, name: str) -> Any:
+        """An attribute, for whoever asks to release."""
+        found = self._python("PyObject_GetAttr", owner, id(_NAMES[name]))
+        self._require_no_error(self.builder.not_(self._is(found, 0)))
+        return found
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        """An attribute that its owner holds, so that it lives as long (`numba_facts` checks it)."""
+        found = self._get(owner, name)
+        self._release(found)
+        return found
+
+    def _release(self, found: Any) -> None:
+        self._python("Py_DecRef", found, returns=ir.VoidType())
+
+    def _require_no_error(self, fine: Any) -> None:
+        with self.builder.if_then(self.builder.not_(fine), likely=False):
+            self._python("PyErr_Clear", returns=ir.VoidType())
+            self.builder.branch(self.miss)
+
+    def _align(self, pointer: Any) -> Any:
+        return self.builder.and_(pointer, _WORD(ALIGN_MASK))
 
     def _read_integer(self, argument: Any, kind: Integer) -> Any:
         value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
@@ -244,35 +305,25 @@ class Launch(Code):
         self.builder.position_at_end(test)
         differs: Any = _WORD(0)
         for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
-            for given, wanted in self._facts(plan, i, kind, value):
-                differs = self.builder.or_(differs, self.builder.xor(given, wanted))
+            given = [value] if isinstance(kind, Same) else self.facts.get(i, [])
+            for fact, at in zip(given, self._places(i, kind), strict=True):
+                unequal = self.builder.xor(fact, self._load(plan, at))
+                differs = self.builder.or_(differs, unequal)
         following = self._load(plan, NEXT)
         plan.add_incoming(following, self.builder.block)
         self.builder.cbranch(self._is(differs, 0), found, top)
         self.builder.position_at_end(found)
         return plan
 
-    def _facts(self, plan: Any, i: int, kind: Kind, value: Any) -> list[tuple[Any, Any]]:
-        """Pairs of words that are equal when argument `i` fits the plan."""
+    def _places(self, i: int, kind: Kind) -> list[int]:
+        """The words of a plan that the facts of argument `i` must be equal to."""
         at = argument_at(self.kinds, i)
         if isinstance(kind, Same):
-            return [(value, self._load(plan, at + IDENTITY))]
-        if not isinstance(kind, Tensor):
+            return [at + IDENTITY]
+        if not isinstance(kind, (Tensor, NumbaArray)):
             return []
-        tensor = self.tensors[i]
-        dtype = self.builder.zext(self._load(tensor, 0, DL_DTYPE, _INT), _WORD)
-        pairs = [
-            (self._load(tensor, 0, DL_DEVICE), self._load(plan, at + DEVICE)),
-            (dtype, self._load(plan, at + DTYPE)),
-            (self.builder.and_(value, _WORD(ALIGN_MASK)), self._load(plan, at + ALIGN)),
-        ]
-        wanted = at + ARGUMENT_WORDS
-        for where in (DL_SHAPE, DL_STRIDES):
-            numbers = self._load(tensor, 0, where) if kind.ndim else None
-            for axis in range(kind.ndim):
-                pairs.append((self._load(numbers, axis), self._load(plan, wanted + axis)))
-            wanted += kind.ndim
-        return pairs
+        numbers = range(at + ARGUMENT_WORDS, at + ARGUMENT_WORDS + 2 * kind.ndim)
+        return [at + DEVICE, at + DTYPE, at + ALIGN, *numbers]
 
     # writing
 
@@ -286,7 +337,7 @@ class Launch(Code):
         if isinstance(kind, Real) and kind.code == "f":
             value = self.builder.fptrunc(value, ir.FloatType())
         self._store(place, 0, value)
-        if isinstance(kind, Tensor):
+        if isinstance(kind, (Tensor, NumbaArray)):
             images = self._load(plan, at + IMAGES)
             with self.builder.if_then(self.builder.not_(self._is(images, 0))):
                 self._place_maps(plan, images, value)
@@ -343,9 +394,8 @@ class Launch(Code):
         kind = self.kinds[asked]
         assert isinstance(kind, Tensor)
         with self.builder.if_then(self.builder.not_(self._is(self._load(plan, ASK_STREAM), 0))):
-            device = self._load(self.tensors[asked], 0, DL_DEVICE + 4, _INT)
-            stream = kind.exchange.stream
-            failed = self._call(stream, _INT(CUDA), device, self.scratch, returns=_INT)
+            given = (_INT(CUDA), self.devices[asked], self.scratch)
+            failed = self._call(kind.exchange.stream, *given, returns=_INT)
             wrong = self.builder.icmp_signed("!=", failed, _INT(0))
             with self.builder.if_then(wrong, likely=False):
                 self._python("PyErr_Clear", returns=ir.VoidType())

@@ -53,6 +53,13 @@ class Tensor(NamedTuple):
     exchange: Exchange
 
 
+class NumbaArray(NamedTuple):
+    """A device array of Numba's class: read by its attributes."""
+
+    cls: type
+    ndim: int
+
+
 class Integer(NamedTuple):
     """A Python int from `low` to `high`, written as `code` of `struct`."""
 
@@ -71,7 +78,7 @@ class Same(NamedTuple):
     """The very object that a plan was made with."""
 
 
-Kind = Tensor | Integer | Real | Same
+Kind = Tensor | NumbaArray | Integer | Real | Same
 
 
 @cache
@@ -92,8 +99,12 @@ def exchange_of(cls: type) -> Exchange | None:
     return Exchange(tensor, stream) if tensor and stream else None
 
 
-class TensorFacts(NamedTuple):
-    """An array as its exchange API tells it; `device` and `dtype` are DLPack's, as integers."""
+class Facts(NamedTuple):
+    """An array as the machine code sees it.
+
+    `device` and `dtype` are DLPack's, as integers, or 0 and where NumPy's object lies; strides
+    are in elements, or in bytes.
+    """
 
     pointer: int
     device: int
@@ -102,8 +113,29 @@ class TensorFacts(NamedTuple):
     strides: tuple[int, ...]
 
 
-def tensor_facts(array: Any, exchange: Exchange) -> TensorFacts | None:
-    """What the machine code sees of an array; None where it would see nothing."""
+def facts_of(kind: Kind, argument: Any) -> Facts | None:
+    """What the machine code sees of an argument; None where it is no array that it reads."""
+    if isinstance(kind, Tensor):
+        return tensor_facts(argument, kind.exchange)
+    return numba_facts(argument) if isinstance(kind, NumbaArray) else None
+
+
+HELD = ("gpu_data", "dtype", "shape", "strides")  # attributes that Numba's arrays hold themselves
+
+
+def numba_facts(array: Any) -> Facts | None:
+    """A device array of Numba as its attributes tell it; None if they are not as they were."""
+    if not all(name in vars(array) for name in HELD):
+        return None
+    pointer = array.device_ctypes_pointer.value
+    numbers = (*array.shape, *array.strides)
+    if not pointer or any(type(number) is not int for number in numbers):
+        return None
+    return Facts(pointer, 0, id(array.dtype), array.shape, array.strides)
+
+
+def tensor_facts(array: Any, exchange: Exchange) -> Facts | None:
+    """A tensor as its library's exchange API tells it; None where it does not."""
     buffer = (ctypes.c_uint64 * (DL_BYTES // WORD))()
     read = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(exchange.tensor)
     at = ctypes.addressof(buffer)
@@ -115,7 +147,7 @@ def tensor_facts(array: Any, exchange: Exchange) -> TensorFacts | None:
     shape, strides = buffer[DL_SHAPE // WORD], buffer[DL_STRIDES // WORD]
     if failed or (ndim and not (shape and strides)):
         return None
-    return TensorFacts(
+    return Facts(
         buffer[DL_DATA // WORD] + buffer[DL_BYTE_OFFSET // WORD],
         buffer[DL_DEVICE // WORD],
         ctypes.c_uint32.from_address(at + DL_DTYPE).value,
@@ -126,5 +158,5 @@ def tensor_facts(array: Any, exchange: Exchange) -> TensorFacts | None:
 
 def argument_at(kinds: Sequence[Kind], i: int) -> int:
     """The word of a plan where argument `i` begins."""
-    before = (2 * kind.ndim if isinstance(kind, Tensor) else 0 for kind in kinds[:i])
+    before = (2 * kind.ndim for kind in kinds[:i] if isinstance(kind, (Tensor, NumbaArray)))
     return PLAN_WORDS + ARGUMENT_WORDS * i + sum(before)

@@ -15,7 +15,7 @@ from tensorcore_dsl.arguments import integer_range, parameter_code
 from tensorcore_dsl.dtypes import DType, s32
 from tensorcore_dsl.launch_config import Slot
 from tensorcore_dsl.native import Table
-from tensorcore_dsl.native_layout import Integer, Kind, Real, Same, Tensor
+from tensorcore_dsl.native_layout import Facts, Integer, Kind, NumbaArray, Real, Same, Tensor
 from tensorcore_dsl.readers import is_numba_array, is_torch_tensor
 
 MOST_PLANS = 32  # of one chain; beyond, the oldest goes
@@ -43,6 +43,8 @@ def _kind(arg: Any, declared: DType | None, kept: bool) -> Kind | None:
         return _integer(arg, declared or s32)
     if cls is bool or (kept and (isinstance(arg, np.generic) or is_numba_array(cls))):
         return Same()
+    if declared is None and is_numba_array(cls):
+        return NumbaArray(cls, len(arg.shape))
     if declared is None and is_torch_tensor(cls):
         exchange = layout.exchange_of(cls)
         return exchange and Tensor(cls, arg.ndim, exchange)
@@ -100,9 +102,9 @@ class Chain:
                 return
             laid = self._plans[key] = _Laid(self._kinds, plan, args, facts, self._ask_stream)
             self._link()
-        for i, kind in enumerate(self._kinds):
-            if isinstance(kind, Tensor):
-                laid.know(i, args[i].data_ptr())
+        for i, (kind, arg) in enumerate(zip(self._kinds, args, strict=True)):
+            if isinstance(kind, (NumbaArray, Tensor)):
+                laid.know(i, pointer_of(kind, arg))
 
     def _link(self) -> None:
         """Write where each plan finds the next; the oldest goes when there are too many."""
@@ -117,15 +119,16 @@ class Chain:
         self._words[layout.FIRST] = following
 
 
-def _facts(kinds: Sequence[Kind], args: Sequence[Any]) -> list[layout.TensorFacts | None] | None:
+def _facts(kinds: Sequence[Kind], args: Sequence[Any]) -> list[Facts | None] | None:
     """What machine code sees of each tensor; None if it does not see one of them."""
-    found: list[layout.TensorFacts | None] = []
-    for kind, arg in zip(kinds, args, strict=True):
-        facts = layout.tensor_facts(arg, kind.exchange) if isinstance(kind, Tensor) else None
-        if isinstance(kind, Tensor) and facts is None:
-            return None
-        found.append(facts)
-    return found
+    found = [layout.facts_of(kind, arg) for kind, arg in zip(kinds, args, strict=True)]
+    arrays = [isinstance(kind, (NumbaArray, Tensor)) for kind in kinds]
+    seen = all(facts or not array for facts, array in zip(found, arrays, strict=True))
+    return found if seen else None
+
+
+def pointer_of(kind: Kind, arg: Any) -> int:
+    return int(arg.data_ptr() if isinstance(kind, Tensor) else arg.device_ctypes_pointer.value or 0)
 
 
 class _Laid:
@@ -136,10 +139,11 @@ class _Laid:
         kinds: tuple[Kind, ...],
         plan: NativePlan,
         args: Sequence[Any],
-        facts: Sequence[layout.TensorFacts | None],
+        facts: Sequence[Facts | None],
         ask_stream: bool,
     ) -> None:
         self._kinds, self._plan = kinds, plan
+        self._dtypes = [getattr(arg, "dtype", None) for arg in args]  # told by where they lie
         self._slot = slot = plan.slot()
         self.words = array("Q", bytes(layout.WORD * layout.argument_at(kinds, len(kinds))))
         self.address = self.words.buffer_info()[0]
@@ -167,7 +171,7 @@ class _Laid:
         if images is not None and pointer not in images and not self.busy:
             images.add(pointer, self._plan.images(i, pointer))
 
-    def _lay(self, i: int, arg: Any, facts: layout.TensorFacts | None) -> None:
+    def _lay(self, i: int, arg: Any, facts: Facts | None) -> None:
         at = layout.argument_at(self._kinds, i)
         self.words[at + layout.PLACE] = self._slot.value_at[i]
         if isinstance(self._kinds[i], Same):

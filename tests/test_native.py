@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import struct
+import sys
 import threading
 import weakref
 
@@ -280,6 +281,68 @@ def test_a_tensor_that_is_not_exchanged():
     run(good)
     assert gpu.records[-1].parameters == packed(good)
     del streams[-1]
+
+
+class Box:
+    """As the owner of Numba's device memory."""
+
+    def __init__(self, pointer):
+        self.device_ctypes_pointer = ctypes.c_void_p(pointer)
+
+
+def numba_array(array):
+    found = DeviceNDArray(array)
+    found.gpu_data = Box(array.ctypes.data)
+    return found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda whole: whole[:4],
+        lambda whole: whole.T,
+        lambda whole: whole[:, ::2],
+        lambda whole: whole[:, 1:],
+        lambda whole: whole.view(np.int32),
+        lambda whole: whole.reshape(2, 4, 8),
+        lambda whole: whole[0],
+        lambda whole: whole.copy(),
+        lambda whole: whole.astype(ml_dtypes.bfloat16),
+    ],
+)
+def test_numba_arrays(other):
+    gpu = FakeGpu()
+    seen = []
+    run = Launcher(lambda types: seen.append(types) or CUBIN, Config.of(1, 32), gpu)
+    whole = np.zeros((8, 8), np.float32)
+    arrays = [numba_array(whole), numba_array(other(whole))]
+    for _ in range(3):
+        for array in arrays:
+            warm(run, array, 1)
+            run.fast(array, 2)
+            assert gpu.records[-1].parameters == packed(array, 2)
+    assert len(seen) in (1, 2)
+    kept = (arrays[0].dtype, arrays[0].shape, arrays[0].strides, arrays[0].gpu_data)
+    counts = [sys.getrefcount(value) for value in kept]
+    for _ in range(1000):
+        run.fast(arrays[0], 2)
+    more = [sys.getrefcount(v) - n for v, n in zip(kept, counts, strict=True)]
+    assert all(abs(number) < 500 for number in more)  # others use the dtype too
+
+
+def test_numba_arrays_that_lack_something():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    good, bare = numba_array(np.zeros(8, np.float32)), DeviceNDArray(np.ones(8, np.float32))
+    empty = numba_array(np.zeros(0, np.float32))
+    empty.device_ctypes_pointer = empty.gpu_data.device_ctypes_pointer = ctypes.c_void_p(0)
+    warm(run, good)
+    for _ in range(2):
+        for array in (bare, empty, good):
+            run(array)
+            assert gpu.records[-1].parameters[:8] == struct.pack(
+                "Q", array.device_ctypes_pointer.value or 0
+            )
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
