@@ -3,7 +3,7 @@
     --part NAME     "threads": instructions of single threads, loads and stores; "matrix": matrix
                     instructions, 4,096 warps each, and descriptors; "gemm": whole kernels
     --out DIR       where the records go (tests/golden/sm_90a, replayed by tests/test_golden.py)
-    --only TEXT     forms whose mnemonic has TEXT in it
+    --only TEXT     forms whose mnemonic (kernels whose name) has TEXT in it
     --check         compare with the emulator at once; print the first differing case of a form
     --emulate       (matrix) ask the emulator instead of a GPU; kernels are assembled all the same
     --replay-all    (matrix) compare every recorded chunk with the emulator; needs no GPU
@@ -117,14 +117,20 @@ def matrices(options: argparse.Namespace) -> int:
 
 
 def gemms(options: argparse.Namespace) -> int:
-    """Whole kernels."""
-    cases = {case.name: digest(run_case(case, "cuda")) for case in CASES}
-    (options.out / "gemm_kernels.json").write_text(json.dumps(cases, indent=0) + "\n")
+    """Whole kernels. The records of cases that nobody asked for stay; those of no case go."""
+    path = options.out / "gemm_kernels.json"
+    chosen = [case for case in CASES if options.only in case.name]
+    found = {case.name: digest(run_case(case, "cuda")) for case in chosen}
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known |= found
+    records = {case.name: known[case.name] for case in CASES if case.name in known}
+    path.write_text(json.dumps(records, indent=0) + "\n")
     different = 0
-    for case in CASES if options.check else ():
-        if digest(run_case(case, "cpu", ARCH)) != cases[case.name]:
+    for case in chosen if options.check else ():
+        if digest(run_case(case, "cpu", ARCH)) != found[case.name]:
             different += 1
             print(f"DIFFERENT {case.name}")
+    print(f"{len(chosen)} kernels captured")
     return different
 
 

@@ -27,11 +27,18 @@ MMA_DTYPES = ("f16", "bf16", "tf32", "s8", "f64")
 SIZES = ((128, 128, 192), (100, 77, 50), (33, 65, 129), (1, 1, 1), (1, 37, 5), (64, 200, 96), (7, 9, 1), (130, 24, 256))
 
 
+ANY = ring.Config()
+GROUPS, BATCH = (0, 1, 70, 0, 129, 64), 3  # rows of groups; matrices of a batch
+
+
 @dataclass(frozen=True)
 class Case:
     """One problem. layouts: "n" row-major or "t" column-major, for A and B.
 
-    kind: "" of `gemm`, "sparse" where A is pruned first, "scaled" by blocks, "requantised".
+    kind: "" of `gemm`, "sparse" where A is pruned first, "scaled" by blocks, "requantised",
+    "finished" by a function, "batched" (A and B, or one of them: "batched A", "batched B"),
+    "grouped" (rows in `GROUPS`), "swiglu".
+    ring: how the wgmma kernels are configured, where that is no choice of theirs.
     """
 
     dtype: str
@@ -45,9 +52,14 @@ class Case:
     family: str = "sm80"
     cluster: int = 1
     kind: str = ""
+    ring: ring.Config | None = None
 
     @property
     def name(self) -> str:
+        if self.ring is not None:
+            parts = ["ring", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
+            changed = [f"{k} {v}" for k, v in vars(self.ring).items() if v != vars(ANY)[k]]
+            return " ".join([*filter(None, parts), f"beta {self.beta}", *changed])
         if self.family == "sm90":
             extra = f" cluster {self.cluster}" if self.cluster > 1 else ""
             extra += " sum f32" if self.accumulate == "f32" else ""
@@ -105,7 +117,54 @@ def _more_wgmma_cases() -> list[Case]:
     return found
 
 
-CASES = _cases()
+def _ring_cases() -> list[Case]:
+    """What `ring.Config` offers: tiles in turn, clusters, split and few rows, small on purpose."""
+    found = []
+
+    def add(
+        dtype: str, *size: int, layouts: str = "nt", kind: str = "", beta: float = 0, **of: Any
+    ) -> None:
+        config = ring.Config(**{"BN": 64, "stages": 3, **of})
+        accumulate = "fast" if dtype == "e4m3" else ""
+        found.append(
+            Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, ring=config)
+        )
+
+    for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
+        add(dtype, 300, 264, 208, BN=128, pingpong=True)
+    add("bf16", 1040, 656, 136, BM=64, BN=32, pingpong=True, across=2)  # more tiles than blocks
+    add("bf16", 1040, 656, 136, BM=64, BN=32, cluster=2, across=2, stages=4)
+    add("bf16", 296, 264, 208, BN=128, pingpong=True, across=2, layouts="tn", beta=-2)
+    add("bf16", 300, 264, 72, BN=256, stages=2, BM=64, pingpong=True, cluster=2)
+    add("f16", 300, 264, 8, pingpong=True, across=2, stages=2, layouts="nn")
+    add("bf16", 200, 72, 328, across=2, ahead=0)
+    add("bf16", 200, 72, 328, across=2, layouts="tt", BN=128)
+    add("bf16", 200, 136, 328, across=4)
+    for dtype in ("bf16", "tf32", "s8"):
+        add(dtype, 200, 136, 528, split=2)
+    add("bf16", 72, 136, 1096, BM=64, split=4, stages=4, beta=3)
+    add("bf16", 72, 136, 40, BM=64, split=2)  # one block of two has nothing to sum
+    add("bf16", 5, 200, 328, BM=64, rows=16, stages=6)
+    add("bf16", 16, 200, 528, BM=64, rows=16, split=2, lines=2)
+    add("e4m3", 1, 72, 656, BM=64, BN=32, rows=8, lines=2)
+    add("bf16", 200, 72, 328, lines=2)
+    add("bf16", 200, 72, 328, BM=64, lines=3, layouts="nn", stages=2)
+    for dtype in ("bf16", "tf32", "s8"):
+        add(dtype, 100, 77, 144)  # lines of D that TMA cannot write
+    add("f16", 100, 201, 144, pingpong=True, beta=-2)
+    add("bf16", 100, 72, 144, kind="batched", pingpong=True)
+    add("bf16", 100, 77, 144, kind="batched", beta=-2)
+    add("bf16", 100, 72, 144, kind="batched A", across=2)
+    add("f16", 104, 72, 144, kind="batched B", layouts="tn", split=2)
+    for kind in ("grouped", "swiglu"):
+        add("bf16", sum(GROUPS), 136, 144, kind=kind, BN=128, pingpong=True, across=2)
+        add("f16", sum(GROUPS), 136, 208, kind=kind, BM=64)
+    add("bf16", sum(GROUPS), 136, 144, kind="grouped", layouts="nn")
+    add("bf16", 100, 136, 144, kind="finished", pingpong=True)
+    return found
+
+
+CASES = _cases() + _ring_cases()
 
 
 OUTPUTS = {"s8": np.dtype(np.int32), "e4m3": DTYPES["bf16"], "e5m2": DTYPES["bf16"]}
@@ -115,21 +174,39 @@ def operands(case: Case) -> tuple[Any, Any, Any]:
     """A, B and C; wide exponents in half of the problems, so that sums cancel and truncate."""
     rng = np.random.default_rng(hash_of(case))
 
-    def matrix(rows: int, cols: int, order: str, dtype: Any) -> Any:
+    def matrix(*shape: int, order: str, dtype: Any) -> Any:
         if dtype.kind == "i":
-            found = rng.integers(-128, 128, (rows, cols)).astype(dtype)
+            found = rng.integers(-128, 128, shape).astype(dtype)
         else:
-            found = rng.standard_normal((rows, cols))
+            found = rng.standard_normal(shape)
             if (case.M + case.N) % 2:
-                found = found * 2.0 ** rng.integers(-6, 7, (rows, cols))
+                found = found * 2.0 ** rng.integers(-6, 7, shape)
             found = found.astype(dtype)
-        return np.asfortranarray(found) if order == "t" else np.ascontiguousarray(found)
+        return lines_along(found, -2 if order == "t" else -1)
 
-    dtype = DTYPES[case.dtype]
-    a = matrix(case.M, case.K, case.layouts[0], dtype)
-    b = matrix(case.K, case.N, case.layouts[1], dtype)
+    dtype, (of_a, of_b, of_c) = DTYPES[case.dtype], batches(case)
+    a = matrix(*of_a, case.M, case.K, order=case.layouts[0], dtype=dtype)
+    b = matrix(*of_b, case.K, case.N, order=case.layouts[1], dtype=dtype)
     out = OUTPUTS.get(case.dtype, dtype)
-    return a, b, matrix(case.M, case.N, "n", out) if case.beta else None
+    c = matrix(*of_c, case.M, case.N, order="n", dtype=out) if case.beta else None
+    return a, b, c
+
+
+def batches(case: Case) -> tuple[tuple[int, ...], ...]:
+    """The leading axes of A, B and C."""
+    if case.kind == "grouped":
+        return (), (len(GROUPS),), ()
+    if case.kind == "swiglu":
+        return (), (2,), ()
+    if not case.kind.startswith("batched"):
+        return (), (), ()
+    of_a, of_b = ((BATCH,) if case.kind in ("batched", f"batched {x}") else () for x in "AB")
+    return of_a, of_b, (BATCH,)
+
+
+def lines_along(x: Any, axis: int) -> Any:
+    """A copy with contiguous lines along the last axis or the one before it."""
+    return np.ascontiguousarray(x.swapaxes(axis, -1)).swapaxes(axis, -1)
 
 
 def scales(case: Case, *shape: int) -> np.ndarray:
@@ -151,12 +228,23 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
             return kernels.scaled_gemm(a, b, left, right)
         if case.kind == "requantised":
             return kernels.requantised_gemm(a, b, scales(case, case.N), zero=3)
+        if case.kind == "grouped":
+            ends = np.cumsum((0, *GROUPS), dtype=np.int32)
+            return kernels.grouped_gemm(a, b, ends, config=case.ring)
+        if case.kind == "swiglu":
+            return kernels.swiglu(a, *b, config=case.ring)
         if case.kind == "sparse":
             a = kernels.compress(a, prune=True)
+        cluster = ring.Config(cluster=case.cluster) if case.cluster > 1 else None
         return kernels.gemm(
             a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
-            config=ring.Config(cluster=case.cluster) if case.cluster > 1 else None,
+            config=case.ring or cluster, finish=finished if case.kind == "finished" else None,
         )  # fmt: skip
+
+
+def finished(value, row, col):
+    """A function of each result, in the kernel language, with approximations of the hardware."""
+    return value * tc.rcp(tc.exp(-value) + 1) + tc.tanh(value) * tc.select(row > col, 2.0, -1.0)
 
 
 def digest(result: np.ndarray) -> str:

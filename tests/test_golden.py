@@ -64,6 +64,7 @@ def test_gemm_bits(dtype: str, family: str) -> None:
     wanted = json.loads((GOLDEN / ARCH / "gemm_kernels.json").read_text())
     cases = [case for case in CASES if case.dtype == dtype and case.family == family]
     assert len(cases) >= (15 if family == "sm80" else 3)
+    assert not {case.name for case in cases} - set(wanted), "to be captured (tests/capture.py)"
     different = [c.name for c in cases if digest(run_case(c, "cpu", ARCH)) != wanted[c.name]]
     assert not different
 
