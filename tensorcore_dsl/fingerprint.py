@@ -3,19 +3,20 @@
 Reached from a function are: the text of its file, its code, defaults and closure, and the values of
 the global names that it mentions, and so on for functions, classes and modules among them. What
 installed packages define counts by name and version, unless it is written for this package. A value
-that cannot be told from others by what is visible of it raises `Untold`: its kernel is not cached.
+that cannot be told from others, as pickle cannot either, raises `Untold`: its kernel is not kept.
 """
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
 import linecache
-import os
 import struct
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from dis import opmap
 from functools import cache
@@ -139,10 +140,25 @@ class _Walk:
             self.visit(function)
             return
         self.type_of(value)
-        for base in type(value).__mro__[:-1]:
-            if not _in_python(base):
-                raise Untold(f"a {type(value).__qualname__}, which hides what it holds")
+        self.put(getattr(value, "__qualname__", ""), getattr(value, "__name__", ""))
+        if _hides(type(value)):
+            self.pickled(value)
         self.attributes(value)
+
+    def pickled(self, value: Any) -> None:
+        """An object that is not written in Python, by what pickle makes it of."""
+        try:
+            reduced = copyreg.dispatch_table.get(type(value))
+            parts = reduced(value) if reduced else value.__reduce_ex__(2)
+        except Exception as error:  # whatever it raises that cannot be pickled
+            raise Untold(f"a {type(value).__qualname__}, which hides what it holds") from error
+        if isinstance(parts, str):
+            self.put(parts)
+            return
+        made, given, *rest = parts
+        self.visit_all(made, given, *rest[:1])
+        for items in rest[1:]:
+            self.visit(list(items) if items is not None else None)
 
     def attributes(self, value: Any) -> None:
         if hasattr(value, "__dict__"):
@@ -159,22 +175,22 @@ class _Walk:
     # code
 
     def module(self, module: types.ModuleType) -> None:
+        if not _is_opaque(module):
+            raise Untold(f"{module} somewhere else than in a name, so that any of it may be used")
         self.put(module.__name__, getattr(module, "__version__", ""))
 
     def function(self, function: types.FunctionType) -> None:
         code = function.__code__
         self.put(function.__module__, function.__qualname__)
         self.visit_all(function.__defaults__, function.__kwdefaults__, function.__dict__)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self.put(name)
-            try:
-                self.visit(cell.cell_contents)
-            except ValueError:  # not bound yet
-                self.put("unbound")
+        cells = dict(_cells(function))
+        self.put(*cells)
         self.code(code)
-        if not _is_installed(function):
+        if _is_installed(function):
+            self.visit_all(*cells.values())
+        else:
             self.put(self.text(code.co_filename, function.__globals__))
-            self.names(code, function.__globals__)
+            self.names(code, {**function.__globals__, **cells})
 
     def code(self, code: types.CodeType) -> None:
         self.put(code.co_name, code.co_firstlineno, code.co_code.hex(), code.co_names)
@@ -186,27 +202,32 @@ class _Walk:
                 self.visit(constant)
 
     def names(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        """Global names that the code mentions, and names of modules among them."""
+        """Names from outside that the code mentions, and names of modules among them."""
         names = sorted(set(_names(code)))
         if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
             raise Untold(f"{code.co_name}, which imports or reads what may be anything")
         whole = not _BY_TEXT.isdisjoint(names)
-        modules = []
-        for name in names:
-            if name in scope:
-                self.put(name)
-                _refuse_outside(scope[name])
-                self.visit(scope[name])
-                modules.append(scope[name])
-        for module in modules:  # grows: packages have modules
-            if not isinstance(module, types.ModuleType) or _is_opaque(module):
-                continue
-            for name in sorted(vars(module)) if whole else names:
-                if name in vars(module) and not (whole and name.startswith("__")):
-                    self.put(name)
-                    self.visit(vars(module)[name])
-                    if vars(module)[name] not in modules:
-                        modules.append(vars(module)[name])
+        modules = [value for name in names if name in scope for value in [self.named(name, scope)]]
+        done: set[int] = set()
+        while modules:
+            module = modules.pop()
+            if isinstance(module, types.ModuleType) and id(module) not in done:
+                done.add(id(module))
+                inside = vars(module)
+                wanted = [n for n in inside if not n.startswith("__")] if whole else names
+                if not _is_opaque(module):
+                    modules += [self.named(n, inside) for n in sorted(wanted) if n in inside]
+
+    def named(self, name: str, scope: dict[str, Any]) -> Any:
+        """The value of a name; of modules, what is used is named too."""
+        value = scope[name]
+        self.put(name)
+        _refuse_outside(value)
+        if isinstance(value, types.ModuleType):
+            self.put(value.__name__, getattr(value, "__version__", ""))
+        else:
+            self.visit(value)
+        return value
 
     def cls(self, cls: type) -> None:
         self.put(cls.__module__, cls.__qualname__)
@@ -261,9 +282,18 @@ _VISITS: list[tuple[Any, Any]] = [
 ]
 
 
+def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables of enclosing functions that are bound."""
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        with suppress(ValueError):
+            yield name, cell.cell_contents
+
+
 def _names(code: types.CodeType) -> Iterator[str]:
     """Names that code and the code inside it look up, and texts that may be names."""
     yield from code.co_names
+    yield from code.co_freevars
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
@@ -331,12 +361,11 @@ def _from_package(value: Any) -> bool:
     return any(isinstance(n, str) and n.partition(".")[0] == PACKAGE for n in (name, owner))
 
 
-def _in_python(cls: type) -> bool:
-    """Is a class written in Python, so that its instances show what they hold?"""
-    if cls.__module__ == "__main__":
-        return True
-    filename = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return filename is not None and os.path.splitext(filename)[1] in (".py", ".pyc")
+def _hides(cls: type) -> bool:
+    """Have instances memory beside their attributes, as those of classes in C?"""
+    known = object.__basicsize__ + 8 * sum(len(_slots(base)) for base in cls.__mro__)
+    known += 8 * (cls.__dictoffset__ > 0) + 8 * (cls.__weakrefoffset__ > 0)
+    return cls.__basicsize__ > known or cls.__itemsize__ != 0
 
 
 def _library_names() -> dict[int, str]:

@@ -1,11 +1,18 @@
 """Kernels kept on disk: what is served, and that nothing stale ever is."""
 
+import array
+import collections
+import decimal
+import fractions
 import os
 import random
+import re
 import subprocess
 import sys
 import textwrap
 import threading
+import types
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +231,10 @@ def test_the_cache_can_be_off(assembled, monkeypatch):
 
 # In one process: values that change.
 
+settings = types.ModuleType("some_settings")
+settings.FACTOR = 3.0
+MODULES = [settings]
+
 SETTING = 3
 NESTED = {"depth": [1, (2.0, "x")]}
 
@@ -295,10 +306,10 @@ def test_functions_as_constants(assembled):
 
 class Hidden:
     def __init__(self):
-        self.draw = random.Random(3)
+        self.draw = (number for number in (1, 2, 3))
 
     def next(self):
-        return self.draw.random()
+        return next(self.draw)
 
 
 HIDDEN = Hidden()
@@ -362,14 +373,59 @@ def test_what_cannot_be_told_is_compiled_each_time(function, assembled, director
 
 
 @pytest.mark.parametrize(
-    "value", [threading.Lock(), iter([1]), random.Random(1), object, {object()}]
+    "value",
+    [
+        threading.Lock(),
+        threading.local(),
+        (n for n in ()),
+        weakref.ref(Hidden),
+        {object()},
+        settings,
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_values(value):
-    if value is object:
-        assert fingerprint(value)
-        return
+def test_values_that_cannot_be_told(value):
     with pytest.raises(Untold):
         fingerprint(value)
+
+
+def test_values_of_classes_in_c():
+    def made(*values):
+        return [
+            collections.deque(values), array.array("d", values), collections.Counter(values),
+            random.Random(values[0]), decimal.Decimal(values[0]), types.SimpleNamespace(x=values),
+            re.compile(str(values[0])), iter(list(values)), fractions.Fraction(values[0], 7),
+        ]  # fmt: skip
+
+    for one, same, other in zip(made(1, 2), made(1, 2), made(3, 4), strict=True):
+        assert fingerprint(one) == fingerprint(same) != fingerprint(other), one
+
+
+def through_a_captured_module(module):
+    def run(x: tc.Array):
+        x[0] = x[1] * module.FACTOR
+
+    return run
+
+
+def through_a_module_in_a_container(x: tc.Array):
+    x[0] = x[1] * MODULES[0].FACTOR
+
+
+def by_getattr(x: tc.Array):
+    x[0] = x[1] * getattr(settings, "FAC" + "TOR")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [through_a_captured_module(settings), through_a_module_in_a_container, by_getattr],
+    ids=["captured", "contained", "getattr"],
+)
+def test_names_of_modules(function, assembled, monkeypatch):
+    cubin_of(function)
+    monkeypatch.setattr(settings, "FACTOR", 4.0)
+    cubin_of(function)
+    assert len(set(assembled)) == 2
 
 
 def test_values_that_python_calls_equal():
