@@ -16,7 +16,7 @@ from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
 _TROUBLE = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
 _ADVICE = {
     "C7504": "nvJitLink compiles for linking, where registers cannot change hands: install a "
-    "whole-program ptxas, `pip install nvidia-cuda-nvcc`, or put the CUDA toolkit's on PATH",
+    "whole-program ptxas, `pip install 'tensorcore-dsl[ptxas]'`, or put the CUDA toolkit's on PATH",
     "C7508": "say how many registers a thread begins with: tc.launch_bounds(threads, 1), or "
     "@tc.kernel(max_registers=...)",
 }

@@ -161,7 +161,7 @@ def test_nvjitlink_ignores_setmaxnreg(monkeypatch):
     monkeypatch.setenv(ptxas.VARIABLE, "off")
     (warning,) = warned(changing_registers, threads=256, min_blocks=1)
     assert warning.lineno == line_of(changing_registers, "# gives back")
-    assert "(C7504)" in str(warning.message) and "nvidia-cuda-nvcc" in str(warning.message)
+    assert "(C7504)" in str(warning.message) and "tensorcore-dsl[ptxas]" in str(warning.message)
 
 
 def needs_ptxas():
