@@ -164,7 +164,7 @@ def check_operands(a: Any, b: Any, c: Any) -> Any:
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("c", c)) if x is not None}
     for name, kind in kinds.items():
         if len(kind.shape) not in (2, 3):
-            raise tc.ArgumentError(f"{name} has shape {kind.shape}; a matrix or a batch is needed")
+            raise tc.ArgumentError(f"{name} has shape {kind.shape}; a matrix is needed, or a batch")
     dtype = kinds["a"].type.dtype
     if dtype not in OUTPUTS:
         allowed = ", ".join(map(str, OUTPUTS))

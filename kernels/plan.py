@@ -9,6 +9,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from kernels import (
     choices,
+    cost,
     pipeline,
     ring,
     sm80_bf16_gemm,
@@ -22,6 +23,7 @@ from kernels import (
     sm90_tf32_gemm,
 )  # fmt: skip
 from kernels.copy_rows import copy_rows
+from kernels.cost import Shape, blocks_of_grid
 from kernels.pipeline import Config, Problem
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arguments import ArrayType, describe
@@ -214,14 +216,16 @@ def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
     accumulate: Any, finish: Callable[..., Any] | None, config: Any,
 ) -> Plan:  # fmt: skip
-    M, N = a.shape[-2], b.shape[-1]
+    (M, K), N = a.shape[-2:], b.shape[-1]
     matrices = d.shape[0] if d.ndim == 3 else 1
     kernel = sm90_fp8_gemm.fp8_gemm if accumulate == FAST else SM90[types["a"].dtype]
+    a_k_major, b_k_major = types["a"].unit[-1], types["b"].unit[-2]
+    shape = Shape(M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major)
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
-        config = choose_promoted(M, N, matrices)
-    config = config or choose_ring(M, N, matrices, types["b"].unit[-2])
+        config = choose_promoted(shape)
+    config = config or cost.choose(shape)
     variant = ring.Variant(
-        a_k_major=types["a"].unit[-1], b_k_major=types["b"].unit[-2],
+        a_k_major=a_k_major, b_k_major=b_k_major,
         d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
@@ -229,35 +233,9 @@ def _plan_sm90(
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)))
 
 
-SMS = 132  # of an H100 or H200
-
-
-def blocks_of_grid(config: ring.Config, M: int, N: int, matrices: int = 1) -> int:
-    """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
-    high, wide = config.BM * config.cluster, config.BN * config.across
-    clusters = -(-M // high) * -(-N // wide) * matrices
-    if config.split == 1:
-        clusters = min(SMS // config.blocks, clusters)
-    return clusters * config.blocks
-
-
-def choose_ring(M: int, N: int, matrices: int = 1, b_k_major: bool = True) -> ring.Config:
-    """The large tile where it fills the chip; narrower ones where columns or rows are few.
-
-    Few rows make reading B the whole work: then every SM should read a part of it, with as much
-    under way as its shared memory holds.
-    """
-    BM = 64 if M <= 64 else 128
-    widths = (256, 128, 64, 32) if b_k_major else (256, 128, 64)
-    for BN in widths if M > 64 else widths[1:]:
-        if -(-M // BM) * -(-N // BN) * matrices >= SMS * 3 // 4:
-            break
-    return ring.Config(BM=BM, BN=BN).with_stages()
-
-
-def choose_promoted(M: int, N: int, matrices: int = 1) -> ring.Config:
+def choose_promoted(shape: Shape) -> ring.Config:
     """Sums beside the tensor cores' own need twice the registers: tiles of half the width."""
-    config = choose_ring(M, N, matrices)
+    config = cost.choose(shape, plain=True)
     return replace(config, BN=min(config.BN, 128)).with_stages()
 
 

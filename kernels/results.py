@@ -33,6 +33,7 @@ def open_way_out(d, sums, config, by_threads: bool = False):
     cols = config.BN // config.split
     width = gcd(LINE // d.dtype.itemsize, cols)
     line = width * d.dtype.itemsize
+    line = line if line >= 32 else 0  # lines of 16 bytes have no swizzle
     buffers = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
     box = (1,) * (d.ndim - 2) + (64, width)
     partial = None

@@ -29,6 +29,8 @@ class Config:
     share a tile, each summing a part of K. group: rows of tiles that go through B's columns
     together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A, where
     they are so few that reading B is the work: no others are brought, and B is asked for early.
+    workers: blocks (or clusters) among which tiles that fill no wave are divided along K; see
+    kernels/sm90_stream_gemm.py. 0: a tile is not divided so.
     """
 
     BM: int = 128
@@ -42,6 +44,7 @@ class Config:
     pingpong: bool = False
     split: int = 1
     rows: int = 0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         if self.cluster * self.across > 1 and self.split > 1:
@@ -52,6 +55,10 @@ class Config:
             raise tc.ArgumentError(f"a tile has no room for so many rows: {self}")
         if self.pingpong and self.split > 1:
             raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
+        if self.workers and (self.pingpong or self.split > 1 or self.rows):
+            raise tc.ArgumentError(
+                f"what workers divide is neither split, nor taken in turn, nor of few rows: {self}"
+            )
 
     @property
     def consumers(self) -> int:
@@ -82,10 +89,14 @@ class Config:
         partial = self.BM * self.BN * 4 if self.split > 1 else 0
         return self.consumers * 2 * 64 * LINE + partial
 
+    @property
+    def room(self) -> int:
+        """Slots that shared memory has room for."""
+        return (SHARED - self.way_out - 1024) // ((self.BM + self.BN) * LINE * self.lines)
+
     def with_stages(self, most: int = 12) -> Config:
-        """As many slots as shared memory has room for."""
-        slot = (self.BM + self.BN) * LINE * self.lines
-        return replace(self, stages=min(most, (SHARED - self.way_out - 1024) // slot))
+        """With as many slots as shared memory has room for."""
+        return replace(self, stages=min(most, self.room))
 
 
 @dataclass(frozen=True)
@@ -268,14 +279,18 @@ def announce(ring, tiles):
 
 def produce(ring, tiles, bring=bring):
     """Bring the tiles of all of this block's products, one after the other; one thread."""
-    config = ring.config
     slot, phase = tc.u32(0), tc.u32(1)
     for number in tiles.numbers():
-        place = tiles.place(number)
-        for step in tc.range(ring.first, ring.last):
-            ring.empty[slot].wait(phase)
-            bring(ring, place, slot, step * ring.depth, ring.full[slot])
-            slot, phase = following(slot, phase, config.stages)
+        slot, phase = bring_steps(ring, tiles.place(number), slot, phase, bring)
+
+
+def bring_steps(ring, place, slot, phase, bring=bring):
+    """Bring all steps of K of a tile; the next slot and its phase."""
+    for step in tc.range(ring.first, ring.last):
+        ring.empty[slot].wait(phase)
+        bring(ring, place, slot, step * ring.depth, ring.full[slot])
+        slot, phase = following(slot, phase, ring.config.stages)
+    return slot, phase
 
 
 def multiply_slot(ring, mma, sums, upper, slot, accumulate):

@@ -8,12 +8,11 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
+from kernels.cost import Shape, blocks_of_grid, choose
 from kernels.gemm import check_operands, check_output, output_type
 from kernels.plan import (
     Plan,
-    blocks_of_grid,
     choose_promoted,
-    choose_ring,
     why_not_sm90,
     written_by_threads,
 )  # fmt: skip
@@ -45,7 +44,7 @@ def scaled_gemm(
         out = empty_like(a, (M, N), result)
     check_output(out, dtype, (M, N))
     operands = (a, b, a_scales, b_scales, out)
-    config = config or choose_promoted(M, N)
+    config = config or choose_promoted(Shape(M, N, K, 1))
     _launch(block_fp8_gemm, config, (a, b, out), operands, stream, Variant(finish=finish))
     return out
 
@@ -88,7 +87,7 @@ def requantised_gemm(
         raise tc.ArgumentError(
             f"out holds {kind.type.dtype} of shape {kind.shape}; the product is s8 of {shape}"
         )
-    config = config or choose_ring(*shape)
+    config = config or choose(Shape(*shape, a.shape[1], 1))
     operands = (a, b, out, scale, float(zero))
     _launch(requantised_s8_gemm, config, (a, b, out), operands, stream, Variant())
     return out

@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
+from kernels.cost import Shape, blocks_of_grid, choose
 from kernels.gemm import check_output, output_type
-from kernels.plan import Plan, blocks_of_grid, choose_ring, why_not_sm90, written_by_threads
+from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.ring import LINE, SHARED, Config, Variant
 from kernels.sm90_sparse_gemm import sparse_gemm_kernel
 from kernels.sparse_packing import ROWS, THREADS, Format
@@ -37,7 +38,7 @@ def sparse_gemm(
         b_k_major=types["b"].unit[0], scaled=alpha != 1, has_c=c is not None and beta != 0,
         d_by_threads=written_by_threads(types["d"]), finish=finish,
     )  # fmt: skip
-    config = config or choose_sparse(*shape, a.format, variant.b_k_major)
+    config = config or choose_sparse(*shape, a.shape[1], a.format, variant.b_k_major)
     if config.split > 1 or config.rows:
         raise tc.ArgumentError(f"sparse products are not split, nor of fewer rows: {config}")
     options = (("format", a.format), ("config", config), ("variant", variant))
@@ -48,9 +49,10 @@ def sparse_gemm(
     return out
 
 
-def choose_sparse(M: int, N: int, form: Format, b_k_major: bool = True) -> Config:
+def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) -> Config:
     """The dense product's tile, with slots in which A takes half a line and metadata come along."""
-    config = choose_ring(M, N, b_k_major=b_k_major)
+    shape = Shape(M, N, K, form.dtype.itemsize, b_k_major=b_k_major)
+    config = choose(shape, plain=True)
     words = config.BM // ROWS * THREADS * form.words * 4
     slot = config.BM * LINE // 2 + words + config.BN * LINE
     return replace(config, stages=min(8, (SHARED - config.way_out - 2048) // slot))

@@ -37,15 +37,19 @@ class Tiles:
 
     def numbers(self, turn: Any = None) -> Any:
         """The tiles of this block; of two consumers that take turns, those of one."""
-        rows, cols = self.extent()
-        count = rows * cols
-        for matrices in self.shape[:-2]:
-            count = count * matrices
-        blocks = self.config.blocks
+        count, blocks = self.count(), self.config.blocks
         first, step = tc.blockIdx.x // blocks, tc.gridDim.x // blocks
         if turn is None:
             return tc.range(first, count, step)
         return tc.range(first + turn * step, count, 2 * step)
+
+    def count(self) -> Any:
+        """Tiles (or clusters of tiles) of all matrices."""
+        rows, cols = self.extent()
+        count = rows * cols
+        for matrices in self.shape[:-2]:
+            count = count * matrices
+        return count
 
     def extent(self) -> Any:
         """Rows and columns of tiles (or of clusters of tiles)."""

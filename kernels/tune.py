@@ -14,15 +14,17 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels import choices, pipeline, ring
+from kernels.cost import Shape, ranking
 from kernels.gemm import check_operands, check_output, empty_like, gemm
-from kernels.plan import OUTPUTS, SM80, SMS, choose_tile, realigned, why_not_sm90
+from kernels.plan import OUTPUTS, SM80, choose_tile, realigned, why_not_sm90
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.targets import current_target
 
 FINALISTS = 4  # configurations that are measured again, in turn
 ROUNDS = 7  # samples of each finalist
 SAMPLE = 2e-3  # seconds that one sample lasts about
-WIDTHS, CLUSTERS, AHEAD, GROUPS = (256, 192, 128, 64, 32), (1, 2), (1, 0), (4, 8, 16)
+TRIED = 16  # configurations of the wgmma kernels
+GROUPS = (4, 8, 16)
 TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))  # BM BN WM WN
 DEPTHS = (3, 4)  # stages of mma.sync kernels
 
@@ -148,23 +150,15 @@ def _sorted(trials: Iterable[Trial]) -> list[Trial]:
 def tiles(types: Any, M: int, N: int, K: int) -> list[Any]:
     """Configurations that suit the operands: of wgmma where it can take them, else of mma.sync."""
     if not why_not_sm90(types):
-        return list(rings(M, N, types["b"].unit[0], types["a"].dtype.itemsize))
+        layouts = types["a"].unit[1], types["b"].unit[0]
+        return rings(Shape(M, N, K, types["a"].dtype.itemsize, 1, *layouts))
     dtype = types["a"].dtype
     return [] if dtype not in SM80 else list(pipelines(dtype, M, N, K))
 
 
-def rings(M: int, N: int, b_k_major: bool, itemsize: int) -> Iterator[ring.Config]:
-    """Tiles of the wgmma kernels that their shared memory and the layout of B allow."""
-    few = -(-M // 128) * -(-N // 256) < SMS
-    heights = (64,) if M <= 64 else (128, 64) if few else (128,)
-    step = ring.LINE // itemsize  # columns of a box that is not K-major
-    for BM, BN, cluster, ahead in product(heights, WIDTHS, CLUSTERS, AHEAD):
-        boxes = BN % (step * cluster) == 0 or b_k_major
-        if not boxes or (M <= BM and cluster > 1):
-            continue
-        config = ring.Config(BM=BM, BN=BN, cluster=cluster, ahead=ahead).with_stages()
-        if config.stages > 1:
-            yield config
+def rings(shape: Shape) -> list[ring.Config]:
+    """What the cost model ranks highest."""
+    return list(dict.fromkeys(config for _, config in ranking(shape)))[:TRIED]
 
 
 def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[pipeline.Config]:

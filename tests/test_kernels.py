@@ -12,7 +12,8 @@ import kernels
 import tensorcore_dsl as tc
 from kernels import ring
 from kernels.copy_rows import copy_rows
-from kernels.plan import choose_ring, plan, why_not_sm90
+from kernels.cost import Shape, choose, ranking
+from kernels.plan import plan, why_not_sm90
 from tensorcore_dsl.arguments import describe
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -136,14 +137,25 @@ def test_what_wgmma_cannot_take() -> None:
 
 
 @pytest.mark.parametrize("M", [1, 16, 64, 128, 1000, 4096])
-@pytest.mark.parametrize("N", [128, 4096, 28672])
-def test_rings_fit_shared_memory(M: int, N: int) -> None:
-    config = choose_ring(M, N)
-    slots = config.stages * (config.BM + config.BN) * ring.LINE
-    assert config.stages >= 3
-    assert slots + config.consumers * 2 * 64 * ring.LINE <= 227 * 1024
-    if M >= 4096 and N >= 4096:
-        assert (config.BM, config.BN) == (128, 256)
+@pytest.mark.parametrize("N", [8, 128, 4096, 28672])
+@pytest.mark.parametrize("b_k_major", [True, False])
+def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
+    for _, config in ranking(Shape(M, N, 4096, b_k_major=b_k_major)):
+        slots = config.stages * config.lines * (config.BM + config.BN) * ring.LINE
+        assert config.stages >= 3
+        assert slots + config.consumers * 2 * 64 * ring.LINE <= 227 * 1024
+        assert b_k_major or config.BN % (64 * config.cluster) == 0
+
+
+def test_choices_follow_the_problem() -> None:
+    large, few, small = (
+        choose(Shape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
+    )
+    assert (large.BM, large.BN, large.pingpong) == (128, 128, True)
+    assert few.rows == 16
+    assert few.BM == 64
+    assert small.BM * small.BN <= 128 * 128
+    assert not choose(Shape(8192, 8192, 4096), plain=True).pingpong
 
 
 SM90 = [

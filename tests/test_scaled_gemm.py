@@ -11,6 +11,7 @@ import pytest
 import kernels
 import tensorcore_dsl as tc
 from kernels import ring
+from kernels.cost import Shape
 from kernels.plan import choose_promoted, plan
 from kernels.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 from kernels.sm90_fp8_gemm import fp8_gemm, promoted_fp8_gemm
@@ -43,7 +44,7 @@ def test_promoted_sums_do_not_drift(dtype: Any) -> None:
         found = on_hopper(kernels.gemm, a, b, accumulate=accumulate, out_dtype=tc.f32)
         return float(np.abs(found / wanted - 1).max())
 
-    assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-6 < error("fast")
+    assert error(tc.f32) == error(None) < 2.0**-10 < 2.0**-7 < error("fast")
 
 
 def test_the_default_is_accurate() -> None:
@@ -215,9 +216,9 @@ def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
 # -- machine code ---------------------------------------------------------------------------------
 
 KERNELS = [
-    ("promoted", promoted_fp8_gemm, choose_promoted(8192, 8192)),
+    ("promoted", promoted_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
     ("promoted, wide", promoted_fp8_gemm, ring.Config(BN=192, stages=4)),
-    ("block-scaled", block_fp8_gemm, choose_promoted(8192, 8192)),
+    ("block-scaled", block_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
     ("requantised", requantised_s8_gemm, ring.Config()),
 ]
 

@@ -232,7 +232,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
     a, b = kernels.compress(np.zeros((512, 512), dtype)), np.zeros((512, 512), dtype, order="F")
     d = np.zeros((512, 512), np.int32 if dtype == np.int8 else np.float32)
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
-    config = choose_sparse(8192, 8192, a.format)
+    config = choose_sparse(8192, 8192, 8192, a.format)
     assert (config.BM, config.BN) == (128, 256) and config.stages >= 4
     found = sparse_gemm_kernel.resources(
         a.values, a.metadata, b, d, d, *scalars, arch="sm_90a",

@@ -1,0 +1,154 @@
+"""What a configuration of the wgmma kernels costs, in cycles of a multiprocessor; the choice by it.
+
+The model counts waves of tiles, the steps of K of each, and for a step the longest of what the
+tensor cores, the L2 cache and the barriers take; the whole is at least what memory takes. Its
+constants are fitted to measurements on an H200 (docs/performance.md). `ranking` shows it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from kernels.ring import LINE, Config
+
+SMS = 132  # of an H100 or H200
+CLOCK = 1.6e9  # cycles a second under load
+TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
+L2_BYTES = 50  # a cycle and SM
+MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
+STEP, CLUSTER_STEP = 200, 450  # cycles that a slot's barriers take at least, alone and with peers
+EPILOGUE = 8  # cycles a column of 64 rows
+DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
+LAUNCH = 4000  # cycles before the first product and after the last
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product: sizes, bytes of an element of A and B, and which of these have K contiguous."""
+
+    M: int
+    N: int
+    K: int
+    itemsize: int = 2
+    matrices: int = 1
+    a_k_major: bool = True
+    b_k_major: bool = True
+
+
+def choose(shape: Shape, plain: bool = False) -> Config:
+    """The cheapest configuration; of the plain ones, without turns, splits and few rows."""
+    for _, config in ranking(shape):
+        if not plain or not (config.pingpong or config.split > 1 or config.rows):
+            return config
+    raise AssertionError("plain tiles are always among the candidates")
+
+
+@lru_cache(maxsize=1024)
+def ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
+    """Seconds, by the model, and configuration: the fastest first."""
+    found = [(cycles(config, shape) / CLOCK, config) for config in candidates(shape)]
+    return tuple(sorted(found, key=lambda entry: entry[0]))
+
+
+def cycles(config: Config, shape: Shape) -> float:
+    """The model."""
+    steps = -(-shape.K * shape.itemsize // LINE // config.split)
+    waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // (SMS // config.blocks))
+    tile = steps * step_cycles(config)
+    if config.pingpong:
+        work = waves * tile + epilogue_cycles(config)
+    else:
+        work = waves * (tile + epilogue_cycles(config) + DRAIN)
+    memory = memory_bytes(shape) / MEMORY_BYTES
+    return max(work, memory) + 0.05 * min(work, memory) + LAUNCH
+
+
+def step_cycles(config: Config) -> float:
+    """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
+    tensor = config.BM * config.BN / TENSOR
+    lines = (config.rows or config.BM) / config.across + config.BN / config.cluster
+    barriers = STEP if config.peers == 1 else CLUSTER_STEP
+    return max(tensor, lines * LINE / L2_BYTES, barriers / config.lines)
+
+
+def epilogue_cycles(config: Config) -> float:
+    """A consumer sends its rows; sums of a split tile meet before."""
+    return config.height / 64 * config.BN * EPILOGUE * (1 if config.split == 1 else 1.5)
+
+
+def memory_bytes(shape: Shape) -> float:
+    """A, B and D once each."""
+    operands = (shape.M + shape.N) * shape.K * shape.itemsize
+    return float(shape.matrices * (operands + shape.M * shape.N * 2))
+
+
+def clusters(config: Config, M: int, N: int, matrices: int = 1) -> int:
+    """Tiles of D, or groups of them, that clusters of blocks take."""
+    high, wide = config.BM * config.cluster, config.BN * config.across
+    return -(-M // high) * -(-N // wide) * matrices
+
+
+def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
+    """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
+    count = clusters(config, M, N, matrices)
+    if config.split == 1:
+        count = min(SMS // config.blocks, count)
+    return count * config.blocks
+
+
+# Candidates
+
+
+def candidates(shape: Shape) -> Iterator[Config]:
+    """Configurations that the operands' layouts and shared memory allow, the best habits first."""
+    for config in (*in_turn(), *together(shape), *few_rows(shape), *split(shape)):
+        if config.room >= 3 and fits(config, shape):
+            yield config.with_stages()
+
+
+def fits(config: Config, shape: Shape) -> bool:
+    """Operands that are not K-major come in boxes of 128 bytes of rows or columns."""
+    width = LINE // shape.itemsize
+    a = shape.a_k_major or (config.BM % (width * config.across) == 0 and not config.rows)
+    b = shape.b_k_major or config.BN % (width * config.cluster) == 0
+    return a and b
+
+
+def in_turn() -> Iterator[Config]:
+    """One consumer stores its tile while the other multiplies the next."""
+    for across, cluster in ((2, 1), (1, 2), (1, 1)):
+        yield Config(BN=128, pingpong=True, across=across, cluster=cluster)
+
+
+def together(shape: Shape) -> Iterator[Config]:
+    """Consumers share a tile."""
+    heights = (64,) if shape.M <= 64 else (128, 64)
+    for BM, BN in product(heights, (256, 128, 64, 32)):
+        for cluster, across in ((1, 1), (2, 1), (1, 2)):
+            if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
+                yield Config(BM=BM, BN=BN, cluster=cluster, across=across)
+
+
+def few_rows(shape: Shape) -> Iterator[Config]:
+    """Reading B is the work: each SM takes as many of its columns as the others."""
+    if shape.M > 128 or shape.matrices > 1:
+        return
+    BM, rows = (64 if shape.M <= 64 else 128), -(-shape.M // 8) * 8
+    waves = -(-shape.N // (SMS * 256))
+    share = -(-shape.N // (SMS * waves * 16)) * 16
+    for BN in dict.fromkeys((share, 32, 64, 128)):
+        for lines in (1, 2) if BN <= 32 else (1,):
+            yield Config(BM=BM, BN=BN, rows=rows, lines=lines)
+        if BN % 32 == 0:
+            yield Config(BM=BM, BN=BN, rows=rows, split=2)
+
+
+def split(shape: Shape) -> Iterator[Config]:
+    """Two blocks sum halves of K where tiles are too few for all SMs."""
+    for BM, BN in ((128, 128), (64, 256), (64, 128), (128, 64)):
+        config = Config(BM=BM, BN=BN, split=2)
+        if 2 * clusters(config, shape.M, shape.N, shape.matrices) <= SMS:
+            yield config
