@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import random
 import struct
 import sys
 import threading
@@ -550,3 +551,37 @@ def test_types_are_as_python_reads_them():
     run = Launcher(lambda types: seen.append(types) or CUBIN, Config.of(1, 32), FakeGpu())
     warm(run, Tensor(np.zeros((4, 8), ml_dtypes.bfloat16)), 1)
     assert seen == [(ArrayType(dtypes.bf16, 2, (False, True), 16, True), seen[0][1])]
+
+
+def test_views_of_torch_tensors(monkeypatch):
+    """Machine code writes for any view what Python would have written."""
+    monkeypatch.undo()
+    torch = pytest.importorskip("torch")
+    if native_layout.exchange_of(torch.Tensor) is None:
+        pytest.skip("this torch has no exchange API")
+
+    class AsIfOnGpu(Launcher):
+        def _describe(self, args):
+            found = super()._describe(args)
+            return [d._replace(device=-1) if d.on_host else d for d in found]
+
+    gpu = FakeGpu()
+    run = AsIfOnGpu(lambda types: CUBIN, Config.of(1, 32), gpu, stream=0)
+    draw = random.Random(5)
+    kinds = (torch.float16, torch.bfloat16, torch.int8, torch.float32, torch.float64, torch.bool)
+    for turn in range(400):
+        tensors = [view_of(torch, draw, draw.choice(kinds)) for _ in range(2)]
+        for _ in range(1 if turn % 3 else 3):
+            run(*tensors, turn)
+            assert gpu.records[-1].parameters == packed(*tensors, turn)
+
+
+def view_of(torch, draw, dtype):
+    """Some view of a tensor of one to three dimensions, also empty or of extent one."""
+    shape = [draw.choice((0, 1, 1, 2, 3, 8)) for _ in range(draw.randint(1, 3))]
+    found = torch.zeros([extent + 2 for extent in shape]).to(dtype)
+    for axis, extent in enumerate(shape):
+        start = draw.randint(0, 2)
+        found = found.narrow(axis, start, extent)
+    found = found.permute(*draw.sample(range(found.ndim), found.ndim))
+    return found[:: draw.choice((1, 2))]
