@@ -26,6 +26,7 @@ from kernels.ring import (
 from kernels.sparse_packing import ROWS, THREADS, Format
 from kernels.tiles import Tiles
 
+FIRST_PLACES = 0x44444444  # metadata that keep what comes first
 DEPTH = {8: 64, 16: 32, 32: 16}  # of an instruction, by the bits of an element
 
 
@@ -82,20 +83,26 @@ def bring(ring, place, slot, k, full):
     full.expect(lines * ring.a.tile.dtype.itemsize + ring.metadata.bytes)
     step, words = k // ring.depth, ring.metadata
     fill(ring.a, 0, slot, (), place.m, step * stored, full)
-    # Rows below A's last are zeros wherever metadata place them, but these must mean something.
-    block = min(place.m // ROWS, words.array.shape[0] - words.box[0])
-    tc.tma_load(ring.words[slot], words, (block, step, 0), full)
+    tc.tma_load(ring.words[slot], words, (place.m // ROWS, step, 0), full)
     fill(ring.b, 1, slot, (), place.n, k, full)
 
 
 def multiply_slot(ring, mma, sums, upper, slot, accumulate):
     """Start sums + A B for one slot, each of 64 rows, block `upper` and those below it."""
     rows, words, thread = blocks(ring.a.tile, ROWS), ring.format.words, tc.threadIdx.x % THREADS
-    places = [ring.words.at(slot, upper + i, thread * words).load(words) for i in range(len(sums))]
+    metadata = [
+        placed(ring.words.at(slot, upper + i, thread * words).load(words)) for i in range(len(sums))
+    ]
     tc.wgmma_fence()
     for i in tc.static_range(len(sums)):
         sums[i] = tc.multiply(
             mma, sums[i], rows[slot, upper + i], ring.b.tile[slot], accumulate=accumulate,
             b_major="k" if ring.b.k_major else "mn",
-            metadata=[places[i]] if words == 1 else places[i].elements(),
+            metadata=metadata[i],
         )  # fmt: skip
+
+
+def placed(words):
+    """Below A's last row TMA fills in zeros, which place nothing: there, take what comes first."""
+    each = words.elements() if hasattr(words, "elements") else [words]
+    return [tc.select(word == 0, FIRST_PLACES, word) for word in each]

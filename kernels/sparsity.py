@@ -28,7 +28,6 @@ from kernels.sparse_packing import (
 )  # fmt: skip
 from tensorcore_dsl.arguments import describe
 
-TILE = 128  # rows of metadata come in multiples of the tallest tile that a block multiplies
 NOTHING = 2**31 - 1
 
 
@@ -91,9 +90,8 @@ def values_shape(shape: tuple[int, int], form: Format) -> tuple[int, int]:
 
 
 def metadata_shape(shape: tuple[int, int], form: Format) -> tuple[int, int, int]:
-    """Blocks of rows (in whole tiles), slots, words."""
-    blocks = -(-shape[0] // TILE) * (TILE // ROWS)
-    return blocks, -(-shape[1] // form.depth), THREADS * form.words
+    """Blocks of rows, slots, words."""
+    return -(-shape[0] // ROWS), -(-shape[1] // form.depth), THREADS * form.words
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:

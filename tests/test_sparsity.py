@@ -168,6 +168,7 @@ def test_rows_of_b() -> None:
 CONFIGS = {
     "narrow": ring.Config(BM=64, BN=32, stages=2),
     "cluster": ring.Config(BM=128, BN=64, stages=2, cluster=2),
+    "not of two blocks": ring.Config(BM=192, BN=64, stages=2),
     "across": ring.Config(BM=128, BN=64, stages=2, across=2),
     "in turn": ring.Config(BM=64, BN=64, stages=3, pingpong=True),
 }
@@ -219,9 +220,9 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 
 def test_metadata_that_mean_nothing() -> None:
     good = kernels.compress(HALF)
-    bad = replace(good, metadata=np.zeros_like(good.metadata))
+    bad = replace(good, metadata=np.full_like(good.metadata, 0x55555555))
     with (
-        pytest.raises(EmulationError, match="metadata 0b0000 mean nothing"),
+        pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"),
         tc.target("cpu", "sm_90a"),
     ):
         kernels.gemm(bad, HALF)
