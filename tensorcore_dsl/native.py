@@ -18,7 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorcore_dsl.native_code import PYTHON, Call, Code, Launch, address_of
+from tensorcore_dsl.native_code import PYTHON, TYPE_AT, Call, Code, Launch, address_of
 from tensorcore_dsl.native_layout import WORD, Kind
 
 _FOREIGN: Any = ctypes.CFUNCTYPE(None).__base__  # of all functions of ctypes
@@ -38,6 +38,7 @@ def available() -> bool:
         platform.python_implementation() == "CPython"
         and ctypes.sizeof(ctypes.c_void_p) == WORD
         and object.__basicsize__ == 2 * WORD
+        and ctypes.c_uint64.from_address(id(object) + TYPE_AT).value == id(type)
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
         and all(hasattr(ctypes.pythonapi, name) for name in PYTHON)
     )

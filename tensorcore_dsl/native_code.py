@@ -56,8 +56,7 @@ from tensorcore_dsl.native_layout import (
     argument_at,
 )
 
-_TYPE_AT = 8  # of an object
-_SIZE_AT, _ITEMS_AT = 16, 24  # of a tuple
+TYPE_AT = 8  # of an object
 _NAMES = {name: sys.intern(name) for name in (*HELD, "device_ctypes_pointer", "value")}
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64}
 _WORD, _INT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
@@ -67,7 +66,7 @@ PYTHON = (
     "PyByteArray_AsString", "PyErr_BadInternalCall", "PyErr_Clear", "PyEval_RestoreThread",
     "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
     "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
-    "Py_DecRef", "Py_IncRef",
+    "PyTuple_GetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
 )  # fmt: skip
 
 
@@ -156,7 +155,7 @@ class Call(Code):
         argument = self._load(self.arguments, i)
         none = self._is(argument, id(None))
         number = self.builder.select(none, _WORD(id(0)), argument)
-        self._require(self._is(self._load(number, 0, _TYPE_AT), id(int)))
+        self._require(self._is(self._load(number, 0, TYPE_AT), id(int)))
         return self._python("PyLong_AsUnsignedLongLong", number)
 
 
@@ -198,7 +197,7 @@ class Launch(Code):
         if isinstance(kind, Same):
             return argument
         cls = getattr(kind, "cls", int if isinstance(kind, Integer) else float)
-        self._require(self._is(self._load(argument, 0, _TYPE_AT), id(cls)))
+        self._require(self._is(self._load(argument, 0, TYPE_AT), id(cls)))
         if isinstance(kind, Tensor):
             return self._read_tensor(i, argument, kind)
         if isinstance(kind, NumbaArray):
@@ -237,11 +236,11 @@ class Launch(Code):
         numbers = []
         for name in ("shape", "strides"):
             values = self._attribute(argument, name)
-            self._require(self._is(self._load(values, 0, _TYPE_AT), id(tuple)))
-            self._require(self._is(self._load(values, 0, _SIZE_AT), kind.ndim))
+            self._require(self._is(self._load(values, 0, TYPE_AT), id(tuple)))
+            self._require(self._is(self._python("PyTuple_Size", values), kind.ndim))
             for axis in range(kind.ndim):
-                value = self._load(values, axis, _ITEMS_AT)
-                self._require(self._is(self._load(value, 0, _TYPE_AT), id(int)))
+                value = self._python("PyTuple_GetItem", values, axis)
+                self._require(self._is(self._load(value, 0, TYPE_AT), id(int)))
                 numbers.append(self._python("PyLong_AsLongLongAndOverflow", value, self.scratch))
         self.facts[i] = [_WORD(0), dtype, self._align(pointer), *numbers]
         return pointer
