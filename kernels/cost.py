@@ -92,7 +92,12 @@ def clusters(config: Config, M: int, N: int, matrices: int = 1) -> int:
 
 
 def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
-    """A block an SM, each with many tiles; of split tiles, as many blocks as parts."""
+    """A block an SM, each with many tiles; of split tiles, as many blocks as parts.
+
+    Tiles that workers divide have all workers' blocks.
+    """
+    if config.workers:
+        return config.workers * config.blocks
     count = clusters(config, M, N, matrices)
     if config.split == 1:
         count = min(SMS // config.blocks, count)

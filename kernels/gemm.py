@@ -11,7 +11,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
-from kernels.plan import FAST, OUTPUTS, copy_matrix, plan, realigned
+from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned
 from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.readers import reader
@@ -138,13 +138,24 @@ def prepare(
         family=family, config=config,
     )  # fmt: skip
     launch = chosen.configured(stream)
-    given = (a, b, target if c is None else c, target, *recipe.scalars)
+    given = (a, b, target if c is None else c, target, *recipe.scalars, *chosen.room(a, stream))
     options = dict(chosen.options)
     if current_target() == "cpu":
         recipe.launch = partial(launch, **options)
     else:
         recipe.launch = launch.launcher(chosen.kernel.split(given, options)[1])
+    if chosen.sums is not None:
+        recipe.launch = with_room(recipe.launch, chosen, stream)
     return recipe
+
+
+def with_room(launch: Callable[..., None], chosen: Plan, stream: Any) -> Callable[..., None]:
+    """A launch that adds what its kernel needs on the stream that it goes to."""
+
+    def run(a: Any, *others: Any) -> None:
+        launch(a, *others, *chosen.room(a, stream))
+
+    return run
 
 
 def check_for_sparse(accumulate: Any, family: str | None) -> None:

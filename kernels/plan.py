@@ -20,10 +20,12 @@ from kernels import (
     sm90_bf16_gemm,
     sm90_fp8_gemm,
     sm90_s8_gemm,
+    sm90_stream_gemm,
     sm90_tf32_gemm,
 )  # fmt: skip
 from kernels.copy_rows import copy_rows
 from kernels.cost import Shape, blocks_of_grid
+from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arguments import ArrayType, describe
@@ -59,17 +61,25 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What `gemm` launches: `plan.configured(stream)(..., **options)`."""
+    """What `gemm` launches: `plan.configured(stream)(..., **options)`.
+
+    sums: the type of the sums that workers exchange, where they divide tiles; see `room`.
+    """
 
     kernel: Any
     config: Any
     grid: int
     options: tuple[tuple[str, Any], ...]
+    sums: Any = None
 
     def configured(self, stream: Any = None) -> Any:
         """The kernel with its grid; the wgmma kernels may start while the one ahead ends."""
         early = isinstance(self.config, ring.Config)
         return self.kernel.configured(self.grid, self.config.threads, stream=stream, pdl=early)
+
+    def room(self, a: Any, stream: Any = None) -> tuple[Any, ...]:
+        """What the kernel takes besides operands and scalars, for a launch with this A."""
+        return () if self.sums is None else exchange(self.config, self.sums, a, stream)
 
     @property
     def problem(self) -> Any:
@@ -224,13 +234,20 @@ def _plan_sm90(
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
     config = config or cost.choose(shape)
+    sums = None
+    if config.workers:
+        if kernel is sm90_fp8_gemm.promoted_fp8_gemm:
+            raise tc.ArgumentError(
+                f"workers divide no sums that f32 takes over; accumulate={FAST!r}, or not {config}"
+            )
+        kernel, sums = sm90_stream_gemm.stream_gemm, tc.f32 if types["a"].dtype.is_float else tc.s32
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
         d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1,
         has_c=c is not None and beta != 0, finish=finish,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
-    return Plan(kernel, config, grid, (("config", config), ("variant", variant)))
+    return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
 
 
 def choose_promoted(shape: Shape) -> ring.Config:
