@@ -35,8 +35,10 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
     thread's upper and lower rows, `row` of the tile and the one 8 below.
     """
     config = ring.config
-    if config.pingpong or config.split > 1 or config.BN % width:
-        raise tc.ArgumentError(f"promoted sums have no tiles taken in turn or split: {config}")
+    if config.pingpong or config.split > 1 or config.lines > 1 or config.workers:
+        raise tc.ArgumentError(
+            f"promoted sums have no tiles taken in turn, split or divided, nor deep slots: {config}"
+        )
     slot, phase = tc.u32(0), tc.u32(0)
     narrow, count = instruction(ring.a.tile.dtype, width), config.BN // width
     products = narrow.d.zeros()

@@ -39,8 +39,10 @@ def sparse_gemm(
         d_by_threads=written_by_threads(types["d"]), finish=finish,
     )  # fmt: skip
     config = config or choose_sparse(*shape, a.shape[1], a.format, variant.b_k_major)
-    if config.split > 1 or config.rows:
-        raise tc.ArgumentError(f"sparse products are not split, nor of fewer rows: {config}")
+    if config.split > 1 or config.rows or config.lines > 1 or config.workers:
+        raise tc.ArgumentError(
+            f"sparse products have no tiles split, divided or of few rows, nor deep slots: {config}"
+        )
     options = (("format", a.format), ("config", config), ("variant", variant))
     chosen = Plan(sparse_gemm_kernel, config, blocks_of_grid(config, *shape), options)
     number = int if dtype == tc.s8 else float

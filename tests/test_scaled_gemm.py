@@ -67,8 +67,9 @@ def test_only_fp8_is_fast() -> None:
         ring.Config(BN=192, stages=2),
         ring.Config(BN=64, stages=2, cluster=2),
         ring.Config(BM=64, BN=32, stages=2),
+        ring.Config(BN=256, stages=2),
     ],
-    ids=["parts of 96", "cluster", "narrow"],
+    ids=["parts of 96", "cluster", "narrow", "uneven registers"],
 )
 def test_promoted_tiles(config: Any) -> None:
     """Whole numbers: exact in any order, in parts of any width."""
@@ -80,12 +81,16 @@ def test_promoted_tiles(config: Any) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [ring.Config(BM=64, BN=128, pingpong=True), ring.Config(BN=128, split=2)],
-    ids=["in turn", "split"],
+    [
+        ring.Config(BM=64, BN=128, pingpong=True),
+        ring.Config(BN=128, split=2),
+        ring.Config(BN=64, lines=2, stages=2),
+    ],
+    ids=["in turn", "split", "deep"],
 )
 def test_tiles_that_cannot_be_promoted(config: Any) -> None:
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
-    with pytest.raises(tc.TensorCoreError, match="no tiles taken in turn or split"):
+    with pytest.raises(tc.TensorCoreError, match="no tiles taken in turn, split or divided"):
         on_hopper(kernels.gemm, a, b, config=config)
 
 

@@ -207,7 +207,7 @@ BAD: list[Any] = [
     (dict(accumulate=tc.f16), "sparse products take neither accumulate (f16 was given)"),
     (dict(family="sm80"), "another family than sm90 (sm80)"),
     (dict(out_dtype=tc.s32), "a product of f16 gives f16 or f32, not s32"),
-    (dict(config=ring.Config(BM=64, BN=64, split=2)), "sparse products are not split"),
+    (dict(config=ring.Config(BM=64, BN=64, split=2)), "sparse products have no tiles split"),
 ]
 
 
