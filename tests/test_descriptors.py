@@ -80,4 +80,4 @@ def test_a_warpgroup_has_one_descriptor() -> None:
     words = np.zeros((1, 128), np.uint64)
     words[0, 3] = 1
     with pytest.raises(EmulationError, match="desc_b differs within a warpgroup"):
-        Descriptor.of(form, "desc_b", words)
+        Descriptor.of(form, "desc_b", words, np.ones(len(words), bool))

@@ -81,10 +81,10 @@ class Descriptor:
     swizzle: np.ndarray
 
     @classmethod
-    def of(cls, form: Instruction, name: str, bits: np.ndarray) -> Descriptor:
-        """From the registers (warpgroups, 128), which must agree within a warpgroup."""
+    def of(cls, form: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
+        """From the registers (warpgroups, 128), which must agree within those that take part."""
         words = bits[:, 0]
-        if (bits != words[:, None]).any():
+        if (bits != words[:, None])[whole].any():
             raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
 
         def field(low: int) -> np.ndarray:
@@ -140,7 +140,7 @@ def matrix(
     """(warpgroups, rows, k) elements of A, or of B by columns, as raw bits."""
     element = dtypes.named(form.params[name])
     words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
-    descriptor = Descriptor.of(form, f"desc_{name}", words)
+    descriptor = Descriptor.of(form, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
     data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
