@@ -153,7 +153,9 @@ class Specialisation:
     def program(self) -> Program:
         return compile_program(self.ir)
 
-    def emulate(self, config: Config, args: Sequence[Any], checks: bool, profile: bool) -> Report:
+    def emulate(
+        self, config: Config, args: Sequence[Any], checks: bool, profile: bool, order: int | None
+    ) -> Report:
         """Run on the CPU; arrays are written in place."""
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
@@ -167,7 +169,7 @@ class Specialisation:
                 self.ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
                 cluster=config.cluster,
-                profile=profile,
+                profile=profile, order=order,
             )  # fmt: skip
 
 
@@ -240,10 +242,15 @@ class Kernel:
         return Emulator(self, None)
 
     def emulator(
-        self, arch: str | None = None, *, checks: bool = True, profile: bool = False
-    ) -> Emulator:
-        """An emulator of a given architecture; it returns a report of what ran."""
-        return Emulator(self, arch, checks, profile)
+        self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
+        order: int | None = None,
+    ) -> Emulator:  # fmt: skip
+        """An emulator of a given architecture; it returns a report of what ran.
+
+        order: a seed; warps run in an order drawn from it, slower, to meet races that the
+        emulator's own order hides.
+        """
+        return Emulator(self, arch, checks, profile, order)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
@@ -446,6 +453,7 @@ class Emulator:
     arch: str | None
     checks: bool = True
     profile: bool = False
+    order: int | None = None
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = _configuration(f"{self.kernel.__name__}.emulate", key)
@@ -459,7 +467,7 @@ class Emulator:
         runtime, constants = self.kernel.split(args, named_args)
         arch = self.arch or emulated_arch()
         chosen = self.kernel.specialised(self.kernel.types_of(runtime), constants, arch)
-        return chosen.emulate(config, runtime, self.checks, self.profile)
+        return chosen.emulate(config, runtime, self.checks, self.profile, self.order)
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

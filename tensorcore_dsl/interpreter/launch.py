@@ -24,6 +24,7 @@ from tensorcore_dsl.interpreter.memory import (
     SharedMemory,
     TensorMapArgument,
 )
+from tensorcore_dsl.interpreter.order import Order
 from tensorcore_dsl.interpreter.program import Program, compile_program, word
 from tensorcore_dsl.interpreter.report import Report
 from tensorcore_dsl.interpreter.special import Dim3, Geometry
@@ -48,6 +49,7 @@ def run(
     workers: int | None = None,
     profile: bool = False,
     cluster: Dim3 | None = None,
+    order: int | None = None,
 ) -> Report:
     """Run `kernel`; arrays behind the `GlobalPointer`s among `arguments` are written in place.
 
@@ -55,10 +57,12 @@ def run(
     that are tensor maps. `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program` is what `compile_program` made of the kernel before. `checks` may switch off what is
     checked beyond bounds: alignment, the state of shared memory, and what asynchronous
-    operations in flight still use.
+    operations in flight still use. `order`: a seed from which the order of threads is drawn.
     """
     program = program or compile_program(kernel)
     name = archs.arch(arch).name
+    if order is not None and (not isinstance(order, int) or order < 0):
+        raise ArgumentError(f"order {order!r} is no seed: a whole number, 0 or more, is needed")
     _check_launch(kernel, grid, block, dynamic_shared)
     cluster = _cluster(kernel, grid, cluster)
     memory, parameters = _parameters(kernel, arguments)
@@ -70,6 +74,7 @@ def run(
         machine = Machine(
             program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,
             parameters, profile,
+            None if order is None else Order((order, first), geometry.threads),
         )  # fmt: skip
         return machine.run()
 

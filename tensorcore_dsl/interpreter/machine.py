@@ -26,6 +26,7 @@ from tensorcore_dsl.interpreter import gather
 from tensorcore_dsl.interpreter.asynchronous import Asynchronous, runs
 from tensorcore_dsl.interpreter.barrier import Barriers
 from tensorcore_dsl.interpreter.memory import Copies, GlobalMemory, SharedMemory
+from tensorcore_dsl.interpreter.order import Order
 from tensorcore_dsl.interpreter.program import Program, Step
 from tensorcore_dsl.interpreter.proxies import Proxies
 from tensorcore_dsl.interpreter.remote import ClusterMemory
@@ -63,10 +64,12 @@ class Machine(Asynchronous):
         arch: str,
         parameters: list[Any],
         profile: bool = False,
+        order: Order | None = None,
     ) -> None:
         self.program = program
         self.geometry = geometry
         self.arch = arch
+        self.order = order
         self.threads = geometry.threads
         self.group = geometry.group
         self.threads_per_cta = geometry.threads_per_cta
@@ -244,6 +247,8 @@ class Machine(Asynchronous):
     def block(self, mask: np.ndarray | None, at: int, unit: int = 0) -> None:
         """Threads that must wait at a position."""
         mask = self.mask if mask is None else mask
+        if self.order is not None:
+            self.order.wait(mask, self.progress)
         self._put(at, Cohort(mask, self.rounds, True, self.progress, unit))
 
     def park(self, at: int, unit: int, named: Any = None) -> bool:
@@ -333,6 +338,8 @@ class Machine(Asynchronous):
 
     def _select(self) -> tuple[int, Cohort]:
         """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
+        if self.order is not None:
+            return self.order.select(self) or self._stuck()
         ready = [(c.rounds, at) for at, c in self.cohorts.items() if not c.waiting]
         if not ready:
             ready = [(c.rounds, at) for at, c in self.cohorts.items() if c.asked < self.progress]
@@ -344,7 +351,7 @@ class Machine(Asynchronous):
     def _run(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         runs, counts, steps, at = self.runs, self.tally.counts, self.program.steps, start
-        self._look_ahead(at)
+        self._look_ahead(at + 1)
         self.budget, self.marked = LONG_SLICE, (self.reads, self.writes)
         moved, self.aside = False, 0
         try:
@@ -367,6 +374,8 @@ class Machine(Asynchronous):
                 moved = True
         except Exception as error:
             self._explain(error, steps[at])
+        if self.order is not None:
+            self.order.step_back(self.mask)
         self.progress += 1
         asked = self.progress - 1  # of those who step aside, so that they are soon asked again
         self._put(at, Cohort(self.mask, self.rounds + self.aside, self.aside > 0, asked))
@@ -377,6 +386,8 @@ class Machine(Asynchronous):
 
     def _look_ahead(self, at: int) -> None:
         self.limit = min((p for p in self.cohorts if p >= at), default=len(self.runs))
+        if self.order is not None:
+            self.limit = min(self.limit, at + self.order.stretch())
 
     def _overtakes(self, at: int) -> bool:
         """Does a jump ahead pass others that should run first?"""

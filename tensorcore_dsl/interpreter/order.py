@@ -1,0 +1,80 @@
+"""Orders of threads other than the scheduler's own, drawn from a seed.
+
+By itself the machine runs whoever is furthest behind, the same way each time: good for speed, but
+a race may always come out well. Here warps have priorities, drawn alone or four at a time. Of the
+warps that may go on, those of the highest priority run, at times only to a position drawn too;
+priorities change now and then, so that a warp that others overtook may in turn fall behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.machine import Cohort, Machine
+
+WARP = 32
+SHORT = 32  # positions of a stretch that is cut short
+FAR = 1 << 30
+
+
+class Order:
+    """Who runs next. Of T threads, `asked` (T,) is the machine's progress when one last waited."""
+
+    def __init__(self, seed: tuple[int, int], threads: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.asked = np.full(threads, -1)
+        self.warps = threads // WARP
+        self.together = int(self.random.choice((1, 4)))
+        self.levels = int(self.random.choice((2, 4, FAR)))
+        self.priority = self._draw()
+
+    def _draw(self) -> np.ndarray:
+        drawn = self.random.integers(0, self.levels, -(-self.warps // self.together))
+        return np.repeat(drawn, self.together)[: self.warps]
+
+    def wait(self, mask: np.ndarray, progress: int) -> None:
+        """Threads that may not go on before somebody else has."""
+        self.asked[mask] = progress
+
+    def stretch(self) -> int:
+        """How many positions a cohort runs before others may."""
+        return int(self.random.integers(1, SHORT)) if self.random.random() < 0.25 else FAR
+
+    def step_back(self, mask: np.ndarray) -> None:
+        """Who has run for a while may get another priority, so that nobody waits for ever."""
+        if self.random.random() < 0.25:
+            warps, drawn = _of_warps(mask), self._draw()
+            self.priority = np.where(warps, drawn, self.priority)
+
+    def select(self, machine: Machine) -> tuple[int, Cohort] | None:
+        """The position to run and threads there; the others of the cohort stay. None: all wait."""
+        found = []
+        for at, cohort in machine.cohorts.items():
+            free = _of_warps(cohort.mask & (self.asked < machine.progress))
+            if free.any():
+                found.append((int(self.priority[free].max()), at, free))
+        if not found:
+            return None
+        top = max(priority for priority, _, _ in found)
+        best = [(at, free) for priority, at, free in found if priority == top]
+        at, free = best[int(self.random.integers(len(best)))]
+        return at, self._taken(machine, at, free & (self.priority == top))
+
+    def _taken(self, machine: Machine, at: int, warps: np.ndarray) -> Cohort:
+        """The threads of some warps, and of their warpgroups where these must run together."""
+        cohort = machine.cohorts.pop(at)
+        unit = max(cohort.unit // WARP, 1)
+        units = np.asarray(warps.reshape(-1, unit).any(axis=1))
+        taken = cohort.mask & np.repeat(units, unit * WARP)
+        left = cohort.mask & ~taken
+        if left.any():
+            machine.cohorts[at] = replace(cohort, mask=left)
+        return replace(cohort, mask=taken)
+
+
+def _of_warps(mask: np.ndarray) -> np.ndarray:
+    return np.asarray(mask.reshape(-1, WARP).any(axis=1))
