@@ -1,0 +1,200 @@
+"""Stream-K: every step of K summed once, in one order, and the room that workers exchange sums in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels.exchange import exchange
+from kernels.ring import Config, Variant
+from kernels.sm90_stream_gemm import Exchange, stream_gemm
+from tensorcore_dsl.interpreter import machine
+
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+
+
+def integers(shape: tuple[int, ...], dtype: Any, order: str = "C") -> np.ndarray:
+    drawn = np.random.default_rng(sum(shape)).integers(-4, 5, shape)
+    return np.asarray(drawn.astype(dtype), order=order)
+
+
+def small(**changes: Any) -> Config:
+    return Config(**{"BM": 64, "BN": 64, "stages": 3, "workers": 3, **changes})
+
+
+class Room:
+    """Sums that nobody has written, and flags, for direct launches; the same for each of them."""
+
+    def __init__(self, config: Config, dtype: Any = np.float32) -> None:
+        self.grid = config.workers * config.blocks
+        rows = self.grid * config.consumers
+        self.sums = np.full((rows, 64 * config.BN), np.nan if dtype == np.float32 else 77, dtype)
+        self.flags = np.zeros(rows, np.int32)
+        self.config = config
+
+    def multiply(self, a: np.ndarray, b: np.ndarray, checks: bool = True) -> np.ndarray:
+        d = np.full((a.shape[0], b.shape[1]), 99, np.float32)
+        launch = stream_gemm.emulator("sm_90a", checks=checks)[self.grid, self.config.threads]
+        launch(a, b, d, d, 1.0, 0.0, self.sums, self.flags, config=self.config, variant=Variant())
+        return d
+
+
+# (M, N, K) and configuration: what is divided, in how many workers' parts.
+DIVIDED = {
+    "two tiles by three": ((128, 64, 512), {}),
+    "one tile by five, of two steps": ((64, 64, 128), {"workers": 5}),
+    "one tile by twelve": ((64, 64, 4096), {"workers": 12}),
+    "nothing": ((192, 64, 128), {}),
+    "one tile over": ((256, 64, 320), {}),
+    "ends inside tiles": ((300, 200, 304), {"workers": 7}),
+    "clusters below": ((300, 200, 304), {"BM": 128, "workers": 2, "cluster": 2}),
+    "clusters beside": ((256, 320, 256), {"across": 2}),
+    "two consumers": ((256, 128, 256), {"BM": 128}),
+    "no products in flight": ((128, 64, 320), {"ahead": 0}),
+    "slots of two lines": ((128, 64, 320), {"lines": 2}),
+}
+
+
+@pytest.mark.parametrize(("size", "changes"), DIVIDED.values(), ids=DIVIDED)
+def test_every_step_is_summed_once(size: tuple[int, int, int], changes: dict[str, Any]) -> None:
+    M, N, K = size
+    a, b = integers((M, K), BF16), integers((K, N), BF16, "F")
+    room = Room(small(**changes))
+    assert np.array_equal(room.multiply(a, b), a.astype(float) @ b.astype(float))
+    assert not room.flags.any()
+
+
+def test_room_serves_launch_after_launch() -> None:
+    """Flags are lowered by those who wait for them; sums of an earlier launch are not taken."""
+    room = Room(small(workers=5))
+    for size in ((128, 64, 512), (192, 128, 256), (64, 64, 640), (128, 64, 512)):
+        M, N, K = size
+        a, b = integers((M, K), BF16), integers((K, N), BF16, "F")
+        assert np.array_equal(room.multiply(a, b), a.astype(float) @ b.astype(float))
+        assert not room.flags.any()
+
+
+def test_sums_are_added_in_the_order_of_k() -> None:
+    """Each worker's sum is what a product of its steps alone gives; they are added as f32."""
+    draw = np.random.default_rng(5).standard_normal
+    a, b = draw((64, 64 * 8)).astype(BF16), np.asfortranarray(draw((64 * 8, 64)).astype(BF16))
+    config = small()
+    d = Room(config).multiply(a, b)
+    parts = [slice(0, 3 * 64), slice(3 * 64, 6 * 64), slice(6 * 64, 8 * 64)]
+    alone = Config(BM=64, BN=64, stages=3)
+    first, *others = (
+        kernels.gemm(a[:, p].copy(), b[p].copy(order="F"), out_dtype=tc.f32, config=alone)
+        for p in parts
+    )
+    for other in others:
+        first = first + other
+    assert np.array_equal(d.view(np.uint32), first.view(np.uint32))
+    assert np.array_equal(d, Room(config).multiply(a, b))
+    assert not np.array_equal(d, Room(small(workers=2)).multiply(a, b))  # else this shows nothing
+
+
+TYPES = [(np.float16, np.float16, {}), (np.float32, np.float32, {}), (np.int8, np.int32, {}),
+         (E4M3, np.float32, {"accumulate": "fast"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "options"), TYPES, ids=lambda t: str(getattr(t, "__name__", ""))
+)
+def test_gemm_divides_products_of_all_types(dtype: Any, out: Any, options: dict[str, Any]) -> None:
+    a, b = integers((128, 512), dtype), integers((512, 72), dtype, "F")
+    d = kernels.gemm(a, b, out_dtype=out, config=small(), **options)
+    want = a.astype(float) @ b.astype(float)
+    assert d.dtype == out
+    assert np.array_equal(d, want.astype(out))
+
+
+def test_gemm_finishes_what_is_divided() -> None:
+    a, b, c = (integers(shape, BF16) for shape in ((100, 320), (320, 72), (100, 72)))
+    finish = lambda value, row, col: value + row.to(tc.f32)  # noqa: E731
+    d = kernels.gemm(a, b, c, alpha=2, finish=finish, out_dtype=tc.f32, config=small())
+    want = 2 * (a.astype(float) @ b.astype(float)) + c.astype(float) + np.arange(100)[:, None]
+    assert np.array_equal(d, want)
+
+
+def test_gemm_divides_batches() -> None:
+    a, b = integers((3, 64, 320), BF16), integers((3, 320, 64), BF16)
+    d = kernels.gemm(a, b, out_dtype=tc.f32, config=small(workers=2))
+    assert np.array_equal(d, a.astype(float) @ b.astype(float))
+
+
+def keep_to_yourself(self: Any, acc: Any, worker: Any, consumer: Any) -> None:
+    """Hand nothing over."""
+
+
+def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Exchange, "give", keep_to_yourself)
+    monkeypatch.setattr(machine, "LIVELOCK", 20)
+    a, b = integers((64, 256), BF16), integers((256, 64), BF16, "F")
+    with pytest.raises(tc.Deadlock, match="livelock") as caught:
+        Room(small(workers=2, group=7)).multiply(a, b)  # a configuration not compiled before
+    assert "while raised(self.flags.at(row)) == 0" in str(caught.value)
+
+
+# The room.
+
+
+def test_numpy_arrays_get_room_of_their_own() -> None:
+    a, config = np.empty((4, 4), BF16), small(BM=128, cluster=2)
+    (sums, flags), (others, _) = (exchange(config, tc.s32, a) for _ in range(2))
+    assert sums.shape == (3 * 2 * 2, 64 * 64)
+    assert sums.dtype == np.int32
+    assert flags.shape == (12,)
+    assert not flags.any()
+    assert sums is not others
+
+
+REFUSED = [
+    (dict(pingpong=True), "neither split, nor taken in turn"),
+    (dict(split=2), "neither split, nor taken in turn"),
+    (dict(rows=16), "of few rows"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[str(c) for c, _ in REFUSED])
+def test_what_is_not_divided(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.ArgumentError, match=message):
+        small(**changes)
+
+
+def test_promoted_sums_are_not_divided() -> None:
+    a, b = integers((64, 64), E4M3), integers((64, 64), E4M3, "F")
+    with pytest.raises(tc.ArgumentError, match="accumulate='fast'"):
+        kernels.gemm(a, b, config=small())
+
+
+# The assembler.
+
+ASSEMBLED = [
+    (BF16, BF16, {}, {}), (BF16, np.float32, {}, {"BN": 192}), (BF16, BF16, {}, {"BN": 128}),
+    (BF16, BF16, {"a_k_major": False, "b_k_major": False, "scaled": True, "has_c": True}, {}),
+    (BF16, BF16, {"d_by_threads": True}, {}), (BF16, BF16, {}, {"workers": 66, "cluster": 2}),
+    (np.int8, np.int32, {}, {}), (np.float32, np.float32, {}, {}), (E4M3, BF16, {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "out", "variant", "changes"), ASSEMBLED)
+def test_neither_spills_nor_serialises(
+    dtype: Any, out: Any, variant: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    config = Config(**{"workers": 132, **changes}).with_stages()
+    a = np.empty((512, 512), dtype, "F" if variant.get("a_k_major") is False else "C")
+    b = np.empty((512, 512), dtype, "C" if variant.get("b_k_major") is False else "F")
+    d, sums = np.empty((512, 512), out), tc.s32 if dtype == np.int8 else tc.f32
+    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
+    found = stream_gemm.resources(
+        a, b, d, d, *scalars, *exchange(config, sums, a),
+        arch="sm_90a", config=config, variant=Variant(**variant),
+    )  # fmt: skip
+    assert not found.warnings
+    assert found.spill_stores == found.spill_loads == 0
