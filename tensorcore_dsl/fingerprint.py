@@ -2,8 +2,9 @@
 
 Reached from a function are: the text of its file, its code, defaults and closure, and the values of
 the global names that it mentions, and so on for functions, classes and modules among them. What
-installed packages define counts by name and version, unless it is written for this package. A value
-that cannot be told from others, as pickle cannot either, raises `Untold`: its kernel is not kept.
+installed packages define counts by name, and by the versions of all of them, unless it is written
+for this package. A value that cannot be told from others, as pickle cannot either, raises `Untold`:
+its kernel is not kept.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import copyreg
 import functools
 import hashlib
 import linecache
+import os
 import struct
 import sys
 import types
@@ -20,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from dis import opmap
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 PACKAGE = __name__.partition(".")[0]
 _PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(NotImplemented))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_UNNAMED = frozenset((*_PLAIN, *_CONTAINERS, types.ModuleType))
 _DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
@@ -55,7 +57,7 @@ class Untold(Exception):
 def fingerprint(*values: Any) -> str:
     """A name for the values and all that they depend on; Untold if there is none."""
     walk = _Walk()
-    walk.visit((sys.version, np.__version__, package_state()))
+    walk.visit((sys.version, package_state(), installed()))
     for value in values:
         walk.visit(value)
     return str(walk.digest.hexdigest())
@@ -64,10 +66,31 @@ def fingerprint(*values: Any) -> str:
 @cache
 def package_state() -> str:
     """Tells versions of this package apart: names, sizes and times of its files."""
-    root = Path(__file__).parent
-    files = sorted(root.rglob("*.py"))
-    facts = [(str(f.relative_to(root)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    facts = sorted(_files(os.path.dirname(__file__)))
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@cache
+def installed() -> tuple[str, ...]:
+    """Names and versions of all installed packages: what they define counts by its name."""
+    found: set[str] = set()
+    for folder in sys.path:
+        with suppress(OSError):
+            found.update(
+                n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))
+            )
+    return tuple(sorted(found))
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of each source file."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield entry.path, facts.st_size, facts.st_mtime_ns
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path)
 
 
 @dataclass
@@ -322,6 +345,8 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 # Whose code it is.
 
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
 
 def _is_opaque(module: types.ModuleType) -> bool:
     return _is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
@@ -340,10 +365,20 @@ def _is_installed(value: Any) -> bool:
 def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
     """Is it this package's, Python's, or installed and not written for this package?"""
     top = module.partition(".")[0]
-    if top == PACKAGE or (top in sys.stdlib_module_names and top != "__main__"):
+    if top == PACKAGE or (top in sys.stdlib_module_names and _is_pythons(filename)):
         return True
-    installed = "site-packages" in (filename or "") or "dist-packages" in (filename or "")
-    return installed and not _knows_package(module, scope)
+    return _in_site_packages(filename) and not _knows_package(module, scope)
+
+
+def _is_pythons(filename: str | None) -> bool:
+    """Is a file of Python's own library? Users have modules of the same names."""
+    if filename is None or filename.startswith("<frozen"):
+        return True
+    return filename.startswith(_STDLIB) and not _in_site_packages(filename)
+
+
+def _in_site_packages(filename: str | None) -> bool:
+    return "site-packages" in (filename or "") or "dist-packages" in (filename or "")
 
 
 _verdicts: dict[str, bool] = {}
@@ -379,6 +414,6 @@ def _named(count: int) -> dict[int, str]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == PACKAGE and module is not None:
             for attribute, value in vars(module).items():
-                if not isinstance(value, (*_PLAIN, *_CONTAINERS, types.ModuleType)):
+                if type(value) not in _UNNAMED:
                     found[id(value)] = f"{name}.{attribute}"
     return found

@@ -452,3 +452,23 @@ def test_our_own_kernels_can_be_told():
         kernel_cache.entry_of(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)
     }
     assert len(names) == 2
+
+
+def test_modules_with_names_of_pythons_own(tmp_path):
+    """A user's `profile.py` is the user's."""
+    files = {name: text.replace("settings", "profile") for name, text in FILES.items()}
+    files["profile.py"] = files.pop("settings.py")
+    write(tmp_path, files)
+    assert process(tmp_path)
+    (tmp_path / "profile.py").write_text("FACTOR = 5.0\n")
+    assert process(tmp_path)
+
+
+def test_versions_of_installed_packages_count(tmp_path, assembled, monkeypatch):
+    cubin_of(simple)
+    (tmp_path / "something-2.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    fp.installed.cache_clear()
+    cubin_of(simple)
+    fp.installed.cache_clear()
+    assert len(assembled) == 2
