@@ -23,6 +23,7 @@ STEP, CLUSTER_STEP = 200, 450  # cycles that a slot's barriers take at least, al
 EPILOGUE = 8  # cycles a column of 64 rows
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
+MEETING = 4000  # cycles in which the blocks of a split tile wait for each other
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def cycles(config: Config, shape: Shape) -> float:
     else:
         work = waves * (tile + epilogue_cycles(config) + DRAIN)
     memory = memory_bytes(shape) / MEMORY_BYTES
-    return max(work, memory) + 0.05 * min(work, memory) + LAUNCH
+    meeting = MEETING if config.split > 1 else 0
+    return max(work + meeting, memory) + 0.05 * min(work, memory) + LAUNCH
 
 
 def step_cycles(config: Config) -> float:

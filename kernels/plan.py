@@ -251,9 +251,8 @@ def _plan_sm90(
 
 
 def choose_promoted(shape: Shape) -> ring.Config:
-    """Sums beside the tensor cores' own need twice the registers: tiles of half the width."""
-    config = cost.choose(shape, plain=True)
-    return replace(config, BN=min(config.BN, 128)).with_stages()
+    """Neither turns nor splits: sums beside the tensor cores' own leave no registers for them."""
+    return cost.choose(shape, plain=True)
 
 
 def _plan_sm80(

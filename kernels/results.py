@@ -113,8 +113,7 @@ def copy_out(buffer, d, place, end, count: int):
     *batch, m, n = place
     lines, width = buffer.shape
     chunks = width // count
-    for i in tc.static_range(lines * chunks // 128):
-        chunk = tc.threadIdx.x % 128 + 128 * i
+    for chunk in tc.range(tc.threadIdx.x % 128, lines * chunks, 128):
         row, col = chunk // chunks, chunk % chunks * count
         inside = (m + row < end) & (n + col < d.shape[-1])
         value = buffer.at(row, col).load(count)

@@ -13,7 +13,7 @@ from kernels.results import finisher, open_way_out
 from kernels.ring import Config, Variant, open_ring, share_work
 from kernels.tiles import Place
 
-MOST_GROUPS = 1024
+MOST_GROUPS = 512
 
 
 @tc.kernel
@@ -36,11 +36,11 @@ def grouped_gemm_kernel(
 class GroupedTiles:
     """The tiles of all groups, one group after the other, each column by column.
 
-    rows: where each group starts; tiles: how many tiles come before it; group: the one that the
-    last tile asked for belongs to. Blocks ask for tiles in ascending order.
+    offsets: where each group starts; tiles: how many tiles come before it; group: the one that
+    the last tile asked for belongs to. Blocks ask for tiles in ascending order.
     """
 
-    rows: Any
+    offsets: Any
     tiles: Any
     count: Any
     cols: Any
@@ -58,7 +58,7 @@ class GroupedTiles:
     def place(self, number):
         while self.tiles[self.group + 1] <= number:
             self.group = self.group + 1
-        first, end = self.rows[self.group], self.rows[self.group + 1]
+        first, end = self.offsets[self.group], self.offsets[self.group + 1]
         high, inside = row_tiles(end - first, self.config), number - self.tiles[self.group]
         row, col = inside % high, inside // high * self.config.across
         if self.config.across > 1:
@@ -70,19 +70,23 @@ class GroupedTiles:
 def open_groups(offsets, N, config: Config):
     """Count the tiles of each group, once, into shared memory; every thread calls it."""
     groups = offsets.shape[0] - 1
-    rows, tiles = tc.shared(MOST_GROUPS + 1, tc.s32), tc.shared(MOST_GROUPS + 1, tc.s32)
-    for group in tc.range(tc.threadIdx.x, groups + 1, config.threads):
-        rows[group] = offsets[group]
+    tiles = tc.shared(MOST_GROUPS + 1, tc.s32)
+    for group in tc.range(tc.threadIdx.x, groups, config.threads):
+        tiles[group] = row_tiles(offsets[group + 1] - offsets[group], config)
     tc.barrier()
     wide = config.BN * config.across
     cols = (N + (wide - 1)) // wide
-    for group in tc.range(tc.threadIdx.x, groups + 1, config.threads):
-        before = tc.s32(0)
-        for other in tc.range(group):
-            before += row_tiles(rows[other + 1] - rows[other], config) * cols
-        tiles[group] = before
+    before = [tc.s32(0) for _ in range(-(-(MOST_GROUPS + 1) // config.threads))]
+    for i in tc.static_range(len(before)):
+        for other in tc.range(min(tc.threadIdx.x + i * config.threads, groups)):
+            before[i] += tiles[other] * cols
     tc.barrier()
-    return GroupedTiles(rows, tiles, tiles[groups], cols, tc.s32(0), config)
+    for i in tc.static_range(len(before)):
+        group = tc.threadIdx.x + i * config.threads
+        if group <= groups:
+            tiles[group] = before[i]
+    tc.barrier()
+    return GroupedTiles(offsets, tiles, tiles[groups], cols, tc.s32(0), config)
 
 
 def row_tiles(rows, config: Config):
