@@ -18,11 +18,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorcore_dsl.native_code import PYTHON, TYPE_AT, Call, Code, Launch, address_of
-from tensorcore_dsl.native_layout import WORD, Kind
+from tensorcore_dsl.native_code import PYTHON, TYPE_AT, Call, Code, Key, Launch, address_of
+from tensorcore_dsl.native_layout import OTHERWISE, WORD, Kind, exchange_of
 
 _FOREIGN: Any = ctypes.CFUNCTYPE(None).__base__  # of all functions of ctypes
 _METH_FASTCALL = 0x80
+_NOTHING = ctypes.CFUNCTYPE(None)()  # for code that calls no driver
 
 
 class Table(bytearray):
@@ -56,6 +57,23 @@ def function(kinds: Sequence[Kind], launch: Any, table: Table) -> Callable[..., 
 def driver_call(launch: Any) -> Callable[..., int]:
     """cuLaunchKernelEx, cheaper to call than by `ctypes` where that can be had."""
     found: Callable[..., int] = _made(Call, launch, Table()) or launch
+    return found
+
+
+def key_function(
+    classes: Sequence[type], otherwise: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """A function of tensors of these classes that tells them apart but for their pointers.
+
+    It returns bytes, or what `otherwise` returns for arguments that it cannot read.
+    """
+    apis = [(cls, api) for cls in classes if (api := exchange_of(cls))]
+    if len(apis) < len(classes):
+        return None
+    table = Table(2 * WORD)
+    table.keep = otherwise
+    memoryview(table).cast("Q")[OTHERWISE] = id(otherwise)
+    found: Callable[..., Any] | None = _made(Key, tuple(apis), _NOTHING, table)
     return found
 
 

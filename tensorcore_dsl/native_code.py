@@ -41,12 +41,14 @@ from tensorcore_dsl.native_layout import (
     IMAGES,
     IMAGES_WORDS,
     LAST,
+    MOST_AXES,
     NEXT,
     OTHERWISE,
     PARAMETERS,
     PLACE,
     STREAM_PLACE,
     WORD,
+    Exchange,
     Integer,
     Kind,
     NumbaArray,
@@ -63,8 +65,8 @@ _WORD, _INT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 
 # Functions of Python that the code calls.
 PYTHON = (
-    "PyByteArray_AsString", "PyErr_BadInternalCall", "PyErr_Clear", "PyEval_RestoreThread",
-    "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
+    "PyByteArray_AsString", "PyBytes_FromStringAndSize", "PyErr_BadInternalCall", "PyErr_Clear",
+    "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
     "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
     "PyTuple_GetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
 )  # fmt: skip
@@ -93,6 +95,11 @@ class Code:
         self._python("PyEval_RestoreThread", state, returns=ir.VoidType())
         return code
 
+    def _ret_otherwise(self, table: Any) -> None:
+        """Return what the table's function makes of the arguments."""
+        given = (self.arguments, self.given, 0)
+        self.builder.ret(self._python("PyObject_Vectorcall", self._load(table, OTHERWISE), *given))
+
     def _alloca(self, words: int) -> Any:
         made = self.builder.alloca(_WORD, size=_INT(words))
         return self.builder.ptrtoint(made, _WORD)
@@ -114,6 +121,11 @@ class Code:
         further = self.builder.append_basic_block()
         self.builder.cbranch(condition, further, self.miss)
         self.builder.position_at_end(further)
+
+    def _require_no_error(self, fine: Any) -> None:
+        with self.builder.if_then(self.builder.not_(fine), likely=False):
+            self._python("PyErr_Clear", returns=ir.VoidType())
+            self.builder.branch(self.miss)
 
     def _repeat(self, times: Any, body: Callable[[Any], None]) -> None:
         """`body(number)` for numbers from 0 to `times`, which is not 0."""
@@ -159,6 +171,60 @@ class Call(Code):
         return self._python("PyLong_AsUnsignedLongLong", number)
 
 
+class Key(Code):
+    """What tells tensors apart but for their pointers, as bytes; `classes` with their APIs.
+
+    The table's second function reads what this one cannot.
+
+    For each tensor: device, type, alignment, number of axes, extents and strides.
+    """
+
+    def __init__(self, classes: tuple[tuple[type, Exchange], ...], _: int, name: str) -> None:
+        super().__init__(name)
+        self.tensor = self._alloca(DL_BYTES // WORD)
+        self._require(self._is(self.given, len(classes)))
+        first = self._alloca(len(classes) * (4 + 2 * MOST_AXES))
+        end: Any = first
+        for i, (cls, exchange) in enumerate(classes):
+            argument = self._load(self.arguments, i)
+            self._require(self._is(self._load(argument, 0, TYPE_AT), id(cls)))
+            end = self._add(end, argument, exchange)
+        size = self.builder.sub(end, first)
+        self.builder.ret(self._python("PyBytes_FromStringAndSize", first, size))
+        self.builder.position_at_end(self.miss)
+        self._ret_otherwise(self._python("PyByteArray_AsString", self.table_object))
+
+    def _add(self, end: Any, argument: Any, exchange: Exchange) -> Any:
+        """Write one tensor's words from `end` on; where they end."""
+        tensor = self.tensor
+        failed = self._call(exchange.tensor, argument, tensor, returns=_INT)
+        self._require_no_error(self.builder.icmp_signed("==", failed, _INT(0)))
+        ndim = self.builder.zext(self._load(tensor, 0, DL_NDIM, _INT), _WORD)
+        self._require(self.builder.icmp_unsigned("<=", ndim, _WORD(MOST_AXES)))
+        data, offset = (self._load(tensor, 0, at) for at in (DL_DATA, DL_BYTE_OFFSET))
+        align = self.builder.and_(self.builder.add(data, offset), _WORD(ALIGN_MASK))
+        dtype = self.builder.zext(self._load(tensor, 0, DL_DTYPE, _INT), _WORD)
+        for word, value in enumerate((self._load(tensor, 0, DL_DEVICE), dtype, align, ndim)):
+            self._store(end, word, value)
+        bytes_ = self.builder.mul(ndim, _WORD(WORD))
+        extents = self.builder.add(end, _WORD(4 * WORD))
+        strides = self.builder.add(extents, bytes_)
+        with self.builder.if_then(self.builder.not_(self._is(ndim, 0))):
+            for source, target in ((DL_SHAPE, extents), (DL_STRIDES, strides)):
+                numbers = self._load(tensor, 0, source)
+                self._require(self.builder.not_(self._is(numbers, 0)))
+                self._copy(ndim, numbers, target)
+        return self.builder.add(strides, bytes_)
+
+    def _copy(self, words: Any, source: Any, target: Any) -> None:
+        def one(number: Any) -> None:
+            at = self.builder.mul(number, _WORD(WORD))
+            value = self._load(self.builder.add(source, at), 0)
+            self._store(self.builder.add(target, at), 0, value)
+
+        self._repeat(words, one)
+
+
 class Launch(Code):
     """A launch by a table, of arguments of the given kinds."""
 
@@ -184,10 +250,7 @@ class Launch(Code):
         self._ask_stream(plan)
         self._finish(plan)
         self.builder.position_at_end(self.miss)
-        otherwise = self._load(table, OTHERWISE)
-        self.builder.ret(
-            self._python("PyObject_Vectorcall", otherwise, self.arguments, self.given, 0)
-        )
+        self._ret_otherwise(table)
 
     # reading
 
@@ -259,11 +322,6 @@ class Launch(Code):
 
     def _release(self, found: Any) -> None:
         self._python("Py_DecRef", found, returns=ir.VoidType())
-
-    def _require_no_error(self, fine: Any) -> None:
-        with self.builder.if_then(self.builder.not_(fine), likely=False):
-            self._python("PyErr_Clear", returns=ir.VoidType())
-            self.builder.branch(self.miss)
 
     def _align(self, pointer: Any) -> Any:
         return self.builder.and_(pointer, _WORD(ALIGN_MASK))

@@ -27,6 +27,7 @@ LAST, COUNT = 0, 1  # of images
 IMAGES_WORDS = 2
 ALIGN_MASK = 15
 CUDA = 2  # DLDeviceType
+MOST_AXES = 8  # of a tensor in a key
 
 # DLTensor and DLPackExchangeAPI (https://dmlc.github.io/dlpack), by bytes.
 DL_DATA, DL_DEVICE, DL_NDIM, DL_DTYPE, DL_SHAPE, DL_STRIDES, DL_BYTE_OFFSET, DL_BYTES = (

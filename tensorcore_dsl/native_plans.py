@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from tensorcore_dsl.dtypes import DType, s32
 from tensorcore_dsl.launch_config import Slot
 from tensorcore_dsl.native import Table
 from tensorcore_dsl.native_layout import Facts, Integer, Kind, NumbaArray, Real, Same, Tensor
-from tensorcore_dsl.readers import is_numba_array, is_torch_tensor
+from tensorcore_dsl.readers import is_numba_array, is_torch_tensor, reader
 
 MOST_PLANS = 32  # of one chain; beyond, the oldest goes
 MOST_POINTERS = 512  # whose tensor maps one argument of a plan knows; beyond, the oldest goes
@@ -56,6 +57,22 @@ def _integer(value: int, dtype: DType) -> Integer | None:
         return None
     low, high = integer_range(dtype)
     return Integer(parameter_code(dtype), low, high) if low <= value <= high else None
+
+
+@lru_cache(maxsize=256)
+def key_function(classes: tuple[type, ...]) -> Callable[..., Hashable]:
+    """A function of arrays of these classes; what it returns can be a key of dictionaries.
+
+    It is equal for arrays of equal types, shapes, strides, devices and alignments.
+    """
+    read = reader(classes, (None,) * len(classes))
+
+    def by_python(*arrays: Any) -> Hashable:
+        return read(*arrays)[0]
+
+    if not all(map(is_torch_tensor, classes)):
+        return by_python
+    return native.key_function(classes, by_python) or by_python
 
 
 class NativePlan(Protocol):

@@ -585,3 +585,44 @@ def view_of(torch, draw, dtype):
         found = found.narrow(axis, start, extent)
     found = found.permute(*draw.sample(range(found.ndim), found.ndim))
     return found[:: draw.choice((1, 2))]
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda whole: whole[:4],
+        lambda whole: whole.T,
+        lambda whole: whole[:, ::2],
+        lambda whole: whole[:, 1:7],
+        lambda whole: whole.view(np.int32),
+        lambda whole: whole.reshape(2, 4, 8),
+        lambda whole: whole[0],
+        lambda whole: whole[0, 0],
+        lambda whole: whole.reshape((1,) * 7 + (8, 8)),  # more axes than machine code reads
+    ],
+)
+def test_keys(other):
+    whole = np.zeros((8, 8), np.float32)
+    key = native_plans.key_function((Tensor, Tensor))
+    assert is_native(key)
+    one, same, changed = Tensor(whole), Tensor(whole.copy()), Tensor(np.asarray(other(whole)))
+    assert key(one, same) == key(same, one) != key(one, changed)
+    assert key(one, changed) != key(changed, one) == key(changed, same)
+    assert len({key(one, one), key(one, changed), key(changed, one), key(changed, changed)}) == 4
+    assert key(Tensor(whole, 1), one) != key(one, one)
+
+
+def test_keys_of_what_machine_code_does_not_read():
+    key = native_plans.key_function((Tensor,))
+    refused = Tensor(np.zeros(4, np.float16), -1)
+    assert key(refused) == key(refused) != key(Tensor(np.zeros(4, np.float16)))
+    with pytest.raises(AttributeError):
+        key(3)
+    with pytest.raises(TypeError):
+        key()
+    arrays = DeviceNDArray(np.zeros(4)), DeviceNDArray(np.zeros(5))
+    key = native_plans.key_function((DeviceNDArray,))
+    assert key(arrays[0]) != key(arrays[1])
