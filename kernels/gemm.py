@@ -14,7 +14,7 @@ from kernels.arrays import empty_like
 from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned
 from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
-from tensorcore_dsl.readers import reader
+from tensorcore_dsl.native_plans import key_function
 from tensorcore_dsl.targets import current_target
 from tensorcore_dsl.targets import wishes as target_now
 
@@ -62,7 +62,7 @@ def gemm(
     key: Any
     try:
         classes = tuple(map(type, arrays))
-        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], c is None, wishes, target_now())
+        key = (key_function(classes)(*arrays), c is None, wishes, target_now())
         recipe = _recipes.get(key)
     except Exception:  # a new or wrong argument: the long way tells which
         key = recipe = None
