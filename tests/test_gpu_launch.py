@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import native, native_layout, numba_target
+from tensorcore_dsl import native, native_layout, numba_target, ptxas
 
 pytestmark = [
     pytest.mark.gpu,
@@ -154,3 +154,25 @@ def test_a_launch_that_fails_and_the_next() -> None:
         add.configured(10**6, 1024, cooperative=True)(x, y, 1.0, 1000)
     launch(x, y, 2.0, 1000)
     assert (y == 3).all()
+
+
+@tc.kernel(threads=256, min_blocks=1)
+def changing_registers(x: tc.Array):
+    if tc.warpgroup_id() == 0:
+        tc.set_registers(24, grow=False)
+        x[tc.threadIdx.x] = 1.0
+    else:
+        tc.set_registers(240, grow=True)
+        x[tc.threadIdx.x] = 2.0
+
+
+@pytest.mark.skipif(
+    numba_target.cuda_available() and numba_target.device_number() != 90, reason="needs sm_90a"
+)
+def test_registers_change_hands_where_ptxas_is() -> None:
+    """Assembled by ptxas, loaded, and run; by nvJitLink, which ignores it, it runs as well."""
+    x = np.zeros(256, np.float32)
+    changing_registers[1, 256](x)
+    assert np.array_equal(x, np.repeat(np.float32([1, 2]), 128))
+    if ptxas.find((8, 0)) is not None:
+        assert changing_registers.resources(x, arch="sm_90a").registers == 240
