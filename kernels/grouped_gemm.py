@@ -40,11 +40,11 @@ def grouped_gemm(
             f"one more than b has matrices, of which there may be {MOST_GROUPS}"
         )
     out = _result(a, (rows, N), out)
-    _check_lines(a=a, b=b, d=out)
     if 0 in (rows, N, groups):
         return out
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
+    _check_lines(a=a, b=b, d=out)
     config = config or (FEW_ROWS if rows <= 64 * groups else IN_TURN)
     variant = Variant(b_k_major=kinds["b"].type.unit[1], finish=finish)
     grid = SMS // config.blocks * config.blocks
@@ -70,15 +70,15 @@ def swiglu(
         shapes = ", ".join(f"{name} {kind.shape}" for name, kind in kinds.items())
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {shapes}")
     out = _result(x, (M, N), out)
+    if 0 in (M, N):
+        return out
+    if K == 0:
+        raise tc.ArgumentError("K is 0: there is nothing to multiply")
     for weights in (w_gate, w_up):
         _check_lines(a=x, b=weights, d=out)
     wrong = [name for name, kind in kinds.items() if not kind.type.unit[name == "x"]]
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
-    if 0 in (M, N):
-        return out
-    if K == 0:
-        raise tc.ArgumentError("K is 0: there is nothing to multiply")
     config = config or IN_TURN
     grid = blocks_of_grid(config, M, 2 * N)
     launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)

@@ -27,8 +27,8 @@ class Config:
     `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across:
     blocks beside each other that share A, each bringing a part. split: blocks of a cluster that
     share a tile, each summing a part of K. group: rows of tiles that go through B's columns
-    together, to meet in the L2 cache. ahead: groups of wgmma left in flight. rows: of A, where
-    they are so few that reading B is the work: no others are brought, and B is asked for early.
+    together, to meet in the L2 cache. ahead: groups of wgmma left in flight, 0 or 1. rows: of A,
+    where they are so few that reading B is the work: no others come, and B is asked for early.
     workers: blocks (or clusters) among which tiles that fill no wave are divided along K; see
     kernels/sm90_stream_gemm.py. 0: a tile is not divided so.
     """
@@ -49,6 +49,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.cluster * self.across > 1 and self.split > 1:
             raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
+        if self.ahead not in (0, 1):
+            raise tc.ArgumentError(f"a slot is released when one more is read, or none: {self}")
         if self.stages and self.stages <= self.ahead:
             raise tc.ArgumentError(f"the ring needs more slots than are read at a time: {self}")
         if self.rows > self.BM:
