@@ -7,7 +7,7 @@ constants are fitted to measurements on an H200 (docs/performance.md). `ranking`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -24,6 +24,7 @@ EPILOGUE = 8  # cycles a column of 64 rows
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
 MEETING = 4000  # cycles in which the blocks of a split tile wait for each other
+HANDING_OVER = 2000  # cycles until a worker sees the sums that another has stored; not fitted
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,51 @@ def choose(shape: Shape, plain: bool = False) -> Config:
 @lru_cache(maxsize=1024)
 def ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
     """Seconds, by the model, and configuration: the fastest first."""
-    found = [(cycles(config, shape) / CLOCK, config) for config in candidates(shape)]
+    return ranked(candidates(shape), shape)
+
+
+@lru_cache(maxsize=1024)
+def divided_ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
+    """The same of tiles that workers divide, which `choose` leaves to tuning."""
+    return ranked(divided(shape), shape)
+
+
+def ranked(configs: Iterable[Config], shape: Shape) -> tuple[tuple[float, Config], ...]:
+    found = [(cycles(config, shape) / CLOCK, config) for config in configs]
     return tuple(sorted(found, key=lambda entry: entry[0]))
 
 
 def cycles(config: Config, shape: Shape) -> float:
     """The model."""
+    work = divided_work(config, shape) if config.workers else work_of_tiles(config, shape)
+    memory = memory_bytes(shape) / MEMORY_BYTES
+    return max(work, memory) + 0.05 * min(work, memory) + LAUNCH
+
+
+def work_of_tiles(config: Config, shape: Shape) -> float:
+    """Of the SM with the most tiles."""
     steps = -(-shape.K * shape.itemsize // LINE // config.split)
     waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // (SMS // config.blocks))
     tile = steps * step_cycles(config)
     if config.pingpong:
-        work = waves * tile + epilogue_cycles(config)
-    else:
-        work = waves * (tile + epilogue_cycles(config) + DRAIN)
-    memory = memory_bytes(shape) / MEMORY_BYTES
+        return waves * tile + epilogue_cycles(config)
     meeting = MEETING if config.split > 1 else 0
-    return max(work + meeting, memory) + 0.05 * min(work, memory) + LAUNCH
+    return waves * (tile + epilogue_cycles(config) + DRAIN) + meeting
+
+
+def divided_work(config: Config, shape: Shape) -> float:
+    """Of a worker: its share of all steps, what it sends out, and sums given and taken."""
+    steps, workers = -(-shape.K * shape.itemsize // LINE), config.workers
+    tiles = clusters(config, shape.M, shape.N, shape.matrices)
+    over = tiles % workers
+    shared = min(tiles, over + workers) if over else 0
+    sent = (tiles - shared) // workers + -(-shared // workers)
+    work = -(-tiles * steps // workers) * step_cycles(config)
+    work += sent * (epilogue_cycles(config) + DRAIN)
+    if shared:
+        others = -(-workers // shared)  # that sum steps of a tile, each read after the other
+        work += (1 + others) * config.BM * config.BN * 4 / L2_BYTES + HANDING_OVER
+    return work
 
 
 def step_cycles(config: Config) -> float:
@@ -159,3 +189,13 @@ def split(shape: Shape) -> Iterator[Config]:
         config = Config(BM=BM, BN=BN, split=2)
         if 2 * clusters(config, shape.M, shape.N, shape.matrices) <= SMS:
             yield config
+
+
+def divided(shape: Shape) -> Iterator[Config]:
+    """Workers share what fills no wave."""
+    for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
+        for cluster, across in ((1, 1), (2, 1), (1, 2)):
+            workers = SMS // (cluster * across)
+            config = Config(BM=BM, BN=BN, cluster=cluster, across=across, workers=workers)
+            if fits(config, shape):
+                yield config.with_stages()

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels import choices, pipeline, ring
-from kernels.cost import Shape, ranking
+from kernels.cost import Shape, divided_ranking, ranking
 from kernels.gemm import check_operands, check_output, empty_like, gemm
 from kernels.plan import OUTPUTS, SM80, choose_tile, realigned, why_not_sm90
 from tensorcore_dsl.arguments import describe
@@ -23,7 +23,7 @@ from tensorcore_dsl.targets import current_target
 FINALISTS = 4  # configurations that are measured again, in turn
 ROUNDS = 7  # samples of each finalist
 SAMPLE = 2e-3  # seconds that one sample lasts about
-TRIED = 16  # configurations of the wgmma kernels
+TRIED, DIVIDED = 16, 4  # configurations of the wgmma kernels, and of those that divide tiles
 GROUPS = (4, 8, 16)
 TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))  # BM BN WM WN
 DEPTHS = (3, 4)  # stages of mma.sync kernels
@@ -157,8 +157,9 @@ def tiles(types: Any, M: int, N: int, K: int) -> list[Any]:
 
 
 def rings(shape: Shape) -> list[ring.Config]:
-    """What the cost model ranks highest."""
-    return list(dict.fromkeys(config for _, config in ranking(shape)))[:TRIED]
+    """What the cost model ranks highest, of tiles that workers divide too."""
+    whole = dict.fromkeys(config for _, config in ranking(shape))
+    return [*whole][:TRIED] + [config for _, config in divided_ranking(shape)][:DIVIDED]
 
 
 def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[pipeline.Config]:

@@ -10,9 +10,12 @@ import pytest
 
 import kernels
 import tensorcore_dsl as tc
+from kernels import choices
+from kernels.cost import SMS, Shape, divided_ranking, ranking
 from kernels.exchange import exchange
 from kernels.ring import Config, Variant
 from kernels.sm90_stream_gemm import Exchange, stream_gemm
+from kernels.tune import rings
 from tensorcore_dsl.interpreter import machine
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
@@ -198,3 +201,45 @@ def test_neither_spills_nor_serialises(
     )  # fmt: skip
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
+
+
+# What it is for.
+
+WORTH = [((512, 512, 32768), 1.5), ((1024, 1024, 16384), 1.1), ((1536, 1536, 16384), 1.5)]
+NOT_WORTH = [(1024, 1024, 1024), (8192, 8192, 512), (4096, 4096, 1024)]
+
+
+def gain(M: int, N: int, K: int) -> float:
+    """By the model, over what `gemm` chooses."""
+    shape = Shape(M, N, K)
+    return ranking(shape)[0][0] / divided_ranking(shape)[0][0]
+
+
+def test_few_tiles_with_a_long_k_gain() -> None:
+    assert all(gain(*size) > least for size, least in WORTH)
+    assert all(gain(*size) < 1 for size in NOT_WORTH)
+
+
+@pytest.mark.parametrize("b_k_major", [True, False])
+def test_divided_tiles_fit_shared_memory(b_k_major: bool) -> None:
+    found = divided_ranking(Shape(1024, 1024, 16384, b_k_major=b_k_major))
+    assert all(config.stages > 2 for _, config in found)
+    assert all(config.workers * config.blocks <= SMS for _, config in found)
+
+
+def test_tuning_tries_divided_tiles() -> None:
+    configs = rings(Shape(512, 512, 32768))
+    assert any(config.workers for config in configs)
+    assert any(not config.workers for config in configs)
+
+
+def test_what_was_tuned_is_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration goes through the file of choices and comes out as the same plan."""
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    choices.remember("a problem", small(), 1.0)
+    assert choices.recall("a problem") == small()
+    a, b = np.empty((64, 256), BF16), np.empty((256, 64), BF16)
+    found = kernels.plan(a, b, None, np.empty((64, 64), BF16), config=choices.recall("a problem"))
+    assert found.kernel is stream_gemm
+    assert found.grid == 3
+    assert [x.shape for x in found.room(a)] == [(3, 64 * 64), (3,)]
