@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 WARP = 32
 SHORT = 32  # positions of a stretch that is cut short
 FAR = 1 << 30
+READY = -1
 
 
 class Order:
-    """Who runs next. Of T threads, `asked` (T,) is the machine's progress when one last waited."""
+    """Who runs next. Of T threads, `asked` (T,) is the machine's progress when one had to wait."""
 
     def __init__(self, seed: tuple[int, int], threads: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.asked = np.full(threads, -1)
+        self.asked = np.full(threads, READY)
         self.warps = threads // WARP
         self.together = int(self.random.choice((1, 4)))
         self.levels = int(self.random.choice((2, 4, FAR)))
         self.priority = self._draw()
+        self.asks = False  # who runs is asked only whether it may go on
 
     def _draw(self) -> np.ndarray:
         drawn = self.random.integers(0, self.levels, -(-self.warps // self.together))
@@ -42,6 +44,9 @@ class Order:
 
     def stretch(self) -> int:
         """How many positions a cohort runs before others may."""
+        if self.asks:
+            self.asks = False
+            return 0
         return int(self.random.integers(1, SHORT)) if self.random.random() < 0.25 else FAR
 
     def step_back(self, mask: np.ndarray) -> None:
@@ -51,18 +56,38 @@ class Order:
             self.priority = np.where(warps, drawn, self.priority)
 
     def select(self, machine: Machine) -> tuple[int, Cohort] | None:
-        """The position to run and threads there; the others of the cohort stay. None: all wait."""
+        """The position to run and threads there; the others of the cohort stay. None: all wait.
+
+        Those who had to wait are asked again now and then, all that stand at one position.
+        """
+        waited = (self.asked != READY) & (self.asked < machine.progress)
+        if waited.any() and self.random.random() < 0.125:
+            return self._asked(machine, waited)
+        found = self._highest(machine)
+        if found is None and waited.any():
+            return self._asked(machine, waited)
+        return found
+
+    def _highest(self, machine: Machine) -> tuple[int, Cohort] | None:
+        """Of the warps that need not wait, those of the highest priority at one position."""
         found = []
         for at, cohort in machine.cohorts.items():
-            free = _of_warps(cohort.mask & (self.asked < machine.progress))
-            if free.any():
-                found.append((int(self.priority[free].max()), at, free))
+            ready = _of_warps(cohort.mask & (self.asked == READY))
+            if ready.any():
+                found.append((int(self.priority[ready].max()), at, ready))
         if not found:
             return None
         top = max(priority for priority, _, _ in found)
-        best = [(at, free) for priority, at, free in found if priority == top]
-        at, free = best[int(self.random.integers(len(best)))]
-        return at, self._taken(machine, at, free & (self.priority == top))
+        best = [(at, ready) for priority, at, ready in found if priority == top]
+        at, ready = best[int(self.random.integers(len(best)))]
+        return at, self._taken(machine, at, ready & (self.priority == top))
+
+    def _asked(self, machine: Machine, waited: np.ndarray) -> tuple[int, Cohort]:
+        """Those at one position who had to wait, for one step."""
+        places = [at for at, cohort in machine.cohorts.items() if (cohort.mask & waited).any()]
+        at = places[int(self.random.integers(len(places)))]
+        self.asks = True
+        return at, self._taken(machine, at, _of_warps(machine.cohorts[at].mask & waited))
 
     def _taken(self, machine: Machine, at: int, warps: np.ndarray) -> Cohort:
         """The threads of some warps, and of their warpgroups where these must run together."""
@@ -70,6 +95,7 @@ class Order:
         unit = max(cohort.unit // WARP, 1)
         units = np.asarray(warps.reshape(-1, unit).any(axis=1))
         taken = cohort.mask & np.repeat(units, unit * WARP)
+        self.asked[taken] = READY
         left = cohort.mask & ~taken
         if left.any():
             machine.cohorts[at] = replace(cohort, mask=left)
