@@ -117,7 +117,7 @@ class Descriptor:
         elif transposed:
             places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
         elif width:
-            places = line // 8 * stride + line % 8 * width + byte
+            places = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
         else:
             places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
         return swizzled(self.start[some, None] + places, width, self.base[some, None])
