@@ -243,11 +243,21 @@ def _plan_sm90(
         kernel, sums = sm90_stream_gemm.stream_gemm, tc.f32 if types["a"].dtype.is_float else tc.s32
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
-        d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1,
-        has_c=c is not None and beta != 0, finish=finish,
+        d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1, finish=finish,
+        **_reading_c(c if beta != 0 else None, N),
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
+
+
+def _reading_c(c: Any, N: int) -> dict[str, bool]:
+    """How the kernel reads C: two elements at a time where they lie together, a row once."""
+    if c is None:
+        return {}
+    found = describe(c, "c")
+    pairs = found.type.unit[-1] and found.type.align >= 2 * found.type.dtype.itemsize
+    pairs = pairs and N % 2 == 0
+    return {"has_c": True, "c_in_pairs": pairs, "c_is_row": pairs and found.strides[-2] == 0}
 
 
 def choose_promoted(shape: Shape) -> ring.Config:

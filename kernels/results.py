@@ -81,17 +81,17 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
             tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
         tc.barrier(consumer + 1, 128)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
-            places = [acc.coordinates(first + i) for i in range(8)]
-            values = [
-                finish(elements[first + i], (*batch, m + row, n + col))
-                for i, (row, col) in enumerate(places)
-            ]
+            corners = [acc.coordinates(first + i) for i in range(8)]
+            places = [(*batch, m + row, n + col) for row, col in corners]
+            values = finish(elements[first : first + 8], places)
             write(buffer, values, first % (width // 2) // 4 * 8)
         if way_out.map is not None:
             tc.fence_async()
         tc.barrier(consumer + 1, 128)
         place = (*batch, m, n + part * width)
-        if way_out.map is None:
+        if way_out.map is None and buffer.dtype.bits == 16:
+            copy_out_pairs(buffer, way_out.d, place)
+        elif way_out.map is None:
             copy_out(buffer, way_out.d, place, way_out.d.shape[-2], 1)
         elif end is None or m + 64 <= end:
             send_buffer(way_out, place, buffer)
@@ -120,19 +120,66 @@ def copy_out(buffer, d, place, end, count: int):
         d.at(*batch, m + row, n + col).store(value, pred=inside)
 
 
-def finisher(c, alpha, beta, variant):
-    """alpha v + beta C, then the caller's own function, of one element."""
+def copy_out_pairs(buffer, d, place):
+    """Elements of 16 bits to lines that start anywhere: a warp a line, two elements a lane.
 
-    def finish(value, index):
-        *_, row, col = index
+    In lines that start between words, pairs are one element further right: a lane stores the
+    first element alone, and another the last.
+    """
+    *batch, m, n = place
+    lines, width = buffer.shape
+    rows, cols = d.shape[-2:]
+    for line in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4):
+        for part in tc.static_range(-(-width // 64)):
+            target = d.at(*batch, m + line, n)
+            odd = (target.address >> 1 & 1).to(tc.s32)
+            col = part * 64 + 2 * tc.lane_id() + odd
+            low = buffer.at(line, min(col, width - 1)).load()
+            high = buffer.at(line, min(col + 1, width - 1)).load()
+            whole = (col + 1 < width) & (n + col + 1 < cols)
+            (target + col).store([low, high], pred=whole)
+            alone = (col < width) & (n + col < cols) & ~whole
+            (target + col).store(low, pred=alone)
+            if part == 0:
+                begin = (odd == 1) & (tc.lane_id() == 0) & (n < cols)
+                target.store(buffer.at(line, 0).load(), pred=begin)
+
+
+def finisher(c, alpha, beta, variant):
+    """alpha v + beta C, then the caller's own function, of eight values of a thread: two columns
+    of a row, of the one 8 below, and the same 8 columns further."""
+
+    def finish(values, places):
         if variant.scaled:
-            value = value * alpha
+            values = [value * alpha for value in values]
         if variant.has_c:
-            inside = (row < c.shape[-2]) & (col < c.shape[-1])
-            value = tc.fma(beta, c.at(*index).load(pred=inside).to(value.dtype), value)
-        return value if variant.finish is None else variant.finish(value, row, col)
+            added = [x.to(values[0].dtype) for x in load_c(c, places, variant)]
+            values = [tc.fma(beta, x, value) for x, value in zip(added, values, strict=True)]
+        if variant.finish is None:
+            return values
+        return [
+            variant.finish(value, *place[-2:]) for value, place in zip(values, places, strict=True)
+        ]
 
     return finish
+
+
+def load_c(c, places, variant):
+    """C's elements at these places, zeros outside; in pairs, and rows that are all alike once."""
+    if not variant.c_in_pairs:
+        return [c.at(*place).load(pred=inside(c, place)) for place in places]
+    if not variant.c_is_row:
+        return [x for i in range(0, 8, 2) for x in pair(c, places[i])]
+    left, right = (pair(c, (*places[i][:-2], 0, places[i][-1])) for i in (0, 4))
+    return [*left, *left, *right, *right]
+
+
+def pair(c, place):
+    return c.at(*place).load(2, pred=inside(c, place)).elements()
+
+
+def inside(c, place):
+    return (place[-2] < c.shape[-2]) & (place[-1] < c.shape[-1])
 
 
 def write(buffer, values, column: int):

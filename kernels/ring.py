@@ -28,7 +28,7 @@ class Config:
     blocks beside each other that share A, each bringing a part. split: blocks of a cluster that
     share a tile, each summing a part of K. group: rows of tiles that go through B's columns
     together, to meet in the L2 cache. ahead: groups of wgmma left in flight, 0 or 1. rows: of A,
-    where they are so few that reading B is the work: no others come, and B is asked for early.
+    where they are so few that reading B is the work: no others come.
     workers: blocks (or clusters) among which tiles that fill no wave are divided along K; see
     kernels/sm90_stream_gemm.py. 0: a tile is not divided so.
     """
@@ -105,7 +105,8 @@ class Config:
 class Variant:
     """What the host knows: which operands have K contiguous, and how results are finished.
 
-    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C.
+    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
+    pairs of columns, and as one row for all.
     finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
     function in the kernel language.
     """
@@ -115,6 +116,8 @@ class Variant:
     d_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False
+    c_in_pairs: bool = False
+    c_is_row: bool = False
     finish: Callable[..., Any] | None = None
 
 
@@ -269,16 +272,6 @@ def bring(ring, place, slot, k, full):
         fill(ring.b, 1, line, place.of_b, place.n, at, full)
 
 
-def announce(ring, tiles):
-    """Ask for the first parts of B, into the L2 cache, which nothing can make stale."""
-    config, b = ring.config, ring.b
-    place = tiles.place(tc.blockIdx.x // config.blocks)
-    line = ring.depth // config.lines
-    for i in tc.static_range(config.stages * config.lines):
-        where = (place.n, ring.first * ring.depth + i * line)
-        b.map.prefetch((*place.of_b[: len(b.map.box) - 2], *where[::-1]))
-
-
 def produce(ring, tiles, bring=bring):
     """Bring the tiles of all of this block's products, one after the other; one thread."""
     slot, phase = tc.u32(0), tc.u32(1)
@@ -420,8 +413,6 @@ def share_work(
     registers: what a thread of the producer keeps, and what one of a consumer has then.
     """
     config = ring.config
-    if config.rows and tc.threadIdx.x == 0:
-        announce(ring, tiles)
     tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
     tc.grid_launch_dependents()
 
