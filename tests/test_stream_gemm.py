@@ -40,9 +40,9 @@ class Room:
         self.flags = np.zeros(rows, np.int32)
         self.config = config
 
-    def multiply(self, a: np.ndarray, b: np.ndarray, checks: bool = True) -> np.ndarray:
+    def multiply(self, a: np.ndarray, b: np.ndarray, order: int | None = None) -> np.ndarray:
         d = np.full((a.shape[0], b.shape[1]), 99, np.float32)
-        launch = stream_gemm.emulator("sm_90a", checks=checks)[self.grid, self.config.threads]
+        launch = stream_gemm.emulator("sm_90a", order=order)[self.grid, self.config.threads]
         launch(a, b, d, d, 1.0, 0.0, self.sums, self.flags, config=self.config, variant=Variant())
         return d
 
@@ -99,6 +99,15 @@ def test_sums_are_added_in_the_order_of_k() -> None:
     assert np.array_equal(d.view(np.uint32), first.view(np.uint32))
     assert np.array_equal(d, Room(config).multiply(a, b))
     assert not np.array_equal(d, Room(small(workers=2)).multiply(a, b))  # else this shows nothing
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_the_order_in_which_blocks_run_is_not_seen(order: int) -> None:
+    draw = np.random.default_rng(6).standard_normal
+    a, b = draw((128, 640)).astype(BF16), np.asfortranarray(draw((640, 64)).astype(BF16))
+    room = Room(small())
+    d = room.multiply(a, b)
+    assert np.array_equal(d, room.multiply(a, b, order))
 
 
 TYPES = [(np.float16, np.float16, {}), (np.float32, np.float32, {}), (np.int8, np.int32, {}),
