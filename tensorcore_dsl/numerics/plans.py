@@ -170,8 +170,8 @@ def _registers(
     if lies.min() < 0 or (lies.reshape(-1, 2).max(axis=0) >= shape).any():
         raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
     places = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
-    for tile, lanes in enumerate(tiles):
-        places[tile, position[lanes].ravel()] = held[lanes].ravel()
+    for tile, lanes in enumerate(tiles):  # of an element's copies the first is read
+        places[tile, position[lanes].ravel()[::-1]] = held[lanes].ravel()[::-1]
     if name != "d":
         if (places < 0).any():
             missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
