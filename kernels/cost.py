@@ -40,10 +40,11 @@ class Shape:
     b_k_major: bool = True
 
 
-def choose(shape: Shape, plain: bool = False) -> Config:
+def choose(shape: Shape, plain: bool = False, widest: int = 256) -> Config:
     """The cheapest configuration; of the plain ones, without turns, splits and few rows."""
     for _, config in ranking(shape):
-        if not plain or not (config.pingpong or config.split > 1 or config.rows):
+        special = config.pingpong or config.split > 1 or config.rows or config.workers
+        if config.BN <= widest and not (plain and special):
             return config
     raise AssertionError("plain tiles are always among the candidates")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels import cost
 from kernels.arrays import empty_like
-from kernels.cost import Shape, blocks_of_grid, choose
 from kernels.gemm import check_output, output_type
 from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.ring import LINE, SHARED, Config, Variant
@@ -44,20 +45,55 @@ def sparse_gemm(
             f"sparse products have no tiles split, divided or of few rows, nor deep slots: {config}"
         )
     options = (("format", a.format), ("config", config), ("variant", variant))
-    chosen = Plan(sparse_gemm_kernel, config, blocks_of_grid(config, *shape), options)
+    chosen = Plan(sparse_gemm_kernel, config, cost.blocks_of_grid(config, *shape), options)
     number = int if dtype == tc.s8 else float
     operands = (a.values, a.metadata, b, out if c is None else c, out, number(alpha), number(beta))
     chosen.configured(stream)(*operands, **dict(options))
     return out
 
 
+TILES = ((128, 256), (192, 192), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
+SHARED_BYTES = 128  # that the tensor cores read in a cycle
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+
+
 def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) -> Config:
-    """The dense product's tile, with slots in which A takes half a line and metadata come along."""
-    shape = Shape(M, N, K, form.dtype.itemsize, b_k_major=b_k_major)
-    config = choose(shape, plain=True)
+    """The cheapest tile. Tensor cores are twice as fast as with dense operands, the L2 cache is
+    not: here clusters that share tiles win, where they would not otherwise."""
+    steps = -(-K // form.depth)
+
+    def cycles(config: Config) -> float:
+        waves = -(-cost.clusters(config, M, N) // (cost.SMS // config.blocks))
+        tile = steps * _step_cycles(config, form)
+        return waves * (tile + cost.epilogue_cycles(config) + cost.DRAIN)
+
+    return min(_candidates(M, N, form, b_k_major), key=cycles)
+
+
+def _candidates(M: int, N: int, form: Format, b_k_major: bool) -> Iterator[Config]:
+    """Tiles and clusters that the problem has room for; B's rows come in boxes of 128 bytes."""
+    width = LINE // form.dtype.itemsize
+    for (BM, BN), (cluster, across) in product(TILES, CLUSTERS):
+        boxes = b_k_major or BN % (width * cluster) == 0
+        if boxes and BM * (cluster - 1) < M and BN * (across - 1) < N:
+            config = Config(BM=BM, BN=BN, cluster=cluster, across=across)
+            room = (SHARED - config.way_out - 2048) // _slot_bytes(config, form)
+            yield replace(config, stages=min(8, room))
+
+
+def _slot_bytes(config: Config, form: Format, across: int = 1, cluster: int = 1) -> int:
+    """Of A, which takes half a line, of its metadata and of B, when blocks share A and B."""
     words = config.BM // ROWS * THREADS * form.words * 4
-    slot = config.BM * LINE // 2 + words + config.BN * LINE
-    return replace(config, stages=min(8, (SHARED - config.way_out - 2048) // slot))
+    return config.BM * LINE // 2 // across + words + config.BN * LINE // cluster
+
+
+def _step_cycles(config: Config, form: Format) -> float:
+    """Of a slot; see kernels/cost.py. Each 64 rows read the slot's B from shared memory again."""
+    tensor = config.BM * config.BN / (2 * cost.TENSOR)
+    read = config.BM // ROWS * (ROWS * LINE // 2 + config.BN * LINE) / SHARED_BYTES
+    brought = _slot_bytes(config, form, config.across, config.cluster) / cost.L2_BYTES
+    barriers = cost.STEP if config.peers == 1 else cost.CLUSTER_STEP
+    return max(tensor, read, brought, barriers)
 
 
 def _check(a: SparseMatrix, b: Any, c: Any, beta: float) -> dict[str, Any]:
