@@ -122,7 +122,7 @@ def prepare(
     result = output_type(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)
-    recipe = Recipe(shape, result, _scalars(dtype, alpha, beta))
+    recipe = Recipe(shape, result, scalars(dtype, alpha, beta))
     if 0 in shape or a.shape[-1] == 0:
         return recipe
     rows = _contiguous(a), _contiguous(b)
@@ -256,7 +256,7 @@ def _without_product(out: Any, c: Any, beta: float) -> Any:
     return out
 
 
-def _scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
+def scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
     if dtype != tc.s8:
         return float(alpha), float(beta)
     if int(alpha) != alpha or int(beta) != beta:

@@ -31,8 +31,9 @@ def registers_of(config: Config, width: int):
 def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=None):
     """Sum this warpgroup's 64 rows of each tile, `width` columns at a time; `mma` is for all.
 
-    weigh(place, row, step) gives, for each part, two factors for the products of a step: for a
-    thread's upper and lower rows, `row` of the tile and the one 8 below.
+    weigh: two functions. The first, of (place, row, step), loads what the second makes factors of:
+    for each part two, for a thread's rows `row` of the tile and the one 8 below. Loads go out a
+    step ahead.
     """
     config = ring.config
     if config.pingpong or config.split > 1 or config.lines > 1 or config.workers:
@@ -46,14 +47,18 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
     for number in tiles.numbers():
         place = tiles.place(number)
         sums = [[tc.f32(0)] * len(products) for _ in range(count)]
+        loaded = ahead = weigh[0](place, row, ring.first) if weigh else []
         for step in tc.range(ring.first, ring.last):
-            factors = [None] * count if weigh is None else weigh(place, row, step)
+            if weigh:
+                ahead = weigh[0](place, row, min(step + 1, ring.last - 1))
             ring.full[slot].wait(phase)
             for i in tc.static_range(count):
                 products = multiply_part(ring, narrow, products, consumer, slot, i)
                 if i == count - 1:
                     release(ring.empty[slot], config)
-                sums[i] = promoted(sums[i], products, factors[i])
+                factors = weigh[1](loaded)[i] if weigh else None
+                sums[i] = promoted(sums[i], products, factors)
+            loaded = ahead
             slot, phase = following(slot, phase, config.stages)
         finish_tile(tc.fragment(mma.d, [s for part in sums for s in part]), place, 64 * consumer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -16,6 +15,7 @@ from kernels.plan import (
     why_not_sm90,
     written_by_threads,
 )  # fmt: skip
+from kernels.recipes import Ready, launch_of, recall
 from kernels.ring import Variant
 from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm
 from kernels.sm90_s8_gemm import requantised_s8_gemm
@@ -33,6 +33,20 @@ def scaled_gemm(
     N/128 x K/128 come as `w.T, scales.T`. D is bf16, f16 or f32. Products of 128 of K are summed
     in the tensor cores, scaled and added up in f32.
     """
+    arrays = [x for x in (a, b, a_scales, b_scales, out) if x is not None]
+    wishes = (out_dtype, finish, config, stream)
+    ready = recall(
+        arrays, ("scaled", *wishes), lambda: _prepare_scaled(a, b, a_scales, b_scales, out, *wishes)
+    )
+    out = ready.result(a, out)
+    ready.launch(a, b, a_scales, b_scales, out)
+    return out
+
+
+def _prepare_scaled(
+    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, out_dtype: Any, finish: Any,
+    config: Any, stream: Any,
+) -> Ready:  # fmt: skip
     dtype = check_operands(a, b, None)
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
@@ -40,13 +54,13 @@ def scaled_gemm(
     _check_scales("a_scales", a_scales, (M, -(-K // BLOCK)), "a row and 128 of K")
     _check_scales("b_scales", b_scales, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
     result = output_type(dtype, out_dtype)
-    if out is None:
-        out = empty_like(a, (M, N), result)
+    out = empty_like(a, (M, N), result) if out is None else out
     check_output(out, dtype, (M, N))
-    operands = (a, b, a_scales, b_scales, out)
+    variant = _variant(a, b, out, finish)
     config = config or choose_promoted(Shape(M, N, K, 1))
-    _launch(block_fp8_gemm, config, (a, b, out), operands, stream, Variant(finish=finish))
-    return out
+    operands = (a, b, a_scales, b_scales, out)
+    chosen = _plan(block_fp8_gemm, config, (M, N), variant)
+    return Ready((M, N), result, launch_of(chosen, stream, operands))
 
 
 def _check_scales(name: str, scales: Any, shape: tuple[int, int], each: str) -> None:
@@ -67,44 +81,57 @@ def requantised_gemm(
     A is M x K and B is K x N, s8 with K contiguous. scale is a number, or N of them (f32) for
     the columns. Sums are s32, then f32; halves round to even.
     """
+    arrays = [x for x in (a, b, scale, out) if hasattr(x, "shape")]
+    number = () if hasattr(scale, "shape") else (float(scale),)
+    wishes = (number, float(zero), config, stream)
+    ready = recall(
+        arrays, ("requantised", *wishes, out is None),
+        lambda: _prepare_requantised(a, b, scale, out, *wishes),
+    )  # fmt: skip
+    out = ready.result(a, out)
+    ready.launch(a, b, out, *(number or (scale,)), *ready.numbers)
+    return out
+
+
+def _prepare_requantised(
+    a: Any, b: Any, scale: Any, out: Any, number: tuple[float, ...], zero: float, config: Any,
+    stream: Any,
+) -> Ready:  # fmt: skip
     dtype = check_operands(a, b, None)
     if dtype != tc.s8:
         raise tc.ArgumentError(f"a holds {dtype}; products of s8 are requantised")
     shape = (a.shape[0], b.shape[1])
-    if hasattr(scale, "shape"):
+    if not number:
         found = describe(scale, "scale")
         if found.type.dtype != tc.f32 or found.shape != shape[1:]:
             raise tc.ArgumentError(
                 f"scale holds {found.type.dtype} of shape {found.shape}; needed is a number, or an "
                 f"f32 for each of the {shape[1]} columns"
             )
-    else:
-        scale = float(scale)
-    if out is None:
-        out = empty_like(a, shape, tc.s8)
+    out = empty_like(a, shape, tc.s8) if out is None else out
     kind = describe(out, "out")
     if kind.shape != shape or kind.type.dtype != tc.s8:
         raise tc.ArgumentError(
             f"out holds {kind.type.dtype} of shape {kind.shape}; the product is s8 of {shape}"
         )
-    config = config or choose(Shape(*shape, a.shape[1], 1))
-    operands = (a, b, out, scale, float(zero))
-    _launch(requantised_s8_gemm, config, (a, b, out), operands, stream, Variant())
-    return out
+    variant = _variant(a, b, out, None)
+    config = config or choose(Shape(*shape, a.shape[1], 1), plain=True)
+    operands = (a, b, out, *(number or (scale,)), zero)
+    chosen = _plan(requantised_s8_gemm, config, shape, variant)
+    return Ready(shape, tc.s8, launch_of(chosen, stream, operands), (zero,))
 
 
-def _launch(
-    kernel: Any, config: Any, matrices: tuple[Any, Any, Any], operands: tuple[Any, ...],
-    stream: Any, variant: Variant,
-) -> None:  # fmt: skip
-    """Run a wgmma kernel on operands that TMA reads."""
-    if any(0 in matrix.shape for matrix in matrices):
+def _variant(a: Any, b: Any, out: Any, finish: Any) -> Variant:
+    """Of operands that TMA reads; refuses others."""
+    if any(0 in matrix.shape for matrix in (a, b)):
         raise tc.ArgumentError("products with scales need at least one row, column and term")
-    types = {name: describe(x, name).type for name, x in zip("abd", matrices, strict=True)}
+    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", out))}
     obstacle = why_not_sm90(types)
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
-    grid = blocks_of_grid(config, *matrices[2].shape)
-    variant = replace(variant, d_by_threads=written_by_threads(types["d"]))
-    chosen = Plan(kernel, config, grid, (("config", config), ("variant", variant)))
-    chosen.configured(stream)(*operands, **dict(chosen.options))
+    return Variant(finish=finish, d_by_threads=written_by_threads(types["d"]))
+
+
+def _plan(kernel: Any, config: Any, shape: tuple[int, int], variant: Variant) -> Plan:
+    grid = blocks_of_grid(config, *shape)
+    return Plan(kernel, config, grid, (("config", config), ("variant", variant)))

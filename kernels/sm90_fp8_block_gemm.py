@@ -32,17 +32,20 @@ def block_fp8_gemm(
     ring = open_ring(a, b, config, variant)
     width = gcd(config.BN, BLOCK)
 
-    def weigh(place, row, step):
+    def load(place, row, step):
         """Scales of the thread's two rows and of each part's columns."""
         rows = [min(place.m + row + 8 * i, a_scales.shape[0] - 1) for i in range(2)]
         left = [a_scales[m, step] for m in rows]
         firsts = [place.n + width * i for i in range(config.BN // width)]
         right = [b_scales[step, min(n // BLOCK, b_scales.shape[1] - 1)] for n in firsts]
-        return [[x * y for x in left] for y in right]
+        return left + right
+
+    def combine(scales):
+        return [[x * y for x in scales[:2]] for y in scales[2:]]
 
     share_work(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
         finisher(d, 1, 0, variant),
-        consume=partial(consume_promoted, width=width, weigh=weigh),
+        consume=partial(consume_promoted, width=width, weigh=(load, combine)),
         registers=registers_of(config, width),
     )  # fmt: skip

@@ -5,7 +5,7 @@ of the ring is 128 bytes of K deep, of which A stores 64, and brings A's metadat
 kernels/sparse_packing.py. kernels/ring.py has the other parts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,7 +64,12 @@ class SparseRing(Ring):
 
 
 def open_sparse_ring(a, metadata, b, format: Format, config: Config, variant: Variant):
-    """Tiles, maps and barriers; every thread of the cluster calls it."""
+    """Tiles, maps and barriers; every thread of the cluster calls it.
+
+    No products are left in flight: they read metadata late, and the next slot's are to take the
+    same registers.
+    """
+    config = replace(config, ahead=0)
     depth, stages = format.depth, config.stages
     side_a = open_side(a, 0, config.BM, depth // format.chunk * format.kept, True, config)
     side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)

@@ -10,8 +10,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from kernels import cost
 from kernels.arrays import empty_like
-from kernels.gemm import check_output, output_type
+from kernels.gemm import check_output, output_type, scalars
 from kernels.plan import Plan, why_not_sm90, written_by_threads
+from kernels.recipes import Ready, launch_of, recall
 from kernels.ring import LINE, SHARED, Config, Variant
 from kernels.sm90_sparse_gemm import sparse_gemm_kernel
 from kernels.sparse_packing import ROWS, THREADS, Format
@@ -25,11 +26,23 @@ def sparse_gemm(
     stream: Any = None,
 ) -> Any:  # fmt: skip
     """alpha A B + beta C with wgmma.sp; the arguments are those of `gemm`."""
+    arrays = [x for x in (a.values, a.metadata, b, c, out) if x is not None]
+    wishes = (a.shape, c is None, alpha, beta, out_dtype, finish, config, stream)
+    ready = recall(arrays, ("sparse", *wishes), lambda: prepare(a, b, c, out, *wishes[2:]))
+    out = ready.result(b, out)
+    ready.launch(a.values, a.metadata, b, out if c is None else c, out, *ready.numbers)
+    return out
+
+
+def prepare(
+    a: SparseMatrix, b: Any, c: Any, out: Any, alpha: float, beta: float, out_dtype: Any,
+    finish: Any, config: Config | None, stream: Any,
+) -> Ready:  # fmt: skip
+    """Check the operands and choose the tile."""
     types = _check(a, b, c, beta)
     dtype, shape = a.dtype, (a.shape[0], b.shape[1])
     result = output_type(dtype, out_dtype)
-    if out is None:
-        out = empty_like(b, shape, result)
+    out = empty_like(b, shape, result) if out is None else out
     check_output(out, dtype, shape)
     types["d"] = describe(out, "out").type
     obstacle = why_not_sm90(types)
@@ -46,10 +59,9 @@ def sparse_gemm(
         )
     options = (("format", a.format), ("config", config), ("variant", variant))
     chosen = Plan(sparse_gemm_kernel, config, cost.blocks_of_grid(config, *shape), options)
-    number = int if dtype == tc.s8 else float
-    operands = (a.values, a.metadata, b, out if c is None else c, out, number(alpha), number(beta))
-    chosen.configured(stream)(*operands, **dict(options))
-    return out
+    numbers = scalars(dtype, alpha, beta)
+    operands = (a.values, a.metadata, b, out if c is None else c, out, *numbers)
+    return Ready(shape, result, launch_of(chosen, stream, operands), numbers)
 
 
 TILES = ((128, 256), (192, 192), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))

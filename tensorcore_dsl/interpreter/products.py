@@ -2,7 +2,8 @@
 
 A product is carried out when it is issued. Until the group that holds it is waited for, the
 warpgroup must not touch its accumulators, nor write A's registers, and nobody may overwrite the
-matrices in shared memory (9.7.15.7).
+matrices in shared memory (9.7.15.7). Nor may it write the registers of metadata, of which the
+manual does not speak: an H200 reads them as late as those of A.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 THREADS = 128
 MMA = "wgmma.mma_async"
+INPUTS = ("a", "meta")  # operands that a product reads from registers while it is in flight
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Product:
     groups: np.ndarray
     committed: np.ndarray
     accumulators: int
-    a: int | None
+    inputs: tuple[int, ...]
     shape: str
 
 
@@ -119,17 +121,18 @@ class Products:
             )
         for product in self.queue:
             same = product.accumulators == watch.accumulators and product.shape != watch.shape
-            if (same or product.accumulators == watch.a) and (product.groups & groups).any():
+            if (same or product.accumulators in watch.inputs) and (product.groups & groups).any():
                 self._refuse_access(product, watch.name, groups)
         self.queue.append(
-            Product(at, groups, self.commits.copy(), watch.accumulators, watch.a, watch.shape)
+            Product(at, groups, self.commits.copy(), watch.accumulators, watch.inputs, watch.shape)
         )
 
     def access(self, watch: Watch) -> None:
         """An ordinary step uses registers that products use too."""
         groups = self.groups()
         for product in self.queue:
-            hurt = product.accumulators in watch.reads + watch.writes or product.a in watch.writes
+            hurt = product.accumulators in watch.reads + watch.writes
+            hurt = hurt or not set(product.inputs).isdisjoint(watch.writes)
             if hurt and (product.groups & groups).any():
                 self._refuse_access(product, watch.name, groups)
         for place in watch.reads + watch.writes:
@@ -174,7 +177,8 @@ class Products:
 class Watch:
     """A step that uses registers of products: a product itself, or an ordinary step.
 
-    reads, writes: places of an ordinary step that are accumulators or A of some product.
+    reads, writes: places of an ordinary step that are accumulators or inputs of some product.
+    inputs: where a product's A and metadata are, as far as they are in registers.
     """
 
     name: str
@@ -182,6 +186,7 @@ class Watch:
     writes: tuple[int, ...] = ()
     accumulators: int = -1
     a: int | None = None
+    inputs: tuple[int, ...] = ()
     shape: str = ""
 
     @classmethod
@@ -193,7 +198,8 @@ class Watch:
         if form.mnemonic.startswith(MMA):
             named = dict(zip((o.name for o in form.operands), reads, strict=True))
             shape = f"{form.params['shape']}.{form.params['d']}"
-            return cls(form.mnemonic, (), (), named["c"], named.get("a"), shape)
+            inputs = tuple(named[name] for name in INPUTS if name in named)
+            return cls(form.mnemonic, (), (), named["c"], named.get("a"), inputs, shape)
         read = [p for p, s in zip(reads, op.operands, strict=True) if _base(s) in watched]
         written = [p for p, v in zip(writes, op.results, strict=True) if v in watched]
         return cls(form.mnemonic, tuple(read), tuple(written)) if read or written else None
@@ -225,12 +231,12 @@ class Watch:
 
 
 def watched(kernel: Kernel) -> set[Any]:
-    """The values that are accumulators of products, or A in registers."""
+    """The values that are accumulators of products, or their inputs in registers."""
     found: set[Any] = set()
     for node in walk(kernel.body):
         if isinstance(node, Op) and node.form.mnemonic.startswith(MMA):
             for source, operand in zip(node.operands, node.form.operands, strict=True):
-                if operand.name in ("c", "a"):
+                if operand.name in ("c", *INPUTS):
                     found.add(_base(source))
             found |= set(node.results)
     return found

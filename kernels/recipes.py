@@ -1,0 +1,62 @@
+"""What was decided for operands of certain types and shapes, kept for the next call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from kernels.arrays import empty_like
+from tensorcore_dsl.readers import reader
+from tensorcore_dsl.targets import current_target
+from tensorcore_dsl.targets import wishes as target_now
+
+Recipe = TypeVar("Recipe")
+MOST = 1024
+_kept: dict[Any, Any] = {}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A product whose operands have been checked and whose kernel has been chosen.
+
+    numbers: what the launch takes behind the arrays.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    launch: Callable[..., None]
+    numbers: tuple[Any, ...] = ()
+
+    def result(self, like: Any, out: Any) -> Any:
+        """`out`, or a new array where `like` lives."""
+        return empty_like(like, self.shape, self.dtype) if out is None else out
+
+
+def recall(arrays: Sequence[Any], wishes: tuple[Any, ...], make: Callable[[], Recipe]) -> Recipe:
+    """`make()`, or what it gave before: for the same wishes, and arrays of the same classes,
+    types, shapes, strides and alignment, on the same target. Errors are not kept."""
+    key: Any
+    try:
+        classes = tuple(map(type, arrays))
+        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], wishes, target_now())
+        found: Recipe | None = _kept.get(key)
+    except Exception:  # a new or wrong argument, or no hashable wish: the long way tells
+        key = found = None
+    if found is None:
+        found = make()
+        if key is not None:
+            _kept[key] = found
+            if len(_kept) > MOST:
+                del _kept[next(iter(_kept))]
+    return found
+
+
+def launch_of(plan: Any, stream: Any, operands: tuple[Any, ...]) -> Callable[..., None]:
+    """What launches a plan's kernel on operands like these, with no more to decide."""
+    configured, options = plan.configured(stream), dict(plan.options)
+    if current_target() == "cpu":
+        return partial(configured, **options)
+    launch: Callable[..., None] = configured.launcher(plan.kernel.split(operands, options)[1])
+    return launch
