@@ -151,7 +151,7 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     dtype = types["a"].dtype
     if dtype not in SM90:
         return f"they have no {dtype}"
-    if accumulate not in (None, tc.f32, tc.s32, FAST):
+    if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
     for name in "ab":
         kind = types[name]
@@ -240,11 +240,13 @@ def _plan_sm90(
             raise tc.ArgumentError(
                 f"workers divide no sums that f32 takes over; accumulate={FAST!r}, or not {config}"
             )
+        if accumulate == tc.f16:
+            raise tc.ArgumentError(f"workers divide sums in f32, not in f16: {config}")
         kernel, sums = sm90_stream_gemm.stream_gemm, tc.f32 if types["a"].dtype.is_float else tc.s32
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
         d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1, finish=finish,
-        **_reading_c(c if beta != 0 else None, N),
+        sums=tc.f16 if accumulate == tc.f16 else None, **_reading_c(c if beta != 0 else None, N),
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)

@@ -49,6 +49,8 @@ def store(acc, consumer, way_out, place, row, finish, config):
     if config.split > 1:
         elements = gathered(elements, consumer, way_out.partial, config.split)
         n = n + tc.cluster_rank() * (config.BN // config.split)
+    if elements[0].dtype == tc.f16:
+        elements = [element.to(tc.f32) for element in elements]
     send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish, place.end)
 
 

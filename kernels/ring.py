@@ -106,7 +106,7 @@ class Variant:
     """What the host knows: which operands have K contiguous, and how results are finished.
 
     d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
-    pairs of columns, and as one row for all.
+    pairs of columns, and as one row for all. sums: their type, where it is not the usual one.
     finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
     function in the kernel language.
     """
@@ -118,6 +118,7 @@ class Variant:
     has_c: bool = False
     c_in_pairs: bool = False
     c_is_row: bool = False
+    sums: Any = None
     finish: Callable[..., Any] | None = None
 
 

@@ -15,5 +15,5 @@ def bf16_gemm(
     config: tc.Const = Config(), variant: tc.Const = Variant(),
 ):  # fmt: skip
     """A is M x K, B is K x N, each contiguous along either axis; the grid is a block an SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, variant.sums or tc.f32)
     multiply(mma, a, b, c, d, alpha, beta, config, variant)
