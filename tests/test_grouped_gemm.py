@@ -1,0 +1,236 @@
+"""Groups of rows and gates: grouped_gemm and swiglu, in emulation and assembled.
+
+Operands are small whole numbers, so that each sum is exact in any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels.grouped_gemm import FEW_ROWS, IN_TURN
+from kernels.ring import Config, Variant
+from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
+from kernels.sm90_swiglu_gemm import swiglu_kernel
+
+BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+F16 = np.dtype(np.float16)
+RNG = np.random.default_rng(19)
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> Any:
+    with tc.target("cpu", "sm_90a"):
+        yield
+
+
+def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
+    """Numbers from -most to most; order "F": the last axis but one is contiguous."""
+    found = RNG.integers(-most, most + 1, shape).astype(dtype)
+    return np.ascontiguousarray(found.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else found
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+# -- groups of rows -------------------------------------------------------------------------------
+
+GROUPS = {
+    "empty ones": (0, 65, 0, 0, 70, 0),
+    "one": (135,),
+    "of a row": (1, 1, 1, 1),
+    "whole tiles": (64, 128),
+    "all in the last": (0, 0, 100),
+}
+GROUPED = {
+    "few rows": dict(BM=64, BN=64, stages=2),
+    "in turn": dict(BM=128, BN=64, stages=2, pingpong=True, across=2),
+}
+
+
+def groups_of(sizes: tuple[int, ...]) -> np.ndarray:
+    return np.cumsum((0, *sizes), dtype=np.int32)
+
+
+def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    parts = zip(offsets[:-1], offsets[1:], b, strict=True)
+    return np.concatenate([exact(a[first:end], x) for first, end, x in parts])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("config", GROUPED)
+@pytest.mark.parametrize("sizes", GROUPS)
+def test_groups(sizes: str, config: str, order: str) -> None:
+    offsets = groups_of(GROUPS[sizes])
+    a, b = whole(int(offsets[-1]), 136), whole(len(offsets) - 1, 136, 200, order=order)
+    found = kernels.grouped_gemm(a, b, offsets, config=Config(**GROUPED[config]))
+    assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
+
+
+@pytest.mark.parametrize("config", GROUPED)
+def test_groups_share_few_blocks(config: str) -> None:
+    """Blocks that pass from group to group, and leave alone what belongs to no group."""
+    chosen, offsets = Config(**GROUPED[config]), groups_of((70, 0, 1, 200, 64, 0))
+    a, b = whole(350, 200), whole(6, 200, 136, order="F")
+    d = np.full((350, 136), 99, BF16)
+    grid = 2 * chosen.blocks
+    grouped_gemm_kernel.emulator("sm_90a")[grid, chosen.threads](
+        a, b, offsets, d, config=chosen, variant=Variant()
+    )
+    assert np.array_equal(d[:335], by_groups(a, b, offsets).astype(BF16))
+    assert (d[335:] == 99).all()
+
+
+def plus_row(value, row, col):
+    return value + row.to(tc.f32)
+
+
+def test_groups_into_given_results() -> None:
+    offsets, out = groups_of((3, 61)), np.full((64, 64), 99, F16)
+    a, b = whole(64, 64, dtype=F16), whole(2, 64, 64, dtype=F16)
+    assert kernels.grouped_gemm(a, b, offsets, out=out) is out
+    assert np.array_equal(out, by_groups(a, b, offsets))
+    found = kernels.grouped_gemm(a, b, offsets, finish=plus_row)
+    assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
+
+
+def test_groups_without_work() -> None:
+    assert kernels.grouped_gemm(whole(0, 64), whole(2, 64, 8), groups_of((0, 0))).shape == (0, 8)
+    assert kernels.grouped_gemm(whole(4, 64), whole(1, 64, 0), groups_of((4,))).shape == (4, 0)
+
+
+FEW = groups_of((8, 8))
+BAD_GROUPS: list[Any] = [
+    (dict(a=whole(16, 72)), "a is 16x72 and each matrix of b 64x8: K differs"),
+    (dict(b=whole(64, 8)), "b has shape (64, 8); 3 axes are needed"),
+    (dict(a=whole(2, 16, 64)), "a has shape (2, 16, 64); 2 axes are needed"),
+    (dict(offsets=FEW[:2]), "offsets are s32 of shape (2,); needed are 3 s32, one more than b has"),
+    (dict(offsets=FEW.astype(np.int64)), "offsets are s64 of shape (3,)"),
+    (dict(a=whole(16, 64, dtype=F16)), "operands are all bf16 or all f16, not a f16, b bf16"),
+    (dict(a=whole(16, 64, dtype=E4M3), b=whole(2, 64, 8, dtype=E4M3)), "not a e4m3, b e4m3"),
+    (dict(a=whole(16, 64, order="F")), "lines of the first operand and of the result are rows"),
+    (dict(b=whole(2, 64, 12)), "the lines of b do not start at multiples of 16 bytes"),
+    (dict(b=whole(2, 64, 12, order="F")), "lines of the first operand and of the result are rows"),
+    (dict(out=whole(16, 16)), "out is bf16[strides ?, 1; 16 B aligned] of shape (16, 16); needed is writable bf16 of (16, 8)"),
+    (dict(a=whole(16, 0), b=whole(2, 0, 8)), "K is 0: there is nothing to multiply"),
+    (
+        dict(b=np.zeros((MOST_GROUPS + 1, 64, 8), BF16), offsets=np.zeros(MOST_GROUPS + 2, np.int32)),
+        f"of which there may be {MOST_GROUPS}",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_GROUPS, ids=[m for _, m in BAD_GROUPS])
+def test_groups_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    given = {"a": whole(16, 64), "b": whole(2, 64, 8), "offsets": FEW, **changes}
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.grouped_gemm(**given)
+    assert message in str(error.value)
+
+
+# -- gates ----------------------------------------------------------------------------------------
+
+GATED = {
+    "two consumers": dict(BM=128, BN=64, stages=2),
+    "in turn": dict(BM=64, BN=128, stages=3, pingpong=True),
+    "in turn, beside": dict(BM=64, BN=64, stages=3, pingpong=True, across=2),
+    "blocks below": dict(BM=64, BN=64, stages=2, cluster=2),
+}
+
+
+def ones(*shape: int, dtype: Any = BF16) -> np.ndarray:
+    """0, 1 and 2, mostly: sums that silu leaves as they are."""
+    return RNG.integers(0, 3, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("K", [136, 200])
+@pytest.mark.parametrize("name", GATED)
+def test_gates_that_are_open(name: str, K: int) -> None:
+    """silu(x) is x in f32 from 17 on, so that products are exact."""
+    x, gate, up = ones(136, K), ones(104, K).T, whole(104, K, most=1).T
+    config, d = Config(**GATED[name]), np.full((136, 104), 99, BF16)
+    launch = swiglu_kernel.emulator("sm_90a")[config.blocks, config.threads]
+    launch(x, gate, up, d, config=config, variant=Variant())
+    assert exact(x, gate).min() > 17
+    assert np.array_equal(
+        d.astype(float), (exact(x, gate) * exact(x, up)).astype(BF16).astype(float)
+    )
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_gates(dtype: Any) -> None:
+    x, gate, up = (RNG.standard_normal((n, 64)).astype(dtype) / 4 for n in (72, 40, 40))
+    out = np.empty((72, 40), dtype)
+    found = kernels.swiglu(x, gate.T, up.T, out=out)
+    assert found is out
+    y = exact(x, gate.T)
+    wanted = y / (1 + np.exp(-y)) * exact(x, up.T)
+    assert np.allclose(found.astype(float), wanted, rtol=2.0**-7, atol=1e-4)
+
+
+def test_gates_are_finished() -> None:
+    x, gate, up = ones(72, 64), ones(40, 64).T, whole(40, 64, most=1).T
+    plain = exact(x, gate) * exact(x, up)
+    found = kernels.swiglu(x, gate, up, finish=plus_row)
+    rows = np.arange(72)[:, None]
+    assert np.array_equal(found.astype(float), (plain + rows).astype(BF16).astype(float))
+
+
+BAD_GATES: list[Any] = [
+    (dict(x=whole(16, 72)), "x (16, 72), w_gate (64, 24), w_up (64, 24)"),
+    (dict(w_up=whole(64, 16, order="F")), "the shapes do not fit x (M, K), weights (K, N)"),
+    (dict(w_gate=whole(64, 24)), "K is not contiguous in w_gate"),
+    (dict(w_gate=whole(64, 24), w_up=whole(64, 24)), "K is not contiguous in w_gate, w_up"),
+    (dict(x=whole(2, 16, 64)), "x has shape (2, 16, 64); 2 axes are needed"),
+    (dict(w_up=whole(64, 24, dtype=F16)), "not x bf16, w_gate bf16, w_up f16"),
+    (dict(w_gate=whole(64, 20, order="F"), w_up=whole(64, 20, order="F")), "rows of multiples of 16"),
+    (dict(x=whole(16, 60), w_gate=whole(60, 24, order="F"), w_up=whole(60, 24, order="F")), "the lines of a"),
+    (dict(out=whole(16, 24, dtype=F16)), "needed is writable bf16 of (16, 24)"),
+    (dict(x=whole(16, 0), w_gate=whole(24, 0).T, w_up=whole(24, 0).T), "K is 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_GATES, ids=[m for _, m in BAD_GATES])
+def test_gates_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    weights = {"w_gate": whole(64, 24, order="F"), "w_up": whole(64, 24, order="F")}
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.swiglu(**{"x": whole(16, 64), **weights, **changes})
+    assert message in str(error.value)
+
+
+# -- machine code ---------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+@pytest.mark.parametrize("config", [FEW_ROWS, IN_TURN], ids=["few rows", "in turn"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    for dtype in (BF16, F16) if order == "F" else (BF16,):
+        a, b, d = (
+            whole(64, 512, dtype=dtype),
+            whole(4, 512, 256, dtype=dtype, order=order),
+            whole(64, 256, dtype=dtype),
+        )
+        used = grouped_gemm_kernel.resources(
+            a, b, groups_of((64, 0, 0, 0)), d, arch="sm_90a", config=config,
+            variant=Variant(b_k_major=order == "F"),
+        )  # fmt: skip
+        assert not used.spills and not used.warnings
+
+
+@pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    x, weights, d = (np.empty(shape, dtype) for shape in ((64, 512), (256, 512), (64, 256)))
+    used = swiglu_kernel.resources(
+        x, weights.T, weights.T, d, arch="sm_90a", config=IN_TURN, variant=Variant()
+    )
+    assert not used.spills and not used.warnings

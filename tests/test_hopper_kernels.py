@@ -1,0 +1,232 @@
+"""The wgmma kernels in emulation: what `ring.Config` offers, batches, results of any width.
+
+Operands are small whole numbers, so that each sum is exact in any order. Grids are smaller than on
+a GPU, so that each block has several tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels.plan import FAST, plan
+from kernels.ring import Config, Variant
+from kernels.sm90_bf16_gemm import bf16_gemm
+
+BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+F16 = np.dtype(np.float16)
+RNG = np.random.default_rng(17)
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> Any:
+    with tc.target("cpu", "sm_90a"):
+        yield
+
+
+def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
+    """Numbers from -most to most; order "F": the last axis but one is contiguous."""
+    found = RNG.integers(-most, most + 1, shape).astype(dtype)
+    return np.ascontiguousarray(found.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else found
+
+
+def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def few_blocks(kernel: Any, config: Config, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
+    """The product in one cluster of blocks, or of split tiles, in a cluster each."""
+    d = np.full((a.shape[0], b.shape[1]), 77, out)
+    clusters = math.prod(-(-n // t) for n, t in zip(d.shape, (config.BM, config.BN), strict=True))
+    grid = config.blocks * (clusters if config.split > 1 else 1)
+    scalars = (1, 0) if a.dtype.kind == "i" else (1.0, 0.0)
+    launch = kernel.emulator("sm_90a")[grid, config.threads]
+    launch(a, b, d, d, *scalars, config=config, variant=Variant(**variant))
+    return d
+
+
+# -- what a configuration may have ----------------------------------------------------------------
+
+FEATURES = {
+    "plain": dict(BM=128, BN=64, stages=3),
+    "no products in flight": dict(BM=64, BN=64, stages=2, ahead=0),
+    "groups of rows": dict(BM=64, BN=64, stages=2, group=2),
+    "blocks below": dict(BM=64, BN=64, stages=2, cluster=2),
+    "blocks beside": dict(BM=64, BN=64, stages=2, across=2),
+    "four blocks": dict(BM=64, BN=32, stages=3, cluster=2, across=2),
+    "in turn": dict(BM=64, BN=64, stages=3, pingpong=True),
+    "in turn, two heights": dict(BM=128, BN=32, stages=2, pingpong=True),
+    "in turn, blocks below": dict(BM=64, BN=64, stages=2, pingpong=True, cluster=2),
+    "in turn, blocks beside": dict(BM=64, BN=64, stages=5, pingpong=True, across=2),
+    "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, ahead=0),
+    "split in two": dict(BM=64, BN=64, stages=2, split=2),
+    "split in four": dict(BM=128, BN=128, stages=2, split=4),
+    "two lines": dict(BM=64, BN=64, stages=2, lines=2),
+    "three lines, in turn": dict(BM=64, BN=64, stages=2, lines=3, pingpong=True),
+    "two lines, beside": dict(BM=64, BN=64, stages=2, lines=2, across=2),
+}
+
+
+@pytest.mark.parametrize("K", [8, 328], ids=["part of a slot", "a tail"])
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_feature(name: str, K: int) -> None:
+    """Three tiles by three, or more, none of the last ones full."""
+    a, b = whole(136, K), whole(K, 168, order="F")
+    config = Config(**FEATURES[name])
+    assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
+
+
+TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float32, np.float32)]
+
+
+@pytest.mark.parametrize(("dtype", "out"), TYPES, ids=[str(np.dtype(t)) for t, _ in TYPES])
+def test_every_type_in_turn(dtype: Any, out: Any) -> None:
+    a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
+    config = Config(BM=64, BN=32, stages=3, pingpong=True, across=2)
+    d = np.empty((136, 168), out)
+    kernel = plan(a, b, None, d, accumulate=FAST if dtype == E4M3 else None, config=config).kernel
+    assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
+
+
+MN_MAJOR = {
+    "plain, FF": dict(stages=2),
+    "in turn, FC": dict(stages=3, pingpong=True),
+    "in turn, CC": dict(stages=2, pingpong=True, BM=64),
+    "blocks below, FC": dict(stages=2, cluster=2),
+    "blocks beside, FC": dict(stages=2, across=2, pingpong=True, BN=64),
+    "two lines, FC": dict(stages=2, lines=2, BM=64, BN=64),
+    "split, CC": dict(stages=2, split=2, BM=64, BN=64),
+}
+
+
+@pytest.mark.parametrize("name", MN_MAJOR)
+def test_other_layouts(name: str) -> None:
+    """Orders of A and B, where K is contiguous in one of them, or in none."""
+    of_a, of_b = name[-2:]
+    a, b = whole(136, 200, order=of_a), whole(200, 264, order=of_b)
+    config = Config(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
+    majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
+    found = few_blocks(bf16_gemm, config, a, b, np.float32, **majors)
+    assert np.array_equal(found, exact(a, b))
+
+
+FEW_ROWS = [{}, {"split": 2}, {"lines": 4, "stages": 2}, {"rows": 64}]
+
+
+@pytest.mark.parametrize("more", FEW_ROWS, ids=str)
+def test_few_rows(more: dict[str, int]) -> None:
+    """The first parts of B are asked for early; lines of A that no copy brings are zero."""
+    config = Config(**{"BM": 64, "BN": 32, "stages": 5, "rows": 16, **more})
+    for M in (1, 7, 16):
+        a, b = whole(M, 584), whole(584, 104, order="F")
+        assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
+
+
+REFUSED = [
+    (dict(cluster=2, split=2), "a cluster shares A and B or a tile, not both"),
+    (dict(across=2, split=2), "a cluster shares A and B or a tile, not both"),
+    (dict(stages=1), "the ring needs more slots than are read at a time"),
+    (dict(ahead=2), "a slot is released when one more is read, or none"),
+    (dict(BM=64, rows=72), "a tile has no room for so many rows"),
+    (dict(pingpong=True, split=2), "tiles that are split are not taken in turn"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
+def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.ArgumentError, match=message) as error:
+        Config(**changes)
+    assert all(f"{name}={value}" in str(error.value) for name, value in changes.items())
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_slots_fill_shared_memory(name: str) -> None:
+    config = Config(**FEATURES[name]).with_stages(99)
+    slot = (config.BM + config.BN) * 128 * config.lines
+    assert 0 <= 227 * 1024 - 1024 - config.way_out - config.stages * slot < slot
+    assert Config(**FEATURES[name]).with_stages(2).stages == 2
+
+
+# -- operands of gemm -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("N", [77, 81], ids=["less than a box", "more"])
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_results_whose_rows_tma_cannot_write(N: int, pingpong: bool) -> None:
+    a, b = whole(136, 72), whole(72, N, order="F")
+    config = Config(BM=64, BN=32, stages=2, pingpong=pingpong)
+    room = np.full((136, N + 2), 99, BF16)
+    found = kernels.gemm(a, b, out=room[:, :N], config=config)
+    assert np.array_equal(found.astype(float), exact(a, b))
+    assert (room[:, N:] == 99).all()
+
+
+BATCHES = {"both": (3, 3), "one A": (0, 3), "one B": (3, 0)}
+
+
+@pytest.mark.parametrize("which", BATCHES)
+def test_batches(which: str) -> None:
+    of_a, of_b = BATCHES[which]
+    N = 77 if which == "one B" else 72
+    a, b = whole(*[of_a][: of_a > 0], 72, 136), whole(*[of_b][: of_b > 0], 136, N, order="F")
+    c = whole(3, 72, N, most=9)
+    config = Config(BM=64, BN=32, stages=3, pingpong=N == 72)
+    found = kernels.gemm(a, b, c, alpha=2, beta=-3, config=config, out_dtype=tc.f32)
+    assert np.array_equal(found, 2 * exact(a, b) - 3 * c.astype(float))
+
+
+@pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two", "two lines"])
+def test_batches_with_every_division_of_work(name: str) -> None:
+    a, b = whole(3, 72, 136), whole(3, 136, 72)
+    found = kernels.gemm(a, b, config=Config(**FEATURES[name]), out_dtype=tc.f32)
+    assert np.array_equal(found, exact(a, b))
+
+
+def test_batches_choose_a_kernel() -> None:
+    a, b = whole(2, 16, 64, dtype=F16), whole(2, 64, 24, dtype=F16, order="F")
+    assert np.array_equal(kernels.gemm(a, b).astype(float), exact(a, b))
+    assert kernels.gemm(a[:, :, :0], b[:, :0]).shape == (2, 16, 24)
+
+
+def checkered(value, row, col):
+    """The place of an element, to tell rows from columns."""
+    return tc.select((row + col) % 2 == 0, value + 100 * row.to(tc.f32), value - col.to(tc.f32))
+
+
+@pytest.mark.parametrize(
+    ("name", "N"), [("groups of rows", 77), ("in turn, blocks beside", 72), ("split in two", 72)]
+)
+def test_finished_results(name: str, N: int) -> None:
+    a, b, c = whole(136, 72), whole(72, N, order="F"), whole(136, N)
+    found = kernels.gemm(
+        a, b, c, beta=2, finish=checkered, out_dtype=tc.f32, config=Config(**FEATURES[name])
+    )
+    row, col = np.indices(found.shape)
+    wanted = exact(a, b) + 2 * c.astype(float)
+    assert np.array_equal(found, np.where((row + col) % 2 == 0, wanted + 100 * row, wanted - col))
+
+
+BAD_PRODUCTS: list[Any] = [
+    (dict(a=whole(2, 16, 64), b=whole(3, 64, 16)), "a is 2x16x64 and b is 3x64x16: the batches differ"),
+    (dict(a=whole(1, 2, 16, 64)), "a has shape (1, 2, 16, 64); a matrix is needed, or a batch"),
+    (dict(a=whole(2, 16, 72)), "a's columns must be as many as b's rows"),
+    (dict(a=whole(2, 16, 64), c=whole(16, 16)), "c has shape (16, 16); the product has (2, 16, 16)"),
+    (dict(a=whole(2, 16, 64), out=whole(16, 16)), "out has shape (16, 16); the product has (2, 16, 16)"),
+    (dict(a=whole(2, 16, 64, dtype=np.float64), b=whole(64, 16, dtype=np.float64)), "they have no f64"),
+    (dict(a=whole(2, 16, 60), b=whole(60, 16)), "the lines of a do not start at multiples of 16 bytes"),
+    (dict(a=whole(16, 64, dtype=np.int8), b=whole(64, 16, dtype=np.int8)), "s8 operands must both have K contiguous"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_PRODUCTS, ids=[m for _, m in BAD_PRODUCTS])
+def test_products_that_gemm_refuses(changes: dict[str, Any], message: str) -> None:
+    given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.gemm(**given, family="sm90")
+    assert message in str(error.value)
