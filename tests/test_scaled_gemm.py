@@ -192,6 +192,15 @@ def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
     assert -128 < int(np.median(found)) < 127
 
 
+def test_scale_and_zero_are_those_of_each_call() -> None:
+    a, b = bytes_(32, 64), bytes_(64, 48, "F")
+    vectors = [RNG.uniform(1e-4, 1e-3, 48).astype(np.float32) for _ in range(2)]
+    for scale in (4e-4, 5e-4, 4e-4, *vectors):
+        for zero in (1, 2):
+            found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+            assert np.array_equal(found, rounded(a, b, scale, zero))
+
+
 def test_halves_and_ends() -> None:
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kernels
+import kernels.sparse_gemm as sparse_module
 import tensorcore_dsl as tc
 from kernels import ring, sparsity
 from kernels.plan import blocks_of_grid
@@ -196,6 +197,18 @@ def test_alpha_beta_c_finish_and_out() -> None:
     assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
 
 
+def test_what_was_decided_is_kept(monkeypatch: Any) -> None:
+    """Operands alike, results of their own; another wish is another decision."""
+    made = []
+    prepare = sparse_module.prepare
+    monkeypatch.setattr(sparse_module, "prepare", lambda *a: made.append(a) or prepare(*a))
+    for alpha in (3, 3, 4):
+        a, b = dense(40, 72, BF16), dense(72, 24, BF16, "F")
+        found = product(a, b, alpha=alpha, out_dtype=tc.f32)
+        assert np.array_equal(found, alpha * exact(pruned(a), b))
+    assert len(made) == 2
+
+
 HALF = np.zeros((64, 64), np.float16)
 BAD: list[Any] = [
     (dict(b=np.zeros((64, 64), BF16)), "a holds f16 but b holds bf16"),
@@ -272,3 +285,36 @@ def test_selectors_go_through_a_word() -> None:
     tails = [line.split("}, ")[1].split(", ") for line in found]
     assert [tail[3] for tail in tails] == ["0", "1"]
     assert tails[0][2] == tails[1][2]
+
+
+@tc.kernel
+def hurried(out: tc.Array, turns: tc.s32, wait: tc.Const = True):
+    """Changes metadata behind a product's back, unless it waits."""
+    tc.launch_bounds(128)
+    form = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
+    a, b = tc.shared((64, 32), tc.f16, swizzle=64), tc.shared((64, 64), tc.f16, swizzle=128)
+    t = tc.threadIdx.x
+    for i in tc.static_range(16):
+        a[t // 2, t % 2 * 16 + i] = tc.f16(1)
+    for i in tc.static_range(32):
+        b[t // 2, t % 2 * 32 + i] = tc.f16(1)
+    tc.fence_async()
+    tc.barrier()
+    acc, word = form.d.zeros(), tc.u32(0x44444444)
+    for _ in range(turns):
+        tc.wgmma_fence()
+        acc = tc.multiply(form, acc, a, b, metadata=[word])
+        tc.wgmma_commit()
+        if wait:
+            tc.wgmma_wait(0)
+        word = word ^ 0x88888888
+    tc.wgmma_wait(0)
+    out[t] = acc[0]
+
+
+def test_metadata_belong_to_the_product_until_it_is_over() -> None:
+    out = np.empty(128, np.float32)
+    hurried.emulator("sm_90a")[1, 128](out, 2)
+    assert (out == 64).all()
+    with pytest.raises(EmulationError, match="uses registers that the wgmma at .* still owns"):
+        hurried.emulator("sm_90a")[1, 128](out, 2, wait=False)

@@ -332,7 +332,8 @@ def wgmma(
     view (see `descriptor`). Call wgmma_fence before, wgmma_commit and wgmma_wait after.
 
     A sparse form (tc.wgmma.sp) takes the stored half of A, and 32-bit words of metadata in the
-    order of K: each serves as many steps as the form has selectors.
+    order of K: each serves as many steps as the form has selectors. Their registers, like those
+    of A, are read late: leave them alone until wgmma_wait.
     """
     assert form.shape is not None
     depth = form.shape[2]
