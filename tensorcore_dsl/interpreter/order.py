@@ -51,9 +51,11 @@ class Order:
 
     def step_back(self, mask: np.ndarray) -> None:
         """Who has run for a while may get another priority, so that nobody waits for ever."""
-        if self.random.random() < 0.25:
+        chance = self.random.random()
+        if chance < 0.25:
             warps, drawn = _of_warps(mask), self._draw()
-            self.priority = np.where(warps, drawn, self.priority)
+            everybody = chance < 0.03  # else who polls may keep those of the lowest waiting
+            self.priority = np.where(warps | everybody, drawn, self.priority)
 
     def select(self, machine: Machine) -> tuple[int, Cohort] | None:
         """The position to run and threads there; the others of the cohort stay. None: all wait.
