@@ -40,9 +40,9 @@ def record(words: np.ndarray) -> str:
     return " ".join([hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest(), *sample])
 
 
-def on_gpu(data: Any, out: Any, forms: Any, threads: int) -> None:
+def on_gpu(data: Any, out: Any, forms: Any) -> None:
     with tc.target("cuda"):
-        probes.probe[threads // 128, 128](data, out, forms=forms)
+        probes.probe[probes.THREADS // 128, 128](data, out, forms=forms)
 
 
 def shared_on_gpu(
@@ -147,7 +147,7 @@ def capture(batch: list[Any]) -> list[np.ndarray]:
 
 
 def agrees(form: Any, words: np.ndarray, arch: str) -> bool:
-    images = probes.inputs(form, probes.threads_of(form))
+    images = probes.inputs(form)
     try:
         cpu = probes.on_cpu(form, images, arch)
     except Exception as error:

@@ -1,4 +1,5 @@
-"""One instruction on many register images: inputs that find mistakes, and kernels that run it.
+"""One instruction of single threads, a load or a store on many register images: inputs that find
+mistakes, and kernels that run it. Instructions of matrices have `matrix_probes`.
 
 The inputs of a form depend on its mnemonic alone, so that results captured on a GPU can be
 replayed on any machine.
@@ -15,23 +16,11 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.isa.spec import Instruction, Operand
+from tests.matrix_inputs import FLOATS
 
 FULL_MASK = 0xFFFFFFFF
 REGIMES = 8
-METADATA = ("e", "meta", "metadata")
-# exponent bits, mantissa bits, bias
-FLOATS = {
-    "f64": (11, 52, 1023),
-    "f32": (8, 23, 127),
-    "tf32": (8, 23, 127),
-    "f16": (5, 10, 15),
-    "bf16": (8, 7, 127),
-    "e4m3": (4, 3, 7),
-    "e5m2": (5, 2, 15),
-    "e3m2": (3, 2, 3),
-    "e2m3": (2, 3, 1),
-    "e2m1": (2, 1, 1),
-}
+THREADS = 8192
 
 
 def elements(name: str, bits: int, shape: tuple[int, ...], regime: np.ndarray, rng: Any) -> Any:
@@ -70,15 +59,11 @@ def elements(name: str, bits: int, shape: tuple[int, ...], regime: np.ndarray, r
     return np.select([regime % REGIMES == i for i in range(REGIMES)], choices)
 
 
-def element_type(operand: Operand) -> tuple[str, int, int]:
-    """Name, bits and bits of storage of the elements in one register of the operand."""
+def element_type(operand: Operand) -> tuple[str, int]:
+    """Name and bits of the elements in one register of the operand."""
     dtype: DType = operand.dtype
     name = {"f16x2": "f16", "bf16x2": "bf16"}.get(dtype.name, dtype.name)
-    bits = dtype.bits // dtype.lanes
-    storage = bits
-    if operand.layout is not None:
-        storage = 32 // operand.layout.per_register if dtype.bits < 64 else 64
-    return name, bits, storage
+    return name, dtype.bits // dtype.lanes
 
 
 def registers(operand: Operand, form: Instruction, threads: int, rng: Any) -> np.ndarray:
@@ -89,29 +74,18 @@ def registers(operand: Operand, form: Instruction, threads: int, rng: Any) -> np
     if form.opcode == "fns" and operand.name != "mask":  # other numbers mean nothing to it
         low, high = (0, 32) if operand.name == "base" else (-33, 34)
         return rng.integers(low, high, (threads, 1)).astype(np.int32).view(np.uint32)
-    if operand.name in METADATA:
-        return metadata(form, threads, rng)
-    name, bits, storage = element_type(operand)
-    group = 32 if operand.layout is not None else 1
-    regime = np.repeat(np.arange(threads // group), group)[:, None, None]
-    per = 1 if width < 32 else max(width // storage, 1)
+    name, bits = element_type(operand)
+    regime = np.arange(threads)[:, None, None]
+    per = 1 if width < 32 else max(width // bits, 1)
     found = elements(name, bits, (threads, operand.registers, per), regime, rng)
-    shifts = (np.arange(per) * storage).astype(np.uint64)
+    shifts = (np.arange(per) * bits).astype(np.uint64)
     word = np.bitwise_or.reduce(found << shifts, axis=-1)
     if operand.register_bits == 1:
         word &= np.uint64(1)
     return word.astype(np.uint64 if width == 64 else np.uint32)
 
 
-def metadata(form: Instruction, threads: int, rng: Any) -> np.ndarray:
-    """Legal sparsity metadata: nibbles that name two different places in order (1 of 2: tf32)."""
-    legal = (0x4, 0xE) if "tf32" in form.mnemonic else (0x4, 0x8, 0xC, 0x9, 0xD, 0xE)
-    nibbles = np.array(legal, np.uint32)[rng.integers(0, len(legal), (threads, 1, 8))]
-    shifts = np.arange(8, dtype=np.uint32) * 4
-    return np.bitwise_or.reduce(nibbles << shifts, axis=-1)
-
-
-def inputs(form: Instruction, threads: int) -> list[Any]:
+def inputs(form: Instruction) -> list[Any]:
     """One entry an operand: an image, or the number of an immediate."""
     rng = np.random.default_rng(zlib.crc32(form.mnemonic.encode()))
     found: list[Any] = []
@@ -120,7 +94,7 @@ def inputs(form: Instruction, threads: int) -> list[Any]:
             allowed = operand.values or (rng.integers(0, 32),)
             found.append(int(allowed[rng.integers(0, len(allowed))]))
         else:
-            found.append(registers(operand, form, threads, rng))
+            found.append(registers(operand, form, THREADS, rng))
     return found
 
 
@@ -204,7 +178,7 @@ def on_cpu(form: Instruction, images: list[Any], arch: str) -> np.ndarray:
         bits = operand.register_bits
         image = image.astype({1: np.bool_, 16: np.uint16}.get(bits, image.dtype))
         image = image.reshape(-1, 32, image.shape[-1])
-        given.append(image if operand.is_fragment or operand.registers > 1 else image[..., 0])
+        given.append(image if operand.registers > 1 else image[..., 0])
     results = tc.emulate(form, *given, arch=arch)
     results = results if isinstance(results, tuple) else (results,)
     words = []
@@ -217,6 +191,7 @@ def on_cpu(form: Instruction, images: list[Any], arch: str) -> np.ndarray:
 
 
 APPROXIMATE = ("ex2", "lg2", "rcp.approx", "rsqrt", "sqrt.approx", "sin", "cos", "tanh", "div.approx", "div.full")
+MATRIX = ("mma", "wmma", "wgmma", "movmatrix")
 NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa")
 
 
@@ -225,7 +200,7 @@ def probed(form: Instruction, arch: str) -> bool:
     text = form.mnemonic
     if not form.requires.met_by(tc.ARCHS[arch]) or not form.results or not form.operands:
         return False
-    if any(o.kind == "addr" for o in form.operands) or form.opcode in ("wgmma", "wmma"):
+    if any(o.kind == "addr" for o in form.operands) or form.opcode in MATRIX:
         return False
     if {"load", "store", "blocking"} & form.effects:
         return False
@@ -236,32 +211,20 @@ def probed_forms(arch: str) -> list[Instruction]:
     return [form for form in isa.forms() if probed(form, arch)]
 
 
-def threads_of(form: Instruction) -> int:
-    """Cases: 1,024 warps of a matrix product, 8,192 threads of the rest."""
-    return 1024 * 32 if any(o.is_fragment for o in form.operands) else 8192
-
-
 def batches(forms: list[Instruction], size: int = 32) -> list[list[Instruction]]:
-    """Forms that share a kernel: as many threads, not too many."""
-    found: dict[int, list[list[Instruction]]] = {}
-    for form in forms:
-        groups = found.setdefault(threads_of(form), [[]])
-        if len(groups[-1]) == size:
-            groups.append([])
-        groups[-1].append(form)
-    return [group for groups in found.values() for group in groups if group]
+    """Forms that share a kernel: not too many."""
+    return [forms[at : at + size] for at in range(0, len(forms), size)]
 
 
 def on_kernel(forms: list[Instruction], launch: Any) -> list[np.ndarray]:
     """(words, threads) of each form's results, computed by the probe kernel.
 
-    `launch(data, out, forms, threads)` runs it."""
-    threads = threads_of(forms[0])
-    images = [inputs(form, threads) for form in forms]
+    `launch(data, out, forms)` runs it."""
+    images = [inputs(form) for form in forms]
     data = np.ascontiguousarray(np.concatenate([planes(i) for i in images]))
-    out = np.zeros((sum(result_words(f) for f in forms), threads), np.uint32)
+    out = np.zeros((sum(result_words(f) for f in forms), THREADS), np.uint32)
     numbers = tuple(tuple(x for x in i if not isinstance(x, np.ndarray)) for i in images)
-    launch(data, out, tuple(zip(forms, numbers, strict=True)), threads)
+    launch(data, out, tuple(zip(forms, numbers, strict=True)))
     ends = np.cumsum([result_words(f) for f in forms])
     return np.split(out, ends[:-1])
 
@@ -301,7 +264,7 @@ def shared_forms(arch: str) -> list[Instruction]:
     """Loads and stores of shared memory whose lanes do not depend on each other's order."""
     found = []
     for form in isa.forms():
-        if form.opcode not in ("ld", "st", "ldmatrix", "stmatrix", "atom"):
+        if form.opcode not in ("ld", "st", "atom"):
             continue
         first = form.operands[0]
         if ".shared" not in form.mnemonic or first.kind != "addr" or first.dtype.bits != 32:

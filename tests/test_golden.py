@@ -1,4 +1,5 @@
-"""The CPU gives the bits that were captured from a GPU (see tests/capture.py)."""
+"""The CPU gives the bits that were captured from a GPU (see tests/capture.py): instructions of
+single threads, and whole kernels."""
 
 from __future__ import annotations
 
@@ -26,9 +27,8 @@ def chunks() -> list[Any]:
         if path.stem == "gemm_kernels" or path.stem.startswith("approximate"):
             continue
         records = list(json.loads(path.read_text()).items())
-        size = CHUNK if path.stem not in ("mma",) else 10
-        for at in range(0, len(records), size):
-            found.append(pytest.param(path.stem, records[at : at + size], id=f"{path.stem}-{at}"))
+        for at in range(0, len(records), CHUNK):
+            found.append(pytest.param(path.stem, records[at : at + CHUNK], id=f"{path.stem}-{at}"))
     return found
 
 
@@ -36,7 +36,7 @@ def replay(stem: str, mnemonic: str) -> str:
     form = isa.instruction(mnemonic)
     if stem.startswith("shared_"):
         return record(probes.shared_on_cpu(form, ARCH))
-    return record(probes.on_cpu(form, probes.inputs(form, probes.threads_of(form)), ARCH))
+    return record(probes.on_cpu(form, probes.inputs(form), ARCH))
 
 
 @pytest.mark.parametrize(("stem", "records"), chunks())
@@ -70,9 +70,9 @@ def test_gemm_bits(dtype: str, family: str) -> None:
 
 
 def test_a_flipped_bit_is_seen() -> None:
-    form = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
-    wanted = json.loads((GOLDEN / ARCH / "mma.json").read_text())[form.mnemonic]
-    words = probes.on_cpu(form, probes.inputs(form, probes.threads_of(form)), ARCH)
+    form = isa.instruction("fma.rn.f32")
+    wanted = json.loads((GOLDEN / ARCH / "fma.json").read_text())[form.mnemonic]
+    words = probes.on_cpu(form, probes.inputs(form), ARCH)
     assert record(words) == wanted
     words = np.array(words)
     words[-1, -1] ^= 1
