@@ -262,5 +262,3 @@ def scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
     if int(alpha) != alpha or int(beta) != beta:
         raise tc.ArgumentError(f"integer products take integer alpha and beta, not {alpha}, {beta}")
     return int(alpha), int(beta)
-
-
