@@ -226,7 +226,10 @@ class Kernel:
             return self._configure(key)
 
     def _configure(self, key: Any) -> Launch:
-        config, stream = _configuration(f"{self.__name__}", key)
+        return self._kept(key, *_configuration(f"{self.__name__}", key))
+
+    def _kept(self, key: Any, config: Config, stream: Any) -> Launch:
+        """The launch known by a key from now on: it holds what is prepared once."""
         launch = Launch(self, config, stream)
         with suppress(TypeError):  # a stream that cannot be hashed
             self._launches[key] = launch
@@ -234,7 +237,11 @@ class Kernel:
 
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        return Launch(self, Config.of(grid, block, **options), stream)
+        key = (Config.of(grid, block, **options), stream)
+        try:
+            return self._launches[key]
+        except (KeyError, TypeError):
+            return self._kept(key, *key)
 
     @property
     def emulate(self) -> Emulator:

@@ -291,6 +291,16 @@ def test_launches_on_a_gpu(gpu: FakeGpu):
     assert gpu.records[-1].grid == (2, 1, 1) and gpu.records[-1].attributes
 
 
+def test_configured_launches_are_kept():
+    """What a launch prepares must not be prepared for every call."""
+    first = double.configured(2, 64, pdl=True)
+    assert double.configured(2, 64, pdl=True) is first
+    assert double.configured((2, 1), 64, pdl=True) is first
+    assert double.configured(2, 64) is not first
+    assert double.configured(2, 64, pdl=True, stream=7) is not first
+    assert double.configured(2, 64, stream=[]) is not double.configured(2, 64, stream=[])
+
+
 # -- arrays -----------------------------------------------------------------------------------
 
 
