@@ -47,6 +47,10 @@ class Config:
     workers: int = 0
 
     def __post_init__(self) -> None:
+        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split < 16:
+            raise tc.ArgumentError(f"tiles have 64, 128, ... rows and 16 to 256 columns: {self}")
+        if self.BN % (16 * self.split):
+            raise tc.ArgumentError(f"results leave in multiples of 16 columns: {self}")
         if self.cluster * self.across > 1 and self.split > 1:
             raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
         if self.ahead not in (0, 1):
