@@ -59,6 +59,7 @@ class Case:
         if self.ring is not None:
             parts = ["ring", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
             changed = [f"{k} {v}" for k, v in vars(self.ring).items() if v != vars(ANY)[k]]
+            changed += ["sum f16"] * (self.accumulate == "f16")
             return " ".join([*filter(None, parts), f"beta {self.beta}", *changed])
         if self.family == "sm90":
             extra = f" cluster {self.cluster}" if self.cluster > 1 else ""
@@ -122,10 +123,11 @@ def _ring_cases() -> list[Case]:
     found = []
 
     def add(
-        dtype: str, *size: int, layouts: str = "nt", kind: str = "", beta: float = 0, **of: Any
-    ) -> None:
+        dtype: str, *size: int, layouts: str = "nt", kind: str = "", beta: float = 0,
+        accumulate: str = "", **of: Any,
+    ) -> None:  # fmt: skip
         config = ring.Config(**{"BN": 64, "stages": 3, **of})
-        accumulate = "fast" if dtype == "e4m3" else ""
+        accumulate = "fast" if dtype == "e4m3" else accumulate
         found.append(
             Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, ring=config)
         )
@@ -161,6 +163,11 @@ def _ring_cases() -> list[Case]:
         add("f16", sum(GROUPS), 136, 208, kind=kind, BM=64)
     add("bf16", sum(GROUPS), 136, 144, kind="grouped", layouts="nn")
     add("bf16", 100, 136, 144, kind="finished", pingpong=True)
+    for more in ({}, {"pingpong": True, "across": 2}, {"split": 2}):
+        add("f16", 200, 136, 208, accumulate="f16", **more)
+    for dtype in ("bf16", "s8"):
+        add(dtype, 200, 136, 528, workers=5)
+    add("f16", 300, 72, 528, workers=3, cluster=2, beta=-2)
     return found
 
 

@@ -94,6 +94,22 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
     assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
 
 
+@pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
+def test_sums_in_f16(name: str) -> None:
+    a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
+    found = few_blocks(bf16_gemm, Config(**FEATURES[name]), a, b, F16, sums=tc.f16)
+    assert np.array_equal(found.astype(float), exact(a, b))
+
+
+def test_sums_in_f16_are_rounded() -> None:
+    """2048 + 1 is 2048 in f16; an instruction has 16 of K."""
+    a, b = np.zeros((8, 80), F16), np.ones((80, 8), F16, order="F")
+    a[:, ::16], a[:, 0] = 1, 2048
+    config = Config(BM=64, BN=16, stages=2)
+    sums = [kernels.gemm(a, b, accumulate=x, config=config) for x in (tc.f16, None)]
+    assert (sums[0] == 2048).all() and (sums[1] == 2052).all()
+
+
 MN_MAJOR = {
     "plain, FF": dict(stages=2),
     "in turn, FC": dict(stages=3, pingpong=True),
@@ -129,6 +145,11 @@ def test_few_rows(more: dict[str, int]) -> None:
 
 
 REFUSED = [
+    (dict(BM=96), "tiles have 64, 128, ... rows and 16 to 256 columns"),
+    (dict(BN=264), "tiles have 64, 128, ... rows and 16 to 256 columns"),
+    (dict(BN=8), "tiles have 64, 128, ... rows and 16 to 256 columns"),
+    (dict(BN=100), "results leave in multiples of 16 columns"),
+    (dict(BN=80, split=2), "results leave in multiples of 16 columns"),
     (dict(cluster=2, split=2), "a cluster shares A and B or a tile, not both"),
     (dict(across=2, split=2), "a cluster shares A and B or a tile, not both"),
     (dict(stages=1), "the ring needs more slots than are read at a time"),
