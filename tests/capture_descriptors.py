@@ -1,8 +1,9 @@
 """Which bytes of shared memory a matrix descriptor names.
 
 Shared memory holds the number of each 16-byte chunk; A is the identity, so that D shows where each
-element of B came from. All swizzles and base offsets, starts at all lines of 1,024 bytes, K-major
-and MN-major, dense (32 bytes of K) and sparse (64 bytes). See tests/capture.py.
+element of B came from. All swizzles and base offsets, starts at all lines of 1,024 bytes and inside
+lines, K-major and MN-major, dense (32 bytes of K) and sparse (64 bytes: more than the narrowest
+swizzle has, and so the leading offset counts). See tests/capture.py.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ FORMS = {
 }
 CHUNKS = 1536  # of shared memory: numbers that f16 holds exactly
 CASES = list(itertools.product(SWIZZLES, range(8), range(8)))  # swizzle, base offset, first line
-MAJORS = 2  # K, MN
+LAYOUTS = ("K", "MN", "K, inside lines")
 
 
 def descriptors(depth: int) -> np.ndarray:
-    """(MAJORS * CASES,) with the matrices packed tightly; `depth` bytes of K."""
+    """(LAYOUTS * CASES,): MN-major matrices are packed tightly; `depth` bytes of K."""
     found = []
-    for major in range(MAJORS):
-        for swizzle, base, line in CASES:
-            atom = 8 * (swizzle or 16)
-            if major:  # atoms along K (depth / 16 of them), then along N
-                along_k, along_n = atom, atom * (depth // 16)
-                leading, stride = (along_n, along_k) if swizzle else (along_k, along_n)
-            else:
-                leading = 16 if swizzle else 128
-                stride = atom if swizzle else 8 * depth
-            fields = line * 128 >> 4, leading >> 4 << 16, stride >> 4 << 32
-            found.append(sum(fields) | base << 49 | CODES[swizzle] << 62)
+    for layout, (swizzle, base, line) in itertools.product(LAYOUTS, CASES):
+        atom, start = 8 * (swizzle or 16), 128 * line
+        if layout == "MN":  # atoms along K (depth / 16 of them), then along N
+            along_k, along_n = atom, atom * (depth // 16)
+            leading, stride = (along_n, along_k) if swizzle else (along_k, along_n)
+        else:
+            leading = 16 * (1 + 37 * (8 * base + line) % 300)
+            stride = atom if swizzle else 8 * depth
+            start += 16 * (1 + (base + line) % 7) if layout != "K" else 0
+        fields = start >> 4, leading >> 4 << 16, stride >> 4 << 32
+        found.append(sum(fields) | base << 49 | CODES[swizzle] << 62)
     return np.array(found, np.uint64)
 
 
@@ -72,20 +73,21 @@ def constants(sparse: bool) -> dict[str, object]:
     form = isa.instruction(FORMS["sparse" if sparse else "dense"])
     names = [o.name for o in form.operands if o.kind == "imm"]
     variants = tuple(
-        tuple({"trans_b": major, "selector": 0}.get(n, 1) for n in names) for major in range(MAJORS)
+        tuple({"trans_b": int(layout == "MN"), "selector": 0}.get(n, 1) for n in names)
+        for layout in LAYOUTS
     )
     return {"form": form, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
 
 
 def numbers(out: np.ndarray, sparse: bool) -> np.ndarray:
-    """(majors, swizzles, bases, lines, k, n): the chunk that each element of B was read from."""
+    """(layouts, swizzles, bases, lines, k, n): the chunk that each element of B was read from."""
     rows = 32 if sparse else 16
     form = isa.instruction(FORMS["sparse" if sparse else "dense"])
     row, col = (form.results[0].layout.coords[..., i] for i in range(2))
     values = out.view(np.float32).reshape(-1, WARPGROUP, 32)
     found = np.zeros((len(values), 64, 64), np.uint16)
     found[:, row, col] = values.astype(np.uint16)
-    return found[:, :rows].reshape(MAJORS, len(SWIZZLES), 8, 8, rows, 64)
+    return found[:, :rows].reshape(len(LAYOUTS), len(SWIZZLES), 8, 8, rows, 64)
 
 
 def run(sparse: bool, emulate: bool) -> np.ndarray:
@@ -111,10 +113,10 @@ def capture(path: Path, emulate: bool) -> int:
 def compared(kind: str, got: np.ndarray) -> int:
     """Print how many cases the emulator reads differently, and return it."""
     differs = (got != run(kind == "sparse", True)).any(axis=(-1, -2))
-    for major, which in itertools.product(range(MAJORS), range(len(SWIZZLES))):
-        cases = differs[major, which]
+    for layout, which in itertools.product(range(len(LAYOUTS)), range(len(SWIZZLES))):
+        cases = differs[layout, which]
         print(
-            f"descriptors: {kind}, {('K', 'MN')[major]}-major, swizzle {SWIZZLES[which]}: "
+            f"descriptors: {kind}, major {LAYOUTS[layout]}, swizzle {SWIZZLES[which]}: "
             f"{cases.sum()} of {cases.size} differ, {cases[0].sum()} of them without a base offset"
         )
     return int(differs.sum())
