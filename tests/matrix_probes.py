@@ -255,7 +255,7 @@ class Matrix:
         rows, k = (atom, atom * groups) if turn else (atom * depths, atom)
         start, base = 0 if swizzle else 16 * part, 0
         if swizzle and not self.transposed:
-            rows, k = (2 * atom if turn and self.rows <= 64 else atom), 16  # LBO is not used
+            rows, k = (2 * atom if turn and self.rows <= 64 else atom), 16
             if swizzle > self.depth:
                 start = 32 * (part % ((swizzle - self.depth) // 32 + 1))
         if offset and swizzle:

@@ -91,6 +91,21 @@ class TestProducts:
         emulate(F16, *given)
         assert all(np.array_equal(g, b) for g, b in zip(given, before, strict=True))
 
+    def test_the_first_of_copies_counts(self) -> None:
+        """wmma's m8n32k16 holds A four times. As on an H200, only the first copy is read."""
+        name = "wmma.mma.sync.aligned.row.col.m8n32k16.f32.f32"
+        a, b, c = operands(
+            name,
+            integers(1, 8, 16).astype(np.float16),
+            integers(2, 16, 32).astype(np.float16),
+            integers(3, 8, 32).astype(np.float32),
+        )
+        want = emulate(name, a, b, c)
+        a[:, 2:] ^= 0x55555555
+        assert np.array_equal(emulate(name, a, b, c), want)
+        a[:, 1] ^= 0x55555555
+        assert not np.array_equal(emulate(name, a, b, c), want)
+
 
 class TestWarpgroups:
     NAME = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"

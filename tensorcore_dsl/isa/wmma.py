@@ -1,9 +1,9 @@
 """`wmma.load`, `wmma.mma` and `wmma.store` (9.7.14.4).
 
 The manual leaves fragments unspecified. These layouts are those of sm_90, read back from an H200,
-and what the tensor cores of sm_75 and later suggest: fragments of `mma`, side by side. Halves of
-f16 fragments repeat where 16 elements a thread are more than the matrix has. m8n32k16 is computed
-as its transpose, m32n8k16.
+and what the tensor cores of sm_75 and later suggest: fragments of `mma`, side by side. f16
+fragments repeat where 16 elements a thread are more than the matrix has; of copies that differ,
+which no load gives, the first counts. m8n32k16 is computed as its transpose, m32n8k16.
 """
 
 from __future__ import annotations
