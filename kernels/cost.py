@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import gcd
 
 from kernels.ring import LINE, Config
 
@@ -20,7 +21,9 @@ TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
 L2_BYTES = 50  # a cycle and SM
 MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
 STEP, CLUSTER_STEP = 200, 450  # cycles that a slot's barriers take at least, alone and with peers
-EPILOGUE = 8  # cycles a column of 64 rows
+OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
+UNUSUAL = 1.02  # widths that are no powers of two must gain more than the model's own error
+EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's width of them
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
 MEETING = 4000  # cycles in which the blocks of a split tile wait for each other
@@ -44,7 +47,7 @@ def choose(shape: Shape, plain: bool = False, widest: int = 256) -> Config:
     """The cheapest configuration; of the plain ones, without turns, splits and few rows."""
     for _, config in ranking(shape):
         special = config.pingpong or config.split > 1 or config.rows or config.workers
-        if config.BN <= widest and not (plain and special):
+        if widest >= config.BN and not (plain and special):
             return config
     raise AssertionError("plain tiles are always among the candidates")
 
@@ -103,13 +106,17 @@ def step_cycles(config: Config) -> float:
     """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
     tensor = config.BM * config.BN / TENSOR
     lines = (config.rows or config.BM) / config.across + config.BN / config.cluster
-    barriers = STEP if config.peers == 1 else CLUSTER_STEP
-    return max(tensor, lines * LINE / L2_BYTES, barriers / config.lines)
+    barriers = (STEP if config.peers == 1 else CLUSTER_STEP) / config.lines
+    parts = sorted((tensor, lines * LINE / L2_BYTES, barriers))
+    usual = config.BN & config.BN - 1 == 0
+    return (parts[2] + OVERLAP * (parts[0] + parts[1])) * (1 if usual else UNUSUAL)
 
 
 def epilogue_cycles(config: Config) -> float:
-    """A consumer sends its rows; sums of a split tile meet before."""
-    return config.height / 64 * config.BN * EPILOGUE * (1 if config.split == 1 else 1.5)
+    """A consumer sends its rows, a line's width of columns at a time; split sums meet before."""
+    lines = config.BN // gcd(config.BN, 64)
+    once = config.BN * EPILOGUE + lines * EPILOGUE_LINE
+    return config.height / 64 * once * (1 if config.split == 1 else 1.5)
 
 
 def memory_bytes(shape: Shape) -> float:
@@ -145,6 +152,9 @@ def candidates(shape: Shape) -> Iterator[Config]:
     for config in (*in_turn(), *together(shape), *few_rows(shape), *split(shape)):
         if config.room >= 3 and fits(config, shape):
             yield config.with_stages()
+    few = 8 * clusters(Config(BM=128, BN=128), shape.M, shape.N, shape.matrices) <= SMS
+    if few and shape.K * shape.itemsize >= 128 * LINE:  # few tiles, each with many steps
+        yield from divided(shape)
 
 
 def fits(config: Config, shape: Shape) -> bool:
@@ -157,15 +167,16 @@ def fits(config: Config, shape: Shape) -> bool:
 
 def in_turn() -> Iterator[Config]:
     """One consumer stores its tile while the other multiplies the next."""
-    for across, cluster in ((2, 1), (1, 2), (1, 1)):
-        yield Config(BN=128, pingpong=True, across=across, cluster=cluster)
+    for BN in (128, 112, 96):
+        for across, cluster in ((2, 1), (1, 2), (1, 1)):
+            yield Config(BN=BN, pingpong=True, across=across, cluster=cluster)
 
 
 def together(shape: Shape) -> Iterator[Config]:
     """Consumers share a tile."""
     heights = (64,) if shape.M <= 64 else (128, 64)
-    for BM, BN in product(heights, (256, 128, 64, 32)):
-        for cluster, across in ((1, 1), (2, 1), (1, 2)):
+    for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
+        for cluster, across in ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1),):
             if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
                 yield Config(BM=BM, BN=BN, cluster=cluster, across=across)
 

@@ -216,8 +216,8 @@ def copy_matrix(source: Any, target: Any) -> None:
 
 
 def room(shape: Any, like: Any) -> Any:
-    """An uninitialised torch tensor with padded rows."""
-    per_line = 16 // like.element_size()
+    """An uninitialised torch tensor, its rows padded to lines of the L2 cache: read fastest."""
+    per_line = 128 // like.element_size()
     width = -(-shape[1] // per_line) * per_line
     return like.new_empty((shape[0], width))[:, : shape[1]]
 
