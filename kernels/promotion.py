@@ -9,7 +9,7 @@ language; kernels/ring.py has the other parts.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from kernels.ring import Config, blocks, following, release
+from kernels.ring import Config, blocks, following, peer, release
 
 
 def instruction(dtype, columns: int):
@@ -22,18 +22,18 @@ def part_width(config: Config) -> int:
     return config.BN // -(-config.BN // 128)
 
 
-def registers_of(config: Config, width: int):
+def registers_of(config: Config, width: int, helpers: int = 0):
     """A thread's of the producer and of a consumer, where a tile needs more than an equal share."""
     sums, products = config.BN // 2, width // 2
-    return (24, 240) if config.consumers == 2 and sums + products > 148 else ()
+    uneven = config.consumers == 2 and sums + products > 148
+    return ((56, 224) if helpers else (24, 240)) if uneven else ()
 
 
 def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=None):
     """Sum this warpgroup's 64 rows of each tile, `width` columns at a time; `mma` is for all.
 
-    weigh: two functions. The first, of (place, row, step), loads what the second makes factors of:
-    for each part two, for a thread's rows `row` of the tile and the one 8 below. Loads go out a
-    step ahead.
+    weigh(slot, row) reads factors from the slot: for each part two, for a thread's rows `row` of
+    the tile and the one 8 below.
     """
     config = ring.config
     if config.pingpong or config.split > 1 or config.lines > 1 or config.workers:
@@ -47,20 +47,29 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
     for number in tiles.numbers():
         place = tiles.place(number)
         sums = [[tc.f32(0)] * len(products) for _ in range(count)]
-        loaded = ahead = weigh[0](place, row, ring.first) if weigh else []
-        for step in tc.range(ring.first, ring.last):
-            if weigh:
-                ahead = weigh[0](place, row, min(step + 1, ring.last - 1))
+        for _ in tc.range(ring.first, ring.last):
             ring.full[slot].wait(phase)
+            factors = [None] * count if weigh is None else weigh(slot, row)
             for i in tc.static_range(count):
                 products = multiply_part(ring, narrow, products, consumer, slot, i)
                 if i == count - 1:
-                    release(ring.empty[slot], config)
-                factors = weigh[1](loaded)[i] if weigh else None
-                sums[i] = promoted(sums[i], products, factors)
-            loaded = ahead
+                    release_slot(ring.empty[slot], config, weigh is not None)
+                sums[i] = promoted(sums[i], products, factors[i])
             slot, phase = following(slot, phase, config.stages)
         finish_tile(tc.fragment(mma.d, [s for part in sums for s in part]), place, 64 * consumer)
+
+
+def release_slot(empty, config: Config, by_warps: bool):
+    """By warps where these have read it themselves, not wgmma for all of them."""
+    if not by_warps:
+        release(empty, config)
+    else:
+        tc.syncwarp()
+        lane = tc.lane_id()
+        if config.peers == 1:
+            empty.arrive(pred=lane == 0)
+        else:
+            empty.remote(peer(lane, config)).arrive(pred=lane < config.peers)
 
 
 def multiply_part(ring, mma, products, consumer, slot, part: int):

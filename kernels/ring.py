@@ -166,27 +166,30 @@ class Ring:
     config: Config
 
 
-def open_ring(a, b, config: Config, variant: Variant):
-    """Tiles, maps and barriers; every thread of the cluster calls it."""
+def open_ring(a, b, config: Config, variant: Variant, helpers: int = 0):
+    """Tiles, maps and barriers; every thread of the cluster calls it.
+
+    helpers: warps that fill slots too; consumers' warps then release them one by one.
+    """
     depth = LINE // a.dtype.itemsize
     side_a = open_side(a, 0, config.BM, depth, variant.a_k_major, config, config.rows)
     side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
     if 0 < config.rows < config.BM:
         clear(side_a.tile, config)
-    full, empty, turn = open_barriers((side_a.map, side_b.map), config)
+    full, empty, turn = open_barriers((side_a.map, side_b.map), config, helpers)
     first, last = steps_of_block(a.shape[-1], depth * config.lines, config)
     return Ring(side_a, side_b, full, empty, turn, depth * config.lines, first, last, config)
 
 
-def open_barriers(maps, config: Config):
+def open_barriers(maps, config: Config, helpers: int = 0):
     """`full` and `empty`, one a slot, and `turn`, ready for the cluster; the maps on their way."""
     full, empty, turn = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
             map.prefetch()
-        readers = 1 if config.pingpong else config.consumers
+        readers = 1 if config.pingpong else config.consumers * (4 if helpers else 1)
         for slot in tc.static_range(config.stages):
-            full[slot].init(1)
+            full[slot].init(1 + helpers)
             empty[slot].init(readers * config.peers)
         for consumer in tc.static_range(2):
             turn[consumer].init(1)
@@ -411,11 +414,13 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
 
 
 def share_work(
-    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, store=store, registers=()
+    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, store=store, registers=(),
+    help=None,
 ):  # fmt: skip
     """One warpgroup produces; the others consume, and send out what they have summed.
 
-    registers: what a thread of the producer keeps, and what one of a consumer has then.
+    registers: what a thread of the producer keeps, and what one of a consumer has then. help(ring,
+    tiles) is what the producer's second warp does.
     """
     config = ring.config
     tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
@@ -424,6 +429,8 @@ def share_work(
     def bring_tiles():
         if tc.threadIdx.x == 0:
             produce(ring, tiles)
+        if help is not None and tc.warp_id() == 1:
+            help(ring, tiles)
         if config.split > 1:
             tc.cluster_sync()
 

@@ -17,7 +17,7 @@ from kernels.plan import (
 )  # fmt: skip
 from kernels.recipes import Ready, launch_of, recall
 from kernels.ring import Variant
-from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm
+from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from kernels.sm90_s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.arguments import describe
 
@@ -57,7 +57,7 @@ def _prepare_scaled(
     out = empty_like(a, (M, N), result) if out is None else out
     check_output(out, dtype, (M, N))
     variant = _variant(a, b, out, finish)
-    config = config or choose_promoted(Shape(M, N, K, 1))
+    config = config or with_scales(choose_promoted(Shape(M, N, K, 1)))
     operands = (a, b, a_scales, b_scales, out)
     chosen = _plan(block_fp8_gemm, config, (M, N), variant)
     return Ready((M, N), result, launch_of(chosen, stream, operands))

@@ -14,6 +14,7 @@ from kernels import ring
 from kernels.cost import Shape
 from kernels.plan import choose_promoted, plan
 from kernels.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
+from kernels.sm90_fp8_block_gemm import with_scales
 from kernels.sm90_fp8_gemm import fp8_gemm, promoted_fp8_gemm
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -124,7 +125,7 @@ def test_scales_of_one_change_nothing() -> None:
     assert found.dtype == BF16 and found.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("width", [64, 128, 192])
+@pytest.mark.parametrize("width", [64, 128, 192, 256])
 def test_each_block_has_its_scale(width: int) -> None:
     """Powers of two over whole numbers: a scale of the wrong block cannot go unseen."""
     a = RNG.integers(-1, 2, (130, 384)).astype(E4M3)
@@ -233,7 +234,8 @@ def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
 KERNELS = [
     ("promoted", promoted_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
     ("promoted, wide", promoted_fp8_gemm, ring.Config(BN=192, stages=4)),
-    ("block-scaled", block_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
+    ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(Shape(8192, 8192, 8192, 1)))),
+    ("block-scaled, narrow", block_fp8_gemm, with_scales(ring.Config(BN=128).with_stages())),
     ("requantised", requantised_s8_gemm, ring.Config()),
 ]
 
