@@ -43,11 +43,11 @@ class Shape:
     b_k_major: bool = True
 
 
-def choose(shape: Shape, plain: bool = False, widest: int = 256) -> Config:
+def choose(shape: Shape, plain: bool = False) -> Config:
     """The cheapest configuration; of the plain ones, without turns, splits and few rows."""
     for _, config in ranking(shape):
         special = config.pingpong or config.split > 1 or config.rows or config.workers
-        if widest >= config.BN and not (plain and special):
+        if not (plain and special):
             return config
     raise AssertionError("plain tiles are always among the candidates")
 
