@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -109,7 +110,9 @@ class Bench:
     def trial(self, config: Any) -> Trial:
         """Assembles, runs and times a configuration once; what fails is left behind."""
         try:
-            return Trial(config, self.timer(self.of(config)))
+            with warnings.catch_warnings():  # what spills is slow, and so not chosen
+                warnings.simplefilter("ignore", tc.PerformanceWarning)
+                return Trial(config, self.timer(self.of(config)))
         except (tc.TensorCoreError, ValueError, RuntimeError) as error:
             return Trial(config, failure=f"{type(error).__name__}: {error}".splitlines()[0])
 

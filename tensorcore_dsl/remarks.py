@@ -51,6 +51,8 @@ def remarks_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> tuple
 
     `kernel` is where the kernel is defined; `lines` is asked only if there is something to say.
     """
+    if not cubin.log.strip():  # now and then nvJitLink keeps silent
+        return ()
     try:
         resources = cubin.resources
     except AssemblyError as error:  # a log of a form that is not known yet
