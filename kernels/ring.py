@@ -207,7 +207,8 @@ def open_side(
     box each. tile: the slots, where they are a part of others.
     """
     stages, sharers = config.stages * config.lines, sharers_of(axis, config)
-    parts = sharers.count
+    parts, unit = sharers.count, 8 if k_major else LINE // array.dtype.itemsize
+    check_shares(axis, rows or extent, unit, parts, config)
     if k_major:
         line = depth * array.dtype.itemsize
         if tile is None:
@@ -219,6 +220,16 @@ def open_side(
         box, parts = (width, depth), extent // width
     whole = (1,) * (array.ndim - 2) + box[:: 1 - 2 * axis]
     return Side(tc.tensor_map(array, whole, swizzle=line), tile, k_major, parts, sharers)
+
+
+def check_shares(axis: int, lines: int, unit: int, sharers: int, config: Config):
+    """Blocks that share a tile bring whole units of it."""
+    if lines % (unit * sharers) and (sharers > 1 or unit > 8):
+        what = "columns of B" if axis else "rows of A"
+        raise tc.ArgumentError(
+            f"{lines} {what} are no multiple of {unit * sharers}, {unit} for each block that "
+            f"brings some: {config}"
+        )
 
 
 def sharers_of(axis: int, config: Config):

@@ -166,6 +166,21 @@ def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) ->
     assert all(f"{name}={value}" in str(error.value) for name, value in changes.items())
 
 
+SHARES = [
+    ("FF", dict(BM=64, across=2), "64 rows of A are no multiple of 128"),
+    ("CC", dict(BN=64, cluster=2), "64 columns of B are no multiple of 128"),
+    ("CC", dict(BN=32), "32 columns of B are no multiple of 64"),
+    ("CF", dict(BN=16, cluster=4), "16 columns of B are no multiple of 32"),
+]
+
+
+@pytest.mark.parametrize(("orders", "changes", "message"), SHARES, ids=[m for *_, m in SHARES])
+def test_tiles_that_blocks_cannot_share(orders: str, changes: dict[str, Any], message: str) -> None:
+    a, b = whole(64, 64, order=orders[0]), whole(64, 64, order=orders[1])
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(a, b, config=Config(**{"BM": 64, "BN": 64, "stages": 2, **changes}))
+
+
 @pytest.mark.parametrize("name", FEATURES)
 def test_slots_fill_shared_memory(name: str) -> None:
     config = Config(**FEATURES[name]).with_stages(99)
