@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned
+from kernels.recipes import launch_of, recall
 from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
-from tensorcore_dsl.native_plans import key_function
-from tensorcore_dsl.targets import current_target
-from tensorcore_dsl.targets import wishes as target_now
 
 
 def gemm(
@@ -59,24 +56,8 @@ def gemm(
         )  # fmt: skip
     wishes = (alpha, beta, out_dtype, accumulate, finish, family, config, stream)
     arrays = [x for x in (a, b, c, out) if x is not None]
-    key: Any
-    try:
-        classes = tuple(map(type, arrays))
-        key = (key_function(classes)(*arrays), c is None, wishes, target_now())
-        recipe = _recipes.get(key)
-    except Exception:  # a new or wrong argument: the long way tells which
-        key = recipe = None
-    if recipe is None:
-        recipe = prepare(a, b, c, out, *wishes)
-        if key is not None:
-            _recipes[key] = recipe
-            if len(_recipes) > MOST_RECIPES:
-                del _recipes[next(iter(_recipes))]
+    recipe = recall(arrays, (c is None, *wishes), lambda: prepare(a, b, c, out, *wishes))
     return recipe(a, b, c, out)
-
-
-MOST_RECIPES = 1024
-_recipes: dict[Any, Recipe] = {}
 
 
 @dataclass
@@ -137,13 +118,8 @@ def prepare(
         a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish,
         family=family, config=config,
     )  # fmt: skip
-    launch = chosen.configured(stream)
     given = (a, b, target if c is None else c, target, *recipe.scalars, *chosen.room(a, stream))
-    options = dict(chosen.options)
-    if current_target() == "cpu":
-        recipe.launch = partial(launch, **options)
-    else:
-        recipe.launch = launch.launcher(chosen.kernel.split(given, options)[1])
+    recipe.launch = launch_of(chosen, stream, given)
     if chosen.sums is not None:
         recipe.launch = with_room(recipe.launch, chosen, stream)
     return recipe

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kernels.arrays import empty_like
-from tensorcore_dsl.readers import reader
+from tensorcore_dsl.native_plans import key_function
 from tensorcore_dsl.targets import current_target
 from tensorcore_dsl.targets import wishes as target_now
 
@@ -39,8 +39,7 @@ def recall(arrays: Sequence[Any], wishes: tuple[Any, ...], make: Callable[[], Re
     types, shapes, strides and alignment, on the same target. Errors are not kept."""
     key: Any
     try:
-        classes = tuple(map(type, arrays))
-        key = (reader(classes, (None,) * len(arrays))(*arrays)[0], wishes, target_now())
+        key = (key_function(tuple(map(type, arrays)))(*arrays), wishes, target_now())
         found: Recipe | None = _kept.get(key)
     except Exception:  # a new or wrong argument, or no hashable wish: the long way tells
         key = found = None
