@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tensorcore_dsl.numerics import architectures, plans
+from tensorcore_dsl.numerics import architectures, formats, plans
 from tests import mutants, test_golden_matrix
 from tests.matrix_probes import probe_of
 from tests.matrix_records import CHUNKS, digest, replayed
@@ -76,6 +77,20 @@ WMMA = [
     wmma_form("row.col", "m8n8k32", "s32.s4.s4.s32"),
     WMMA_TF32,
 ]
+SMALL = [
+    *FP8,
+    *FP8_GROUP,
+    mma_form("m8n8k16", "s32", "s8", "u8"),
+    mma_form("m8n8k32", "s32", "s4", "u4"),
+]
+TYPES = [
+    F16_F16,
+    BF16,
+    TF32,
+    *SMALL,
+    mma_form("m8n8k128", "s32", "b1") + ".and.popc",
+    mma_form("m8n8k4", "f64", "f64"),
+]
 MOVE = ["movmatrix.sync.aligned.m8n8.trans.b16"]
 
 # functions that say where elements lie, and forms that use them
@@ -87,7 +102,12 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (mma, "_quad_run", QUADS),
     (plans, "_tiles_of_lanes", QUADS),
     (plans, "_order", FP8),
+    (formats.Format, "value", SMALL),
+    (formats.Format, "exponent", SMALL),
+    (formats.Format, "_field", SMALL),
+    (formats, "table", SMALL),
     (sparse, "stored_per_nibble", SPARSE),
+    (sparse, "nibbles_per_row", SPARSE),
     (sparse, "row_words", SPARSE),
     (sparse, "selection", SPARSE),
     (wgmma, "_c", GROUP),
@@ -96,18 +116,55 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (wgmma.Descriptor, "chunks", GROUP),
     (wgmma.Descriptor, "_chunks", GROUP),
     (wgmma, "swizzled", GROUP),
+    (wgmma, "matrix", GROUP),
+    (wgmma, "multiply", GROUP),
     (wgmma, "_negated", GROUP),
     (wmma, "_formula", WMMA),
     (wmma, "fragment", WMMA),
     (matrix, "transpose", MOVE),
 ]
 TABLES: list[tuple[Any, str, list[str]]] = [
+    (formats, "FORMATS", TYPES),
     (mma, "QUAD", QUADS),
     (wgmma, "_SIGNS", GROUP),
 ]
 
+
+def formats_of(row: str, *numbers: int) -> Iterator[str]:
+    """How the mutants of a row of the table of formats are called."""
+    for at, by in itertools.product(range(len(numbers)), (1, -1)):
+        parts = [f"<{n + by}>" if i == at else str(n) for i, n in enumerate(numbers)]
+        yield "numerics.formats.FORMATS: " + row.format(*parts)
+
+
 # Mutants that compute the same, and why.
 SAME = {
+    **dict.fromkeys(
+        (
+            *formats_of('Format("e3m2", {}, {}, {}),', 6, 2, 3),
+            *formats_of('Format("e2m3", {}, {}, {}),', 6, 3, 2),
+            *formats_of('Format("e2m1", {}, {}, {}),', 4, 1, 2),
+        ),
+        "sm_90a multiplies no such numbers",
+    ),
+    **dict.fromkeys(
+        (
+            *formats_of('Format("f64",  {}, {}, {}, "ieee"),', 64, 52, 11),
+            *formats_of('Format("f32",  {}, 23, 8, "ieee"),', 32),
+            'numerics.formats.FORMATS: Format("s32",  <33>),',
+        ),
+        "they take whole registers",
+    ),
+    'numerics.formats.FORMATS: Format("tf32", <20>, 10, 8, "ieee"),': "no register has 33 bits",
+    "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<5> if packed else "
+    "stored_per_nibble(dtype))": "sm_90a has no e2m1",
+    "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
+    "stored_per_nibble(dtype))": "sm_90a has no e2m1",
+    "isa.wgmma.matrix: data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & "
+    "<262142>whole)": "chunks start at multiples of 16",
+    'isa.wgmma.matrix: else data.view(f"u{element.bits // <7>}")': "the quotient is the same",
+    'isa.wgmma.multiply: ctx, form, "b", given["desc_b"], product.n, product.k, whole, '
+    'given.get("trans_b", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":
