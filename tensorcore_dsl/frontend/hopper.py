@@ -307,7 +307,8 @@ def descriptor(tile: Tile, major: str = "k") -> Scalar:
         raise LayoutError("MN-major operands have 16-bit elements and views (atoms, K, width)")
     leading = tile.strides[0] * size if major == "mn" else 16
     origin, offset = builder.split_constant(tile.origin)
-    start = arithmetic.apply(builder, "shr", origin, 4)
+    # In a cluster, bits above these tell the CTA; the descriptor has other fields there.
+    start = arithmetic.apply(builder, "and", arithmetic.apply(builder, "shr", origin, 4), 0x3FFF)
     place = offset + _static(tile.offset)
     low = arithmetic.apply(builder, "add", start, place // 16 + (leading // 16 << 16))
     high = 8 * line // 16 | SWIZZLE_CODES[tile.swizzle] << 30
