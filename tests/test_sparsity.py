@@ -277,6 +277,31 @@ def test_words_of_metadata_are_counted() -> None:
         step.ir(form=whole, words=1, arch="sm_90a")
 
 
+@tc.kernel
+def views(form: tc.Const, of_a: tc.Const, of_b: tc.Const):
+    tc.launch_bounds(128)
+    a = tc.shared((64, 64), tc.f16, swizzle=128)
+    b = tc.shared((64, 64), tc.f16, swizzle=128)
+    meta = [tc.u32(0x44444444)] * (".sp." in form.mnemonic)
+    tc.multiply(form, form.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
+
+
+@pytest.mark.parametrize(
+    ("form", "of_a", "of_b", "words"),
+    [
+        (tc.wgmma.m64n64k16, 8, 8, "takes 16 of K at a step, .* b has 8 of K .shape .64, 8"),
+        (tc.wgmma.m64n64k16, 24, 16, "views of whole steps; a has 24 of K"),
+        (tc.wgmma.m64n64k16, 32, 16, "a has 2 steps of K, b has 1"),
+        (tc.wgmma.sp.m64n64k32, 16, 16, "takes 32 of K at a step, .* b has 16 of K"),
+        (tc.wgmma.sp.m64n64k32, 32, 32, "a has 2 steps of K, b has 1"),
+    ],
+)
+def test_views_have_whole_steps(form: Any, of_a: int, of_b: int, words: str) -> None:
+    """A view that is too short would be no product at all."""
+    with pytest.raises(OperandError, match=words):
+        views.ir(form=form(tc.f16, tc.f16, tc.f32), of_a=of_a, of_b=of_b, arch="sm_90a")
+
+
 def test_selectors_go_through_a_word() -> None:
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     text = step.ptx(form=sparse, words=1, arch="sm_90a")

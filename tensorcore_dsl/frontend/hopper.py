@@ -338,9 +338,12 @@ def wgmma(
     """
     assert form.shape is not None
     depth = form.shape[2]
-    steps = b.shape[-1 if b_major == "k" else -2] // depth
     stored = depth // 2 if "sparse" in form.params else depth
+    steps = _steps(form, "b", b, b_major, depth)
     places = _metadata(form, steps, metadata)
+    of_a = _steps(form, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
+    if of_a != steps:
+        raise OperandError(f"{form}: a has {of_a} steps of K, b has {steps}")
     for step in range(steps):
         given = {
             "c": acc,
@@ -358,6 +361,17 @@ def wgmma(
             given["a"] = a[step]
         acc = form(*_operands(form, given))
     return acc
+
+
+def _steps(form: Instruction, name: str, tile: Tile, major: str, depth: int) -> int:
+    """How many steps of `depth` a view has along K."""
+    size: int = tile.shape[-1 if major == "k" else -2]
+    if size < depth or size % depth:
+        raise OperandError(
+            f"{form} takes {depth} of K at a step, and views of whole steps; {name} has {size} "
+            f"of K (shape {tuple(tile.shape)})"
+        )
+    return size // depth
 
 
 def _metadata(form: Instruction, steps: int, words: Sequence[Any]) -> list[dict[str, Any]]:
