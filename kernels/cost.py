@@ -26,7 +26,7 @@ UNUSUAL = 1.02  # widths that are no powers of two must gain more than the model
 EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's width of them
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
-MEETING = 4000  # cycles in which the blocks of a split tile wait for each other
+MEETING = 5000  # cycles in which the blocks of a split tile wait for each other
 HANDING_OVER = 2000  # cycles until a worker sees the sums that another has stored; not fitted
 
 
@@ -168,8 +168,8 @@ def fits(config: Config, shape: Shape) -> bool:
 def in_turn() -> Iterator[Config]:
     """One consumer stores its tile while the other multiplies the next."""
     for BN in (128, 112, 96):
-        for across, cluster in ((2, 1), (1, 2), (1, 1)):
-            yield Config(BN=BN, pingpong=True, across=across, cluster=cluster)
+        for cluster, across in ((2, 1), (1, 2), (1, 1)):
+            yield Config(BN=BN, pingpong=True, cluster=cluster, across=across)
 
 
 def together(shape: Shape) -> Iterator[Config]:
@@ -178,7 +178,8 @@ def together(shape: Shape) -> Iterator[Config]:
     for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
         for cluster, across in ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1),):
             if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
-                yield Config(BM=BM, BN=BN, cluster=cluster, across=across)
+                group = 16 if cluster > 1 else 8
+                yield Config(BM=BM, BN=BN, cluster=cluster, across=across, group=group)
 
 
 def few_rows(shape: Shape) -> Iterator[Config]:
