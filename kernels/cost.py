@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import product
 from math import gcd
 
-from kernels.ring import LINE, Config
+from kernels.config import LINE, Config
 
 SMS = 132  # of an H100 or H200
 CLOCK = 1.6e9  # cycles a second under load

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
-from kernels.ring import Config
+from kernels.config import Config
 from tensorcore_dsl.protocols import cupy_stream, stream_handle, torch_stream
 
 Pair = tuple[Any, Any]

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
+from kernels.config import Config, Variant
 from kernels.cost import SMS, blocks_of_grid
 from kernels.plan import why_not_sm90
-from kernels.ring import Config, Variant
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.arguments import Description, describe

@@ -3,13 +3,14 @@
 Hopper's tensor cores keep 13 bits below the leading one of an fp8 sum, so that long sums drift.
 Here a slot's products (128 of K) are summed by `wgmma` alone, and added up by ordinary f32
 instructions: the accuracy that cuBLAS has without fast accumulation. Helpers in the kernel
-language; kernels/ring.py has the other parts.
+language; kernels/roles.py has the other parts.
 """
 
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from kernels.ring import Config, blocks, following, peer, release
+from kernels.config import Config
+from kernels.ring import blocks, following, peer, release
 
 
 def instruction(dtype, columns: int):

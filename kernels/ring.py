@@ -1,129 +1,16 @@
-"""What the sm_90a GEMM kernels share: a ring of tiles between TMA and wgmma.
+"""The ring of the sm_90a GEMM kernels: slots of shared memory between TMA and wgmma.
 
-Helpers in the kernel language, inlined into each kernel. One warpgroup brings tiles, the others
-multiply. `full[slot]` tells that a tile has come, `empty[slot]` that everybody has read it.
+Helpers in the kernel language, inlined into each kernel. `full[slot]` tells that a tile has come,
+`empty[slot]` that everybody has read it. kernels/roles.py says who does what with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from kernels.results import finisher, open_way_out, store
-from kernels.tiles import Tiles
-
-LINE = 128  # bytes of a line of a tile, and its swizzle
-SHARED = 227 * 1024  # bytes of shared memory that a block may have
-
-
-@dataclass(frozen=True)
-class Config:
-    """BM x BN: the block's tile of D.
-
-    Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
-    other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
-    `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across:
-    blocks beside each other that share A, each bringing a part. split: blocks of a cluster that
-    share a tile, each summing a part of K. group: rows of tiles that go through B's columns
-    together, to meet in the L2 cache. ahead: groups of wgmma left in flight, 0 or 1. rows: of A,
-    where they are so few that reading B is the work: no others come.
-    workers: blocks (or clusters) among which tiles that fill no wave are divided along K; see
-    kernels/sm90_stream_gemm.py. 0: a tile is not divided so.
-    """
-
-    BM: int = 128
-    BN: int = 256
-    stages: int = 4
-    lines: int = 1
-    cluster: int = 1
-    across: int = 1
-    group: int = 8
-    ahead: int = 1
-    pingpong: bool = False
-    split: int = 1
-    rows: int = 0
-    workers: int = 0
-
-    def __post_init__(self) -> None:
-        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split < 16:
-            raise tc.ArgumentError(f"tiles have 64, 128, ... rows and 16 to 256 columns: {self}")
-        if self.BN % (16 * self.split):
-            raise tc.ArgumentError(f"results leave in multiples of 16 columns: {self}")
-        if self.cluster * self.across > 1 and self.split > 1:
-            raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
-        if self.ahead not in (0, 1):
-            raise tc.ArgumentError(f"a slot is released when one more is read, or none: {self}")
-        if self.stages and self.stages <= self.ahead:
-            raise tc.ArgumentError(f"the ring needs more slots than are read at a time: {self}")
-        if self.rows > self.BM:
-            raise tc.ArgumentError(f"a tile has no room for so many rows: {self}")
-        if self.pingpong and self.split > 1:
-            raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
-        if self.workers and (self.pingpong or self.split > 1 or self.rows):
-            raise tc.ArgumentError(
-                f"what workers divide is neither split, nor taken in turn, nor of few rows: {self}"
-            )
-
-    @property
-    def consumers(self) -> int:
-        return 2 if self.pingpong else self.BM // 64
-
-    @property
-    def height(self) -> int:
-        """Rows that a consumer multiplies."""
-        return self.BM if self.pingpong else 64
-
-    @property
-    def blocks(self) -> int:
-        """Of a cluster."""
-        return self.cluster * self.across * self.split
-
-    @property
-    def peers(self) -> int:
-        """Blocks that a block brings something to, or that bring something to it; itself too."""
-        return self.cluster + self.across - 1
-
-    @property
-    def threads(self) -> int:
-        return 128 * (1 + self.consumers)
-
-    @property
-    def way_out(self) -> int:
-        """Bytes of shared memory that results leave through; see kernels/results.py."""
-        partial = self.BM * self.BN * 4 if self.split > 1 else 0
-        return self.consumers * 2 * 64 * LINE + partial
-
-    @property
-    def room(self) -> int:
-        """Slots that shared memory has room for."""
-        return (SHARED - self.way_out - 1024) // ((self.BM + self.BN) * LINE * self.lines)
-
-    def with_stages(self, most: int = 12) -> Config:
-        """With as many slots as shared memory has room for."""
-        return replace(self, stages=min(most, self.room))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What the host knows: which operands have K contiguous, and how results are finished.
-
-    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
-    pairs of columns, and as one row for all. sums: their type, where it is not the usual one.
-    finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
-    function in the kernel language.
-    """
-
-    a_k_major: bool = True
-    b_k_major: bool = True
-    d_by_threads: bool = False
-    scaled: bool = False
-    has_c: bool = False
-    c_in_pairs: bool = False
-    c_is_row: bool = False
-    sums: Any = None
-    finish: Callable[..., Any] | None = None
+from kernels.config import LINE, SHARED, Config, Variant
 
 
 @dataclass
@@ -281,98 +168,6 @@ def fill(side, axis: int, slot, batch, first, k, full):
         tc.tma_load(part, side.map, index, full, multicast=sharers.mask)
 
 
-def bring(ring, place, slot, k, full):
-    """Order a slot's parts of A and B, from depth k on."""
-    config = ring.config
-    full.expect(((config.rows or config.BM) + config.BN) * LINE * config.lines)
-    for i in tc.static_range(config.lines):
-        line, at = slot * config.lines + i, k + i * (ring.depth // config.lines)
-        fill(ring.a, 0, line, place.of_a, place.m, at, full)
-        fill(ring.b, 1, line, place.of_b, place.n, at, full)
-
-
-def produce(ring, tiles, bring=bring):
-    """Bring the tiles of all of this block's products, one after the other; one thread."""
-    slot, phase = tc.u32(0), tc.u32(1)
-    for number in tiles.numbers():
-        slot, phase = bring_steps(ring, tiles.place(number), slot, phase, bring)
-
-
-def bring_steps(ring, place, slot, phase, bring=bring):
-    """Bring all steps of K of a tile; the next slot and its phase."""
-    for step in tc.range(ring.first, ring.last):
-        ring.empty[slot].wait(phase)
-        bring(ring, place, slot, step * ring.depth, ring.full[slot])
-        slot, phase = following(slot, phase, ring.config.stages)
-    return slot, phase
-
-
-def multiply_slot(ring, mma, sums, upper, slot, accumulate):
-    """Start sums + A B for one slot, each of 64 rows, block `upper` and those below it."""
-    a, b, lines = ring.a, ring.b, ring.config.lines
-    rows = blocks(a.tile, 64 if a.k_major else 1)
-    tc.wgmma_fence()
-    for i in tc.static_range(len(sums)):
-        for j in tc.static_range(lines):
-            line = slot * lines + j
-            sums[i] = tc.multiply(
-                mma, sums[i], rows[line, upper + i], b.tile[line],
-                accumulate=accumulate if j == 0 else True,
-                a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
-            )  # fmt: skip
-
-
-def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot):
-    """Multiply this warpgroup's rows of its tiles; hand each 64 of them to `finish_tile`.
-
-    Of consumers that take tiles in turn, one starts when the other's loop over K has ended: a
-    barrier tells only whether its last phase is over, not how many are, so nobody may wait for
-    slots that are a turn of the ring ahead.
-    """
-    config, steps = ring.config, ring.last - ring.first
-    sums = [mma.d.zeros() for _ in range(config.height // 64)]
-    slot, phase, first, turn = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
-    if config.pingpong:
-        slot, phase = skip(slot, phase, consumer * steps, config.stages)
-        first, turn = 0, tc.u32(1 - consumer)
-    for number in tiles.numbers(consumer if config.pingpong else None):
-        place = tiles.place(number)
-        if config.pingpong:
-            ring.turn[consumer].wait(turn)
-        slot, phase, last = sum_slots(ring, mma, sums, first, slot, phase, multiply_slot)
-        if config.pingpong:
-            ring.turn[1 - consumer].arrive(pred=tc.threadIdx.x % 128 == 0)
-        tc.wgmma_wait(0)
-        if config.ahead > 0:
-            release(ring.empty[last], config)
-        for i in tc.static_range(len(sums)):
-            finish_tile(sums[i], place, (first + i) * 64)
-        if config.pingpong:
-            slot, phase = skip(slot, phase, steps, config.stages)
-            turn = turn ^ 1
-
-
-def sum_slots(ring, mma, sums, first, slot, phase, multiply_slot):
-    """Add up all steps of K, 64 rows in each sum from block `first` on, `ahead` left in flight.
-
-    The next slot and its phase, and the last slot that was read.
-    """
-    config, before = ring.config, slot
-    for step in tc.range(ring.first, ring.last):
-        ring.full[slot].wait(phase)
-        multiply_slot(ring, mma, sums, first, slot, step != ring.first)
-        tc.wgmma_commit()
-        tc.wgmma_wait(config.ahead)
-        if config.ahead == 0:
-            release(ring.empty[slot], config)
-        else:
-            if step > ring.first:
-                release(ring.empty[before], config)
-        before = slot
-        slot, phase = following(slot, phase, config.stages)
-    return slot, phase, before
-
-
 def blocks(tile, extent: int):
     """The tile with its second axis cut into blocks of `extent`."""
     stages, length, *rest = tile.shape
@@ -414,43 +209,4 @@ def skip(slot, phase, steps, stages: int):
     return place % stages, phase ^ (place // stages & 1)
 
 
-def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
-    """The whole kernel, but for the instruction that it multiplies with."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
-    ring = open_ring(a, b, config, variant)
-    finish = finisher(c, alpha, beta, variant)
-    share_work(ring, mma, Tiles(d.shape, config), way_out, finish)
-
-
-def share_work(
-    ring, mma, tiles, way_out, finish, produce=produce, consume=consume, store=store, registers=(),
-    help=None,
-):  # fmt: skip
-    """One warpgroup produces; the others consume, and send out what they have summed.
-
-    registers: what a thread of the producer keeps, and what one of a consumer has then. help(ring,
-    tiles) is what the producer's second warp does.
-    """
-    config = ring.config
-    tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
-    tc.grid_launch_dependents()
-
-    def bring_tiles():
-        if tc.threadIdx.x == 0:
-            produce(ring, tiles)
-        if help is not None and tc.warp_id() == 1:
-            help(ring, tiles)
-        if config.split > 1:
-            tc.cluster_sync()
-
-    def multiply_tiles(consumer):
-        def finish_tile(acc, place, row):
-            store(acc, consumer, way_out, place, row, finish, config)
-
-        consume(ring, mma, consumer, tiles, finish_tile)
-        tc.tma_wait(0, reading=True)
-
-    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
-    tc.cluster_sync()
+__all__ = ["LINE", "SHARED", "Config", "Ring", "Sharers", "Side", "Variant"]

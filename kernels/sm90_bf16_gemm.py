@@ -1,12 +1,20 @@
 """D = finish(alpha A B + beta C) in bf16 or f16 with `wgmma`, for sm_90a.
 
-Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/ring.py
-has the parts.
+Blocks are persistent: one an SM, each with a list of tiles of D (kernels/tiles.py). In a block
+
+    one warpgroup   waits until a slot of the ring is empty, and has TMA fill it with the next 128
+                    bytes of K of A and B                              (`produce`, kernels/roles.py)
+    the others      wait until it is full, multiply it by `wgmma`, give it back; after the last
+                    step of K they finish their sums and send them out (`consume`, kernels/roles.py)
+
+so that copies, products and results of different tiles overlap. kernels/ring.py has the slots and
+their barriers, kernels/results.py the way out, kernels/config.py what can be chosen: consumers
+that share tiles or take them in turn, clusters that share what they read.
 """
 
 import tensorcore_dsl as tc
-from kernels.ring import Config, Variant, multiply
+from kernels.config import Config, Variant
+from kernels.roles import multiply
 
 
 @tc.kernel

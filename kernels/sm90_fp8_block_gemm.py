@@ -2,7 +2,7 @@
 
 Every 128 of K of a row of A have one scale, every 128 x 128 block of B as well. The products of
 a slot, which is 128 of K deep, are scaled when they are added to the f32 sums; see
-kernels/promotion.py. A warp beside the producer brings a slot's scales. kernels/ring.py has the
+kernels/promotion.py. A warp beside the producer brings a slot's scales. kernels/roles.py has the
 other parts.
 """
 
@@ -11,9 +11,11 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
+from kernels.config import LINE, SHARED, Config, Variant
 from kernels.promotion import consume_promoted, instruction, registers_of
 from kernels.results import finisher, open_way_out
-from kernels.ring import LINE, SHARED, Config, Variant, following, open_ring, share_work
+from kernels.ring import following, open_ring
+from kernels.roles import share_work
 from kernels.tiles import Tiles
 
 BLOCK = 128  # of K, and of columns of B, that share a scale

@@ -1,16 +1,18 @@
 """D = finish(alpha A B + beta C) in e4m3 or e5m2 (D: bf16, f16 or f32) with `wgmma`, for sm_90a.
 
 Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/ring.py
+each, and send results out through shared memory while the next tiles come in. kernels/roles.py
 has the parts, kernels/promotion.py sums that do not drift.
 """
 
 from functools import partial
 
 import tensorcore_dsl as tc
+from kernels.config import Config, Variant
 from kernels.promotion import consume_promoted, instruction, part_width, registers_of
 from kernels.results import finisher, open_way_out
-from kernels.ring import Config, Variant, multiply, open_ring, share_work
+from kernels.ring import open_ring
+from kernels.roles import multiply, share_work
 from kernels.tiles import Tiles
 
 

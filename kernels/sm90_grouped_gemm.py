@@ -2,15 +2,17 @@
 
 The tiles of all groups form one list that persistent blocks share, so that small groups fill the
 chip too. A tile that reaches into the next group's rows reads them, and leaves them out when it
-stores. kernels/ring.py has the parts.
+stores. kernels/roles.py has the parts.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels.config import Config, Variant
 from kernels.results import finisher, open_way_out
-from kernels.ring import Config, Variant, open_ring, share_work
+from kernels.ring import open_ring
+from kernels.roles import share_work
 from kernels.tiles import Place
 
 MOST_GROUPS = 512

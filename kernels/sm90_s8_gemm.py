@@ -1,14 +1,15 @@
 """D = finish(alpha A B + beta C) in s8 or u8 (D: s32) with `wgmma`, for sm_90a.
 
 Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/ring.py
+each, and send results out through shared memory while the next tiles come in. kernels/roles.py
 has the parts.
 """
 
 from dataclasses import replace
 
 import tensorcore_dsl as tc
-from kernels.ring import Config, Variant, multiply
+from kernels.config import Config, Variant
+from kernels.roles import multiply
 
 
 @tc.kernel

@@ -2,7 +2,7 @@
 
 The types of `wgmma.sp`: f16, bf16, tf32, e4m3, e5m2 (D: f32 or narrower) and s8 (D: s32). A slot
 of the ring is 128 bytes of K deep, of which A stores 64, and brings A's metadata along; see
-kernels/sparse_packing.py. kernels/ring.py has the other parts.
+kernels/sparse_packing.py. kernels/roles.py has the other parts.
 """
 
 from dataclasses import dataclass, replace
@@ -10,19 +10,10 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels.config import Config, Variant
 from kernels.results import finisher, open_way_out
-from kernels.ring import (
-    Config,
-    Ring,
-    Variant,
-    blocks,
-    consume,
-    fill,
-    open_barriers,
-    open_side,
-    produce,
-    share_work,
-)  # fmt: skip
+from kernels.ring import Ring, blocks, fill, open_barriers, open_side
+from kernels.roles import consume, produce, share_work
 from kernels.sparse_packing import ROWS, THREADS, Format
 from kernels.tiles import Tiles
 

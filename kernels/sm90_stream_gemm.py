@@ -4,7 +4,7 @@ The tiles that whole waves would leave over, and one wave more, are shared: thei
 one list, of which each worker (a block, or a cluster) sums an equal part. Then every worker has as
 many tiles of its own. A worker that begins within a tile hands its sums over through global
 memory; who has the tile's first step adds them to its own, in the order of K, and finishes it: the
-same bits in every run. kernels/ring.py has the parts.
+same bits in every run. kernels/roles.py has the parts.
 """
 
 from dataclasses import dataclass, replace
@@ -12,17 +12,10 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels.config import Config, Variant
 from kernels.results import finisher, open_way_out
-from kernels.ring import (
-    Config,
-    Variant,
-    bring_steps,
-    multiply_slot,
-    open_ring,
-    release,
-    share_work,
-    sum_slots,
-)
+from kernels.ring import open_ring, release
+from kernels.roles import bring_steps, multiply_slot, share_work, sum_slots
 from kernels.tiles import Place, Tiles
 
 

@@ -1,7 +1,7 @@
 """silu(X G) * (X U) in bf16 or f16 with `wgmma`, for sm_90a: both products in one tile.
 
 A slot of the ring holds columns of G, then as many of U, and one `wgmma` multiplies both: each
-thread sums the gate beside what it gates. Nothing but the result is written. kernels/ring.py has
+thread sums the gate beside what it gates. Nothing but the result is written. kernels/roles.py has
 the parts.
 """
 
@@ -9,20 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import tensorcore_dsl as tc
+from kernels.config import LINE, Config, Variant
 from kernels.results import finisher, open_way_out, send
-from kernels.ring import (
-    LINE,
-    Config,
-    Ring,
-    Side,
-    Variant,
-    fill,
-    open_barriers,
-    open_side,
-    produce,
-    share_work,
-    steps_of_block,
-)
+from kernels.ring import Ring, Side, fill, open_barriers, open_side, steps_of_block
+from kernels.roles import produce, share_work
 from kernels.tiles import Tiles
 
 

@@ -3,12 +3,13 @@
 Operands are f32, which the hardware cuts to 19 bits.
 
 Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/ring.py
+each, and send results out through shared memory while the next tiles come in. kernels/roles.py
 has the parts.
 """
 
 import tensorcore_dsl as tc
-from kernels.ring import Config, Variant, multiply
+from kernels.config import Config, Variant
+from kernels.roles import multiply
 
 
 @tc.kernel

@@ -10,10 +10,10 @@ from typing import Any
 import tensorcore_dsl as tc
 from kernels import cost
 from kernels.arrays import empty_like
+from kernels.config import LINE, SHARED, Config, Variant
 from kernels.gemm import check_output, output_type, scalars
 from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.recipes import Ready, launch_of, recall
-from kernels.ring import LINE, SHARED, Config, Variant
 from kernels.sm90_sparse_gemm import sparse_gemm_kernel
 from kernels.sparse_packing import ROWS, THREADS, Format
 from kernels.sparsity import SparseMatrix

@@ -65,7 +65,7 @@ def tune(
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
-    Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.ring.Config and
+    Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.config.Config and
     kernels.Config; without them those that suit are tried: first tiles, then the order of the
     fastest tiles. timer(launch) gives the seconds of one launch; CUDA events do when it is not
     given. `device` names the GPU, if not the current one.
