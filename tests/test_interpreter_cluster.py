@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cluster_kernels as cluster
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -268,3 +269,45 @@ def test_vectors_and_swizzles_reach_ptx() -> None:
     assert ptx.count("ld.shared::cluster.v4.b32") == 2 * 16
     assert ptx.count("ld.shared::cluster.b32") == 2
     assert read_all.cubin(array, arch="sm_90a")
+
+
+# -- addresses tell the CTA -----------------------------------------------------------------------
+
+
+@tc.kernel
+def product_by_hand(b: tc.Array, d: tc.Array, masked: tc.Const = True):
+    """D = B's first rows, by an identity A; B is not K-major, so its descriptor has an offset."""
+    tc.launch_bounds(128)
+    tc.cluster_size(2)
+    mma = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
+    left = tc.shared((64, 64), tc.bf16, swizzle=128)
+    right = tc.shared((2, 16, 64), tc.bf16, swizzle=128)
+    for i in tc.range(tc.threadIdx.x, 64 * 64, 128):
+        left[i // 64, i % 64] = tc.select(i // 64 == i % 64, 1.0, 0.0)
+    for i in tc.range(tc.threadIdx.x, 2 * 16 * 64, 128):
+        right[i // 1024, i // 64 % 16, i % 64] = b[i // 64 % 16, i // 1024 * 64 + i % 64]
+    tc.fence_async()
+    tc.barrier()
+    start = right.at(0, 0, 0).address >> 4
+    low = (start & 0x3FFF if masked else start) + (16 * 128 // 16 << 16)
+    place = tc.emit("mov.b64.pack", low.bits(tc.b32), tc.u32(1024 // 16 | 1 << 30))
+    acc = mma.d.zeros()
+    tc.wgmma_fence()
+    acc = mma(acc, tc.descriptor(left[:, :16]), place, True, 1, 1, 0, 1)
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    for i in tc.static_range(len(acc)):
+        row, col = acc.coordinates(i)
+        d[tc.cluster_rank() * 64 + row, col] = acc[i]
+    tc.cluster_sync()
+
+
+def test_a_descriptor_leaves_the_rank_out() -> None:
+    """On GPUs the rank lies above an address's 24 bits: shifted, in the field of the offset."""
+    b = RNG.integers(-4, 5, (16, 128)).astype(ml_dtypes.bfloat16)
+    d = np.zeros((128, 128), np.float32)
+    run(product_by_hand, 2, 128, b, d)
+    wanted = np.vstack([b.astype(np.float32), np.zeros((48, 128), np.float32)])
+    assert np.array_equal(d, np.vstack([wanted, wanted]))
+    with pytest.raises(EmulationError):
+        run(product_by_hand, 2, 128, b, d, masked=False)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Machine
 
 REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
 WARPGROUP = 128
-NOBODY = (1 << 32 - CLUSTER_SHIFT) - 2  # the greatest rank that an address has room for
+NOBODY = OWN - 2  # the greatest rank that an address has room for
 
 
 class Clusters:

@@ -69,7 +69,9 @@ def run(
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     def chunk(first: int, ctas: int) -> Report:
-        geometry = Geometry(grid, block, first, ctas, static, dynamic_shared, program.unit, cluster)
+        geometry = Geometry(
+            grid, block, first, ctas, static, dynamic_shared, program.unit, cluster, program.ranked
+        )
         shared = np.zeros((ctas, static + dynamic_shared), np.uint8)
         machine = Machine(
             program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,

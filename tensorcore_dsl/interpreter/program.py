@@ -6,6 +6,7 @@ the places it reads and writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from tensorcore_dsl.ir.nodes import (
     Value,
     While,
 )
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 if TYPE_CHECKING:
@@ -86,7 +88,9 @@ class Program:
     hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
     of the kernel's parameters. unit: threads that some form needs together, at least a warp.
     asynchronous: something may be in flight when a CTA ends; reads_shared: some form reads
-    shared memory through the async proxy; remote: some form accesses shared::cluster.
+    shared memory through the async proxy; remote: some form accesses shared::cluster. ranked: the
+    kernel fixes clusters, and so addresses of shared memory have bits above CLUSTER_SHIFT in all
+    CTAs but the first of a cluster, which descriptors must leave out.
     """
 
     kernel: Kernel
@@ -99,6 +103,7 @@ class Program:
     asynchronous: bool = False
     reads_shared: bool = False
     remote: bool = False
+    ranked: bool = False
 
 
 def unit(form: Instruction) -> int:
@@ -110,6 +115,12 @@ def unit(form: Instruction) -> int:
 def compile_program(kernel: Kernel) -> Program:
     """Flatten `kernel`; the result may run any number of times."""
     return _Compiler(kernel).program
+
+
+def own_memory(address: Any) -> Any:
+    """Addresses without what tells that they are the thread's own CTA's."""
+    own = address >> CLUSTER_SHIFT == OWN
+    return np.where(own, address & np.uint32((1 << CLUSTER_SHIFT) - 1), address)
 
 
 class _Label:
@@ -143,7 +154,7 @@ def _joins(node: Any, run: list[Any]) -> bool:
 
 class _Compiler:
     def __init__(self, kernel: Kernel) -> None:
-        self.program = Program(kernel)
+        self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.watched = watched(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
@@ -283,9 +294,11 @@ class _Compiler:
             whole = (const_bits(address.base) + address.offset) % (1 << bits)
             return self.fill(kind(whole), 0), None
         place = self.value(address.base)
+        offset = kind(address.offset % (1 << bits))
+        if self.program.ranked and bits == 32:
+            return place, lambda base: own_memory(base + offset)
         if address.offset == 0:
             return place, None
-        offset = kind(address.offset % (1 << bits))
         return place, lambda base: base + offset
 
     def _assign(self, node: Assign) -> None:

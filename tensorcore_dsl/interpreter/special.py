@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, listing
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 
 Dim3 = tuple[int, int, int]
 _AXES = "xyz"
@@ -38,6 +39,7 @@ class Geometry:
     dynamic_shared: int  # bytes behind the static ones
     unit: int = 32  # a warp, or a warpgroup where the kernel has instructions of warpgroups
     cluster: Dim3 | None = None  # None: each CTA is a cluster of its own
+    ranked: bool = False  # addresses of shared memory tell the CTA, as they do on GPUs
 
     @property
     def threads_per_cta(self) -> int:
@@ -112,6 +114,7 @@ class SpecialRegisters:
         lane = index % 32
         inside, cta = index % g.group, g.first + index // g.group
         cluster, rank = cta // g.cluster_ctas, cta % g.cluster_ctas
+        own = np.where(g.ranked & (rank > 0), OWN << CLUSTER_SHIFT, 0).astype(np.uint32)
         rules: dict[str, Callable[[], object]] = {
             "laneid": lambda: lane,
             "warpid": lambda: inside // 32,
@@ -136,8 +139,8 @@ class SpecialRegisters:
             "cluster_nctarank": lambda: g.cluster_ctas,
             "aggr_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
-            "shared.base": lambda: 0,
-            "shared.dynamic": lambda: g.static_shared,
+            "shared.base": lambda: own,
+            "shared.dynamic": lambda: own + np.uint32(g.static_shared),
         }
         for axis, name in enumerate(_AXES):
             outer = _axis(cluster, g.cluster_grid, axis)

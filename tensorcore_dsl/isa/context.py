@@ -155,3 +155,4 @@ class Context(Protocol):
 
 
 CLUSTER_SHIFT = 24
+OWN = 0xFF  # where the rank would be, in addresses of a CTA's own memory; see `Program.ranked`
