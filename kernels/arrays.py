@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+import tensorcore_dsl as tc
+from tensorcore_dsl.arguments import describe
+
+LINE = 16  # elements, of at least a byte each: where lines may start so that TMA reads them
 TORCH_NAMES = {
     "f16": "float16",
     "bf16": "bfloat16",
@@ -34,3 +38,49 @@ def empty_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
         return cuda.device_array(shape, dtype.numpy)
     return np.empty(shape, dtype.numpy)
+
+
+def runs_backwards(x: Any) -> bool:
+    """Is an axis of a view reversed?"""
+    found = describe(x)
+    return any(n > 1 and s < 0 for n, s in zip(found.shape, found.strides, strict=True))
+
+
+def with_lines(x: Any, along: int) -> Any:
+    """`x`, its rows or columns contiguous and none reversed: itself, a view, or else a copy.
+
+    along: the axis (-1 or -2) to call contiguous where both could be.
+    """
+    if 0 in x.shape:
+        return x
+    unit = describe(x).type.unit[-2:]
+    if not any(unit) or runs_backwards(x):
+        return _copied(x)
+    return _told_apart(x, along) if all(unit) else x
+
+
+def _copied(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return np.ascontiguousarray(x)
+    if hasattr(x, "contiguous"):
+        return x.contiguous()
+    if hasattr(x, "copy"):
+        return x.copy(order="C")
+    raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
+
+
+def _told_apart(x: Any, along: int) -> Any:
+    """A row or a column whose axes both have stride 1, with a line's stride for the axis of one
+    element: nothing goes along it, but kernels take an axis of stride 1 for a contiguous one."""
+    found, across = describe(x), -3 - along
+    if found.shape[across] != 1:
+        along, across = across, along
+    if found.shape[across] != 1:
+        return x
+    strides = list(found.strides)
+    strides[across] = -(-found.shape[along] // LINE) * LINE
+    if isinstance(x, np.ndarray):
+        return np.lib.stride_tricks.as_strided(x, x.shape, [s * x.itemsize for s in strides])
+    if hasattr(x, "as_strided"):
+        return x.as_strided(x.shape, strides)
+    return x

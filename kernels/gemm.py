@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.arrays import empty_like
+from kernels.arrays import empty_like, with_lines
 from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned
 from kernels.recipes import launch_of, recall
 from kernels.sparsity import SparseMatrix
@@ -64,8 +64,8 @@ def gemm(
 class Recipe:
     """How operands of certain types, shapes and alignments are multiplied.
 
-    copy: operands are copied to rows first. realign: they are copied to lines that TMA reads.
-    launch is None for products without work.
+    copy: operands need other strides than they have; see with_lines. realign: they are copied to
+    lines that TMA reads. launch is None for products without work.
     """
 
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class Recipe:
         if self.launch is None:
             return out if 0 in self.shape else _without_product(out, c, self.scalars[1])
         if self.copy:
-            a, b = _contiguous(a), _contiguous(b)
+            a, b = with_lines(a, -1), with_lines(b, -2)
         target = out
         if self.realign:
             a, b, target = realigned(a, b, out) or (a, b, out)
@@ -105,8 +105,10 @@ def prepare(
         check_output(out, dtype, shape)
     recipe = Recipe(shape, result, scalars(dtype, alpha, beta))
     if 0 in shape or a.shape[-1] == 0:
+        if finish is not None and 0 not in shape:
+            raise tc.ArgumentError("K is 0: no kernel runs that could apply `finish`")
         return recipe
-    rows = _contiguous(a), _contiguous(b)
+    rows = with_lines(a, -1), with_lines(b, -2)
     recipe.copy = rows[0] is not a or rows[1] is not b
     a, b = rows
     target = empty_like(a, shape, result) if out is None else out
@@ -205,22 +207,6 @@ def output_type(dtype: Any, wanted: Any) -> Any:
         allowed = " or ".join(map(str, OUTPUTS[dtype]))
         raise tc.ArgumentError(f"a product of {dtype} gives {allowed}, not {wanted}")
     return wanted
-
-
-def _contiguous(x: Any) -> Any:
-    """`x`, or a copy when neither its rows nor its columns are contiguous."""
-    if not hasattr(x, "shape") or 0 in x.shape:
-        return x
-    kind = describe(x).type
-    if any(kind.unit[-2:]):
-        return x
-    if isinstance(x, np.ndarray):
-        return np.ascontiguousarray(x)
-    if hasattr(x, "contiguous"):
-        return x.contiguous()
-    if hasattr(x, "copy"):
-        return x.copy(order="C")
-    raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
 
 
 def _without_product(out: Any, c: Any, beta: float) -> Any:

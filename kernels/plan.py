@@ -23,6 +23,7 @@ from kernels import (
     sm90_stream_gemm,
     sm90_tf32_gemm,
 )  # fmt: skip
+from kernels.arrays import runs_backwards
 from kernels.copy_rows import copy_rows
 from kernels.cost import Shape, blocks_of_grid
 from kernels.exchange import exchange
@@ -97,22 +98,34 @@ def plan(
     take everything.
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
-    dtype = types["a"].dtype
-    check_accumulate(dtype, accumulate)
-    obstacle, batched = why_not_sm90(types, accumulate), types["d"].ndim == 3
+    check_accumulate(types["a"].dtype, accumulate)
+    not_sm80, not_sm90 = why_not_sm80(types, finish), why_not_sm90(types, accumulate)
     if config is None and accumulate is None:
-        others = finish is None and dtype in SM80 and not batched
-        config = _remembered(types, a, b, family, others, not obstacle)
-    if isinstance(config, ring.Config):
-        family = family or "sm90"
-    if family not in (None, "sm80", "sm90"):
-        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
-    only_sm90 = family == "sm90" or finish is not None or dtype not in SM80 or batched
-    if only_sm90 and obstacle:
-        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
-    if only_sm90 or (family is None and config is None and not obstacle and _on_hopper()):
+        config = _remembered(types, a, b, family, not not_sm80, not not_sm90)
+    family = _family(family, config)
+    if family == "sm80" and not_sm80:
+        raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
+    only_sm90 = family == "sm90" or not_sm80
+    if only_sm90 and not_sm90:
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}")
+    if only_sm90 or (family is None and not not_sm90 and _on_hopper()):
         return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
+
+
+def _family(family: str | None, config: Any) -> str | None:
+    """The family that the caller names, or gives a configuration of."""
+    if family not in (None, *choices.FAMILIES):
+        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
+    if config is None:
+        return family
+    found = [name for name, kind in choices.FAMILIES.items() if isinstance(config, kind)]
+    if not found or family not in (None, *found):
+        raise tc.ArgumentError(
+            f"config is {config}; needed is a kernels.Config for sm80, or a kernels.config.Config "
+            f"for sm90" + (f", and {family} was asked for" if family else "")
+        )
+    return found[0]
 
 
 def check_accumulate(dtype: Any, accumulate: Any) -> None:
@@ -146,6 +159,15 @@ def _on_hopper() -> bool:
     return current_target() == "cuda" and numba_target.device_number() == 90
 
 
+def why_not_sm80(types: dict[str, ArrayType], finish: Any = None) -> str:
+    """What keeps the mma.sync kernels from a product; empty when nothing does."""
+    if types["a"].dtype not in SM80:
+        return f"they have no {types['a'].dtype}"
+    if types["d"].ndim == 3:
+        return "they multiply single matrices, no batches"
+    return "" if finish is None else "they apply no function to results"
+
+
 def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     """What keeps the wgmma kernels from a product; empty when nothing does."""
     dtype = types["a"].dtype
@@ -166,9 +188,10 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     return ""
 
 
-def written_by_threads(d: ArrayType) -> bool:
-    """TMA only writes lines that start at multiples of 16 bytes."""
-    return d.align < 16 or all(d.unit[-2:])
+def written_by_threads(d: Any) -> bool:
+    """TMA only writes lines that start at multiples of 16 bytes, one further on than the other."""
+    kind = describe(d, "d").type
+    return kind.align < 16 or all(kind.unit[-2:]) or runs_backwards(d)
 
 
 WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read pay for themselves
@@ -245,7 +268,7 @@ def _plan_sm90(
         kernel, sums = sm90_stream_gemm.stream_gemm, tc.f32 if types["a"].dtype.is_float else tc.s32
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
-        d_by_threads=written_by_threads(types["d"]), scaled=alpha != 1, finish=finish,
+        d_by_threads=written_by_threads(d), scaled=alpha != 1, finish=finish,
         sums=tc.f16 if accumulate == tc.f16 else None, **_reading_c(c if beta != 0 else None, N),
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)

@@ -129,7 +129,7 @@ def _variant(a: Any, b: Any, out: Any, finish: Any) -> Variant:
     obstacle = why_not_sm90(types)
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
-    return Variant(finish=finish, d_by_threads=written_by_threads(types["d"]))
+    return Variant(finish=finish, d_by_threads=written_by_threads(out))
 
 
 def _plan(kernel: Any, config: Any, shape: tuple[int, int], variant: Variant) -> Plan:

@@ -50,7 +50,7 @@ def prepare(
         raise tc.ArgumentError(f"the sparse kernel cannot take this product: {obstacle}")
     variant = Variant(
         b_k_major=types["b"].unit[0], scaled=alpha != 1, has_c=c is not None and beta != 0,
-        d_by_threads=written_by_threads(types["d"]), finish=finish,
+        d_by_threads=written_by_threads(out), finish=finish,
     )  # fmt: skip
     config = config or choose_sparse(*shape, a.shape[1], a.format, variant.b_k_major)
     if config.split > 1 or config.rows or config.lines > 1 or config.workers:

@@ -230,6 +230,27 @@ def test_batches_choose_a_kernel() -> None:
     assert kernels.gemm(a[:, :, :0], b[:, :0]).shape == (2, 16, 24)
 
 
+COLUMNS = [(5, 1, 40), (70, 1, 17), (1, 1, 1), (9, 1, 1), (1, 9, 1)]
+
+
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_rows_and_columns_of_one_element(shape: tuple[int, int, int]) -> None:
+    """Both strides of a column are 1, as a matrix's lines are not."""
+    M, N, K = shape
+    a, b = np.zeros((M, 48), BF16)[:, :K], whole(K, N)
+    a[:] = whole(M, K)
+    assert a.shape[-1] > 1 or b.strides == (2 * N, 2)
+    assert np.array_equal(kernels.gemm(a, b, family="sm90").astype(float), exact(a, b))
+
+
+def test_reversed_views() -> None:
+    """TMA goes forward only: operands are copied, results are written by threads."""
+    a, b, room = whole(72, 64), whole(64, 24), np.full((72, 24), 77, np.float32)
+    found = kernels.gemm(a[::-1], b[:, ::-1], out=room[::-1], family="sm90")
+    assert np.array_equal(found, exact(a[::-1], b[:, ::-1]))
+    assert np.array_equal(room, exact(a, b[:, ::-1]))
+
+
 def checkered(value, row, col):
     """The place of an element, to tell rows from columns."""
     return tc.select((row + col) % 2 == 0, value + 100 * row.to(tc.f32), value - col.to(tc.f32))
@@ -258,6 +279,21 @@ BAD_PRODUCTS: list[Any] = [
     (dict(a=whole(2, 16, 60), b=whole(60, 16)), "the lines of a do not start at multiples of 16 bytes"),
     (dict(a=whole(16, 64, dtype=np.int8), b=whole(64, 16, dtype=np.int8)), "s8 operands must both have K contiguous"),
 ]  # fmt: skip
+
+
+ONLY_SM90: list[Any] = [
+    (dict(finish=checkered), "cannot take this product: they apply no function to results"),
+    (dict(a=whole(2, 16, 64)), "cannot take this product: they multiply single matrices, no batches"),
+    (dict(a=whole(16, 64, dtype=E4M3), b=whole(64, 16, dtype=E4M3)), "cannot take this product: they have no e4m3"),
+    (dict(config=Config()), "needed is a kernels.Config for sm80, or a kernels.config.Config for sm90, and sm80 was"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), ONLY_SM90, ids=[m for _, m in ONLY_SM90])
+def test_products_that_mma_kernels_refuse(changes: dict[str, Any], message: str) -> None:
+    given = {"a": whole(16, 64), "b": whole(64, 16), **changes}
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(**given, family="sm80")
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_PRODUCTS, ids=[m for _, m in BAD_PRODUCTS])

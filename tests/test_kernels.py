@@ -101,6 +101,9 @@ BAD: list[Any] = [
     (dict(out=np.ones((4, 4), np.int32)), "a product of f16 gives f16 or f32"),
     (dict(out_dtype=tc.f64), "a product of f16 gives f16 or f32, not f64"),
     (dict(family="sm100"), "sm80 and sm90 are known"),
+    (dict(config={"BM": 64}), "config is {'BM': 64}; needed is a kernels.Config for sm80"),
+    (dict(config=kernels.Config(), family="sm90"), "and sm90 was asked for"),
+    (dict(a=np.ones((4, 0), np.float16), b=np.ones((0, 4), np.float16), finish=max), "K is 0"),
     (dict(a=np.ones((4, 4), np.int8), b=np.ones((4, 4), np.int8), alpha=0.5), "integer alpha"),
     (dict(a=np.ones((4, 4), BF16), b=np.ones((4, 4), BF16), accumulate=tc.f16), "only f16 products"),
 ]  # fmt: skip
