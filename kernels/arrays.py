@@ -80,7 +80,9 @@ def _told_apart(x: Any, along: int) -> Any:
     strides = list(found.strides)
     strides[across] = -(-found.shape[along] // LINE) * LINE
     if isinstance(x, np.ndarray):
-        return np.lib.stride_tricks.as_strided(x, x.shape, [s * x.itemsize for s in strides])
+        bits = x.view(f"u{x.itemsize}")  # as_strided does not know all of ml_dtypes
+        steps = [stride * x.itemsize for stride in strides]
+        return np.lib.stride_tricks.as_strided(bits, x.shape, steps).view(x.dtype)
     if hasattr(x, "as_strided"):
         return x.as_strided(x.shape, strides)
     return x

@@ -158,11 +158,13 @@ def candidates(shape: Shape) -> Iterator[Config]:
 
 
 def fits(config: Config, shape: Shape) -> bool:
-    """Operands that are not K-major come in boxes of 128 bytes of rows or columns."""
+    """Operands that are not K-major come in boxes of 128 bytes of rows or columns; blocks that
+    split K each have a step of it."""
+    steps = -(-shape.K * shape.itemsize // (LINE * config.lines))
     width = LINE // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.across) == 0 and not config.rows)
     b = shape.b_k_major or config.BN % (width * config.cluster) == 0
-    return a and b
+    return a and b and config.split <= steps
 
 
 def in_turn() -> Iterator[Config]:

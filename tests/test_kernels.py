@@ -150,6 +150,12 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         assert b_k_major or config.BN % (64 * config.cluster) == 0
 
 
+@pytest.mark.parametrize("M", [16, 256])
+def test_no_more_blocks_than_steps_of_K_share_a_tile(M: int) -> None:
+    splits = [{config.split for _, config in ranking(Shape(M, 256, K))} for K in (64, 65)]
+    assert splits == [{1}, {1, 2}]
+
+
 def test_choices_follow_the_problem() -> None:
     large, few, small = (
         choose(Shape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
