@@ -117,9 +117,18 @@ def copy_out(buffer, d, place, end, count: int):
     chunks = width // count
     for chunk in tc.range(tc.threadIdx.x % 128, lines * chunks, 128):
         row, col = chunk // chunks, chunk % chunks * count
-        inside = (m + row < end) & (n + col < d.shape[-1])
-        value = buffer.at(row, col).load(count)
-        d.at(*batch, m + row, n + col).store(value, pred=inside)
+        inside, left = m + row < end, d.shape[-1] - (n + col)
+        value, target = buffer.at(row, col).load(count), d.at(*batch, m + row, n + col)
+        target.store(value, pred=inside & (left >= count))
+        if count > 1:
+            store_first(left, value.elements(), target, inside & (left < count))
+
+
+def store_first(count, elements, target, pred):
+    """Of neighbours, those that a line still has room for: less than all."""
+    if pred:
+        for i in tc.static_range(len(elements) - 1):
+            (target + i).store(elements[i], pred=i < count)
 
 
 def copy_out_pairs(buffer, d, place):

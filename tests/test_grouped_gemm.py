@@ -87,6 +87,16 @@ def test_groups_share_few_blocks(config: str) -> None:
     assert (d[335:] == 99).all()
 
 
+@pytest.mark.parametrize("N", [1, 63, 130])
+def test_lines_that_end_between_words(N: int) -> None:
+    """What lies behind a result's columns stays as it was."""
+    offsets, room = groups_of((17, 0, 60)), np.full((77, 136), 99, BF16)
+    a, b = whole(77, 64), whole(3, 64, 136)[..., :N]
+    kernels.grouped_gemm(a, b, offsets, out=room[:, :N])
+    assert np.array_equal(room[:, :N].astype(float), by_groups(a, b, offsets))
+    assert (room[:, N:] == 99).all()
+
+
 def plus_row(value, row, col):
     return value + row.to(tc.f32)
 
