@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -73,9 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show(options.mnemonic, not options.no_layouts, options.plot)
         else:
             find(options)
+        sys.stdout.flush()
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever reads has seen enough: `list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -1,6 +1,8 @@
 """The table on a terminal: cards, search, errors."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -149,3 +151,14 @@ def test_errors_name_what_there_is(capsys, arguments, parts):
     assert text.startswith("error: ")
     for part in parts:
         assert part in text
+
+
+def test_a_reader_may_stop_early():
+    """`list --all | head -1` ends without a trace."""
+    command = [sys.executable, "-m", "tensorcore_dsl", "list", "--all", "--opcode", "wgmma"]
+    pipe = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert pipe.stdout.readline()
+    pipe.stdout.close()
+    assert not pipe.stderr.read()
+    pipe.stderr.close()
+    assert pipe.wait() == 0
