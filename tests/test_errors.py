@@ -1505,3 +1505,14 @@ def test_arrays_that_the_cpu_cannot_read():
 
     says("a CUDA tensor cannot be read by the CPU: pass tensor.cpu()", lambda: view(OnDevice()))
     says("a list cannot be read by the CPU: pass a NumPy array or a CPU tensor", lambda: view([1]))
+
+
+def test_clusters_have_sizes_that_are_known():
+    @tc.kernel
+    def sized(x: tc.Array, n):
+        tc.cluster_size(n)
+
+    with pytest.raises(tc.OperandError) as error:
+        sized.emulate[2, 32](np.zeros(32, np.float32), 2)
+    assert "not (a run-time value of type s32); a tc.Const parameter is one" in str(error.value)
+    assert "tc.cluster_size(n)" in str(error.value)

@@ -440,6 +440,12 @@ def set_registers(count: int, *, grow: bool) -> None:
 
 def cluster_size(*size: int) -> None:
     """Fix the CTAs of a cluster at compile time (`.reqnctapercluster`)."""
+    if not 1 <= len(size) <= 3 or not all(isinstance(n, int) for n in size):
+        given = ", ".join(n.described if isinstance(n, Scalar) else repr(n) for n in size)
+        raise OperandError(
+            f"tc.cluster_size takes one to three compile-time integers, not ({given}); a tc.Const "
+            f"parameter is one"
+        )
     builder: Any = emitter()
     builder.kernel.cluster = tuple([*size, 1, 1][:3])
 
