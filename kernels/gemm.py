@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,11 @@ def prepare(
     shape = shape_of_product(a, b)
     if c is None and beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
+    if finish is not None and not callable(finish):
+        raise tc.ArgumentError(
+            f"finish is {finish!r}; a function finish(value, row, col) of the kernel language is "
+            f"needed"
+        )
     result = output_type(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)
@@ -150,6 +156,8 @@ def check_for_sparse(accumulate: Any, family: str | None) -> None:
 
 def check_operands(a: Any, b: Any, c: Any) -> Any:
     """The element type of A and B; refuses what does not multiply."""
+    if isinstance(b, SparseMatrix):
+        raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("c", c)) if x is not None}
     for name, kind in kinds.items():
         if len(kind.shape) not in (2, 3):
@@ -202,10 +210,11 @@ def output_type(dtype: Any, wanted: Any) -> Any:
     if not isinstance(wanted, tc.DType):
         from tensorcore_dsl.dtypes import from_numpy
 
-        wanted = from_numpy(wanted)
+        with suppress(TypeError):  # of what names no type, such as "f32": it is not allowed either
+            wanted = from_numpy(wanted)
     if wanted not in OUTPUTS[dtype]:
         allowed = " or ".join(map(str, OUTPUTS[dtype]))
-        raise tc.ArgumentError(f"a product of {dtype} gives {allowed}, not {wanted}")
+        raise tc.ArgumentError(f"a product of {dtype} gives {allowed}, not {wanted!r}")
     return wanted
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Config, Variant
@@ -39,6 +41,7 @@ def grouped_gemm(
             f"offsets are {found.type.dtype} of shape {found.shape}; needed are {groups + 1} s32, "
             f"one more than b has matrices, of which there may be {MOST_GROUPS}"
         )
+    check_order(offsets, rows)
     out = _result(a, (rows, N), out)
     if 0 in (rows, N, groups):
         return out
@@ -84,6 +87,24 @@ def swiglu(
     launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)
     launch(x, w_gate, w_up, out, config=config, variant=Variant(finish=finish))
     return out
+
+
+def check_order(offsets: Any, rows: int) -> None:
+    """Of offsets in NumPy's arrays; others are on a GPU, and nothing waits for them."""
+    if not isinstance(offsets, np.ndarray):
+        return
+    if offsets[0] != 0 or offsets[-1] != rows:
+        raise tc.ArgumentError(
+            f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows "
+            f"of a"
+        )
+    falls = np.flatnonzero(np.diff(offsets) < 0)
+    if len(falls):
+        g = int(falls[0])
+        raise tc.ArgumentError(
+            f"offsets must ascend; offsets[{g}] is {offsets[g]} and offsets[{g + 1}] "
+            f"{offsets[g + 1]}"
+        )
 
 
 def _check_half(kinds: dict[str, Description], *names: str) -> None:

@@ -30,7 +30,7 @@ from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arguments import ArrayType, describe
-from tensorcore_dsl.kernel import current_target
+from tensorcore_dsl.targets import current_target, emulated_arch
 
 SM80 = {
     tc.f16: sm80_f16_gemm.f16_gemm,
@@ -132,6 +132,11 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
     """Sums are f32 (s32 of s8), but f16 products may be summed in f16 and fp8 products fast."""
     if accumulate is None or accumulate == tc.f32 or (dtype, accumulate) == (tc.f16, tc.f16):
         return
+    if accumulate not in (FAST, tc.f16):
+        raise tc.ArgumentError(
+            f"accumulate is {accumulate!r}; allowed are tc.f32, tc.f16 (f16 products) and {FAST!r} "
+            f"(fp8 products)"
+        )
     if accumulate != FAST:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
     if not (dtype.is_float and dtype.bits == 8):
@@ -171,6 +176,8 @@ def why_not_sm80(types: dict[str, ArrayType], finish: Any = None) -> str:
 def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     """What keeps the wgmma kernels from a product; empty when nothing does."""
     dtype = types["a"].dtype
+    if current_target() == "cpu" and emulated_arch() != "sm_90a":
+        return f"they run on sm_90a, and the CPU imitates {emulated_arch()}"
     if dtype not in SM90:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):

@@ -121,6 +121,10 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
 
 def decompress(sparse: SparseMatrix) -> Any:
     """The whole matrix, zeros included."""
+    if not isinstance(sparse, SparseMatrix):
+        raise tc.ArgumentError(
+            f"decompress takes what compress gives, a SparseMatrix, not a {type(sparse).__name__}"
+        )
     if isinstance(sparse.values, np.ndarray):
         return _unpack(sparse)
     dense = empty_like(sparse.values, sparse.shape, sparse.dtype)

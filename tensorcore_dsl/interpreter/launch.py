@@ -33,6 +33,7 @@ from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads that share the cost of a step; more fall out of the caches
 MOST_CLUSTER = 16
+MOST_SHARED = 227 * 1024  # bytes of shared memory that a block may have, on any architecture
 TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
 
 
@@ -101,6 +102,11 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
     if kernel.threads is not None and threads != kernel.threads:
         raise ArgumentError(
             f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}"
+        )
+    if kernel.shared_bytes + dynamic_shared > MOST_SHARED:
+        raise ArgumentError(
+            f"{kernel.name} has {kernel.shared_bytes + dynamic_shared} bytes of shared memory; no "
+            f"architecture gives a block more than {MOST_SHARED}"
         )
     if dynamic_shared and not kernel.dynamic:
         raise ArgumentError(

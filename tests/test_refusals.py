@@ -1,0 +1,91 @@
+"""What beginners ask of `kernels`, and what they are told: what was given, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels.config import Config
+
+A = np.zeros((16, 64), tc.bf16.numpy)
+B = np.zeros((64, 16), tc.bf16.numpy)
+F8, S8 = A.astype(tc.e4m3.numpy), A.astype(np.int8)
+EXPERTS = np.zeros((3, 64, 16), tc.bf16.numpy)
+SCALES = np.ones((16, 1), np.float32), np.ones((1, 1), np.float32)
+
+
+def grouped(*offsets: int) -> Callable[[], Any]:
+    return lambda: kernels.grouped_gemm(A, EXPERTS, np.array(offsets, np.int32))
+
+
+REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a type by name": (
+        lambda: kernels.gemm(A, B, out_dtype="f32"),
+        "a product of bf16 gives bf16 or f32, not 'f32'",
+    ),
+    "sums of no kind": (
+        lambda: kernels.gemm(A, B, accumulate="slow"),
+        "accumulate is 'slow'; allowed are tc.f32, tc.f16 (f16 products) and 'fast' (fp8 products)",
+    ),
+    "an activation by name": (
+        lambda: kernels.gemm(A, B, finish="relu"),
+        "finish is 'relu'; a function finish(value, row, col)",
+    ),
+    "sparse B": (
+        lambda: kernels.gemm(A, kernels.compress(B, prune=True)),
+        "b is a SparseMatrix; only a may be one",
+    ),
+    "what was never packed": (
+        lambda: kernels.decompress(A),
+        "decompress takes what compress gives, a SparseMatrix, not a ndarray",
+    ),
+    "no workers": (lambda: Config(workers=-1), "workers and rows 0 or more: Config(BM=128"),
+    "no cluster": (lambda: Config(cluster=0), "cluster, across and split are 1 or more"),
+    "nothing to split": (lambda: Config(split=0), "cluster, across and split are 1 or more"),
+    "more slots than memory": (
+        lambda: kernels.gemm(A, B, config=Config(stages=50)),
+        "bytes of shared memory; no architecture gives a block more than 232448",
+    ),
+    "groups beyond A": (
+        grouped(0, 5, 9, 17),
+        "offsets go from 0 to 17; needed is from 0 to 16, the rows of a",
+    ),
+    "groups that leave rows": (grouped(2, 5, 9, 16), "offsets go from 2 to 16; needed"),
+    "groups that fall": (
+        grouped(0, 9, 5, 16),
+        "offsets must ascend; offsets[1] is 9 and offsets[2] 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_beginners_are_told(case: str) -> None:
+    run, message = REFUSALS[case]
+    with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
+        run()
+    assert message in str(error.value)
+
+
+HOPPER_ONLY: dict[str, Callable[[], Any]] = {
+    "gemm of fp8": lambda: kernels.gemm(F8, F8.T),
+    "gemm with its tile": lambda: kernels.gemm(A, B, config=Config(BN=16)),
+    "gemm of batches": lambda: kernels.gemm(A[None], B),
+    "sparse gemm": lambda: kernels.gemm(kernels.compress(A), B),
+    "grouped_gemm": grouped(0, 5, 9, 16),
+    "swiglu": lambda: kernels.swiglu(A, A.T, A.T),
+    "scaled_gemm": lambda: kernels.scaled_gemm(F8, F8.T, *SCALES),
+    "requantised_gemm": lambda: kernels.requantised_gemm(S8, S8.T, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", HOPPER_ONLY)
+def test_wgmma_kernels_say_where_they_run(case: str) -> None:
+    """And not which of their instructions the other architecture lacks."""
+    with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_80"):
+        HOPPER_ONLY[case]()
+    assert "they run on sm_90a, and the CPU imitates sm_80" in str(error.value)
