@@ -60,7 +60,7 @@ def ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
 
 @lru_cache(maxsize=1024)
 def divided_ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
-    """The same of tiles that workers divide, which `choose` leaves to tuning."""
+    """The same of tiles that workers divide, which `choose` takes for few tiles and long K."""
     return ranked(divided(shape), shape)
 
 
