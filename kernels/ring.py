@@ -94,19 +94,24 @@ def open_side(
     box each. tile: the slots, where they are a part of others.
     """
     stages, sharers = config.stages * config.lines, sharers_of(axis, config)
-    parts, unit = sharers.count, 8 if k_major else LINE // array.dtype.itemsize
-    check_shares(axis, rows or extent, unit, parts, config)
+    width = LINE // array.dtype.itemsize
+    check_shares(axis, rows or extent, 8 if k_major else width, sharers.count, config)
     if k_major:
-        line = depth * array.dtype.itemsize
+        line, boxes = depth * array.dtype.itemsize, sharers.count
         if tile is None:
             tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
-        box = ((rows or extent) // parts, depth)
+        box = as_indexed(axis, (rows or extent) // boxes, depth)
     else:
-        line, width = LINE, LINE // array.dtype.itemsize
-        tile = tc.shared((stages, extent // width, depth, width), array.dtype, swizzle=line)
-        box, parts = (width, depth), extent // width
-    whole = (1,) * (array.ndim - 2) + box[:: 1 - 2 * axis]
-    return Side(tc.tensor_map(array, whole, swizzle=line), tile, k_major, parts, sharers)
+        line, boxes = LINE, extent // width
+        tile = tc.shared((stages, boxes, depth, width), array.dtype, swizzle=line)
+        box = as_indexed(axis, width, depth)
+    map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=line)
+    return Side(map, tile, k_major, boxes, sharers)
+
+
+def as_indexed(axis: int, along, k):
+    """Rows of A (axis 0) come before K, columns of B (axis 1) behind it."""
+    return (k, along) if axis else (along, k)
 
 
 def check_shares(axis: int, lines: int, unit: int, sharers: int, config: Config):
@@ -155,16 +160,15 @@ def steps_of_block(K, depth: int, config: Config):
 def fill(side, axis: int, slot, batch, first, k, full):
     """Bring a tile, or this block's share of a tile that others need too."""
     batch = batch[: len(side.map.box) - 2]  # one matrix for all of a batch has no such index
-    box_lines, sharers = side.map.box[len(batch) + axis], side.sharers
+    extent, sharers = side.map.box[len(batch) + axis], side.sharers
     share = side.boxes // sharers.count
     for i in tc.static_range(share):
         box = sharers.place * share + i
         if side.k_major:
-            part = side.tile[slot, box * box_lines : box * box_lines + box_lines]
+            part = side.tile[slot, box * extent : box * extent + extent]
         else:
             part = side.tile[slot, box]
-        where = (first + box * box_lines, k)
-        index = (*batch, *where[:: 1 - 2 * axis])
+        index = (*batch, *as_indexed(axis, first + box * extent, k))
         tc.tma_load(part, side.map, index, full, multicast=sharers.mask)
 
 

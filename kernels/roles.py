@@ -1,7 +1,11 @@
 """What the warpgroups of the sm_90a GEMM kernels do: one brings tiles, the others multiply them.
 
 Helpers in the kernel language, inlined into each kernel: the producer, the consumers, and last
-the whole kernel, `multiply`, which gives them their parts.
+the whole kernel, `multiply`, which gives them their parts. Start there.
+
+Both sides go around the ring with a slot and the parity of the phase they wait for, which turns
+with each round. Consumers start with 0: the first filling. The producer starts with 1, the phase
+before the first, which a new barrier holds to be over: all slots are empty.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from kernels.tiles import Tiles
 
 
 def bring(ring, place, slot, k, full):
-    """Order a slot's parts of A and B, from depth k on."""
+    """Order a slot's parts of A and B, from depth k on; `full` counts their bytes."""
     config = ring.config
     full.expect(((config.rows or config.BM) + config.BN) * LINE * config.lines)
     for i in tc.static_range(config.lines):
@@ -59,7 +63,8 @@ def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot
 
     Of consumers that take tiles in turn, one starts when the other's loop over K has ended: a
     barrier tells only whether its last phase is over, not how many are, so nobody may wait for
-    slots that are a turn of the ring ahead.
+    slots that are a turn of the ring ahead. Each passes over the slots of the other's tiles;
+    `ring.turn` has the first one start at once, the second after it.
     """
     config, steps = ring.config, ring.last - ring.first
     sums = [mma.d.zeros() for _ in range(config.height // 64)]
