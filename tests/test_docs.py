@@ -1,6 +1,7 @@
 """The docs are true: their programs run, their outputs are current, their links lead somewhere."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -184,3 +185,17 @@ def test_pages_are_tidy(name):
     lines = (ROOT / name).read_text().split("\n")
     assert not [i for i, line in enumerate(lines, 1) if line != line.rstrip() or "\t" in line]
     assert lines[-1] == "" and lines[-2] != ""
+
+
+def test_recorded_results_are_as_many_as_the_pages_say():
+    golden = ROOT / "tests" / "golden" / "sm_90a"
+    counts = {path.stem: len(json.loads(path.read_text())) for path in golden.glob("*.json")}
+    products = counts.pop("gemm_kernels")
+    single = sum(n for stem, n in counts.items() if not stem.startswith("approximate"))
+    matrix = sum(len(json.loads(path.read_text())) for path in golden.glob("matrix/*.json"))
+    changes, fidelity = (
+        " ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/fidelity.md")
+    )
+    assert f"All {matrix:,} matrix instructions of sm_90a" in changes
+    assert f"{single:,} instructions of single threads" in changes
+    assert f"{products} whole products" in changes and f"{products} whole products" in fidelity
