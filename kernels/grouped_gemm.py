@@ -30,6 +30,7 @@ def grouped_gemm(
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
     ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
     """
+    _check_config(config)
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     _check_half(kinds, "a", "b")
     (rows, K), (groups, depth, N) = _shape(kinds, "a", 2), _shape(kinds, "b", 3)
@@ -49,6 +50,7 @@ def grouped_gemm(
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     _check_lines(a=a, b=b, d=out)
     config = config or (FEW_ROWS if rows <= 64 * groups else IN_TURN)
+    _check_config("groups of rows", config, "cluster", "split", "rows", "workers")
     variant = Variant(b_k_major=kinds["b"].type.unit[1], finish=finish)
     grid = SMS // config.blocks * config.blocks
     launch = grouped_gemm_kernel.configured(grid, config.threads, stream=stream, pdl=True)
@@ -65,6 +67,7 @@ def swiglu(
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are kept as
     N x K come as `w.T`.
     """
+    _check_config(config)
     given = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
     kinds = {name: describe(value, name) for name, value in given}
     _check_half(kinds, *kinds)
@@ -83,10 +86,19 @@ def swiglu(
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
     config = config or IN_TURN
+    _check_config("products with a gate", config, "lines", "split", "rows", "workers")
     grid = blocks_of_grid(config, M, 2 * N)
     launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)
     launch(x, w_gate, w_up, out, config=config, variant=Variant(finish=finish))
     return out
+
+
+def _check_config(config: Any) -> None:
+    """None, or a tile of the wgmma kernels whose K nothing divides."""
+    if config is not None and (not isinstance(config, Config) or config.workers or config.rows):
+        raise tc.ArgumentError(
+            f"config is {config}; needed is a kernels.config.Config without workers and rows"
+        )
 
 
 def check_order(offsets: Any, rows: int) -> None:
@@ -140,3 +152,14 @@ def _check_lines(**arrays: Any) -> None:
         obstacle = "lines of the first operand and of the result are rows of multiples of 16 bytes"
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
+
+
+def _check_config(products: str, config: Any, *without: str) -> None:
+    """Refuses what these kernels have no part for."""
+    if not isinstance(config, Config):
+        raise tc.ArgumentError(f"config is {config}; needed is a kernels.config.Config")
+    plain = Config()
+    found = [name for name in without if getattr(config, name) != getattr(plain, name)]
+    if found:
+        given = ", ".join(f"{name}={getattr(config, name)}" for name in found)
+        raise tc.ArgumentError(f"the kernel for {products} takes no {given}: {config}")

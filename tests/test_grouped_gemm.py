@@ -110,6 +110,25 @@ def test_groups_into_given_results() -> None:
     assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
 
 
+NO_PART: list[Any] = [dict(cluster=2), dict(split=2), dict(rows=16), dict(workers=4)]
+
+
+@pytest.mark.parametrize("changes", NO_PART, ids=str)
+def test_configurations_that_groups_have_no_part_for(changes: dict[str, int]) -> None:
+    config = Config(**{"BM": 64, "BN": 64, "stages": 2, **changes})
+    with pytest.raises(tc.ArgumentError, match="groups of rows takes no") as error:
+        kernels.grouped_gemm(whole(64, 64), whole(1, 64, 64), groups_of((64,)), config=config)
+    assert all(f"no {name}={value}:" in str(error.value) for name, value in changes.items())
+
+
+@pytest.mark.parametrize("changes", [dict(lines=2), *NO_PART[1:]], ids=str)
+def test_configurations_that_gates_have_no_part_for(changes: dict[str, int]) -> None:
+    config = Config(**{"BM": 64, "BN": 64, "stages": 2, **changes})
+    x, w = whole(64, 64), whole(64, 64, order="F")
+    with pytest.raises(tc.ArgumentError, match="products with a gate takes no"):
+        kernels.swiglu(x, w, w, config=config)
+
+
 def test_groups_without_work() -> None:
     assert kernels.grouped_gemm(whole(0, 64), whole(2, 64, 8), groups_of((0, 0))).shape == (0, 8)
     assert kernels.grouped_gemm(whole(4, 64), whole(1, 64, 0), groups_of((4,))).shape == (4, 0)
