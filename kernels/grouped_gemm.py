@@ -30,7 +30,6 @@ def grouped_gemm(
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
     ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
     """
-    _check_config(config)
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     _check_half(kinds, "a", "b")
     (rows, K), (groups, depth, N) = _shape(kinds, "a", 2), _shape(kinds, "b", 3)
@@ -67,7 +66,6 @@ def swiglu(
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are kept as
     N x K come as `w.T`.
     """
-    _check_config(config)
     given = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
     kinds = {name: describe(value, name) for name, value in given}
     _check_half(kinds, *kinds)
@@ -91,14 +89,6 @@ def swiglu(
     launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)
     launch(x, w_gate, w_up, out, config=config, variant=Variant(finish=finish))
     return out
-
-
-def _check_config(config: Any) -> None:
-    """None, or a tile of the wgmma kernels whose K nothing divides."""
-    if config is not None and (not isinstance(config, Config) or config.workers or config.rows):
-        raise tc.ArgumentError(
-            f"config is {config}; needed is a kernels.config.Config without workers and rows"
-        )
 
 
 def check_order(offsets: Any, rows: int) -> None:

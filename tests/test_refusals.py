@@ -18,6 +18,8 @@ F8, S8 = A.astype(tc.e4m3.numpy), A.astype(np.int8)
 EXPERTS = np.zeros((3, 64, 16), tc.bf16.numpy)
 SCALES = np.ones((16, 1), np.float32), np.ones((1, 1), np.float32)
 
+FEW = np.array([0, 5, 9, 16], np.int32)
+
 
 def grouped(*offsets: int) -> Callable[[], Any]:
     return lambda: kernels.grouped_gemm(A, EXPERTS, np.array(offsets, np.int32))
@@ -50,6 +52,14 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=Config(stages=50)),
         "bytes of shared memory; no architecture gives a block more than 232448",
+    ),
+    "workers for gates": (
+        lambda: kernels.swiglu(A, A.T, A.T, config=Config(workers=3)),
+        "the kernel for products with a gate takes no workers=3",
+    ),
+    "a tile of the other family": (
+        lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.Config()),
+        "needed is a kernels.config.Config",
     ),
     "groups beyond A": (
         grouped(0, 5, 9, 17),
