@@ -449,7 +449,25 @@ class Launch:
         It takes the run-time arguments, these or others, and keeps these alive.
         """
         runtime, constants = self.kernel.split(args, named_args)
+        if current_target() == "cpu":
+            return self._prepared_on_cpu(runtime, constants)
         return self.launcher(constants).prepared(*runtime)
+
+    def _prepared_on_cpu(
+        self, runtime: Sequence[Any], constants: dict[str, Any]
+    ) -> Callable[..., None]:
+        kernel, names = self.kernel, self.kernel.runtime_names
+        _ = kernel.specialised(kernel.types_of(runtime), constants, emulated_arch()).program
+
+        def launch(*given: Any) -> None:
+            if len(given) != len(names):
+                raise ArgumentError(
+                    f"{kernel.__name__} was prepared for {len(names)} arguments "
+                    f"({', '.join(names)}), {len(given)} were given"
+                )
+            self(**dict(zip(names, given, strict=True)), **constants)
+
+        return launch
 
 
 @dataclass(frozen=True)

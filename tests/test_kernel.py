@@ -402,3 +402,19 @@ def test_wishes_tell_targets_apart(monkeypatch):
     monkeypatch.delenv(targets.TARGET_VARIABLE)
     monkeypatch.delenv(targets.ARCH_VARIABLE)
     assert targets.wishes() == seen[0]
+
+
+def test_launches_are_prepared_where_there_is_no_gpu():
+    @tc.kernel
+    def filled(value: tc.Const, x: tc.Array, twice: tc.Const = False):
+        x[tc.threadIdx.x] = value * (2 if twice else 1)
+
+    x, y = np.zeros(32, np.float32), np.zeros(32, np.int32)
+    with tc.target("cpu"):
+        handle = filled[1, 32].prepare(3, x, twice=True)
+        assert not x.any()
+        handle(x)
+        handle(y)
+        with pytest.raises(tc.ArgumentError, match=r"prepared for 1 arguments \(x\), 2 were given"):
+            handle(x, y)
+    assert (x == 6).all() and (y == 6).all()
