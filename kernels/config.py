@@ -41,9 +41,11 @@ class Config:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.workers, self.rows) < 0 or min(self.cluster, self.across, self.split) < 1:
+        counts = (self.cluster, self.across, self.split, self.lines, self.group)
+        if min(self.workers, self.rows) < 0 or min(counts) < 1:
             raise tc.ArgumentError(
-                f"cluster, across and split are 1 or more, workers and rows 0 or more: {self}"
+                f"cluster, across and split are 1 or more, lines and group too, workers and rows "
+                f"0 or more: {self}"
             )
         if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split < 16:
             raise tc.ArgumentError(f"tiles have 64, 128, ... rows and 16 to 256 columns: {self}")

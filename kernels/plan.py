@@ -264,6 +264,7 @@ def _plan_sm90(
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
     config = config or cost.choose(shape)
+    check_rows(config, M)
     sums = None
     if config.workers:
         if kernel is sm90_fp8_gemm.promoted_fp8_gemm:
@@ -280,6 +281,12 @@ def _plan_sm90(
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
+
+
+def check_rows(config: ring.Config, M: int) -> None:
+    """A tile of few rows is the only one: what lies below would stay zero."""
+    if config.rows and config.rows < M:
+        raise tc.ArgumentError(f"A has {M} rows, and rows={config.rows} brings no more: {config}")
 
 
 def _reading_c(c: Any, N: int) -> dict[str, bool]:

@@ -12,6 +12,7 @@ from kernels.cost import Shape, blocks_of_grid, choose
 from kernels.gemm import check_operands, check_output, output_type
 from kernels.plan import (
     Plan,
+    check_rows,
     choose_promoted,
     why_not_sm90,
     written_by_threads,
@@ -133,5 +134,6 @@ def _variant(a: Any, b: Any, out: Any, finish: Any) -> Variant:
 
 
 def _plan(kernel: Any, config: Any, shape: tuple[int, int], variant: Variant) -> Plan:
+    check_rows(config, shape[0])
     grid = blocks_of_grid(config, *shape)
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)))

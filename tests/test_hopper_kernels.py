@@ -144,7 +144,18 @@ def test_few_rows(more: dict[str, int]) -> None:
         assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
 
 
+@pytest.mark.parametrize("orders", ["CF", "CC"])
+def test_few_rows_are_all_rows(orders: str) -> None:
+    a, b = whole(40, 64, order=orders[0]), whole(64, 64, order=orders[1])
+    config = Config(BM=64, BN=64, stages=2, rows=16)
+    with pytest.raises(tc.ArgumentError, match="A has 40 rows, and rows=16 brings no more"):
+        kernels.gemm(a, b, config=config)
+    assert np.array_equal(kernels.gemm(a[:16], b, config=config).astype(float), exact(a[:16], b))
+
+
 REFUSED = [
+    (dict(group=0), "1 or more, lines and group too"),
+    (dict(lines=0), "1 or more, lines and group too"),
     (dict(BM=96), "tiles have 64, 128, ... rows and 16 to 256 columns"),
     (dict(BN=264), "tiles have 64, 128, ... rows and 16 to 256 columns"),
     (dict(BN=8), "tiles have 64, 128, ... rows and 16 to 256 columns"),
