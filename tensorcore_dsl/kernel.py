@@ -29,7 +29,7 @@ from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config
+from tensorcore_dsl.launch_config import Config, configuration
 from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.remarks import Remark, lines_of, remarks_of
 from tensorcore_dsl.targets import current_target as current_target
@@ -226,7 +226,7 @@ class Kernel:
             return self._configure(key)
 
     def _configure(self, key: Any) -> Launch:
-        return self._kept(key, *_configuration(f"{self.__name__}", key))
+        return self._kept(key, *configuration(f"{self.__name__}", key))
 
     def _kept(self, key: Any, config: Config, stream: Any) -> Launch:
         """The launch known by a key from now on: it holds what is prepared once."""
@@ -392,18 +392,6 @@ def _key(value: Any) -> Any:
     return type(value), value
 
 
-def _configuration(name: str, key: Any) -> tuple[Config, Any]:
-    """The configuration and the stream of `kernel[key]`."""
-    if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
-        raise ArgumentError(
-            f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was "
-            "given"
-        )
-    grid, block, *more = key
-    shared_bytes = more[1] if len(more) == 2 else 0
-    return Config.of(grid, block, shared_bytes or 0), more[0] if more else None
-
-
 class Launch:
     """A kernel with its configuration; calling it launches."""
 
@@ -481,7 +469,7 @@ class Emulator:
     order: int | None = None
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
-        config, _ = _configuration(f"{self.kernel.__name__}.emulate", key)
+        config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self._launch, config)
 
     def _launch(self, config: Config, /, *args: Any, **named_args: Any) -> Report:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tensorcore_dsl.arguments import Description, Packer
-from tensorcore_dsl.errors import LaunchError
+from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.tensor_maps import MAP_BYTES, Maps, PointerPlace
 
 Dim = tuple[int, int, int]
@@ -213,3 +213,15 @@ def _attributes(config: Config) -> list[tuple[int, Dim]]:
 def _place(view: memoryview, at: int, code: str) -> memoryview:
     part = view[at : at + struct.calcsize("=" + code)]
     return cast(memoryview, part.cast(code))  # type: ignore[call-overload]
+
+
+def configuration(name: str, key: Any) -> tuple[Config, Any]:
+    """The configuration and the stream of `kernel[key]`."""
+    if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
+        raise ArgumentError(
+            f"{name}[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, {key!r} was "
+            "given"
+        )
+    grid, block, *more = key
+    shared_bytes = more[1] if len(more) == 2 else 0
+    return Config.of(grid, block, shared_bytes or 0), more[0] if more else None
