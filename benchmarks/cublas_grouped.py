@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from contextlib import suppress
 from ctypes import POINTER, byref, c_float, c_int
 from ctypes import c_void_p as pointer
-from importlib import import_module
 from typing import Any
 
-from benchmarks.cublaslt import OP_N, OP_T, STATUS, TYPES, CublasError, Unavailable
+from benchmarks.cublaslt import OP_N, OP_T, STATUS, TYPES, CublasError, shared_library
 
-NAMES = ("libcublas.so.13", "libcublas.so.12")
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasCreate_v2": (POINTER(pointer),),
     "cublasGetVersion_v2": (pointer, POINTER(c_int)),
@@ -28,15 +24,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 def load() -> Any:
-    """The library that torch brought, or any other; CUDA 12.5 or later has the function."""
-    for name in NAMES:
-        with suppress(OSError):
-            return ctypes.CDLL(name)
-    try:
-        found = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublas")
-        return ctypes.CDLL(found.abs_path)
-    except Exception as error:  # pathfinder has errors of its own, and may be missing
-        raise Unavailable(f"there is no cuBLAS: {error}") from error
+    """CUDA 12.5 or later has the function."""
+    return shared_library("cublas", "cuBLAS")
 
 
 class Cublas:

@@ -148,15 +148,19 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 def load() -> Any:
-    """The shared library: the one that torch brought into the process, or any other."""
-    for name in ("libcublasLt.so.13", "libcublasLt.so.12"):
+    return shared_library("cublasLt", "cuBLASLt")
+
+
+def shared_library(name: str, title: str) -> Any:
+    """The one that torch brought into the process, or any other."""
+    for version in (13, 12):
         with suppress(OSError):
-            return ctypes.CDLL(name)
+            return ctypes.CDLL(f"lib{name}.so.{version}")
     try:
-        found = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt")
+        found = import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
         return ctypes.CDLL(found.abs_path)
     except Exception as error:  # pathfinder has errors of its own, and may be missing
-        raise Unavailable(f"there is no cuBLASLt: {error}") from error
+        raise Unavailable(f"there is no {title}: {error}") from error
 
 
 class CublasLt:

@@ -10,8 +10,7 @@ from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
-
-LINE = 128  # bytes of a line of a buffer at most
+from kernels.config import LINE
 
 
 @dataclass
@@ -19,7 +18,7 @@ class WayOut:
     """D and its map, two buffers of 64 lines for each consumer, and room for sums of split tiles.
 
     map is None where TMA cannot write D's lines. partial: (consumer, four elements, thread, 4):
-    each thread's own elements, 16 bytes apart.
+    each thread's own elements, 16 bytes apart. A buffer's lines have LINE bytes at most.
     """
 
     d: Any

@@ -13,7 +13,7 @@ from kernels.config import Config, Variant
 from kernels.results import finisher, open_way_out
 from kernels.ring import open_ring
 from kernels.roles import share_work
-from kernels.tiles import Place
+from kernels.tiles import Place, every_nth
 
 MOST_GROUPS = 512
 
@@ -51,11 +51,7 @@ class GroupedTiles:
 
     def numbers(self, turn=None):
         """The tiles of this block; of two consumers that take turns, those of one."""
-        blocks = self.config.blocks
-        first, step = tc.blockIdx.x // blocks, tc.gridDim.x // blocks
-        if turn is None:
-            return tc.range(first, self.count, step)
-        return tc.range(first + turn * step, self.count, 2 * step)
+        return every_nth(self.count, self.config, turn)
 
     def place(self, number):
         while self.tiles[self.group + 1] <= number:

@@ -24,6 +24,14 @@ class Place:
     end: Any = None
 
 
+def every_nth(count: Any, config: Any, turn: Any = None) -> Any:
+    """Of `count` tiles, those of this block; of two consumers that take turns, those of one."""
+    first, step = tc.blockIdx.x // config.blocks, tc.gridDim.x // config.blocks
+    if turn is None:
+        return tc.range(first, count, step)
+    return tc.range(first + turn * step, count, 2 * step)
+
+
 @dataclass
 class Tiles:
     """The tiles of D, or of each matrix of a batch: block i of n takes every n-th.
@@ -37,11 +45,7 @@ class Tiles:
 
     def numbers(self, turn: Any = None) -> Any:
         """The tiles of this block; of two consumers that take turns, those of one."""
-        count, blocks = self.count(), self.config.blocks
-        first, step = tc.blockIdx.x // blocks, tc.gridDim.x // blocks
-        if turn is None:
-            return tc.range(first, count, step)
-        return tc.range(first + turn * step, count, 2 * step)
+        return every_nth(self.count(), self.config, turn)
 
     def count(self) -> Any:
         """Tiles (or clusters of tiles) of all matrices."""
