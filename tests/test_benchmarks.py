@@ -35,6 +35,7 @@ from benchmarks import (
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from kernels import choices, ring
+from kernels.cost import Shape, choose
 from tensorcore_dsl import numba_target
 
 # Statistics and files
@@ -354,7 +355,8 @@ def test_tiles_of_both_families():
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
     found = gemm_gpu.planned(a, b.t(), d, "sm90")
     assert (found["chosen_family"], found["kernel"]) == ("sm90", "bf16_gemm")
-    assert found["config"]["BN"] == ring.Config().BN or found["tile"].startswith("128x")
+    chosen = choose(Shape(128, 128, 128))
+    assert (found["config"]["BN"], found["tile"]) == (chosen.BN, gemm_gpu.tile(chosen))
 
 
 def test_gpu_bench_without_graphs(bench):
