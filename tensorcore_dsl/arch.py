@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tensorcore_dsl.errors import ArchError, listing
+from tensorcore_dsl.errors import ArchError, ArgumentError, listing
 
 
 @dataclass(frozen=True)
 class Arch:
-    """A `.target` of PTX: `sm_80`, `sm_90a`. `ptx` is the first PTX version that knows it."""
+    """A `.target` of PTX: `sm_80`, `sm_90a`. `ptx` is the first PTX version that knows it.
+
+    shared_kib: the most shared memory of a block, static and dynamic, in KiB. CUDA programming
+    guide, technical specifications per compute capability; CCCL's cuda/__device/arch_traits.h
+    (`max_shared_memory_per_block_optin`) says the same.
+    """
 
     number: int
     suffix: str
     ptx: tuple[int, int]
+    shared_kib: int
     chip: str
 
     @property
@@ -27,6 +33,15 @@ class Arch:
         major, minor = divmod(self.number, 10)
         return (major, minor, self.suffix) if self.suffix else (major, minor)
 
+    def check_shared(self, kernel: str, asked: int) -> None:
+        """Refuse a kernel whose blocks ask for more bytes of shared memory than there are."""
+        most = self.shared_kib * 1024
+        if asked > most:
+            raise ArgumentError(
+                f"{kernel} takes {asked} bytes of shared memory a block; {self} allows {most} "
+                f"({self.shared_kib} KiB)"
+            )
+
     def __str__(self) -> str:
         return self.name
 
@@ -34,20 +49,20 @@ class Arch:
 ARCHS = {
     a.name: a
     for a in (
-        Arch(70, "", (6, 0), "Volta"),
-        Arch(75, "", (6, 3), "Turing"),
-        Arch(80, "", (7, 0), "Ampere A100"),
-        Arch(86, "", (7, 1), "Ampere"),
-        Arch(89, "", (7, 8), "Ada"),
-        Arch(90, "", (7, 8), "Hopper"),
-        Arch(90, "a", (8, 0), "Hopper"),
-        Arch(100, "", (8, 6), "Blackwell"),
-        Arch(100, "a", (8, 6), "Blackwell"),
-        Arch(103, "a", (8, 8), "Blackwell Ultra"),
-        Arch(110, "a", (9, 0), "Thor"),
-        Arch(120, "", (8, 7), "RTX Blackwell"),
-        Arch(120, "a", (8, 7), "RTX Blackwell"),
-        Arch(121, "a", (8, 8), "DGX Spark"),
+        Arch(70, "", (6, 0), 96, "Volta"),
+        Arch(75, "", (6, 3), 64, "Turing"),
+        Arch(80, "", (7, 0), 163, "Ampere A100"),
+        Arch(86, "", (7, 1), 99, "Ampere"),
+        Arch(89, "", (7, 8), 99, "Ada"),
+        Arch(90, "", (7, 8), 227, "Hopper"),
+        Arch(90, "a", (8, 0), 227, "Hopper"),
+        Arch(100, "", (8, 6), 227, "Blackwell"),
+        Arch(100, "a", (8, 6), 227, "Blackwell"),
+        Arch(103, "a", (8, 8), 227, "Blackwell Ultra"),
+        Arch(110, "a", (9, 0), 227, "Thor"),
+        Arch(120, "", (8, 7), 99, "RTX Blackwell"),
+        Arch(120, "a", (8, 7), 99, "RTX Blackwell"),
+        Arch(121, "a", (8, 8), 99, "DGX Spark"),
     )
 }
 

@@ -51,7 +51,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing to split": (lambda: Config(split=0), "cluster, across and split are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=Config(stages=50)),
-        "bytes of shared memory; no architecture gives a block more than 232448",
+        "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
     ),
     "workers for gates": (
         lambda: kernels.swiglu(A, A.T, A.T, config=Config(workers=3)),

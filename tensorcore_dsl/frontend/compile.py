@@ -43,6 +43,7 @@ def compile_kernel(
         variables = {name: own_copy(value) for name, value in constants.items()}
         variables.update(_arguments(builder, kernel.runtime_names, types))
         evaluator.run(kernel.function, variables)
+        arch.check_shared(ir.name, ir.shared_bytes)
         coalesce(ir)
         verify(ir, arch)
     finally:

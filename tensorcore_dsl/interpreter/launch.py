@@ -33,7 +33,6 @@ from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads that share the cost of a step; more fall out of the caches
 MOST_CLUSTER = 16
-MOST_SHARED = 227 * 1024  # bytes of shared memory that a block may have, on any architecture
 TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
 
 
@@ -61,10 +60,11 @@ def run(
     operations in flight still use. `order`: a seed from which the order of threads is drawn.
     """
     program = program or compile_program(kernel)
-    name = archs.arch(arch).name
+    target = archs.arch(arch)
     if order is not None and (not isinstance(order, int) or order < 0):
         raise ArgumentError(f"order {order!r} is no seed: a whole number, 0 or more, is needed")
     _check_launch(kernel, grid, block, dynamic_shared)
+    target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
     cluster = _cluster(kernel, grid, cluster)
     memory, parameters = _parameters(kernel, arguments)
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
@@ -75,8 +75,8 @@ def run(
         )
         shared = np.zeros((ctas, static + dynamic_shared), np.uint8)
         machine = Machine(
-            program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks), name,
-            parameters, profile,
+            program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks),
+            target.name, parameters, profile,
             None if order is None else Order((order, first), geometry.threads),
         )  # fmt: skip
         return machine.run()
@@ -102,11 +102,6 @@ def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) 
     if kernel.threads is not None and threads != kernel.threads:
         raise ArgumentError(
             f"block {block} has {threads} threads; {kernel.name} needs {kernel.threads}"
-        )
-    if kernel.shared_bytes + dynamic_shared > MOST_SHARED:
-        raise ArgumentError(
-            f"{kernel.name} has {kernel.shared_bytes + dynamic_shared} bytes of shared memory; no "
-            f"architecture gives a block more than {MOST_SHARED}"
         )
     if dynamic_shared and not kernel.dynamic:
         raise ArgumentError(

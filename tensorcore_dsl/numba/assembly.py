@@ -153,7 +153,7 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
     assembler is the judge."""
     number = 10 * major + minor
     suffixes = {"": ["", "a"] if number >= 90 else [""], "a": ["a"]}.get(suffix, [])
-    return [Arch(number, s, (0, 0), "") for s in suffixes]
+    return [Arch(number, s, (0, 0), 0, "") for s in suffixes]
 
 
 def check_form(form: Instruction) -> None:
