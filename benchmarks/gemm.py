@@ -31,6 +31,7 @@ from tensorcore_dsl.targets import current_target, emulated_arch
 NO_GPU = (
     "NO GPU HERE: these are products in emulation on the CPU, and nothing is compared with cuBLAS."
 )
+MOST_EMULATED = 10**10  # operations of a suite in emulation: a pass takes some seconds
 REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
 SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 480
 
@@ -136,11 +137,25 @@ def _benchmark(options: argparse.Namespace, target: str) -> str:
 def _cases(options: argparse.Namespace, target: str) -> list[Case]:
     """What to measure, in the order in which it is shown."""
     if options.suite:
-        return suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
+        found = suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
+        if target == "cpu" and not options.sizes:
+            _check_emulated(options.suite, found)
+        return found
     sizes = options.sizes or _sizes(target, options.quick)
     layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
     found = list(gemm_cases.cases(options.dtypes or PORTABLE, sizes, layouts))
     return sorted(found, key=lambda case: list(DTYPES).index(case.dtype))
+
+
+def _check_emulated(suite: str, chosen: Sequence[Case]) -> None:
+    """Refuse what the emulator would be busy with for hours, unless sizes were asked for."""
+    operations = sum(case.operations for case in chosen)
+    if operations > MOST_EMULATED:
+        raise ValueError(
+            f"the suite {suite} is for a GPU: its {len(chosen)} products are {operations:.1e} "
+            "operations, hours of emulation on the CPU. Ask for small ones (--suite "
+            f"{suite} --groups square --sizes 256), or leave out --suite"
+        )
 
 
 def _sizes(target: str, quick: bool) -> Sequence[Size]:

@@ -590,6 +590,20 @@ def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.glob("*.png"))
 
 
+def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
+    """Its products would take hours; small ones are emulated when they are asked for."""
+    arguments = ("gemm", "--suite", "hopper", "--target", "cpu", "--out", str(tmp_path))
+    assert command.main(arguments) == 1
+    told = capsys.readouterr().err
+    assert "the suite hopper is for a GPU: its 92 products are 9.8e+13 operations" in told
+    asked = told[told.index("(") + 1 : told.index(")")].split()
+    assert not list(tmp_path.iterdir())
+    small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
+    status, (found,) = run(tmp_path, "gemm", *asked, "--target", "cpu", *small)
+    assert status == 0
+    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [("square bf16", 256, True)]
+
+
 def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
     def broken(case, repeats, seed):
         if case.dtype == "bf16":
