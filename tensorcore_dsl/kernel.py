@@ -26,6 +26,7 @@ from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.host import on_host
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.memory import TensorMapArgument
+from tensorcore_dsl.interpreter.order import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.launch import Launcher
@@ -254,10 +255,10 @@ class Kernel:
     ) -> Emulator:  # fmt: skip
         """An emulator of a given architecture; it returns a report of what ran.
 
-        order: a seed; warps run in an order drawn from it, slower, to meet races that the
-        emulator's own order hides.
+        order: a seed, a whole number from 0 on; warps run in an order drawn from it, slower, to
+        meet races that the emulator's own order hides. None: that own order.
         """
-        return Emulator(self, arch, checks, profile, order)
+        return Emulator(self, arch, checks, profile, seed_of(order))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(

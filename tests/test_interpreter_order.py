@@ -117,10 +117,15 @@ def test_right_sums() -> None:
     assert of_turns(None, True) == "[15, 51]"
 
 
-@pytest.mark.parametrize("order", [-1, 1.5, "x"])
+@pytest.mark.parametrize("order", [-1, 1.5, "x", True, False])
 def test_seeds_are_whole_numbers(order: Any) -> None:
-    with pytest.raises(tc.ArgumentError, match=f"order {order!r} is no seed"):
+    """True would be the seed 1: nothing says that it asks for an order like any other."""
+    with pytest.raises(tc.ArgumentError, match=f"order {order!r} is no seed: a whole number, 0 or"):
         of_turns(order, True)
+
+
+def test_seeds_may_come_from_numpy() -> None:
+    assert of_turns(np.int64(3), False) == of_turns(3, False)
 
 
 # -- what must not depend on the order ------------------------------------------------------------

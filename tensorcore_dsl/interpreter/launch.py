@@ -57,12 +57,10 @@ def run(
     that are tensor maps. `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program` is what `compile_program` made of the kernel before. `checks` may switch off what is
     checked beyond bounds: alignment, the state of shared memory, and what asynchronous
-    operations in flight still use. `order`: a seed from which the order of threads is drawn.
+    operations in flight still use. `order`: what `order.seed_of` gives.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
-    if order is not None and (not isinstance(order, int) or order < 0):
-        raise ArgumentError(f"order {order!r} is no seed: a whole number, 0 or more, is needed")
     _check_launch(kernel, grid, block, dynamic_shared)
     target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
     cluster = _cluster(kernel, grid, cluster)

@@ -9,9 +9,11 @@ priorities change now and then, so that a warp that others overtook may in turn 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tensorcore_dsl.interpreter.machine import Cohort, Machine
@@ -20,6 +22,21 @@ WARP = 32
 SHORT = 32  # positions of a stretch that is cut short
 FAR = 1 << 30
 READY = -1
+
+
+def seed_of(order: Any) -> int | None:
+    """The seed that a caller asks for: a whole number, 0 or more; None is the machine's own order.
+
+    True and False are refused: they would be the seeds 1 and 0, and False not the own order.
+    """
+    if order is None:
+        return None
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
+        raise ArgumentError(
+            f"order {order!r} is no seed: a whole number, 0 or more, is needed, or None for the "
+            "emulator's own order"
+        )
+    return int(order)
 
 
 class Order:
