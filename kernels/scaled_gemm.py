@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from reprlib import repr as brief
 from typing import Any
+
+import numpy as np
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
@@ -79,12 +82,14 @@ def requantised_gemm(
 ) -> Any:  # fmt: skip
     """round(A B scale + zero) in s8, on sm_90a; what is out of range becomes -128 or 127.
 
-    A is M x K and B is K x N, s8 with K contiguous. scale is a number, or N of them (f32) for
-    the columns. Sums are s32, then f32; halves round to even.
+    A is M x K and B is K x N, s8 with K contiguous. scale and zero are numbers of Python or NumPy;
+    instead of one scale there may be N (an f32 array), one for each column. Sums are s32, then
+    f32; halves round to even.
     """
-    arrays = [x for x in (a, b, scale, out) if hasattr(x, "shape")]
-    number = () if hasattr(scale, "shape") else (float(scale),)
-    wishes = (number, float(zero), config, stream)
+    by_column = hasattr(scale, "shape") and not isinstance(scale, np.generic)
+    number = () if by_column else (_number("scale", scale, ", or an f32 array: one a column"),)
+    arrays = [x for x in (a, b, *(() if number else (scale,)), out) if x is not None]
+    wishes = (number, _number("zero", zero), config, stream)
     ready = recall(
         arrays, ("requantised", *wishes, out is None),
         lambda: _prepare_requantised(a, b, scale, out, *wishes),
@@ -92,6 +97,15 @@ def requantised_gemm(
     out = ready.result(a, out)
     ready.launch(a, b, out, *(number or (scale,)), *ready.numbers)
     return out
+
+
+def _number(name: str, given: Any, otherwise: str = "") -> float:
+    """As Python's float: what Python would turn into one, text and True too, is no number here."""
+    if isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool):
+        return float(given)
+    raise tc.ArgumentError(
+        f"{name} is {brief(given)} ({type(given).__name__}); needed is a number{otherwise}"
+    )
 
 
 def _prepare_requantised(

@@ -202,6 +202,13 @@ def test_scale_and_zero_are_those_of_each_call() -> None:
             assert np.array_equal(found, rounded(a, b, scale, zero))
 
 
+def test_numbers_of_numpy() -> None:
+    a, b = bytes_(32, 64), bytes_(64, 48, "F")
+    for scale, zero in ((np.float32(4e-4), np.int8(-3)), (np.int64(1), np.float16(0.5))):
+        found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        assert np.array_equal(found, rounded(a, b, float(scale), float(zero)))
+
+
 def test_halves_and_ends() -> None:
     a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
     a[:, 0], b[0, :6] = 1, [1, 3, 5, -1, 127, -128]
@@ -218,6 +225,15 @@ BAD_BYTES: list[Any] = [
     (dict(scale=np.ones(64)), "scale holds f64"),
     (dict(out=np.zeros((64, 64), np.int32)), "out holds s32 of shape (64, 64)"),
     (dict(b=BYTE), "must both have K contiguous"),
+    (dict(scale="0.5"), "scale is '0.5' (str); needed is a number, or an f32 array: one a column"),
+    (dict(scale=True), "scale is True (bool); needed is a number, or"),
+    (dict(scale=None), "scale is None (NoneType); needed is a number, or"),
+    (dict(scale=[0.5] * 64), "0.5, 0.5, ...] (list); needed is a number, or"),
+    (dict(scale=1j), "scale is 1j (complex); needed is a number, or"),
+    (dict(scale=np.array(0.5, np.float32)), "scale holds f32 of shape (); needed is a number, or"),
+    (dict(zero="3"), "zero is '3' (str); needed is a number"),
+    (dict(zero=True), "zero is True (bool); needed is a number"),
+    (dict(zero=np.zeros(64, np.float32)), "(ndarray); needed is a number"),
 ]
 
 
