@@ -100,12 +100,12 @@ def open_source(
     size = ring.dtype.itemsize
     vec = max(vec_bytes, 4) // size
     chunks = run // vec
-    if threads % chunks or lines % (threads // chunks):
+    step = threads // chunks
+    if threads % chunks or lines % step or (apart(ring, along_k) and step % 8):
         raise ValueError(
             f"{threads} threads cannot share {lines} lines of {chunks} vectors evenly; "
             "choose other tile sizes"
         )
-    step = threads // chunks
     tid = tc.threadIdx.x
     line, column = tid // chunks, tid % chunks * vec
     pointers, inside = [], []
@@ -127,9 +127,10 @@ def open_source(
 def copy_tile(source, slot, k0, vec_bytes: int):
     """Start the copies of the tile that begins at `k0` along K into slot `slot`."""
     size = source.ring.dtype.itemsize
+    first = place_of(source.line, source.ring, source.along_k)
     for index, pointer in enumerate(source.pointers):
         line = source.line + index * source.step
-        target = source.ring.at(slot, line, source.column)
+        target = source.ring.at(slot, first + index * source.step, source.column)
         if source.full:
             tc.cp_async(target, pointer, source.vec * size)
             continue
@@ -156,15 +157,46 @@ def advance(source):
     source.pointers = [p + source.advance for p in source.pointers]
 
 
+def apart(tile, k_major: bool):
+    """Do lines that are read together lie two apart?
+
+    A warp reads 8-byte elements of four lines at a time, 32 bytes of each. The swizzle of 128
+    bytes shifts a line by 16 bytes against the line above: only every second one is elsewhere.
+    """
+    return k_major and tile.dtype.itemsize == 8 and tile.swizzle == 128
+
+
+def place_of(line, tile, k_major: bool):
+    """Where a line of the operand lies in the tile: 0 to 7 at 0 2 4 6 1 3 5 7."""
+    if not apart(tile, k_major):
+        return line
+    return (line & ~7) + (line % 4 * 2 + line // 4 % 2)
+
+
 def read_fragments(tile, first, k: int, extent: int, operand, k_major: bool, transposed: bool):
     """The fragments of `extent` rows of A (columns of B: `transposed`) at depth `k` of a tile."""
     depth = operand.layout.rows if transposed else operand.layout.cols
+    if apart(tile, k_major):
+        height = operand.layout.cols if transposed else operand.layout.rows
+        blocks = [tile[first + i : first + i + height] for i in range(0, extent, height)]
+        return [read_apart(block, k, operand, transposed) for block in blocks]
     if k_major:
         view = tile[first : first + extent, k : k + depth]
     else:
         view = tile[k : k + depth, first : first + extent].T
     found = tc.ldmatrix(view.T if transposed else view, operand)
     return found if isinstance(found, list) else [found]
+
+
+def read_apart(tile, k: int, operand, transposed: bool):
+    """A fragment, element by element, of lines that lie at `place_of`."""
+    fragment, elements = operand.zeros(), []
+    for slot in tc.static_range(len(fragment)):
+        line, step = fragment.coordinates(slot)
+        if transposed:
+            line, step = step, line
+        elements.append(tile[place_of(line, tile, True), k + step])
+    return tc.fragment(operand, elements)
 
 
 def next_slot(slot, stages: int):
