@@ -11,7 +11,8 @@ import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Config, Variant
 from kernels.cost import SMS, blocks_of_grid
-from kernels.plan import why_not_sm90
+from kernels.plan import Plan, why_not_sm90
+from kernels.recipes import Ready, launch_of, no_work, recall
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.arguments import Description, describe
@@ -30,6 +31,22 @@ def grouped_gemm(
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
     ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
     """
+    arrays = [x for x in (a, b, offsets, out) if x is not None]
+    wishes = (finish, config, stream)
+    ready = recall(
+        arrays, ("grouped", out is None, *wishes),
+        lambda: _prepare_grouped(a, b, offsets, out, *wishes),
+    )  # fmt: skip
+    check_order(offsets, ready.shape[0])
+    out = ready.result(a, out)
+    ready.launch(a, b, offsets, out)
+    return out
+
+
+def _prepare_grouped(
+    a: Any, b: Any, offsets: Any, out: Any, finish: Any, config: Any, stream: Any
+) -> Ready:
+    """Check the operands, but for the values of the offsets, and choose the tile."""
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     _check_half(kinds, "a", "b")
     (rows, K), (groups, depth, N) = _shape(kinds, "a", 2), _shape(kinds, "b", 3)
@@ -41,10 +58,10 @@ def grouped_gemm(
             f"offsets are {found.type.dtype} of shape {found.shape}; needed are {groups + 1} s32, "
             f"one more than b has matrices, of which there may be {MOST_GROUPS}"
         )
-    check_order(offsets, rows)
     out = _result(a, (rows, N), out)
+    dtype = kinds["a"].type.dtype
     if 0 in (rows, N, groups):
-        return out
+        return Ready((rows, N), dtype, no_work)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     _check_lines(a=a, b=b, d=out)
@@ -52,9 +69,8 @@ def grouped_gemm(
     _check_config("groups of rows", config, "cluster", "split", "rows", "workers")
     variant = Variant(b_k_major=kinds["b"].type.unit[1], finish=finish)
     grid = SMS // config.blocks * config.blocks
-    launch = grouped_gemm_kernel.configured(grid, config.threads, stream=stream, pdl=True)
-    launch(a, b, offsets, out, config=config, variant=variant)
-    return out
+    chosen = _plan(grouped_gemm_kernel, config, grid, variant)
+    return Ready((rows, N), dtype, launch_of(chosen, stream, (a, b, offsets, out)))
 
 
 def swiglu(
@@ -66,6 +82,21 @@ def swiglu(
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are kept as
     N x K come as `w.T`.
     """
+    arrays = [value for value in (x, w_gate, w_up, out) if value is not None]
+    wishes = (finish, config, stream)
+    ready = recall(
+        arrays, ("gated", out is None, *wishes),
+        lambda: _prepare_gated(x, w_gate, w_up, out, *wishes),
+    )  # fmt: skip
+    out = ready.result(x, out)
+    ready.launch(x, w_gate, w_up, out)
+    return out
+
+
+def _prepare_gated(
+    x: Any, w_gate: Any, w_up: Any, out: Any, finish: Any, config: Any, stream: Any
+) -> Ready:
+    """Check the operands and choose the tile."""
     given = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
     kinds = {name: describe(value, name) for name, value in given}
     _check_half(kinds, *kinds)
@@ -74,8 +105,9 @@ def swiglu(
         shapes = ", ".join(f"{name} {kind.shape}" for name, kind in kinds.items())
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {shapes}")
     out = _result(x, (M, N), out)
+    dtype = kinds["x"].type.dtype
     if 0 in (M, N):
-        return out
+        return Ready((M, N), dtype, no_work)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     for weights in (w_gate, w_up):
@@ -86,9 +118,12 @@ def swiglu(
     config = config or IN_TURN
     _check_config("products with a gate", config, "lines", "split", "rows", "workers")
     grid = blocks_of_grid(config, M, 2 * N)
-    launch = swiglu_kernel.configured(grid, config.threads, stream=stream, pdl=True)
-    launch(x, w_gate, w_up, out, config=config, variant=Variant(finish=finish))
-    return out
+    chosen = _plan(swiglu_kernel, config, grid, Variant(finish=finish))
+    return Ready((M, N), dtype, launch_of(chosen, stream, (x, w_gate, w_up, out)))
+
+
+def _plan(kernel: Any, config: Config, grid: int, variant: Variant) -> Plan:
+    return Plan(kernel, config, grid, (("config", config), ("variant", variant)))
 
 
 def check_order(offsets: Any, rows: int) -> None:

@@ -34,6 +34,10 @@ class Ready:
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
 
+def no_work(*operands: Any) -> None:
+    """What launches a product without elements."""
+
+
 def recall(arrays: Sequence[Any], wishes: tuple[Any, ...], make: Callable[[], Recipe]) -> Recipe:
     """`make()`, or what it gave before: for the same wishes, and arrays of the same classes,
     types, shapes, strides and alignment, on the same target. Errors are not kept."""

@@ -5,6 +5,7 @@ Operands are small whole numbers, so that each sum is exact in any order.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -108,6 +109,54 @@ def test_groups_into_given_results() -> None:
     assert np.array_equal(out, by_groups(a, b, offsets))
     found = kernels.grouped_gemm(a, b, offsets, finish=plus_row)
     assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
+
+
+def test_sizes_of_groups_are_those_of_each_call() -> None:
+    a, b = whole(135, 64), whole(3, 64, 72)
+    for sizes in ((65, 0, 70), (1, 134, 0), (0, 0, 135), (65, 0, 70)):
+        offsets = groups_of(sizes)
+        found = kernels.grouped_gemm(a, b, offsets)
+        assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
+    for wrong in ((65, 0, 71), (65, 80, -10)):
+        with pytest.raises(tc.ArgumentError, match="offsets"):
+            kernels.grouped_gemm(a, b, groups_of(wrong))
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """The operands that kernels.grouped_gemm checks from now on; `name` is what checks them."""
+    seen: list[Any] = []
+    module = import_module("kernels.grouped_gemm")  # as an attribute of `kernels` it is a function
+    check = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
+    return seen
+
+
+def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = prepared(monkeypatch, "_prepare_grouped")
+    a, out = whole(77, 64), np.empty((77, 24), BF16)
+    for order in "CCFF":
+        b, offsets = whole(2, 64, 24, order=order), groups_of((7, 70))
+        for given in (None, out):
+            found = kernels.grouped_gemm(a, b, offsets, out=given)
+            assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
+    assert len(seen) == 4
+    out.flags.writeable = False
+    with pytest.raises(tc.ArgumentError, match="needed is writable bf16"):
+        kernels.grouped_gemm(a, b, offsets, out=out)
+
+
+def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = prepared(monkeypatch, "_prepare_gated")
+    x, out = ones(78, 64), np.empty((78, 40), BF16)
+    for finish in (None, None, plus_row, plus_row):
+        gate, up = ones(40, 64).T, whole(40, 64, most=1).T
+        wanted = exact(x, gate) * exact(x, up) + np.arange(78)[:, None] * (finish is not None)
+        for given in (None, out):
+            found = kernels.swiglu(x, gate, up, out=given, finish=finish)
+            assert np.array_equal(found.astype(float), wanted.astype(BF16).astype(float))
+    assert len(seen) == 4
+    with pytest.raises(tc.ArgumentError, match="x is a NoneType"):
+        kernels.swiglu(None, gate, up)
 
 
 NO_PART: list[Any] = [dict(cluster=2), dict(split=2), dict(rows=16), dict(workers=4)]
