@@ -8,9 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F401
 
 import kernels
 import tensorcore_dsl as tc
@@ -18,27 +18,6 @@ from kernels.grouped_gemm import FEW_ROWS, IN_TURN
 from kernels.ring import Config, Variant
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
-
-BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
-F16 = np.dtype(np.float16)
-RNG = np.random.default_rng(19)
-
-
-@pytest.fixture(autouse=True)
-def hopper() -> Any:
-    with tc.target("cpu", "sm_90a"):
-        yield
-
-
-def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
-    """Numbers from -most to most; order "F": the last axis but one is contiguous."""
-    found = RNG.integers(-most, most + 1, shape).astype(dtype)
-    return np.ascontiguousarray(found.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else found
-
-
-def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) @ b.astype(np.float64)
-
 
 # -- groups of rows -------------------------------------------------------------------------------
 

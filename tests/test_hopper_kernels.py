@@ -9,35 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F401
 
 import kernels
 import tensorcore_dsl as tc
 from kernels.plan import FAST, plan
 from kernels.ring import Config, Variant
 from kernels.sm90_bf16_gemm import bf16_gemm
-
-BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
-F16 = np.dtype(np.float16)
-RNG = np.random.default_rng(17)
-
-
-@pytest.fixture(autouse=True)
-def hopper() -> Any:
-    with tc.target("cpu", "sm_90a"):
-        yield
-
-
-def whole(*shape: int, dtype: Any = BF16, order: str = "C", most: int = 3) -> np.ndarray:
-    """Numbers from -most to most; order "F": the last axis but one is contiguous."""
-    found = RNG.integers(-most, most + 1, shape).astype(dtype)
-    return np.ascontiguousarray(found.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else found
-
-
-def exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) @ b.astype(np.float64)
 
 
 def few_blocks(kernel: Any, config: Config, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
@@ -244,7 +224,7 @@ def test_batches_choose_a_kernel() -> None:
 COLUMNS = [(5, 1, 40), (1, 1, 17), (1, 1, 1), (9, 1, 1)]
 
 
-@pytest.mark.parametrize("dtype", [BF16, np.dtype(ml_dtypes.float8_e5m2)], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, E5M2], ids=str)
 @pytest.mark.parametrize("shape", COLUMNS, ids=str)
 def test_rows_and_columns_of_one_element(shape: tuple[int, int, int], dtype: Any) -> None:
     """Both strides of a column are 1, as a matrix's lines are not."""
