@@ -208,16 +208,11 @@ def _seconds(
     return batch(min(200, max(2, math.ceil(SAMPLE / once))))
 
 
-def progress(items: Sequence[Any], title: str) -> Iterator[Any]:
-    """Yield the items; a bar on stderr counts them where that is a terminal."""
-    shown = sys.stderr.isatty()
-    for number, item in enumerate(items):
-        if shown:
-            done = 30 * number // len(items)
-            bar = "#" * done + "." * (30 - done)
-            print(
-                f"\r{title:10} [{bar}] {number}/{len(items)} ", end="", file=sys.stderr, flush=True
-            )
-        yield item
-    if shown:
-        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+    """The items; where stderr is a terminal, a bar counts them, and goes when all are done."""
+    if not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, title, console=Console(stderr=True), transient=True)

@@ -2,8 +2,11 @@
 
 import io
 import json
+import re
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -250,14 +253,31 @@ def test_torch_operands_are_timed_by_torch(monkeypatch):
     assert made
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_bar_on_terminals_only(monkeypatch, capsys):
-    assert list(progress([1, 2], "t")) == [1, 2] and capsys.readouterr().err == ""
+    """It shows what is tried and how far that is, and leaves nothing behind."""
+    measured = partial(tune, *operands(), timer=timer(lambda c: c.group), device=GPU, remember=False)
+    candidates = [ring.Config(group=group) for group in (1, 2)]
+    measured(candidates=candidates)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    assert measured(candidates=candidates).best.group == 1
+    text = shown.getvalue()
+    for title in ("tiles", "finalists"):
+        assert re.search(rf"{title}.*100%", text), title
+    assert text.endswith("\x1b[2K")  # the line is empty again
 
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
 
-    shown = Terminal()
-    monkeypatch.setattr("sys.stderr", shown)
-    assert list(progress([1, 2], "tiles")) == [1, 2]
-    assert "tiles" in shown.getvalue() and "1/2" in shown.getvalue()
+def test_a_bar_counts_what_is_done(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    end = time.monotonic() + 10
+    for item in progress(range(4), "tiles"):  # the bar is drawn ten times a second
+        while item == 2 and not re.search("tiles.* 50%", shown.getvalue()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
