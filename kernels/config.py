@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
+from kernels.row_statistics import Rows
 
 LINE = 128  # bytes of a line of a tile, and its swizzle
 SHARED = 227 * 1024  # bytes of shared memory that a block may have
+MANY_REGISTERS = (24, 240)  # a thread's of the producer, and of two consumers with many sums
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,12 @@ class Config:
         return 128 * (1 + self.consumers)
 
     @property
+    def registers(self) -> tuple[int, ...]:
+        """See MANY_REGISTERS; none where an equal share holds a consumer's sums."""
+        sums = self.height // 64 * self.BN // 2
+        return MANY_REGISTERS if self.consumers == 2 and sums > 128 else ()
+
+    @property
     def way_out(self) -> int:
         """Bytes of shared memory that results leave through; see kernels/results.py."""
         partial = self.BM * self.BN * 4 if self.split > 1 else 0
@@ -112,7 +120,7 @@ class Variant:
     d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
     pairs of columns, and as one row for all. sums: their type, where it is not the usual one.
     finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
-    function in the kernel language.
+    function in the kernel language. rows: what is found of the finished rows.
     """
 
     a_k_major: bool = True
@@ -124,3 +132,4 @@ class Variant:
     c_is_row: bool = False
     sums: Any = None
     finish: Callable[..., Any] | None = None
+    rows: Rows | None = None

@@ -11,8 +11,9 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like, with_lines
-from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned
+from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned, sums_of
 from kernels.recipes import launch_of, recall
+from kernels.row_statistics import Found, RowStatistic, found_rows
 from kernels.sparsity import SparseMatrix
 from tensorcore_dsl.arguments import describe
 
@@ -28,6 +29,8 @@ def gemm(
     out_dtype: Any = None,
     accumulate: Any = None,
     finish: Callable[..., Any] | None = None,
+    rows: tuple[RowStatistic, ...] = (),
+    rows_out: Any = None,
     family: str | None = None,
     config: Any = None,
     stream: Any = None,
@@ -42,23 +45,27 @@ def gemm(
     accumulate=tc.f16 sums f16 products in f16; "fast" leaves sums of fp8 to the tensor cores, which
     keep 13 bits below the leading one, where otherwise f32 takes over every 128 of K.
     finish(value, row, col), a function in the kernel language, is applied to each element before
-    it is rounded (wgmma kernels). family "sm80" (mma.sync) or "sm90" (wgmma), and `config`, the
-    tile, override the choice; see `plan`.
+    it is rounded (wgmma kernels). rows asks for sums, maxima or minima of each row of the finished
+    elements: the result is then (D, statistics), these f32 (s32 of s8 products) of shape
+    (len(rows), [matrices,] M), in `rows_out` or a new array (wgmma kernels). family "sm80"
+    (mma.sync) or "sm90" (wgmma), and `config`, the tile, override the choice; see `plan`.
     """
     if beta is None:
         beta = 0 if c is None else 1
     if isinstance(a, SparseMatrix):
         from kernels.sparse_gemm import sparse_gemm
 
-        check_for_sparse(accumulate, family)
+        check_for_sparse(accumulate, family, rows or rows_out is not None)
         return sparse_gemm(
             a, b, c, alpha=alpha, beta=beta, out=out, out_dtype=out_dtype, finish=finish,
             config=config, stream=stream,
         )  # fmt: skip
-    wishes = (alpha, beta, out_dtype, accumulate, finish, family, config, stream)
-    arrays = [x for x in (a, b, c, out) if x is not None]
-    recipe = recall(arrays, (c is None, *wishes), lambda: prepare(a, b, c, out, *wishes))
-    return recipe(a, b, c, out)
+    wishes = (alpha, beta, out_dtype, accumulate, finish, rows, family, config, stream)
+    given = (a, b, c, out, rows_out)
+    arrays = [x for x in given if x is not None]
+    key = (c is None, rows_out is None, *wishes)
+    recipe = recall(arrays, key, lambda: prepare(*given, *wishes))
+    return recipe(*given)
 
 
 @dataclass
@@ -66,7 +73,7 @@ class Recipe:
     """How operands of certain types, shapes and alignments are multiplied.
 
     copy: operands need other strides than they have; see with_lines. realign: they are copied to
-    lines that TMA reads. launch is None for products without work.
+    lines that TMA reads. launch is None for products without work. found: statistics of rows.
     """
 
     shape: tuple[int, ...]
@@ -75,10 +82,20 @@ class Recipe:
     copy: bool = False
     realign: bool = False
     launch: Callable[..., None] | None = None
+    found: Found | None = None
 
-    def __call__(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+    def __call__(self, a: Any, b: Any, c: Any, out: Any, rows_out: Any) -> Any:
         if out is None:
             out = empty_like(a, self.shape, self.dtype)
+        if self.found is None:
+            return self.multiply(a, b, c, out)
+        rows_out = self.found.array(a) if rows_out is None else rows_out
+        if self.launch is None:
+            self.found.fill(rows_out)
+        return self.multiply(a, b, c, out, rows_out), rows_out
+
+    def multiply(self, a: Any, b: Any, c: Any, out: Any, *rows_out: Any) -> Any:
+        """`out`, when it holds the product."""
         if self.launch is None:
             return out if 0 in self.shape else _without_product(out, c, self.scalars[1])
         if self.copy:
@@ -86,15 +103,15 @@ class Recipe:
         target = out
         if self.realign:
             a, b, target = realigned(a, b, out) or (a, b, out)
-        self.launch(a, b, target if c is None else c, target, *self.scalars)
+        self.launch(a, b, target if c is None else c, target, *self.scalars, *rows_out)
         if target is not out:
             copy_matrix(target, out)
         return out
 
 
 def prepare(
-    a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float, out_dtype: Any,
-    accumulate: Any, finish: Any, family: str | None, config: Any, stream: Any,
+    a: Any, b: Any, c: Any, out: Any, rows_out: Any, alpha: float, beta: float, out_dtype: Any,
+    accumulate: Any, finish: Any, rows: Any, family: str | None, config: Any, stream: Any,
 ) -> Recipe:  # fmt: skip
     """Check the operands and choose their kernel."""
     dtype = check_operands(a, b, c)
@@ -110,13 +127,16 @@ def prepare(
     if out is not None:
         check_output(out, dtype, shape)
     recipe = Recipe(shape, result, scalars(dtype, alpha, beta))
+    recipe.found = found_rows(rows, rows_out, shape, sums_of(dtype))
     if 0 in shape or a.shape[-1] == 0:
-        if finish is not None and 0 not in shape:
-            raise tc.ArgumentError("K is 0: no kernel runs that could apply `finish`")
+        if (finish is not None or rows) and 0 not in shape:
+            raise tc.ArgumentError(
+                "K is 0: no kernel runs that could apply `finish` or find `rows`"
+            )
         return recipe
-    rows = with_lines(a, -1), with_lines(b, -2)
-    recipe.copy = rows[0] is not a or rows[1] is not b
-    a, b = rows
+    lines = with_lines(a, -1), with_lines(b, -2)
+    recipe.copy = lines[0] is not a or lines[1] is not b
+    a, b = lines
     target = empty_like(a, shape, result) if out is None else out
     if family is None and config is None and accumulate in (None, tc.f32, FAST):
         found = realigned(a, b, target)
@@ -124,26 +144,43 @@ def prepare(
         a, b, target = found or (a, b, target)
     chosen = plan(
         a, b, c, target, alpha=alpha, beta=beta, accumulate=accumulate, finish=finish,
-        family=family, config=config,
+        rows=tuple(rows), family=family, config=config,
     )  # fmt: skip
-    given = (a, b, target if c is None else c, target, *recipe.scalars, *chosen.room(a, stream))
-    recipe.launch = launch_of(chosen, stream, given)
-    if chosen.sums is not None:
-        recipe.launch = with_room(recipe.launch, chosen, stream)
+    given = (a, b, target if c is None else c, target, *recipe.scalars)
+    recipe.launch = whole_launch(chosen, given, recipe.found, rows_out, stream)
     return recipe
 
 
-def with_room(launch: Callable[..., None], chosen: Plan, stream: Any) -> Callable[..., None]:
-    """A launch that adds what its kernel needs on the stream that it goes to."""
+def whole_launch(
+    chosen: Plan, given: tuple[Any, ...], found: Found | None, rows_out: Any, stream: Any
+) -> Callable[..., None]:
+    """What launches a plan on operands like these, and adds what its kernel needs on the stream.
 
-    def run(a: Any, *others: Any) -> None:
+    It takes the array for statistics of rows last, if they are wanted, and combines their parts.
+    """
+    room = chosen.room(given[0], stream)
+    launch = launch_of(chosen, stream, (*given, *room))
+    if found is not None:
+        rows_out = found.array(given[0]) if rows_out is None else rows_out
+        combine = launch_of(found, stream, (room[0], rows_out))
+
+    def with_room(a: Any, *others: Any) -> None:
         launch(a, *others, *chosen.room(a, stream))
 
-    return run
+    def with_rows(a: Any, *others: Any) -> None:
+        room = chosen.room(a, stream)
+        launch(a, *others[:-1], *room)
+        combine(room[0], others[-1])
+
+    if not room:
+        return launch
+    return with_room if found is None else with_rows
 
 
-def check_for_sparse(accumulate: Any, family: str | None) -> None:
+def check_for_sparse(accumulate: Any, family: str | None, rows: bool) -> None:
     """Sparse products have one family of kernels, and one way to sum."""
+    if rows:
+        raise tc.ArgumentError("a is a SparseMatrix; `rows` are found of dense products alone")
     if accumulate is not None or family not in (None, "sm90"):
         raise tc.ArgumentError(
             f"sparse products take neither accumulate ({accumulate} was given) nor another family "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,13 @@ from kernels.copy_rows import copy_rows
 from kernels.cost import Shape, blocks_of_grid
 from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
+from kernels.row_statistics import (
+    Rows,
+    RowStatistic,
+    divided_gemm_with_rows,
+    gemm_with_rows,
+    parts_array,
+)  # fmt: skip
 from tensorcore_dsl import numba_target
 from tensorcore_dsl.arguments import ArrayType, describe
 from tensorcore_dsl.targets import current_target, emulated_arch
@@ -64,7 +72,8 @@ OUTPUTS = {
 class Plan:
     """What `gemm` launches: `plan.configured(stream)(..., **options)`.
 
-    sums: the type of the sums that workers exchange, where they divide tiles; see `room`.
+    sums: the type of the sums that workers exchange, where they divide tiles; parts: shape and
+    type of parts of statistics of rows. See `room`.
     """
 
     kernel: Any
@@ -72,6 +81,7 @@ class Plan:
     grid: int
     options: tuple[tuple[str, Any], ...]
     sums: Any = None
+    parts: tuple[tuple[int, ...], Any] | None = None
 
     def configured(self, stream: Any = None) -> Any:
         """The kernel with its grid; the wgmma kernels may start while the one ahead ends."""
@@ -80,7 +90,9 @@ class Plan:
 
     def room(self, a: Any, stream: Any = None) -> tuple[Any, ...]:
         """What the kernel takes besides operands and scalars, for a launch with this A."""
-        return () if self.sums is None else exchange(self.config, self.sums, a, stream)
+        parts = () if self.parts is None else (parts_array(a, *self.parts, stream),)
+        sums = () if self.sums is None else exchange(self.config, self.sums, a, stream)
+        return (*parts, *sums)
 
     @property
     def problem(self) -> Any:
@@ -90,7 +102,8 @@ class Plan:
 
 def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
-    finish: Callable[..., Any] | None = None, family: str | None = None, config: Any = None,
+    finish: Callable[..., Any] | None = None, rows: tuple[RowStatistic, ...] = (),
+    family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """The kernel, tile and variant for these operands.
 
@@ -99,7 +112,7 @@ def plan(
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     check_accumulate(types["a"].dtype, accumulate)
-    not_sm80, not_sm90 = why_not_sm80(types, finish), why_not_sm90(types, accumulate)
+    not_sm80, not_sm90 = why_not_sm80(types, finish, rows), why_not_sm90(types, accumulate)
     if config is None and accumulate is None:
         config = _remembered(types, a, b, family, not not_sm80, not not_sm90)
     family = _family(family, config)
@@ -107,9 +120,11 @@ def plan(
         raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
     only_sm90 = family == "sm90" or not_sm80
     if only_sm90 and not_sm90:
-        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}")
+        others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
     if only_sm90 or (family is None and not not_sm90 and _on_hopper()):
-        return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, config)
+        found = _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, config)
+        return _with_rows(found, rows, d, sums_of(types["a"].dtype)) if rows else found
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
 
 
@@ -164,12 +179,14 @@ def _on_hopper() -> bool:
     return current_target() == "cuda" and numba_target.device_number() == 90
 
 
-def why_not_sm80(types: dict[str, ArrayType], finish: Any = None) -> str:
+def why_not_sm80(types: dict[str, ArrayType], finish: Any = None, rows: Any = ()) -> str:
     """What keeps the mma.sync kernels from a product; empty when nothing does."""
     if types["a"].dtype not in SM80:
         return f"they have no {types['a'].dtype}"
     if types["d"].ndim == 3:
         return "they multiply single matrices, no batches"
+    if rows:
+        return "they find no statistics of rows"
     return "" if finish is None else "they apply no function to results"
 
 
@@ -273,7 +290,7 @@ def _plan_sm90(
             )
         if accumulate == tc.f16:
             raise tc.ArgumentError(f"workers divide sums in f32, not in f16: {config}")
-        kernel, sums = sm90_stream_gemm.stream_gemm, tc.f32 if types["a"].dtype.is_float else tc.s32
+        kernel, sums = sm90_stream_gemm.stream_gemm, sums_of(types["a"].dtype)
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
         d_by_threads=written_by_threads(d), scaled=alpha != 1, finish=finish,
@@ -281,6 +298,27 @@ def _plan_sm90(
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
     return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
+
+
+def _with_rows(found: Plan, rows: tuple[RowStatistic, ...], d: Any, dtype: Any) -> Plan:
+    """The plan, with a kernel that also finds statistics of rows, of sums of this type."""
+    *matrices, M, N = d.shape
+    count, last = divmod(N, found.config.BN // found.config.split)
+    return replace(
+        found,
+        kernel=gemm_with_rows if found.sums is None else divided_gemm_with_rows,
+        options=(
+            ("gemm", found.kernel),
+            ("config", found.config),
+            ("variant", replace(found.problem, rows=Rows(rows, whole=last == 0))),
+        ),
+        parts=((len(rows), count + (last > 0), math.prod((*matrices, M))), dtype),
+    )
+
+
+def sums_of(dtype: Any) -> Any:
+    """The type in which products of A's and B's are finished."""
+    return tc.f32 if dtype.is_float else tc.s32
 
 
 def check_rows(config: ring.Config, M: int) -> None:

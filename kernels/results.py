@@ -18,16 +18,18 @@ class WayOut:
     """D and its map, two buffers of 64 lines for each consumer, and room for sums of split tiles.
 
     map is None where TMA cannot write D's lines. partial: (consumer, four elements, thread, 4):
-    each thread's own elements, 16 bytes apart. A buffer's lines have LINE bytes at most.
+    each thread's own elements, 16 bytes apart. A buffer's lines have LINE bytes at most. rows: what
+    is found of rows on the way (kernels/row_statistics.py), or None.
     """
 
     d: Any
     map: Any
     buffers: Any
     partial: Any
+    rows: Any = None
 
 
-def open_way_out(d, sums, config, by_threads: bool = False):
+def open_way_out(d, sums, config, by_threads: bool = False, rows=None):
     """Shared memory for results; `sums` is the accumulators' type; `by_threads`: without TMA."""
     cols = config.BN // config.split
     width = gcd(LINE // d.dtype.itemsize, cols)
@@ -39,7 +41,7 @@ def open_way_out(d, sums, config, by_threads: bool = False):
     if config.split > 1:
         partial = tc.shared((config.consumers, config.BN // 8, 128, 4), sums)
     map = None if by_threads else tc.tensor_map(d, box, swizzle=line)
-    return WayOut(d, map, buffers, partial)
+    return WayOut(d, map, buffers, partial, rows)
 
 
 def store(acc, consumer, way_out, place, row, finish, config):
@@ -73,9 +75,10 @@ def gathered(elements, consumer, partial, split: int):
 
 def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
     """Finished elements of 64 rows, to row `end` at most, one line's width of columns at a time."""
-    thread = tc.threadIdx.x % 128
+    thread, rows = tc.threadIdx.x % 128, way_out.rows
     width = way_out.buffers.shape[-1]
     parts = 2 * len(elements) // width
+    found = None if rows is None else rows.of_nothing()
     for part in tc.static_range(parts):
         buffer = way_out.buffers[consumer, part % 2]
         if thread == 0:  # an odd number of parts ends in the buffer that the next one starts with
@@ -85,6 +88,8 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
             corners = [acc.coordinates(first + i) for i in range(8)]
             places = [(*batch, m + row, n + col) for row, col in corners]
             values = finish(elements[first : first + 8], places)
+            if rows is not None:
+                found = rows.with_eight(found, values, places, way_out.d.shape[-1])
             write(buffer, values, first % (width // 2) // 4 * 8)
         if way_out.map is not None:
             tc.fence_async()
@@ -100,6 +105,8 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
             copy_out(buffer, way_out.d, place, end, 16 // buffer.dtype.itemsize)
             if thread == 0:
                 tc.tma_commit()  # an empty group: the wait above counts one a part
+    if rows is not None:
+        rows.write(found, way_out.d, batch, m, n, 2 * len(elements))
 
 
 def send_buffer(way_out, place, buffer):

@@ -14,6 +14,7 @@ import tensorcore_dsl as tc
 from kernels.config import LINE, Config, Variant
 from kernels.results import finisher, open_way_out, store
 from kernels.ring import blocks, fill, following, open_ring, release, skip
+from kernels.row_statistics import registers_with
 from kernels.tiles import Tiles
 
 
@@ -138,7 +139,8 @@ def share_work(
         consume(ring, mma, consumer, tiles, finish_tile)
         tc.tma_wait(0, reading=True)
 
-    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
+    registers = registers or registers_with(way_out.rows, config) or None
+    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers)
     tc.cluster_sync()
 
 
@@ -146,7 +148,9 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     """The whole kernel, but for the instruction that it multiplies with."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
+    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
     ring = open_ring(a, b, config, variant)
     finish = finisher(c, alpha, beta, variant)
-    share_work(ring, mma, Tiles(d.shape, config), way_out, finish)
+    share_work(
+        ring, mma, Tiles(d.shape, config), way_out, finish, registers=config.registers
+    )  # fmt: skip

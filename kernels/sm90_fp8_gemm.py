@@ -36,7 +36,7 @@ def promoted_fp8_gemm(
     """As fp8_gemm, with sums in f32 registers, where products go every 128 of K."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads)
+    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads, variant.rows)
     ring, width = open_ring(a, b, config, variant), part_width(config)
     share_work(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,

@@ -32,7 +32,7 @@ def stream_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.blocks)
     mma = instruction(a.dtype, b.dtype, config.BN)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
+    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
     ring = open_ring(a, b, config, variant)
     work = open_work(Tiles(d.shape, config), ring.last)
     finish = finisher(c, alpha, beta, variant)
