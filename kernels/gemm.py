@@ -11,6 +11,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like, with_lines
+from kernels.finish import check_finish
 from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned, sums_of
 from kernels.recipes import launch_of, recall
 from kernels.row_statistics import Found, RowStatistic, found_rows
@@ -118,11 +119,7 @@ def prepare(
     shape = shape_of_product(a, b)
     if c is None and beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
-    if finish is not None and not callable(finish):
-        raise tc.ArgumentError(
-            f"finish is {finish!r}; a function finish(value, row, col) of the kernel language is "
-            f"needed"
-        )
+    check_finish(finish)
     result = output_type(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)

@@ -11,6 +11,7 @@ import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Config, Variant
 from kernels.cost import SMS, blocks_of_grid
+from kernels.finish import check_finish
 from kernels.plan import Plan, why_not_sm90
 from kernels.recipes import Ready, launch_of, no_work, recall
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
@@ -47,6 +48,7 @@ def _prepare_grouped(
     a: Any, b: Any, offsets: Any, out: Any, finish: Any, config: Any, stream: Any
 ) -> Ready:
     """Check the operands, but for the values of the offsets, and choose the tile."""
+    check_finish(finish)
     kinds = {name: describe(x, name) for name, x in (("a", a), ("b", b), ("offsets", offsets))}
     _check_half(kinds, "a", "b")
     (rows, K), (groups, depth, N) = _shape(kinds, "a", 2), _shape(kinds, "b", 3)
@@ -97,6 +99,7 @@ def _prepare_gated(
     x: Any, w_gate: Any, w_up: Any, out: Any, finish: Any, config: Any, stream: Any
 ) -> Ready:
     """Check the operands and choose the tile."""
+    check_finish(finish)
     given = (("x", x), ("w_gate", w_gate), ("w_up", w_up))
     kinds = {name: describe(value, name) for name, value in given}
     _check_half(kinds, *kinds)

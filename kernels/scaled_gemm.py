@@ -12,6 +12,7 @@ import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Variant
 from kernels.cost import Shape, blocks_of_grid, choose
+from kernels.finish import check_finish
 from kernels.gemm import check_operands, check_output, output_type
 from kernels.plan import (
     Plan,
@@ -52,6 +53,7 @@ def _prepare_scaled(
     config: Any, stream: Any,
 ) -> Ready:  # fmt: skip
     dtype = check_operands(a, b, None)
+    check_finish(finish)
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
     (M, K), N = a.shape, b.shape[1]

@@ -11,6 +11,7 @@ import tensorcore_dsl as tc
 from kernels import cost
 from kernels.arrays import empty_like
 from kernels.config import LINE, SHARED, Config, Variant
+from kernels.finish import check_finish
 from kernels.gemm import check_output, output_type, scalars
 from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.recipes import Ready, launch_of, recall
@@ -39,6 +40,7 @@ def prepare(
     finish: Any, config: Config | None, stream: Any,
 ) -> Ready:  # fmt: skip
     """Check the operands and choose the tile."""
+    check_finish(finish)
     types = _check(a, b, c, beta)
     dtype, shape = a.dtype, (a.shape[0], b.shape[1])
     result = output_type(dtype, out_dtype)

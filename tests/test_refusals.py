@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,40 @@ def test_beginners_are_told(case: str) -> None:
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
         run()
     assert message in str(error.value)
+
+
+def doubled(value):
+    return value + value
+
+
+def scaled_by(value, row, col, factor):
+    return value * factor
+
+
+FINISHED: dict[str, Callable[[Any], Any]] = {
+    "gemm": lambda f: kernels.gemm(A, B, finish=f),
+    "sparse gemm": lambda f: kernels.gemm(kernels.compress(A), B, finish=f),
+    "grouped_gemm": lambda f: kernels.grouped_gemm(A, EXPERTS, FEW, finish=f),
+    "swiglu": lambda f: kernels.swiglu(A, A.T, A.T, finish=f),
+    "scaled_gemm": lambda f: kernels.scaled_gemm(F8, F8.T, *SCALES, finish=f),
+}
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_functions_of_elements_take_three_arguments(name: str) -> None:
+    """What does not is shown where it is defined, and no line of the library is."""
+    for function, said in (
+        (doubled, "finish is doubled(value); a function finish(value, row, col) is needed"),
+        (scaled_by, "finish is scaled_by(value, row, col, factor); a function finish(value, row, "),
+        (partial(scaled_by, 1.0, 2.0), "finish is partial(col, factor); a function finish(value"),
+    ):
+        with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
+            FINISHED[name](function)
+        told = str(error.value)
+        assert told.startswith(said)
+        assert f"at {__file__}:" in told and "kernels/" not in told
+    with tc.target("cpu", "sm_90a"):
+        FINISHED[name](partial(scaled_by, factor=2.0))
 
 
 HOPPER_ONLY: dict[str, Callable[[], Any]] = {
