@@ -113,7 +113,7 @@ def plan(
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     check_accumulate(types["a"].dtype, accumulate)
     not_sm80, not_sm90 = why_not_sm80(types, finish, rows), why_not_sm90(types, accumulate)
-    if config is None and accumulate is None:
+    if config is None and accumulate is None and not rows:
         config = _remembered(types, a, b, family, not not_sm80, not not_sm90)
     family = _family(family, config)
     if family == "sm80" and not_sm80:
@@ -123,8 +123,7 @@ def plan(
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
     if only_sm90 or (family is None and not not_sm90 and _on_hopper()):
-        found = _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, config)
-        return _with_rows(found, rows, d, sums_of(types["a"].dtype)) if rows else found
+        return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, rows, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
 
 
@@ -271,7 +270,7 @@ def room(shape: Any, like: Any) -> Any:
 
 def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
-    accumulate: Any, finish: Callable[..., Any] | None, config: Any,
+    accumulate: Any, finish: Callable[..., Any] | None, rows: tuple[RowStatistic, ...], config: Any,
 ) -> Plan:  # fmt: skip
     (M, K), N = a.shape[-2:], b.shape[-1]
     matrices = d.shape[0] if d.ndim == 3 else 1
@@ -280,7 +279,7 @@ def _plan_sm90(
     shape = Shape(M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major)
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
-    config = config or cost.choose(shape)
+    config = config or (choose_with_rows(shape) if rows else cost.choose(shape))
     check_rows(config, M)
     sums = None
     if config.workers:
@@ -297,22 +296,23 @@ def _plan_sm90(
         sums=tc.f16 if accumulate == tc.f16 else None, **_reading_c(c if beta != 0 else None, N),
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
-    return Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
+    found = Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
+    return _with_rows(found, rows, d, sums_of(types["a"].dtype)) if rows else found
 
 
 def _with_rows(found: Plan, rows: tuple[RowStatistic, ...], d: Any, dtype: Any) -> Plan:
     """The plan, with a kernel that also finds statistics of rows, of sums of this type."""
     *matrices, M, N = d.shape
-    count, last = divmod(N, found.config.BN // found.config.split)
+    count = -(-N // (found.config.BN // found.config.split))
     return replace(
         found,
         kernel=gemm_with_rows if found.sums is None else divided_gemm_with_rows,
         options=(
             ("gemm", found.kernel),
             ("config", found.config),
-            ("variant", replace(found.problem, rows=Rows(rows, whole=last == 0))),
+            ("variant", replace(found.problem, rows=Rows(rows))),
         ),
-        parts=((len(rows), count + (last > 0), math.prod((*matrices, M))), dtype),
+        parts=((len(rows), count, math.prod((*matrices, M))), dtype),
     )
 
 
@@ -340,6 +340,11 @@ def _reading_c(c: Any, N: int) -> dict[str, bool]:
 def choose_promoted(shape: Shape) -> ring.Config:
     """Neither turns nor splits: sums beside the tensor cores' own leave no registers for them."""
     return cost.choose(shape, plain=True)
+
+
+def choose_with_rows(shape: Shape) -> ring.Config:
+    """No tile whose sums fill the registers: statistics take some, too."""
+    return next(config for _, config in cost.ranking(shape) if not config.registers)
 
 
 def _plan_sm80(

@@ -11,10 +11,9 @@ before the first, which a new barrier holds to be over: all slots are empty.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from kernels.config import LINE, Config, Variant
+from kernels.config import LINE, MANY_REGISTERS, Config, Variant
 from kernels.results import finisher, open_way_out, store
 from kernels.ring import blocks, fill, following, open_ring, release, skip
-from kernels.row_statistics import registers_with
 from kernels.tiles import Tiles
 
 
@@ -139,8 +138,9 @@ def share_work(
         consume(ring, mma, consumer, tiles, finish_tile)
         tc.tma_wait(0, reading=True)
 
-    registers = registers or registers_with(way_out.rows, config) or None
-    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers)
+    if way_out.rows is not None and config.consumers == 2:
+        registers = registers or MANY_REGISTERS
+    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
     tc.cluster_sync()
 
 

@@ -60,11 +60,10 @@ class RowStatistic:
 class Rows:
     """What a kernel finds of D's rows. Helpers in the kernel language.
 
-    whole: D's columns fill all parts. parts: in kernels, (statistic, part, row of all matrices).
+    parts: in kernels, (statistic, part, row of all matrices).
     """
 
     statistics: tuple[RowStatistic, ...]
-    whole: bool = False
     parts: Any = None
 
     def of_nothing(self):
@@ -76,13 +75,11 @@ class Rows:
         """`found` with eight finished values of a thread, but for those outside of D's columns."""
         dtype = self.parts.dtype
         for s, pair in zip(self.statistics, found, strict=True):
-            nothing = dtype(s.of_nothing(dtype))
             for i in tc.static_range(8):
                 value = values[i].to(dtype)
                 value = (value if s.of is None else s.of(value)).to(dtype)
-                if not self.whole:
-                    value = tc.select(places[i][-1] < columns, value, nothing)
-                pair[i // 2 % 2] = s.join(pair[i // 2 % 2], value)
+                joined = s.join(pair[i // 2 % 2], value)
+                pair[i // 2 % 2] = tc.select(places[i][-1] < columns, joined, pair[i // 2 % 2])
         return found
 
     def write(self, found, d, batch, m, n, width: int):
@@ -98,11 +95,6 @@ class Rows:
                 line = at if len(batch) == 0 else batch[0] * rows + at
                 inside = (lane % 4 == 0) & (at < rows) & (n < columns)
                 self.parts.at(i, n // width, line).store(value, pred=inside)
-
-
-def registers_with(rows: Rows | None, config: Any) -> tuple[int, ...]:
-    """A thread's of the producer and of a consumer, where a tile needs more than an equal share."""
-    return (40, 232) if rows is not None and config.consumers == 2 else ()
 
 
 @tc.kernel
