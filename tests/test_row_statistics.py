@@ -1,0 +1,359 @@
+"""Sums, maxima and minima of rows that `gemm(..., rows=...)` finds beside the product."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernels
+import tensorcore_dsl as tc
+from kernels import RowStatistic, plan
+from kernels.config import Config
+from kernels.plan import FAST
+from kernels.row_statistics import combine, parts_array
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+F16, F32, S8 = np.float16, np.float32, np.int8
+
+
+def square(value: Any) -> Any:
+    return value * value
+
+
+SQUARES, SUM = RowStatistic("sum", of=square), RowStatistic("sum")
+MOST, LEAST = RowStatistic("max"), RowStatistic("min")
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> Any:
+    with tc.target("cpu", "sm_90a"):
+        yield
+
+
+def whole(*shape: int, dtype: Any = BF16, order: str = "C") -> np.ndarray:
+    """Whole numbers from -2 to 2, so that sums are exact in any order."""
+    drawn = np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
+    return np.ascontiguousarray(drawn.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else drawn
+
+
+def small(**changes: Any) -> Config:
+    return Config(**{"BM": 64, "BN": 32, "stages": 3, **changes})
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+ALL = (SQUARES, MOST, LEAST)
+
+
+def check(a: np.ndarray, b: np.ndarray, config: Config, **options: Any) -> None:
+    """D and ALL of its rows, against products in f64."""
+    d, found = kernels.gemm(a, b, rows=ALL, config=config, **options)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.array_equal(d.astype(np.float64), exact.astype(d.dtype))
+    assert found.dtype == (np.int32 if a.dtype == S8 else F32)
+    assert np.array_equal(found, [(exact**2).sum(-1), exact.max(-1), exact.min(-1)])
+
+
+KINDS = {
+    "bf16": (BF16, {}),
+    "f16": (F16, {}),
+    "sums in f16": (F16, {"accumulate": tc.f16}),
+    "tf32": (F32, {}),
+    "s8": (S8, {}),
+    "fp8": (E4M3, {"out_dtype": tc.f16}),
+    "fast fp8": (E5M2, {"accumulate": FAST, "out_dtype": tc.f32}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_type(name: str) -> None:
+    """Two tiles by two, the last ones not full."""
+    dtype, options = KINDS[name]
+    check(whole(72, 80, dtype=dtype), whole(80, 56, dtype=dtype, order="F"), small(), **options)
+
+
+FEATURES = {
+    "two consumers": dict(BM=128, BN=48),
+    "narrow tiles": dict(BN=16),
+    "in turn": dict(pingpong=True),
+    "in turn, two heights": dict(BM=128, pingpong=True),
+    "blocks below and beside": dict(cluster=2, across=2),
+    "split in two": dict(BN=64, split=2),
+    "split in four": dict(BN=64, split=4),
+    "divided among workers": dict(workers=3),
+    "divided among clusters": dict(workers=2, cluster=2),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_feature(name: str) -> None:
+    check(whole(136, 264), whole(264, 88, order="F"), small(**FEATURES[name]), out_dtype=tc.f32)
+
+
+@pytest.mark.parametrize("name", ["in turn", "divided among workers"])
+def test_other_types_of_features(name: str) -> None:
+    a, b = whole(72, 144, dtype=S8), whole(144, 56, dtype=S8, order="F")
+    check(a, b, small(**FEATURES[name]))
+
+
+@pytest.mark.parametrize("orders", ["CC", "FC", "FF"])
+def test_other_layouts(orders: str) -> None:
+    a, b = whole(72, 80, order=orders[0]), whole(80, 104, order=orders[1])
+    check(a, b, small(BN=64), out_dtype=tc.f32)
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_few_rows(split: int) -> None:
+    check(whole(7, 264), whole(264, 56, order="F"), small(rows=8, split=split))
+
+
+@pytest.mark.parametrize("columns", [1, 37, 65])
+def test_results_that_threads_write(columns: int) -> None:
+    """Rows of D start anywhere."""
+    check(whole(70, 80), whole(80, columns, order="F"), small(), out_dtype=tc.f32)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [((3,), (3,)), ((3,), ()), ((), (3,))])
+def test_batches(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    check(whole(*of_a, 72, 136), whole(*of_b, 136, 104), small(BN=64), out_dtype=tc.f32)
+
+
+def test_the_tile_that_gemm_chooses() -> None:
+    a, b = whole(130, 64), whole(64, 264, order="F")
+    d, found = kernels.gemm(a, b, rows=[MOST])
+    assert np.array_equal(found[0], d.max(1).astype(F32))
+
+
+def test_results_are_finished_but_not_rounded() -> None:
+    """After alpha, C and the function; sums of what D in f16 rounds to infinity, and loses."""
+    a, b, c = (
+        whole(*shape, dtype=F16, order=o)
+        for *shape, o in ((72, 80, "C"), (80, 56, "F"), (72, 56, "C"))
+    )
+    finish = lambda value, row, col: value * 4096 + (row + col).to(tc.f32)  # noqa: E731
+    d, (total, most) = kernels.gemm(
+        a, b, c, alpha=2, beta=3, finish=finish, rows=(SUM, MOST), config=small()
+    )
+    exact = 2 * (a.astype(float) @ b.astype(float)) + 3 * c.astype(float)
+    exact = exact * 4096 + np.add.outer(np.arange(72), np.arange(56))
+    assert np.isinf(d).any()
+    assert np.array_equal(total, exact.sum(1))
+    assert np.array_equal(most, exact.max(1))
+
+
+def test_a_function_of_s8_products_works_on_s32() -> None:
+    a, b = whole(40, 64, dtype=S8), whole(64, 48, dtype=S8, order="F")
+    odd = RowStatistic("sum", of=lambda v: v & 1)
+    _, (found,) = kernels.gemm(a, b, rows=(odd,), config=small())
+    assert np.array_equal(found, (a.astype(int) @ b.astype(int) % 2).sum(1))
+
+
+def test_columns_outside_do_not_count() -> None:
+    """Not even where the function makes something of the zeros there."""
+    a, b = whole(40, 64), whole(64, 72, order="F")
+    finish = lambda value, row, col: value - 1000  # noqa: E731
+    ones = RowStatistic("sum", of=lambda v: tc.f32(1))
+    d, found = kernels.gemm(
+        a, b, finish=finish, rows=(MOST, ones), config=small(), out_dtype=tc.f32
+    )
+    assert np.array_equal(found, [d.max(1), np.full(40, 72)])
+
+
+def test_extremes_pass_over_nan() -> None:
+    a, b = whole(64, 64), whole(64, 72, order="F")
+    nan = float("nan")
+    finish = lambda v, row, col: tc.select((row == 5) | (col % 3 == 1), nan, v)  # noqa: E731
+    d, found = kernels.gemm(
+        a, b, finish=finish, rows=(MOST, LEAST, SUM), config=small(), out_dtype=tc.f32
+    )
+    numbers = np.delete(np.arange(64), 5)
+    assert np.array_equal(found[0, numbers], np.nanmax(d[numbers], 1))
+    assert np.array_equal(found[1, numbers], np.nanmin(d[numbers], 1))
+    assert (found[:2, 5] == [-np.inf, np.inf]).all()
+    assert np.isnan(found[2]).all()
+
+
+# -- the order of sums ----------------------------------------------------------------------------
+
+
+def in_documented_order(values: np.ndarray, width: int) -> np.ndarray:
+    """f32 sums of rows: threads, then quads, then parts of `width` columns."""
+    total = None
+    for first in range(0, values.shape[1], width):
+        lanes = np.zeros((4, len(values)), F32)
+        for col in range(first, min(first + width, values.shape[1])):
+            lanes[col // 2 % 4] += values[:, col]
+        part = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+        total = part if total is None else total + part
+    return total
+
+
+ORDERS = {
+    "plain": (64, dict(BN=64)),
+    "in turn": (32, dict(pingpong=True)),
+    "split": (32, dict(BN=64, split=2)),
+    "divided": (32, dict(workers=3)),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_sums_are_added_in_the_documented_order(name: str) -> None:
+    width, changes = ORDERS[name]
+    draw = np.random.default_rng(3).standard_normal
+    a, b = draw((72, 200)).astype(BF16), np.asfortranarray(draw((200, 104)).astype(BF16))
+    options: dict[str, Any] = dict(rows=(SUM, SQUARES), config=small(**changes))
+    d, found = kernels.gemm(a, b, out_dtype=tc.f32, **options)
+    assert found[0].tobytes() == in_documented_order(d, width).tobytes()
+    assert found[1].tobytes() == in_documented_order(d * d, width).tobytes()
+    assert found[0].tobytes() != d.sum(1).tobytes()  # else this shows nothing
+    rounded, again = kernels.gemm(a, b, **options)
+    assert np.array_equal(rounded, d.astype(BF16))
+    assert again.tobytes() == found.tobytes()
+
+
+# -- calls ----------------------------------------------------------------------------------------
+
+
+def test_arrays_for_both_results() -> None:
+    a, b = whole(2, 40, 64), whole(64, 48, order="F")
+    d, statistics = np.empty((2, 40, 48), F32), np.empty((40, 2, 2), F32).T
+    found = kernels.gemm(a, b, rows=(SUM, MOST), out=d, rows_out=statistics, config=small())
+    assert found[0] is d
+    assert found[1] is statistics
+    assert np.array_equal(statistics, [d.sum(2), d.max(2)])
+
+
+def test_what_was_prepared_is_told_apart() -> None:
+    """Calls that differ in `rows`, or in which array is which, by the same shapes and types."""
+    a, b = whole(48, 64, dtype=F32), whole(64, 48, dtype=F32, order="F")
+    d = a @ b
+    room = np.empty((48, 48), F32)
+    for _ in range(2):
+        for rows, value in (((SUM,), d.sum(1)), ((MOST,), d.max(1)), ((LEAST,), d.min(1))):
+            assert np.array_equal(kernels.gemm(a, b, rows=rows, config=small())[1][0], value)
+        many = (SUM,) * 48
+        statistics = kernels.gemm(a, b, rows=many[:1], rows_out=room[:1], config=small())[1]
+        assert np.array_equal(statistics, [d.sum(1)])
+        assert kernels.gemm(a, b, out=room, family="sm90", config=small()) is room
+        assert np.array_equal(room, d)
+
+
+def test_products_without_statistics_are_as_before() -> None:
+    a, b = whole(64, 64), whole(64, 64, order="F")
+    d = np.empty((64, 64), BF16)
+    without, beside = (plan(a, b, None, d, config=small(), rows=r) for r in ((), (SUM,)))
+    assert without.room(a) == ()
+    assert [x.shape for x in beside.room(a)] == [(1, 2, 64)]
+    assert "shfl.sync.bfly" not in without.kernel.ptx(a, b, d, d, 1.0, 0.0, **dict(without.options))
+    assert np.array_equal(
+        kernels.gemm(a, b, config=small()), kernels.gemm(a, b, config=small(), rows=(SUM,))[0]
+    )
+
+
+def test_rows_without_elements() -> None:
+    d, found = kernels.gemm(whole(5, 16), whole(16, 0), rows=(SUM, MOST, LEAST))
+    assert d.shape == (5, 0)
+    assert np.array_equal(found, np.repeat([[0], [-np.inf], [np.inf]], 5, axis=1))
+    d, found = kernels.gemm(whole(5, 16, dtype=S8), whole(16, 0, dtype=S8), rows=(MOST, LEAST))
+    assert np.array_equal(found, np.repeat([[-(2**31)], [2**31 - 1]], 5, axis=1))
+    _, found = kernels.gemm(whole(3, 0, 16), whole(16, 8), rows=(SUM, MOST))
+    assert found.shape == (2, 3, 0)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+SQUARE = np.ones((64, 64), F16)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (dict(rows=("sum",)), "rows is ('sum',); a tuple of kernels.RowStatistic is needed"),
+    (dict(rows=SUM), "a tuple of kernels.RowStatistic is needed"),
+    (dict(rows_out=np.ones((1, 64), F32)), "rows_out is given without rows"),
+    (dict(rows=(SUM,), rows_out=np.ones((1, 64))),
+     "rows_out holds f64 and has shape (1, 64); needed are f32 and (1, 64)"),
+    (dict(rows=(SUM, SUM), rows_out=np.ones((1, 64), F32)), "needed are f32 and (2, 64)"),
+    (dict(rows=(SUM,), rows_out=np.broadcast_to(F32(0), (1, 64))), "rows_out is read-only"),
+    (dict(rows=(SUM,), family="sm80"),
+     "the mma.sync kernels cannot take this product: they find no statistics of rows"),
+    (dict(rows=(SUM,), config=kernels.Config()), "they find no statistics of rows"),
+    (dict(rows=(SUM,), a=np.ones((64, 63), F16), b=np.ones((63, 64), F16)),
+     "the lines of a do not start at multiples of 16 bytes; nor can the mma.sync kernels: they "
+     "find no statistics"),
+    (dict(rows=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))), "they have no f64"),
+    (dict(rows=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
+    (dict(rows=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; `rows` are"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
+def test_refusals(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.ArgumentError) as error:
+        kernels.gemm(**{"a": SQUARE, "b": SQUARE, **changes})
+    assert message in str(error.value)
+
+
+def test_statistics_that_there_are_not() -> None:
+    with pytest.raises(tc.ArgumentError, match="op is 'mean'; allowed are sum, max, min"):
+        RowStatistic("mean")
+    with pytest.raises(tc.ArgumentError, match="of is 2; a function of"):
+        RowStatistic("sum", of=2)  # type: ignore[arg-type]
+
+
+# -- memory, and the assembler --------------------------------------------------------------------
+
+
+def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where else they lay, another stream could be given them before the launch has ended."""
+    current = [0]
+
+    @contextmanager
+    def external(handle: int) -> Any:
+        current[0] = handle
+        yield
+        current[0] = 0
+
+    made: list[tuple[int, Any]] = []
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(ExternalStream=external),
+        empty=lambda shape, dtype: made.append((current[0], shape)),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    like = type("ndarray", (), {"__module__": "cupy"})()
+    parts_array(like, (1, 2, 3), tc.f32, None)
+    parts_array(like, (1, 2, 3), tc.f32, SimpleNamespace(ptr=77))
+    assert made == [(0, (1, 2, 3)), (77, (1, 2, 3))]
+    assert current == [0]
+
+
+ASSEMBLED = [
+    (BF16, BF16, None, (8192, 8192)), (F32, F32, None, (8192, 8184)),
+    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, Config(BN=192, workers=132), (1024, 1000)),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+@pytest.mark.parametrize(("dtype", "out", "config", "size"), ASSEMBLED)
+def test_the_assembler_has_nothing_to_say(dtype: Any, out: Any, config: Any, size: Any) -> None:
+    """With C and scalars, which take registers too; tiles as they are chosen."""
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    M, N = size
+    a, b, d = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F"), np.empty(size, out)
+    rows = (SQUARES, MOST, LEAST)
+    found = plan(a, b, d, d, alpha=2, beta=1, family="sm90", rows=rows, config=config)
+    number = int if dtype == S8 else float
+    used = found.kernel.resources(
+        a, b, d, d, number(2), number(1), *found.room(a), arch="sm_90a", **dict(found.options)
+    )
+    assert not used.spills
+    assert not used.warnings
+
+
+def test_combining_is_assembled_too() -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
+    used = combine.resources(parts, found, arch="sm_90a", statistics=(SUM, MOST))
+    assert not used.spills
