@@ -108,7 +108,7 @@ def plan(
     """The kernel, tile and variant for these operands.
 
     wgmma kernels need sm_90a and operands that TMA can read (16-byte aligned lines); the others
-    take everything.
+    take everything, but neither `finish` nor statistics of `rows`.
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     check_accumulate(types["a"].dtype, accumulate)

@@ -1,9 +1,9 @@
 """Sums, maxima and minima of D's rows, which GEMM kernels find while they send their results out.
 
-A tile's columns (of split tiles, a block's share of them) are one part of a row. A thread joins
-its own elements of a part from the left, those of the four threads of a quad are joined by two
-exchanges of lanes, and one of them writes the part. `combine`, a second kernel, joins parts from
-the left. The order depends on the tile alone, so results are the same bits in every run.
+A tile's columns (of split tiles, a block's share of them) are one part of a row, of which each
+thread of a quad has two in eight. It joins them from the left; what the four have found is joined
+across lanes, (0, 1), (2, 3) and then these two, and one lane writes the part. `combine`, a second
+kernel, joins parts from the left. The order depends on the tile alone: the same bits in every run.
 """
 
 from __future__ import annotations
