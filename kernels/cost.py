@@ -7,8 +7,8 @@ constants are fitted to measurements on an H200 (docs/performance.md). `ranking`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
@@ -16,23 +16,32 @@ from math import gcd
 from kernels.config import LINE, Config
 
 SMS = 132  # of an H100 or H200
+FOURS = 28  # clusters of four blocks that run at once
 CLOCK = 1.6e9  # cycles a second under load
 TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
 L2_BYTES = 50  # a cycle and SM
 MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
+NARROW = 1.05  # times as long do boxes of few lines take memory
 STEP, CLUSTER_STEP = 200, 450  # cycles that a slot's barriers take at least, alone and with peers
 OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
+STRADDLING = 1.7  # times as long does the L2 cache take for pieces of 128 bytes in two of its lines
 UNUSUAL = 1.02  # widths that are no powers of two must gain more than the model's own error
+TOGETHER = 1.03  # times as long does a step take consumers that share a tile: they wait as one
 EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's width of them
+BY_THREADS = 20  # times as long do results take that TMA cannot write
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
-MEETING = 5000  # cycles in which the blocks of a split tile wait for each other
+MEETING = 200  # cycles in which the blocks of a split tile wait for each other
 HANDING_OVER = 2000  # cycles until a worker sees the sums that another has stored; not fitted
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A product: sizes, bytes of an element of A and B, and which of these have K contiguous."""
+    """A product: sizes, bytes of an element of A and B, and which of these have K contiguous.
+
+    straddling: lines of A or B start elsewhere than at multiples of 128 bytes. by_threads: TMA
+    cannot write D.
+    """
 
     M: int
     N: int
@@ -41,15 +50,18 @@ class Shape:
     matrices: int = 1
     a_k_major: bool = True
     b_k_major: bool = True
+    straddling: bool = False
+    by_threads: bool = False
 
 
-def choose(shape: Shape, plain: bool = False) -> Config:
-    """The cheapest configuration; of the plain ones, without turns, splits and few rows."""
-    for _, config in ranking(shape):
-        special = config.pingpong or config.split > 1 or config.rows or config.workers
-        if not (plain and special):
-            return config
-    raise AssertionError("plain tiles are always among the candidates")
+def choose(shape: Shape, suits: Callable[[Config], bool] = lambda config: True) -> Config:
+    """The cheapest configuration that suits."""
+    return next(config for _, config in ranking(shape) if suits(config))
+
+
+def plain(config: Config) -> bool:
+    """Without turns, splits, few rows and tiles that workers divide."""
+    return not (config.pingpong or config.split > 1 or config.rows or config.workers)
 
 
 @lru_cache(maxsize=1024)
@@ -72,19 +84,20 @@ def ranked(configs: Iterable[Config], shape: Shape) -> tuple[tuple[float, Config
 def cycles(config: Config, shape: Shape) -> float:
     """The model."""
     work = divided_work(config, shape) if config.workers else work_of_tiles(config, shape)
-    memory = memory_bytes(shape) / MEMORY_BYTES
-    return max(work, memory) + 0.05 * min(work, memory) + LAUNCH
+    memory = memory_bytes(shape) / MEMORY_BYTES * (NARROW if config.BN < 64 else 1)
+    meeting = MEETING if config.split > 1 else 0
+    return max(work, memory) + 0.05 * min(work, memory) + meeting + LAUNCH
 
 
 def work_of_tiles(config: Config, shape: Shape) -> float:
     """Of the SM with the most tiles."""
     steps = -(-shape.K * shape.itemsize // LINE // config.split)
-    waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // (SMS // config.blocks))
-    tile = steps * step_cycles(config)
+    waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // at_once(config))
+    tile = steps * step_cycles(config, shape.straddling)
+    results = epilogue_cycles(config, shape.by_threads)
     if config.pingpong:
-        return waves * tile + epilogue_cycles(config)
-    meeting = MEETING if config.split > 1 else 0
-    return waves * (tile + epilogue_cycles(config) + DRAIN) + meeting
+        return waves * tile + results
+    return waves * (tile + results + DRAIN)
 
 
 def divided_work(config: Config, shape: Shape) -> float:
@@ -94,28 +107,29 @@ def divided_work(config: Config, shape: Shape) -> float:
     over = tiles % workers
     shared = min(tiles, over + workers) if over else 0
     sent = (tiles - shared) // workers + -(-shared // workers)
-    work = -(-tiles * steps // workers) * step_cycles(config)
-    work += sent * (epilogue_cycles(config) + DRAIN)
+    work = -(-tiles * steps // workers) * step_cycles(config, shape.straddling)
+    work += sent * (epilogue_cycles(config, shape.by_threads) + DRAIN)
     if shared:
         others = -(-workers // shared)  # that sum steps of a tile, each read after the other
         work += (1 + others) * config.BM * config.BN * 4 / L2_BYTES + HANDING_OVER
     return work
 
 
-def step_cycles(config: Config) -> float:
+def step_cycles(config: Config, straddling: bool = False) -> float:
     """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
-    tensor = config.BM * config.BN / TENSOR
+    tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else TOGETHER)
     lines = (config.rows or config.BM) / config.across + config.BN / config.cluster
+    cache = lines * LINE / L2_BYTES * (STRADDLING if straddling else 1)
     barriers = (STEP if config.peers == 1 else CLUSTER_STEP) / config.lines
-    parts = sorted((tensor, lines * LINE / L2_BYTES, barriers))
+    parts = sorted((tensor, cache, barriers))
     usual = config.BN & config.BN - 1 == 0
     return (parts[2] + OVERLAP * (parts[0] + parts[1])) * (1 if usual else UNUSUAL)
 
 
-def epilogue_cycles(config: Config) -> float:
+def epilogue_cycles(config: Config, by_threads: bool = False) -> float:
     """A consumer sends its rows, a line's width of columns at a time; split sums meet before."""
     lines = config.BN // gcd(config.BN, 64)
-    once = config.BN * EPILOGUE + lines * EPILOGUE_LINE
+    once = (config.BN * EPILOGUE + lines * EPILOGUE_LINE) * (BY_THREADS if by_threads else 1)
     return config.height / 64 * once * (1 if config.split == 1 else 1.5)
 
 
@@ -140,8 +154,13 @@ def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
         return config.workers * config.blocks
     count = clusters(config, M, N, matrices)
     if config.split == 1:
-        count = min(SMS // config.blocks, count)
+        count = min(at_once(config), count)
     return count * config.blocks
+
+
+def at_once(config: Config) -> int:
+    """Clusters that the chip runs together."""
+    return min(SMS // config.blocks, FOURS) if config.blocks == 4 else SMS // config.blocks
 
 
 # Candidates
@@ -149,9 +168,10 @@ def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
 
 def candidates(shape: Shape) -> Iterator[Config]:
     """Configurations that the operands' layouts and shared memory allow, the best habits first."""
-    for config in (*in_turn(), *together(shape), *few_rows(shape), *split(shape)):
-        if config.room >= 3 and fits(config, shape):
-            yield config.with_stages()
+    turns = () if shape.M <= 128 and shape.matrices == 1 else in_turn()
+    for config in (*turns, *together(shape), *few_rows(shape), *split(shape), *fours(shape)):
+        if config.room >= 2 + config.lines and fits(config, shape):
+            yield in_order(config, shape).with_stages()
     few = 8 * clusters(Config(BM=128, BN=128), shape.M, shape.N, shape.matrices) <= SMS
     if few and shape.K * shape.itemsize >= 128 * LINE:  # few tiles, each with many steps
         yield from divided(shape)
@@ -167,9 +187,15 @@ def fits(config: Config, shape: Shape) -> bool:
     return a and b and config.split <= steps
 
 
+def in_order(config: Config, shape: Shape) -> Config:
+    """Of small matrices, tiles beside each other come together: their results share pages."""
+    small = clusters(config, shape.M, shape.N) * config.blocks <= SMS
+    return replace(config, group=1) if shape.matrices > 1 and small else config
+
+
 def in_turn() -> Iterator[Config]:
     """One consumer stores its tile while the other multiplies the next."""
-    for BN in (128, 112, 96):
+    for BN in (128, 192, 176, 160, 112, 96):
         for cluster, across in ((2, 1), (1, 2), (1, 1)):
             yield Config(BN=BN, pingpong=True, cluster=cluster, across=across)
 
@@ -192,10 +218,10 @@ def few_rows(shape: Shape) -> Iterator[Config]:
     waves = -(-shape.N // (SMS * 256))
     share = -(-shape.N // (SMS * waves * 16)) * 16
     for BN in dict.fromkeys((share, 32, 64, 128)):
-        for lines in (1, 2) if BN <= 32 else (1,):
+        for lines in (1, 2) if BN <= 64 else (1,):
             yield Config(BM=BM, BN=BN, rows=rows, lines=lines)
-        if BN % 32 == 0:
-            yield Config(BM=BM, BN=BN, rows=rows, split=2)
+            if BN % 32 == 0:
+                yield Config(BM=BM, BN=BN, rows=rows, lines=lines, split=2)
 
 
 def split(shape: Shape) -> Iterator[Config]:
@@ -203,6 +229,16 @@ def split(shape: Shape) -> Iterator[Config]:
     for BM, BN in ((128, 128), (64, 256), (64, 128), (128, 64)):
         config = Config(BM=BM, BN=BN, split=2)
         if 2 * clusters(config, shape.M, shape.N, shape.matrices) <= SMS:
+            yield config
+
+
+def fours(shape: Shape) -> Iterator[Config]:
+    """Clusters of four, where a wave of them holds all tiles."""
+    tiles = ((64, 160, 4, 1), (64, 192, 4, 1), (128, 96, 2, 2), (128, 128, 2, 2))
+    for BM, BN, cluster, across in tiles:
+        config = Config(BM=BM, BN=BN, cluster=cluster, across=across)
+        filled = BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N
+        if filled and shape.matrices == 1 and clusters(config, shape.M, shape.N) <= FOURS:
             yield config
 
 

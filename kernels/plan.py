@@ -29,6 +29,7 @@ from kernels.copy_rows import copy_rows
 from kernels.cost import Shape, blocks_of_grid
 from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
+from kernels.promotion import part_width, registers_of
 from kernels.row_statistics import (
     Rows,
     RowStatistic,
@@ -36,7 +37,7 @@ from kernels.row_statistics import (
     gemm_with_rows,
     parts_array,
 )  # fmt: skip
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import numba_target, ptxas
 from tensorcore_dsl.arguments import ArrayType, describe
 from tensorcore_dsl.targets import current_target, emulated_arch
 
@@ -279,7 +280,7 @@ def _plan_sm90(
     shape = Shape(M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major)
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
-    config = config or (choose_with_rows(shape) if rows else cost.choose(shape))
+    config = config or cost.choose(shape, without_registers if rows else assembled)
     check_rows(config, M)
     sums = None
     if config.workers:
@@ -337,14 +338,47 @@ def _reading_c(c: Any, N: int) -> dict[str, bool]:
     return {"has_c": True, "c_in_pairs": pairs, "c_is_row": pairs and found.strides[-2] == 0}
 
 
+def straddles(x: Any) -> bool:
+    """Do lines start elsewhere than at multiples of 128 bytes, at those of the L2 cache?"""
+    found = describe(x)
+    steps = (stride for stride in found.strides[-2:] if stride != 1)
+    return any(stride * found.type.dtype.itemsize % 128 for stride in steps)
+
+
+def without_registers(config: ring.Config) -> bool:
+    """No tile whose sums fill the registers: statistics of rows take some, too."""
+    return not config.registers
+
+
+def assembled(config: ring.Config) -> bool:
+    """Has this machine the assembler that gives some threads more registers than others?"""
+    return not config.registers or bool(ptxas.candidates())
+
+
+HALVED = 1.02  # times as long do promoted sums take tiles whose products come in two parts
+NARROWER = 0.001  # of the time longer for each column that products have less than WIDE
+WIDE = 192
+
+
 def choose_promoted(shape: Shape) -> ring.Config:
     """Neither turns nor splits: sums beside the tensor cores' own leave no registers for them."""
-    return cost.choose(shape, plain=True)
+    found = [
+        (seconds * _promoted(config), config)
+        for seconds, config in cost.ranking(shape)
+        if cost.plain(config) and (not _uneven(config) or ptxas.candidates())
+    ]
+    return min(found, key=lambda entry: entry[0])[1]
 
 
-def choose_with_rows(shape: Shape) -> ring.Config:
-    """No tile whose sums fill the registers: statistics take some, too."""
-    return next(config for _, config in cost.ranking(shape) if not config.registers)
+def _promoted(config: ring.Config) -> float:
+    """Times as long as without promotion: consumers wait for each part, and then add it."""
+    if part_width(config) < config.BN:
+        return HALVED
+    return 1 + NARROWER * max(0, WIDE - config.BN)
+
+
+def _uneven(config: ring.Config) -> bool:
+    return bool(registers_of(config, part_width(config)))
 
 
 def _plan_sm80(
@@ -367,7 +401,7 @@ _TILES = {
     tc.bf16: Config(BM=256, BK=64),
     tc.f32: Config(BK=32),
     tc.s8: Config(BK=128),
-    tc.f64: Config(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4),
+    tc.f64: Config(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group=16),
 }
 _FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 

@@ -9,7 +9,7 @@ language; kernels/roles.py has the other parts.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from kernels.config import Config
+from kernels.config import MANY_REGISTERS, Config
 from kernels.ring import blocks, following, peer, release
 
 
@@ -18,16 +18,19 @@ def instruction(dtype, columns: int):
     return getattr(tc.wgmma, f"m64n{columns}k32")(dtype, dtype, tc.f32)
 
 
+WIDEST = 208  # columns whose products and sums fit a consumer's registers together
+
+
 def part_width(config: Config) -> int:
     """Columns of a tile's parts: one's products fit the registers beside the sums of all."""
-    return config.BN // -(-config.BN // 128)
+    return config.BN if config.BN <= WIDEST else config.BN // -(-config.BN // 128)
 
 
 def registers_of(config: Config, width: int, helpers: int = 0):
     """A thread's of the producer and of a consumer, where a tile needs more than an equal share."""
     sums, products = config.BN // 2, width // 2
     uneven = config.consumers == 2 and sums + products > 148
-    return ((56, 224) if helpers else (24, 240)) if uneven else ()
+    return ((56, 224) if helpers else MANY_REGISTERS) if uneven else ()
 
 
 def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=None):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Variant
-from kernels.cost import Shape, blocks_of_grid, choose
+from kernels.cost import Shape, blocks_of_grid, choose, plain
 from kernels.finish import check_finish
 from kernels.gemm import check_operands, check_output, output_type
 from kernels.plan import (
@@ -132,7 +132,7 @@ def _prepare_requantised(
             f"out holds {kind.type.dtype} of shape {kind.shape}; the product is s8 of {shape}"
         )
     variant = _variant(a, b, out, None)
-    config = config or choose(Shape(*shape, a.shape[1], 1), plain=True)
+    config = config or choose(Shape(*shape, a.shape[1], 1), plain)
     operands = (a, b, out, *(number or (scale,)), zero)
     chosen = _plan(requantised_s8_gemm, config, shape, variant)
     return Ready(shape, tc.s8, launch_of(chosen, stream, operands), (zero,))

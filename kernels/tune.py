@@ -17,7 +17,7 @@ import tensorcore_dsl as tc
 from kernels import choices, pipeline, ring
 from kernels.cost import Shape, divided_ranking, ranking
 from kernels.gemm import check_operands, check_output, empty_like, gemm
-from kernels.plan import OUTPUTS, SM80, choose_tile, realigned, why_not_sm90
+from kernels.plan import OUTPUTS, SM80, assembled, choose_tile, realigned, why_not_sm90
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.targets import current_target
 
@@ -161,7 +161,7 @@ def tiles(types: Any, M: int, N: int, K: int) -> list[Any]:
 
 def rings(shape: Shape) -> list[ring.Config]:
     """What the cost model ranks highest, of tiles that workers divide too."""
-    whole = dict.fromkeys(config for _, config in ranking(shape))
+    whole = dict.fromkeys(config for _, config in ranking(shape) if assembled(config))
     return [*whole][:TRIED] + [config for _, config in divided_ranking(shape)][:DIVIDED]
 
 

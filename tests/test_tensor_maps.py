@@ -149,7 +149,7 @@ def test_numbers_of_the_driver():
     for bytes_, code in tensor_maps.SWIZZLE_CODES.items():
         name = f"{bytes_}B" if bytes_ else "NONE"
         assert int(getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{name}")) == code
-    promotion = driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+    promotion = driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B
     assert int(promotion) == tensor_maps.L2_PROMOTION
     assert int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE) == numba_target._NO_INTERLEAVE
     fill = driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
@@ -196,7 +196,7 @@ def test_the_driver_is_asked():
     image = target_with(encoder, attached).encode_tiled(0x123450, tile, 0)
     assert image == bytes(range(128))
     assert encoder.calls == [
-        (0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 3, 0))
+        (0, 6, 2, 0x123450, (200, 96), (400,), (64, 32), (1, 1), (0, 3, 2, 0))
     ]
     assert not attached
 
