@@ -39,7 +39,7 @@ from kernels.row_statistics import (
 )  # fmt: skip
 from tensorcore_dsl import numba_target, ptxas
 from tensorcore_dsl.arguments import ArrayType, describe
-from tensorcore_dsl.targets import current_target, emulated_arch
+from tensorcore_dsl.targets import current_target, emulated_arch, target_arch
 
 SM80 = {
     tc.f16: sm80_f16_gemm.f16_gemm,
@@ -407,9 +407,12 @@ _FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 
 
 def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
-    """Large tiles where they fill the chip, small ones where the matrix is small."""
+    """Large tiles where they fill the chip and its shared memory has room for them, small ones
+    where the matrix is small."""
     config = _TILES[dtype]
-    if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS and config.BM > 128:
+    slots = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
+    few = -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS
+    if config.BM > 128 and (few or slots > target_arch().shared_kib * 1024):
         config = replace(config, BM=128)
     if -(-M // config.BM) * -(-N // config.BN) < _FEW_BLOCKS:
         config = replace(config, BM=64, BN=64, WM=32, WN=32, stages=3)

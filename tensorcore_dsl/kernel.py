@@ -34,7 +34,7 @@ from tensorcore_dsl.launch_config import Config, configuration
 from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.remarks import Remark, lines_of, remarks_of
 from tensorcore_dsl.targets import current_target as current_target
-from tensorcore_dsl.targets import device_arch, emulated_arch, gpu_chosen
+from tensorcore_dsl.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.targets import target as target
 from tensorcore_dsl.tensor_maps import tiled
 
@@ -279,16 +279,12 @@ class Kernel:
         self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any
     ) -> Specialisation:
         """The specialisation for types of run-time arguments and Const values."""
-        chosen = arch_named(arch) if arch is not None else self._arch()
+        chosen = arch_named(arch) if arch is not None else target_arch()
         key = (types, constants_key(constants), chosen.name)
         found = self._specialisations.get(key)
         if found is None:
             found = self._specialisations[key] = Specialisation(self, types, constants, chosen)
         return found
-
-    @staticmethod
-    def _arch() -> Arch:
-        return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
 
     def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The IR as text."""

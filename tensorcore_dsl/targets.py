@@ -58,6 +58,11 @@ def device_arch() -> Arch:
     raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
 
 
+def target_arch() -> Arch:
+    """Where kernels run now: the GPU's architecture, or the one that the CPU imitates."""
+    return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
+
+
 # os.environ encodes names and decodes values, which takes longer than all else that a launch does
 # before the driver. The dictionary that it wraps is read instead, where it has that form.
 _variables: Any = getattr(os.environ, "_data", os.environ)

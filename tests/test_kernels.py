@@ -207,6 +207,18 @@ def test_mma_kernels_do_not_spill(dtype: Any) -> None:
     assert found.spill_stores == 0
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120a"])
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8, np.float64], ids=str)
+def test_tiles_fit_the_architecture(dtype: Any, arch: str) -> None:
+    """Of products that fill any chip; f16's tile for an A100 is too large for an RTX 4090."""
+    a, b = np.zeros((4096, 64), dtype), np.zeros((64, 4096), dtype, order="F")
+    d = np.zeros((4096, 4096), np.int32 if dtype == np.int8 else dtype)
+    with tc.target("cpu", arch):
+        chosen = plan(a, b, None, d, family="sm80")
+    scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
+    assert chosen.kernel.ir(a, b, d, d, *scalars, arch=arch, **dict(chosen.options))
+
+
 def test_no_bank_conflicts_in_the_main_loop() -> None:
     a, b = matrix(128, 64, np.float16), matrix(64, 128, np.float16, "F")
     chosen = plan(a, b, None, a, family="sm80")
