@@ -17,6 +17,7 @@ from kernels import RowStatistic, plan
 from kernels.config import Config
 from kernels.plan import FAST
 from kernels.row_statistics import combine, parts_array
+from tensorcore_dsl import numba_target
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8
@@ -357,3 +358,44 @@ def test_combining_is_assembled_too() -> None:
     parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
     used = combine.resources(parts, found, arch="sm_90a", statistics=(SUM, MOST))
     assert not used.spills
+
+
+# -- on a GPU -------------------------------------------------------------------------------------
+
+HOPPER = pytest.mark.skipif(
+    not numba_target.cuda_available() or numba_target.device_number() != 90, reason="needs sm_90a"
+)
+
+
+@HOPPER
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("dtype", [BF16, F32, S8])
+def test_a_gpu_finds_the_bits_of_the_emulator(name: str, dtype: Any) -> None:
+    draw = np.random.default_rng(7).standard_normal
+    a, b = (9 * draw((136, 272))).astype(dtype), (9 * draw((88, 272))).astype(dtype).T
+    options: dict[str, Any] = dict(rows=ALL, config=small(**FEATURES[name]))
+    here = kernels.gemm(a, b, **options)
+    with tc.target("cuda"):
+        there = kernels.gemm(a, b, **options)
+    assert [x.tobytes() for x in here] == [x.tobytes() for x in there]
+
+
+@HOPPER
+@pytest.mark.gpu
+def test_streams_and_graphs_take_both_launches() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = (torch.randn(512, 512, device="cuda").bfloat16() for _ in range(2))
+    options: dict[str, Any] = dict(rows=(SUM, MOST), family="sm90")
+    with tc.target("cuda"):
+        want = kernels.gemm(a, b, **options)[1]
+        torch.cuda.synchronize()
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        found = kernels.gemm(a, b, stream=stream, **options)[1]
+        stream.synchronize()
+        assert torch.equal(found, want)
+        with torch.cuda.graph(graph):
+            found = kernels.gemm(a, b, **options)[1]
+        found.zero_()
+        graph.replay()
+        assert torch.equal(found, want)
