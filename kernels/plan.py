@@ -33,6 +33,7 @@ from kernels.promotion import part_width, registers_of
 from kernels.row_statistics import (
     Rows,
     RowStatistic,
+    crowded,
     divided_gemm_with_rows,
     gemm_with_rows,
     parts_array,
@@ -280,7 +281,7 @@ def _plan_sm90(
     shape = Shape(M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major)
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
-    config = config or cost.choose(shape, without_registers if rows else assembled)
+    config = config or cost.choose(shape, has_room_for_rows if rows else assembled)
     check_rows(config, M)
     sums = None
     if config.workers:
@@ -345,9 +346,9 @@ def straddles(x: Any) -> bool:
     return any(stride * found.type.dtype.itemsize % 128 for stride in steps)
 
 
-def without_registers(config: ring.Config) -> bool:
+def has_room_for_rows(config: ring.Config) -> bool:
     """No tile whose sums fill the registers: statistics of rows take some, too."""
-    return not config.registers
+    return not config.registers and (not crowded(config) or bool(ptxas.candidates()))
 
 
 def assembled(config: ring.Config) -> bool:

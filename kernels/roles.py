@@ -14,6 +14,7 @@ import tensorcore_dsl as tc
 from kernels.config import LINE, MANY_REGISTERS, Config, Variant
 from kernels.results import finisher, open_way_out, store
 from kernels.ring import blocks, fill, following, open_ring, release, skip
+from kernels.row_statistics import crowded
 from kernels.tiles import Tiles
 
 
@@ -138,7 +139,7 @@ def share_work(
         consume(ring, mma, consumer, tiles, finish_tile)
         tc.tma_wait(0, reading=True)
 
-    if way_out.rows is not None and config.consumers == 2:
+    if way_out.rows is not None and crowded(config):
         registers = registers or MANY_REGISTERS
     tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
     tc.cluster_sync()

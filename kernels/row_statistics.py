@@ -97,6 +97,11 @@ class Rows:
                 self.parts.at(i, n // width, line).store(value, pred=inside)
 
 
+def crowded(config: Any) -> bool:
+    """Do sums leave statistics too few registers of an equal share, which is 168?"""
+    return bool(config.consumers == 2 and config.height // 64 * config.BN // 2 > 80)
+
+
 @tc.kernel
 def gemm_with_rows(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,

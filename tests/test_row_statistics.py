@@ -332,7 +332,7 @@ def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPa
 
 ASSEMBLED = [
     (BF16, BF16, None, (8192, 8192)), (F32, F32, None, (8192, 8184)),
-    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, Config(BN=192, workers=132), (1024, 1000)),
+    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, Config(BN=128, workers=132), (1024, 1000)),
 ]  # fmt: skip
 
 
@@ -340,6 +340,17 @@ ASSEMBLED = [
 @pytest.mark.parametrize(("dtype", "out", "config", "size"), ASSEMBLED)
 def test_the_assembler_has_nothing_to_say(dtype: Any, out: Any, config: Any, size: Any) -> None:
     """With C and scalars, which take registers too; tiles as they are chosen."""
+    check_assembled(dtype, out, config, size)
+
+
+@pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
+def test_tiles_where_no_thread_has_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ptxas: tiles are chosen that an equal share is enough for."""
+    monkeypatch.setenv("TENSORCORE_DSL_PTXAS", "off")
+    check_assembled(F32, F32, None, (8192, 8192))
+
+
+def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     M, N = size
     a, b, d = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F"), np.empty(size, out)
