@@ -204,7 +204,7 @@ def together(shape: Shape) -> Iterator[Config]:
     """Consumers share a tile."""
     heights = (64,) if shape.M <= 64 else (128, 64)
     for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
-        for cluster, across in ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1),):
+        for cluster, across in ((1, 1), (2, 1), (1, 2)) if shape.M > 64 else ((1, 1),):
             if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
                 group = 16 if cluster > 1 else 8
                 yield Config(BM=BM, BN=BN, cluster=cluster, across=across, group=group)

@@ -117,7 +117,8 @@ def share_work(
 ):  # fmt: skip
     """One warpgroup produces; the others consume, and send out what they have summed.
 
-    registers: what a thread of the producer keeps, and what one of a consumer has then. help(ring,
+    registers: what a thread of the producer keeps, and what one of a consumer has then, where the
+    configuration does not tell. help(ring,
     tiles) is what the producer's second warp does.
     """
     config = ring.config
@@ -152,6 +153,4 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
     ring = open_ring(a, b, config, variant)
     finish = finisher(c, alpha, beta, variant)
-    share_work(
-        ring, mma, Tiles(d.shape, config), way_out, finish, registers=config.registers
-    )  # fmt: skip
+    share_work(ring, mma, Tiles(d.shape, config), way_out, finish)

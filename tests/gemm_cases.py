@@ -24,7 +24,16 @@ DTYPES = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 MMA_DTYPES = ("f16", "bf16", "tf32", "s8", "f64")
-SIZES = ((128, 128, 192), (100, 77, 50), (33, 65, 129), (1, 1, 1), (1, 37, 5), (64, 200, 96), (7, 9, 1), (130, 24, 256))
+SIZES = (
+    (128, 128, 192),
+    (100, 77, 50),
+    (33, 65, 129),
+    (1, 1, 1),
+    (1, 37, 5),
+    (64, 200, 96),
+    (7, 9, 1),
+    (130, 24, 256),
+)
 
 
 ANY = ring.Config()
@@ -37,7 +46,7 @@ class Case:
 
     kind: "" of `gemm`, "sparse" where A is pruned first, "scaled" by blocks, "requantised",
     "finished" by a function, "batched" (A and B, or one of them: "batched A", "batched B"),
-    "grouped" (rows in `GROUPS`), "swiglu".
+    "grouped" (rows in `GROUPS`), "swiglu", "rows" (statistics of the rows are the result).
     ring: how the wgmma kernels are configured, where that is no choice of theirs.
     """
 
@@ -59,7 +68,7 @@ class Case:
         if self.ring is not None:
             parts = ["ring", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
             changed = [f"{k} {v}" for k, v in vars(self.ring).items() if v != vars(ANY)[k]]
-            changed += ["sum f16"] * (self.accumulate == "f16")
+            changed += [f"sum {self.accumulate}"] * (self.accumulate in ("f16", "f32"))
             return " ".join([*filter(None, parts), f"beta {self.beta}", *changed])
         if self.family == "sm90":
             extra = f" cluster {self.cluster}" if self.cluster > 1 else ""
@@ -75,7 +84,7 @@ def _cases() -> list[Case]:
     found = []
     layouts = ("nn", "nt", "tn", "tt")
     for dtype, (place, size) in itertools.product(MMA_DTYPES, enumerate(SIZES)):
-        for layout in (layouts if place < 3 else layouts[place % 4 : place % 4 + 1]):
+        for layout in layouts if place < 3 else layouts[place % 4 : place % 4 + 1]:
             found.append(Case(dtype, *size, layout))
         if place < 2:
             found.append(Case(dtype, *size, "nt", alpha=3, beta=-2))
@@ -127,7 +136,7 @@ def _ring_cases() -> list[Case]:
         accumulate: str = "", **of: Any,
     ) -> None:  # fmt: skip
         config = ring.Config(**{"BN": 64, "stages": 3, **of})
-        accumulate = "fast" if dtype == "e4m3" else accumulate
+        accumulate = accumulate or ("fast" if dtype == "e4m3" else "")
         found.append(
             Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, ring=config)
         )
@@ -168,6 +177,19 @@ def _ring_cases() -> list[Case]:
     for dtype in ("bf16", "s8"):
         add(dtype, 200, 136, 528, workers=5)
     add("f16", 300, 72, 528, workers=3, cluster=2, beta=-2)
+    for dtype in ("bf16", "tf32", "s8", "e4m3"):
+        add(dtype, 300, 392, 208, BN=192, pingpong=True, cluster=2)
+    add("bf16", 300, 392, 208, BN=176, pingpong=True, across=2, beta=-2)
+    for kind, pair in (("grouped", "across"), ("swiglu", "cluster")):
+        add("bf16", sum(GROUPS), 200, 144, kind=kind, BN=192, pingpong=True, **{pair: 2})
+    add("bf16", 300, 328, 208, BM=64, BN=160, cluster=4)
+    add("bf16", 300, 328, 208, BN=96, cluster=2, across=2)
+    add("bf16", 128, 264, 328, BM=64, BN=128, cluster=2)
+    for BN in (192, 208):
+        add("e4m3", 200, 216, 400, accumulate="f32", BN=BN, across=2)
+    add("bf16", 264, 136, 144, kind="batched", pingpong=True, cluster=2, group=1)
+    for more in ({"pingpong": True}, {"split": 2}, {"workers": 3}):
+        add("bf16", 200, 136, 528, kind="rows", **more)
     return found
 
 
@@ -243,10 +265,19 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
         if case.kind == "sparse":
             a = kernels.compress(a, prune=True)
         cluster = ring.Config(cluster=case.cluster) if case.cluster > 1 else None
+        if case.kind == "rows":
+            return kernels.gemm(a, b, config=case.ring, rows=STATISTICS)[1]
         return kernels.gemm(
             a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
             config=case.ring or cluster, finish=finished if case.kind == "finished" else None,
         )  # fmt: skip
+
+
+def square(value):
+    return value * value
+
+
+STATISTICS = (kernels.RowStatistic("sum", of=square), kernels.RowStatistic("max"))
 
 
 def finished(value, row, col):
