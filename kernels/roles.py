@@ -140,6 +140,7 @@ def share_work(
         consume(ring, mma, consumer, tiles, finish_tile)
         tc.tma_wait(0, reading=True)
 
+    registers = registers or config.registers
     if way_out.rows is not None and crowded(config):
         registers = registers or MANY_REGISTERS
     tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
