@@ -21,8 +21,8 @@ CLOCK = 1.6e9  # cycles a second under load
 TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
 L2_BYTES = 50  # a cycle and SM
 MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
-NARROW = 1.05  # times as long do boxes of few lines take memory
-STEP, CLUSTER_STEP = 200, 450  # cycles that a slot's barriers take at least, alone and with peers
+NARROW = 1.1  # times as long does memory take for boxes of few lines, and for half of all SMs
+STEP, CLUSTER_STEP = 200, 280  # cycles that a slot's barriers take at least, alone and with peers
 OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
 STRADDLING = 1.7  # times as long does the L2 cache take for pieces of 128 bytes in two of its lines
 UNUSUAL = 1.02  # widths that are no powers of two must gain more than the model's own error
@@ -31,7 +31,8 @@ EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's wid
 BY_THREADS = 20  # times as long do results take that TMA cannot write
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
-MEETING = 200  # cycles in which the blocks of a split tile wait for each other
+GATHERING = 800  # cycles until the blocks of a cluster that share tiles have met
+MEETING = 0.25  # cycles an element of a split tile, until its blocks have all sums
 HANDING_OVER = 2000  # cycles until a worker sees the sums that another has stored; not fitted
 
 
@@ -84,9 +85,11 @@ def ranked(configs: Iterable[Config], shape: Shape) -> tuple[tuple[float, Config
 def cycles(config: Config, shape: Shape) -> float:
     """The model."""
     work = divided_work(config, shape) if config.workers else work_of_tiles(config, shape)
-    memory = memory_bytes(shape) / MEMORY_BYTES * (NARROW if config.BN < 64 else 1)
-    meeting = MEETING if config.split > 1 else 0
-    return max(work, memory) + 0.05 * min(work, memory) + meeting + LAUNCH
+    narrow = config.BN < 64 or 2 * blocks_of_grid(config, shape.M, shape.N, shape.matrices) <= SMS
+    memory = memory_bytes(shape) / MEMORY_BYTES * (NARROW if narrow else 1)
+    meeting = MEETING * config.BM * config.BN if config.split > 1 else 0
+    launch = LAUNCH + (GATHERING if config.peers > 1 else 0)
+    return max(work, memory) + 0.05 * min(work, memory) + meeting + launch
 
 
 def work_of_tiles(config: Config, shape: Shape) -> float:
@@ -202,9 +205,10 @@ def in_turn() -> Iterator[Config]:
 
 def together(shape: Shape) -> Iterator[Config]:
     """Consumers share a tile."""
-    heights = (64,) if shape.M <= 64 else (128, 64)
+    heights = (64,) if shape.M <= 64 else (64, 128) if shape.M <= 128 else (128, 64)
+    shared = ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1), (2, 1))  # B is the work
     for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
-        for cluster, across in ((1, 1), (2, 1), (1, 2)) if shape.M > 64 else ((1, 1),):
+        for cluster, across in shared:
             if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
                 group = 16 if cluster > 1 else 8
                 yield Config(BM=BM, BN=BN, cluster=cluster, across=across, group=group)
