@@ -16,11 +16,13 @@ from math import gcd
 from kernels.config import LINE, Config
 
 SMS = 132  # of an H100 or H200
-FOURS = 28  # clusters of four blocks that run at once
+CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
 CLOCK = 1.6e9  # cycles a second under load
 TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
+SHARED_BYTES = 170  # a cycle, of shared memory, read by tensor cores and written by copies
 L2_BYTES = 50  # a cycle and SM
 MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
+STREAM_BYTES = 45  # a cycle, of memory, by two SMs that share a way to it
 NARROW = 1.1  # times as long does memory take for boxes of few lines, and for half of all SMs
 STEP, CLUSTER_STEP = 200, 280  # cycles that a slot's barriers take at least, alone and with peers
 OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
@@ -31,9 +33,10 @@ EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's wid
 BY_THREADS = 20  # times as long do results take that TMA cannot write
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
-GATHERING = 800  # cycles until the blocks of a cluster that share tiles have met
-MEETING = 0.25  # cycles an element of a split tile, until its blocks have all sums
-HANDING_OVER = 2000  # cycles until a worker sees the sums that another has stored; not fitted
+GATHERING = 800  # cycles until the blocks of a cluster have met
+MEETING = 230  # elements of a split tile for a cycle of meeting; it grows with their square
+LEAST_STEPS = 8  # of K that are worth a block of their own
+HANDING_OVER = 4000  # cycles until a worker sees the sums that another has stored
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Shape:
     """A product: sizes, bytes of an element of A and B, and which of these have K contiguous.
 
     straddling: lines of A or B start elsewhere than at multiples of 128 bytes. by_threads: TMA
-    cannot write D.
+    cannot write D. finished: results pass a function, or C is added.
     """
 
     M: int
@@ -53,6 +56,7 @@ class Shape:
     b_k_major: bool = True
     straddling: bool = False
     by_threads: bool = False
+    finished: bool = False
 
 
 def choose(shape: Shape, suits: Callable[[Config], bool] = lambda config: True) -> Config:
@@ -85,10 +89,9 @@ def ranked(configs: Iterable[Config], shape: Shape) -> tuple[tuple[float, Config
 def cycles(config: Config, shape: Shape) -> float:
     """The model."""
     work = divided_work(config, shape) if config.workers else work_of_tiles(config, shape)
-    narrow = config.BN < 64 or 2 * blocks_of_grid(config, shape.M, shape.N, shape.matrices) <= SMS
-    memory = memory_bytes(shape) / MEMORY_BYTES * (NARROW if narrow else 1)
-    meeting = MEETING * config.BM * config.BN if config.split > 1 else 0
-    launch = LAUNCH + (GATHERING if config.peers > 1 else 0)
+    memory = memory_cycles(config, shape)
+    meeting = (config.BM * config.BN / MEETING) ** 2 if config.split > 1 else 0
+    launch = LAUNCH + (GATHERING if config.blocks > 1 else 0)
     return max(work, memory) + 0.05 * min(work, memory) + meeting + launch
 
 
@@ -96,7 +99,7 @@ def work_of_tiles(config: Config, shape: Shape) -> float:
     """Of the SM with the most tiles."""
     steps = -(-shape.K * shape.itemsize // LINE // config.split)
     waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // at_once(config))
-    tile = steps * step_cycles(config, shape.straddling)
+    tile = steps * step_cycles(config, shape)
     results = epilogue_cycles(config, shape.by_threads)
     if config.pingpong:
         return waves * tile + results
@@ -110,23 +113,29 @@ def divided_work(config: Config, shape: Shape) -> float:
     over = tiles % workers
     shared = min(tiles, over + workers) if over else 0
     sent = (tiles - shared) // workers + -(-shared // workers)
-    work = -(-tiles * steps // workers) * step_cycles(config, shape.straddling)
+    work = -(-tiles * steps // workers) * step_cycles(config, shape)
     work += sent * (epilogue_cycles(config, shape.by_threads) + DRAIN)
     if shared:
         others = -(-workers // shared)  # that sum steps of a tile, each read after the other
-        work += (1 + others) * config.BM * config.BN * 4 / L2_BYTES + HANDING_OVER
+        work += (1 + others) * (config.BM * config.BN * 4 / L2_BYTES + HANDING_OVER)
     return work
 
 
-def step_cycles(config: Config, straddling: bool = False) -> float:
+def step_cycles(config: Config, shape: Shape) -> float:
     """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
     tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else TOGETHER)
     lines = (config.rows or config.BM) / config.across + config.BN / config.cluster
-    cache = lines * LINE / L2_BYTES * (STRADDLING if straddling else 1)
+    cache = lines * LINE / L2_BYTES * (STRADDLING if shape.straddling else 1)
+    read = config.BM / 64 * (64 + config.BN)  # by tensor cores: B for each 64 rows again
+    shared = (read + (config.rows or config.BM) + config.BN) * LINE / SHARED_BYTES
     barriers = (STEP if config.peers == 1 else CLUSTER_STEP) / config.lines
-    parts = sorted((tensor, cache, barriers))
-    usual = config.BN & config.BN - 1 == 0
-    return (parts[2] + OVERLAP * (parts[0] + parts[1])) * (1 if usual else UNUSUAL)
+    *_, second, third, longest = sorted((tensor, cache, shared, barriers))
+    return (longest + OVERLAP * (second + third)) * (1 if usual(config, shape) else UNUSUAL)
+
+
+def usual(config: Config, shape: Shape) -> bool:
+    """Results that take long to finish leave as well from other widths."""
+    return config.BN & config.BN - 1 == 0 or (shape.finished and config.BN % 32 == 0)
 
 
 def epilogue_cycles(config: Config, by_threads: bool = False) -> float:
@@ -134,6 +143,19 @@ def epilogue_cycles(config: Config, by_threads: bool = False) -> float:
     lines = config.BN // gcd(config.BN, 64)
     once = (config.BN * EPILOGUE + lines * EPILOGUE_LINE) * (BY_THREADS if by_threads else 1)
     return config.height / 64 * once * (1 if config.split == 1 else 1.5)
+
+
+def memory_cycles(config: Config, shape: Shape) -> float:
+    """Of all bytes once; of few rows, each block's columns of B, which it brings alone."""
+    least = memory_bytes(shape) / MEMORY_BYTES
+    if shape.M > 128 or shape.matrices > 1 or config.workers:
+        return least
+    blocks = blocks_of_grid(config, shape.M, shape.N)
+    brought = -(-clusters(config, shape.M, shape.N) * config.blocks // blocks)
+    brought *= config.BN // config.cluster * shape.K // config.split * shape.itemsize
+    alone = 2 * blocks <= SMS
+    stream = brought * (1 if alone else 2) / STREAM_BYTES
+    return max(least, stream) * (NARROW if alone or config.BN < 48 else 1)
 
 
 def memory_bytes(shape: Shape) -> float:
@@ -163,7 +185,7 @@ def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
 
 def at_once(config: Config) -> int:
     """Clusters that the chip runs together."""
-    return min(SMS // config.blocks, FOURS) if config.blocks == 4 else SMS // config.blocks
+    return CLUSTERS.get(config.blocks, SMS // config.blocks)
 
 
 # Candidates
@@ -209,7 +231,8 @@ def together(shape: Shape) -> Iterator[Config]:
     shared = ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1), (2, 1))  # B is the work
     for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
         for cluster, across in shared:
-            if BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N:
+            rows = shape.M - BM * (cluster - 1)  # of the lowest block: boxes of few take long
+            if 4 * rows > 3 * min(shape.M, BM) and BN * (across - 1) < shape.N:
                 group = 16 if cluster > 1 else 8
                 yield Config(BM=BM, BN=BN, cluster=cluster, across=across, group=group)
 
@@ -229,20 +252,23 @@ def few_rows(shape: Shape) -> Iterator[Config]:
 
 
 def split(shape: Shape) -> Iterator[Config]:
-    """Two blocks sum halves of K where tiles are too few for all SMs."""
-    for BM, BN in ((128, 128), (64, 256), (64, 128), (128, 64)):
-        config = Config(BM=BM, BN=BN, split=2)
-        if 2 * clusters(config, shape.M, shape.N, shape.matrices) <= SMS:
-            yield config
+    """Two or four blocks sum parts of K where tiles are too few for all SMs."""
+    tiles = ((128, 128), (64, 256), (64, 128), (128, 64), (64, 64))
+    for parts, (BM, BN) in product((2, 4), tiles):
+        if BN % (16 * parts) == 0:
+            config, steps = Config(BM=BM, BN=BN, split=parts), -(-shape.K * shape.itemsize // LINE)
+            few = clusters(config, shape.M, shape.N, shape.matrices) <= at_once(config)
+            if few and steps >= LEAST_STEPS * parts:
+                yield config
 
 
 def fours(shape: Shape) -> Iterator[Config]:
     """Clusters of four, where a wave of them holds all tiles."""
-    tiles = ((64, 160, 4, 1), (64, 192, 4, 1), (128, 96, 2, 2), (128, 128, 2, 2))
+    tiles = ((64, 160, 4, 1), (64, 192, 4, 1), (128, 128, 2, 2))
     for BM, BN, cluster, across in tiles:
         config = Config(BM=BM, BN=BN, cluster=cluster, across=across)
         filled = BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N
-        if filled and shape.matrices == 1 and clusters(config, shape.M, shape.N) <= FOURS:
+        if filled and shape.matrices == 1 and clusters(config, shape.M, shape.N) <= CLUSTERS[4]:
             yield config
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Config, Variant
-from kernels.cost import SMS, blocks_of_grid
+from kernels.cost import SMS, Shape, blocks_of_grid, ranking
 from kernels.finish import check_finish
-from kernels.plan import Plan, why_not_sm90
+from kernels.plan import Plan, assembled, why_not_sm90
 from kernels.recipes import Ready, launch_of, no_work, recall
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
@@ -118,11 +118,18 @@ def _prepare_gated(
     wrong = [name for name, kind in kinds.items() if not kind.type.unit[name == "x"]]
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
-    config = config or IN_TURN
+    config = config or choose_gated(M, N, K)
     _check_config("products with a gate", config, "lines", "split", "rows", "workers")
     grid = blocks_of_grid(config, M, 2 * N)
     chosen = _plan(swiglu_kernel, config, grid, Variant(finish=finish))
     return Ready((M, N), dtype, launch_of(chosen, stream, (x, w_gate, w_up, out)))
+
+
+def choose_gated(M: int, N: int, K: int) -> Config:
+    """Tiles taken in turn; half of a tile's columns are of the gate."""
+    shape = Shape(M, 2 * N, K, finished=True)
+    in_turn = (config for _, config in ranking(shape) if config.pingpong)
+    return next((x for x in in_turn if x.BN % 32 == 0 and assembled(x)), IN_TURN)
 
 
 def _plan(kernel: Any, config: Config, grid: int, variant: Variant) -> Plan:

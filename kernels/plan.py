@@ -278,7 +278,11 @@ def _plan_sm90(
     matrices = d.shape[0] if d.ndim == 3 else 1
     kernel = sm90_fp8_gemm.fp8_gemm if accumulate == FAST else SM90[types["a"].dtype]
     a_k_major, b_k_major = types["a"].unit[-1], types["b"].unit[-2]
-    shape = Shape(M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major)
+    shape = Shape(
+        M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major,
+        straddling=straddles(a) or straddles(b), by_threads=written_by_threads(d),
+        finished=finish is not None or beta != 0,
+    )  # fmt: skip
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
     config = config or cost.choose(shape, has_room_for_rows if rows else assembled)

@@ -150,9 +150,10 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
         assert b_k_major or config.BN % (64 * config.cluster) == 0
 
 
-@pytest.mark.parametrize("M", [16, 256])
-def test_no_more_blocks_than_steps_of_K_share_a_tile(M: int) -> None:
-    splits = [{config.split for _, config in ranking(Shape(M, 256, K))} for K in (64, 65)]
+@pytest.mark.parametrize(("M", "enough"), [(16, 65), (256, 15 * 64 + 1)])
+def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int, enough: int) -> None:
+    Ks = (enough - 1, enough)
+    splits = [{config.split for _, config in ranking(Shape(M, 256, K))} for K in Ks]
     assert splits == [{1}, {1, 2}]
 
 
