@@ -23,7 +23,8 @@ SHARED_BYTES = 170  # a cycle, of shared memory, read by tensor cores and writte
 L2_BYTES = 50  # a cycle and SM
 MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
 STREAM_BYTES = 45  # a cycle, of memory, by two SMs that share a way to it
-NARROW = 1.1  # times as long does memory take for boxes of few lines, and for half of all SMs
+NARROW = 1.12  # times as long does memory take for boxes of few lines, and for half of all SMs
+WIDE = 1.02  # and of many lines, where few rows leave them no company
 STEP, CLUSTER_STEP = 200, 280  # cycles that a slot's barriers take at least, alone and with peers
 OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
 STRADDLING = 1.7  # times as long does the L2 cache take for pieces of 128 bytes in two of its lines
@@ -34,7 +35,7 @@ BY_THREADS = 20  # times as long do results take that TMA cannot write
 DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
 LAUNCH = 4000  # cycles before the first product and after the last
 GATHERING = 800  # cycles until the blocks of a cluster have met
-MEETING = 230  # elements of a split tile for a cycle of meeting; it grows with their square
+MEETING = 170  # elements of a split tile for a cycle of meeting; it grows with their square
 LEAST_STEPS = 8  # of K that are worth a block of their own
 HANDING_OVER = 4000  # cycles until a worker sees the sums that another has stored
 
@@ -155,7 +156,8 @@ def memory_cycles(config: Config, shape: Shape) -> float:
     brought *= config.BN // config.cluster * shape.K // config.split * shape.itemsize
     alone = 2 * blocks <= SMS
     stream = brought * (1 if alone else 2) / STREAM_BYTES
-    return max(least, stream) * (NARROW if alone or config.BN < 48 else 1)
+    wide = config.BM == 64 and config.BN > 128
+    return max(least, stream) * (NARROW if alone or config.BN < 48 else WIDE if wide else 1)
 
 
 def memory_bytes(shape: Shape) -> float:
@@ -193,7 +195,7 @@ def at_once(config: Config) -> int:
 
 def candidates(shape: Shape) -> Iterator[Config]:
     """Configurations that the operands' layouts and shared memory allow, the best habits first."""
-    turns = () if shape.M <= 128 and shape.matrices == 1 else in_turn()
+    turns = () if shape.M <= 128 and shape.matrices == 1 else in_turn(shape)
     for config in (*turns, *together(shape), *few_rows(shape), *split(shape), *fours(shape)):
         if config.room >= 2 + config.lines and fits(config, shape):
             yield in_order(config, shape).with_stages()
@@ -218,10 +220,12 @@ def in_order(config: Config, shape: Shape) -> Config:
     return replace(config, group=1) if shape.matrices > 1 and small else config
 
 
-def in_turn() -> Iterator[Config]:
-    """One consumer stores its tile while the other multiplies the next."""
+def in_turn(shape: Shape) -> Iterator[Config]:
+    """One consumer stores its tile while the other multiplies the next; first those clusters that
+    leave none of their blocks without rows."""
+    pairs = ((1, 2), (2, 1)) if -(-shape.M // 128) % 2 else ((2, 1), (1, 2))
     for BN in (128, 192, 176, 160, 112, 96):
-        for cluster, across in ((2, 1), (1, 2), (1, 1)):
+        for cluster, across in (*pairs, (1, 1)):
             yield Config(BN=BN, pingpong=True, cluster=cluster, across=across)
 
 
@@ -244,8 +248,9 @@ def few_rows(shape: Shape) -> Iterator[Config]:
     BM, rows = (64 if shape.M <= 64 else 128), -(-shape.M // 8) * 8
     waves = -(-shape.N // (SMS * 256))
     share = -(-shape.N // (SMS * waves * 16)) * 16
-    for BN in dict.fromkeys((share, 32, 64, 128)):
-        for lines in (1, 2) if BN <= 64 else (1,):
+    half = share // 2 if share % 32 == 0 and BM == 64 else share
+    for BN in dict.fromkeys((half, share, 32, 64, 128)):
+        for lines in (2, 1) if BN < 128 else (1,):
             yield Config(BM=BM, BN=BN, rows=rows, lines=lines)
             if BN % 32 == 0:
                 yield Config(BM=BM, BN=BN, rows=rows, lines=lines, split=2)

@@ -13,7 +13,10 @@ import tensorcore_dsl as tc
 from kernels import ring
 from kernels.copy_rows import copy_rows
 from kernels.cost import Shape, choose, plain, ranking
-from kernels.plan import plan, why_not_sm90
+from kernels.grouped_gemm import choose_gated
+from kernels.plan import assembled, choose_promoted, plan, why_not_sm90
+from kernels.promotion import part_width, registers_of
+from tensorcore_dsl import ptxas
 from tensorcore_dsl.arguments import describe
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -166,6 +169,31 @@ def test_choices_follow_the_problem() -> None:
     assert few.BM == 64
     assert small.BM * small.BN <= 128 * 128
     assert not choose(Shape(8192, 8192, 4096), plain).pingpong
+
+
+def test_small_problems_have_tiles_for_every_multiprocessor() -> None:
+    assert choose(Shape(1000, 1000, 1000, straddling=True)).blocks == 4
+    assert choose(Shape(24, 5120, 5120)).BN == 48  # 107 blocks; of 64 columns there are 80
+    assert choose(Shape(640, 640, 8192)).split == 4
+    assert choose(Shape(128, 8192, 8192)).cluster == 2
+    assert choose(Shape(96, 8192, 8192)).cluster == 1  # a second block would have half its rows
+
+
+def test_results_of_small_matrices_of_a_batch_lie_side_by_side() -> None:
+    assert choose(Shape(512, 512, 512, matrices=64)).group == 1
+    assert choose(Shape(4096, 4096, 4096, matrices=4)).group > 1
+
+
+@pytest.mark.parametrize("found", [(), ("ptxas",)])
+def test_wide_tiles_want_an_assembler_that_honours_their_registers(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(ptxas, "candidates", lambda: found)
+    for shape in (Shape(8192, 8192, 8192), Shape(3072, 3072, 3072)):
+        assert bool(choose(shape, assembled).registers) == bool(found)
+    assert bool(choose_gated(8192, 8192, 1024).registers) == bool(found)
+    widest = choose_promoted(Shape(8192, 8192, 8192, 1))
+    assert bool(registers_of(widest, part_width(widest))) == bool(found)
 
 
 SM90 = [
