@@ -10,10 +10,11 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Config, Variant
-from kernels.cost import SMS, Shape, blocks_of_grid, ranking
+from kernels.cost import ranking
 from kernels.finish import check_finish
 from kernels.plan import Plan, assembled, why_not_sm90
 from kernels.recipes import Ready, launch_of, no_work, recall
+from kernels.shape import SMS, Shape, blocks_of_grid
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.arguments import Description, describe

@@ -26,7 +26,6 @@ from kernels import (
 )  # fmt: skip
 from kernels.arrays import runs_backwards
 from kernels.copy_rows import copy_rows
-from kernels.cost import Shape, blocks_of_grid
 from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
 from kernels.promotion import part_width, registers_of
@@ -38,6 +37,7 @@ from kernels.row_statistics import (
     gemm_with_rows,
     parts_array,
 )  # fmt: skip
+from kernels.shape import Shape, blocks_of_grid
 from tensorcore_dsl import numba_target, ptxas
 from tensorcore_dsl.arguments import ArrayType, describe
 from tensorcore_dsl.targets import current_target, emulated_arch, target_arch

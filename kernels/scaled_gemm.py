@@ -11,7 +11,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like
 from kernels.config import Variant
-from kernels.cost import Shape, blocks_of_grid, choose, plain
+from kernels.cost import choose, plain
 from kernels.finish import check_finish
 from kernels.gemm import check_operands, check_output, output_type
 from kernels.plan import (
@@ -22,6 +22,7 @@ from kernels.plan import (
     written_by_threads,
 )  # fmt: skip
 from kernels.recipes import Ready, launch_of, recall
+from kernels.shape import Shape, blocks_of_grid
 from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from kernels.sm90_s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.arguments import describe

@@ -15,6 +15,7 @@ from kernels.finish import check_finish
 from kernels.gemm import check_output, output_type, scalars
 from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.recipes import Ready, launch_of, recall
+from kernels.shape import at_once, blocks_of_grid, clusters
 from kernels.sm90_sparse_gemm import sparse_gemm_kernel
 from kernels.sparse_packing import ROWS, THREADS, Format
 from kernels.sparsity import SparseMatrix
@@ -60,7 +61,7 @@ def prepare(
             f"sparse products have no tiles split, divided or of few rows, nor deep slots: {config}"
         )
     options = (("format", a.format), ("config", config), ("variant", variant))
-    chosen = Plan(sparse_gemm_kernel, config, cost.blocks_of_grid(config, *shape), options)
+    chosen = Plan(sparse_gemm_kernel, config, blocks_of_grid(config, *shape), options)
     numbers = scalars(dtype, alpha, beta)
     operands = (a.values, a.metadata, b, out if c is None else c, out, *numbers)
     return Ready(shape, result, launch_of(chosen, stream, operands), numbers)
@@ -77,7 +78,7 @@ def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) 
     steps = -(-K // form.depth)
 
     def cycles(config: Config) -> float:
-        waves = -(-cost.clusters(config, M, N) // (cost.SMS // config.blocks))
+        waves = -(-clusters(config, M, N) // at_once(config))
         tile = steps * _step_cycles(config, form)
         return waves * (tile + cost.epilogue_cycles(config) + cost.DRAIN)
 

@@ -35,7 +35,8 @@ from benchmarks import (
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from kernels import choices, ring
-from kernels.cost import Shape, choose
+from kernels.cost import choose
+from kernels.shape import Shape
 from tensorcore_dsl import numba_target
 
 # Statistics and files
@@ -100,7 +101,9 @@ def test_table_with_and_without_rich(capsys, monkeypatch, installed):
     out = capsys.readouterr().out
     assert "Title" in out and "[a]" in out
     lines = out.splitlines()
-    ends = [line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line]
+    ends = [
+        line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line
+    ]
     assert len(ends) == 2 and ends[0] == ends[1]
 
 
@@ -110,7 +113,12 @@ def test_no_progress_bar_in_a_file(capsys):
 
 
 def test_duration():
-    assert [console.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == ["2.5 s", "12.3 ms", "4.56 us", "7 ns"]
+    assert [console.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == [
+        "2.5 s",
+        "12.3 ms",
+        "4.56 us",
+        "7 ns",
+    ]
 
 
 # Cases
@@ -175,7 +183,10 @@ def test_suites_can_be_cut():
     sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
     assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
     assert sum(sized[2].rows) == sized[2].M
-    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {"odd bf16", "mma.sync bf16"}
+    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {
+        "odd bf16",
+        "mma.sync bf16",
+    }
     with pytest.raises(ValueError, match=r"groups are square bf16, .*mma\.sync bf16"):
         suites.cases("hopper", ("even",))
 
@@ -205,7 +216,9 @@ def test_cublaslt_multiplies(dtype, layout):
     rng = np.random.default_rng(0)
     case = Case(dtype, M, N, K, layout)
     a, b = (
-        np.array(rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F")
+        np.array(
+            rng.integers(-3, 4, shape).astype(case.element.numpy), order="C" if o == "row" else "F"
+        )
         for shape, o in zip(((M, K), (K, N)), case.orders)
     )
     d = np.full((M, N), 77, case.out.numpy)
@@ -326,6 +339,7 @@ def test_s8_reference_where_cublaslt_has_no_such_product(bench, case, note):
 
 def test_fp8_reference_sums_fast(bench, monkeypatch):
     """What stands for ours is exact: the emulator has no fp8 product without wgmma."""
+
     def exact(a, b, out, **wishes):
         out.copy_((a.double() @ b.double()).to(out.dtype))
 
@@ -339,7 +353,9 @@ def test_fp8_reference_sums_fast(bench, monkeypatch):
 def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
     asked = []
     plain = kernels.gemm
-    monkeypatch.setattr(kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k)))
+    monkeypatch.setattr(
+        kernels, "gemm", lambda *a, **k: (asked.append(k["family"]), plain(*a, **k))
+    )
     found = bench(Case("bf16", 64, 64, 64, family="sm80", group="mma.sync bf16"))
     assert set(asked) == {"sm80"} and found["chosen_family"] == "sm80"
     bench(Case("bf16", 8, 8, 8))
@@ -381,7 +397,10 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
     monkeypatch.setattr(cublaslt, "load", missing)
     monkeypatch.setattr(rivals.cublas_grouped, "load", missing)
     bench.rivals = rivals.rivals(bench.torch)
-    assert [rival.name for rival in bench.rivals if rival.fair(Case("f16", 8, 8, 8))] == ["torch", "cuSPARSELt"]
+    assert [rival.name for rival in bench.rivals if rival.fair(Case("f16", 8, 8, 8))] == [
+        "torch",
+        "cuSPARSELt",
+    ]
     found = bench(Case("tf32", 16, 8, 24, "row.row"))
     assert found["reference_correct"] and found["reference_name"].endswith(" mm")
 
@@ -444,7 +463,9 @@ def test_lists_of_configurations():
     parser = argparse.ArgumentParser()
     tuning.add_arguments(parser)
     assert tuning.candidates(parser.parse_args([])) is None
-    found = tuning.candidates(parser.parse_args(["--BN", "64,256", "--group", "4,16", "--ahead", "0"]))
+    found = tuning.candidates(
+        parser.parse_args(["--BN", "64,256", "--group", "4,16", "--ahead", "0"])
+    )
     assert {(c.BN, c.group) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
     assert {c.ahead for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
     (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
@@ -476,7 +497,12 @@ def results(directory, when, median, name="gemm-hopper"):
     report.date = when
     report.summary["target"] = "cuda"
     for case in suites.cases("hopper", ("odd", "mma")):
-        found = {**vars(case), "operations": case.operations, "chosen_family": "sm90", "tile": "128x256 s4"}
+        found = {
+            **vars(case),
+            "operations": case.operations,
+            "chosen_family": "sm90",
+            "tile": "128x256 s4",
+        }
         for who, seconds in (("ours", median), ("reference", 1e-3)):
             found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
         report.results.append(gemm.derived(found))
@@ -492,14 +518,18 @@ def test_page_shows_the_newest_results_and_keeps_the_rest(tmp_path):
     results(tmp_path, early, 4e-3)
     text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
     made = page.updated(text, tmp_path)
-    assert made.startswith("before\n") and made.endswith(f"{page.END}\nafter\n") and "old" not in made
+    assert (
+        made.startswith("before\n") and made.endswith(f"{page.END}\nafter\n") and "old" not in made
+    )
     assert page.updated(made, tmp_path) == made
     assert "### gemm-hopper on NVIDIA H200" in made
     assert "2026-01-02, driver 580.1, 700 W, cuBLASLt 13.2.4, commit abc+" in made
     assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | - | 0.500 | 0 of 1 | |" in made
     assert "| 3.00 | 0.500 | 0 of 2 | 1 wrong |" in made
     assert "Triton" not in made, "columns that say nothing are left away"
-    assert "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | wrong result |" in made
+    assert (
+        "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | wrong result |" in made
+    )
     assert not [line for line in made.splitlines() if line != line.rstrip()]
 
 
@@ -521,7 +551,13 @@ def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     target.write_text(f"{page.BEGIN}\n{page.END}\n")
     assert command.main(["report", "--out", str(tmp_path), "--page", str(target)]) == 0
     text = target.read_text()
-    for said in ("### launch", "ours, configured, 3 scalars", "Python to IR", "| mma | sm_80 |", "| 16 x 16 x 16 |"):
+    for said in (
+        "### launch",
+        "ours, configured, 3 scalars",
+        "Python to IR",
+        "| mma | sm_80 |",
+        "| 16 x 16 x 16 |",
+    ):
         assert said in text
 
 
@@ -548,7 +584,9 @@ def test_gemm_on_the_cpu(tmp_path, capsys):
         assert result["correct"] and len(ours["samples"]) == 2 and "reference" not in result
         assert ours["flops"] == pytest.approx(result["operations"] / ours["median"])
     rates = [r["ours"]["flops"] for r in found["results"][:2]]
-    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(math.sqrt(rates[0] * rates[1]))
+    assert found["summary"]["dtypes"]["f16"]["flops"] == pytest.approx(
+        math.sqrt(rates[0] * rates[1])
+    )
     (plot,) = tmp_path.glob("*.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -601,7 +639,9 @@ def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
     small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
     status, (found,) = run(tmp_path, "gemm", *asked, "--target", "cpu", *small)
     assert status == 0
-    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [("square bf16", 256, True)]
+    assert [(r["group"], r["M"], r["correct"]) for r in found["results"]] == [
+        ("square bf16", 256, True)
+    ]
 
 
 def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
@@ -628,7 +668,17 @@ def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, err
         out[3, 5] += error
 
     monkeypatch.setattr(kernels, "gemm", wrong)
-    arguments = ("--target", "cpu", "--sizes", "16", "--repeats", "1", "--no-plot", "--dtypes", dtype)
+    arguments = (
+        "--target",
+        "cpu",
+        "--sizes",
+        "16",
+        "--repeats",
+        "1",
+        "--no-plot",
+        "--dtypes",
+        dtype,
+    )
     status, (found,) = run(tmp_path, "gemm", *arguments)
     assert status == 1 and found["results"][0]["correct"] is False
     assert "WRONG RESULT" in capsys.readouterr().out
@@ -642,7 +692,9 @@ def test_cases_are_left_out_in_time(tmp_path):
 
 
 def test_emulate(tmp_path, capsys):
-    status, (found,) = run(tmp_path, "emulate", "--batch", "3", "--repeats", "1", "--archs", "sm_80,sm_90a")
+    status, (found,) = run(
+        tmp_path, "emulate", "--batch", "3", "--repeats", "1", "--archs", "sm_80,sm_90a"
+    )
     assert status == 0 and not [r for r in found["results"] if "failure" in r]
     names = {(r["instruction"].partition(".")[0], r["arch"]) for r in found["results"]}
     assert names == {("mma", "sm_80"), ("mma", "sm_90a"), ("wgmma", "sm_90a")}
@@ -750,7 +802,10 @@ def test_pieces_become_one_report(tmp_path, capsys):
     paths = [str(each.save(tmp_path / "pieces")) for each in pieces]
     status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
     assert status == 0 and found["date"].startswith("2026-01-05")
-    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + ["batched bf16", "grouped bf16"]
+    assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + [
+        "batched bf16",
+        "grouped bf16",
+    ]
     groups = found["summary"]["groups"]
     assert groups["odd bf16"]["ratio"] == pytest.approx(2), "the later of two"
     assert groups["odd bf16"]["rivals"] == {"torch": pytest.approx(6), "Triton": None}

@@ -12,10 +12,11 @@ import kernels
 import tensorcore_dsl as tc
 from kernels import ring
 from kernels.copy_rows import copy_rows
-from kernels.cost import Shape, choose, plain, ranking
+from kernels.cost import choose, plain, ranking
 from kernels.grouped_gemm import choose_gated
 from kernels.plan import assembled, choose_promoted, plan, why_not_sm90
 from kernels.promotion import part_width, registers_of
+from kernels.shape import Shape
 from tensorcore_dsl import ptxas
 from tensorcore_dsl.arguments import describe
 

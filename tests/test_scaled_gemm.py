@@ -11,9 +11,9 @@ import pytest
 import kernels
 import tensorcore_dsl as tc
 from kernels import ring
-from kernels.cost import Shape
 from kernels.plan import choose_promoted, plan
 from kernels.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
+from kernels.shape import Shape
 from kernels.sm90_fp8_block_gemm import with_scales
 from kernels.sm90_fp8_gemm import fp8_gemm, promoted_fp8_gemm
 

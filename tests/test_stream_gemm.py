@@ -11,9 +11,10 @@ import pytest
 import kernels
 import tensorcore_dsl as tc
 from kernels import choices
-from kernels.cost import SMS, Shape, divided_ranking, ranking
+from kernels.cost import divided_ranking, ranking
 from kernels.exchange import exchange
 from kernels.ring import Config, Variant
+from kernels.shape import SMS, Shape
 from kernels.sm90_stream_gemm import Exchange, stream_gemm
 from kernels.tune import rings
 from tensorcore_dsl.interpreter import machine

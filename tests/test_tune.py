@@ -15,8 +15,8 @@ import pytest
 import kernels
 import tensorcore_dsl as tc
 from kernels import choices, ring
-from kernels.cost import Shape
 from kernels.plan import plan
+from kernels.shape import Shape
 from kernels.tune import event_timer, progress, rings, tune
 
 GPU = "NVIDIA H200"
