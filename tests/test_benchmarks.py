@@ -37,6 +37,7 @@ from benchmarks.harness import Report, Timing
 from kernels import choices, ring
 from kernels.cost import choose
 from kernels.shape import Shape
+from kernels.sm80_f64_gemm import f64_gemm
 from tensorcore_dsl import numba_target
 
 # Statistics and files
@@ -721,6 +722,7 @@ def test_wgmma_operands_lie_where_the_descriptors_say():
 def test_compile(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_time, "PORTABLE", {"f64": DTYPES["f64"]})
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
+    monkeypatch.setattr(f64_gemm, "_specialisations", {})  # as if no test had compiled it before
     links = []
     plain = numba_target._link
     monkeypatch.setattr(numba_target, "_link", lambda *a: (links.append(a), plain(*a))[1])
