@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arguments import describe
+from tensorcore_dsl.protocols import stream_handle
 
 LINE = 16  # elements, of at least a byte each: where lines may start so that TMA reads them
 TORCH_NAMES = {
@@ -38,6 +41,18 @@ def empty_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
         return cuda.device_array(shape, dtype.numpy)
     return np.empty(shape, dtype.numpy)
+
+
+def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
+    """In it, torch and CuPy work on `stream`, with memory that belongs to it; None: no change."""
+    library = type(like).__module__.partition(".")[0]
+    if stream is None or library not in ("torch", "cupy") or not getattr(like, "is_cuda", True):
+        return nullcontext()
+    cuda = import_module(library).cuda
+    if library == "cupy":
+        return cuda.ExternalStream(stream_handle(stream))  # type: ignore[no-any-return]
+    theirs = cuda.ExternalStream(stream_handle(stream), like.device)
+    return cuda.stream(theirs)  # type: ignore[no-any-return]
 
 
 def runs_backwards(x: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from kernels.arrays import empty_like, with_lines
+from kernels.arrays import empty_like, on_stream, with_lines
 from kernels.finish import check_finish
 from kernels.plan import FAST, OUTPUTS, Plan, copy_matrix, plan, realigned, sums_of
 from kernels.recipes import launch_of, recall
@@ -84,30 +84,37 @@ class Recipe:
     realign: bool = False
     launch: Callable[..., None] | None = None
     found: Found | None = None
+    stream: Any = None
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, rows_out: Any) -> Any:
         if out is None:
             out = empty_like(a, self.shape, self.dtype)
-        if self.found is None:
-            return self.multiply(a, b, c, out)
-        rows_out = self.found.array(a) if rows_out is None else rows_out
-        if self.launch is None:
-            self.found.fill(rows_out)
-        return self.multiply(a, b, c, out, rows_out), rows_out
+        rows: tuple[Any, ...] = ()
+        if self.found is not None:
+            rows = (self.found.array(a) if rows_out is None else rows_out,)
+        if self.launch is None or self.copy or self.realign:
+            with on_stream(a, self.stream):
+                self.multiply_otherwise(a, b, c, out, *rows)
+        else:
+            self.launch(a, b, out if c is None else c, out, *self.scalars, *rows)
+        return (out, *rows) if rows else out
 
-    def multiply(self, a: Any, b: Any, c: Any, out: Any, *rows_out: Any) -> Any:
-        """`out`, when it holds the product."""
+    def multiply_otherwise(self, a: Any, b: Any, c: Any, out: Any, *rows: Any) -> None:
+        """Without a kernel, or with copies: work of the arrays' library on the current stream."""
         if self.launch is None:
-            return out if 0 in self.shape else _without_product(out, c, self.scalars[1])
+            if self.found is not None:
+                self.found.fill(*rows)
+            if 0 not in self.shape:
+                _without_product(out, c, self.scalars[1])
+            return
         if self.copy:
             a, b = with_lines(a, -1), with_lines(b, -2)
         target = out
         if self.realign:
             a, b, target = realigned(a, b, out) or (a, b, out)
-        self.launch(a, b, target if c is None else c, target, *self.scalars, *rows_out)
+        self.launch(a, b, target if c is None else c, target, *self.scalars, *rows)
         if target is not out:
             copy_matrix(target, out)
-        return out
 
 
 def prepare(
@@ -123,8 +130,8 @@ def prepare(
     result = output_type(dtype, out_dtype)
     if out is not None:
         check_output(out, dtype, shape)
-    recipe = Recipe(shape, result, scalars(dtype, alpha, beta))
-    recipe.found = found_rows(rows, rows_out, shape, sums_of(dtype))
+    found_of_rows = found_rows(rows, rows_out, shape, sums_of(dtype))
+    recipe = Recipe(shape, result, scalars(dtype, alpha, beta), found=found_of_rows, stream=stream)
     if 0 in shape or a.shape[-1] == 0:
         if (finish is not None or rows) and 0 not in shape:
             raise tc.ArgumentError(
@@ -252,13 +259,12 @@ def output_type(dtype: Any, wanted: Any) -> Any:
     return wanted
 
 
-def _without_product(out: Any, c: Any, beta: float) -> Any:
+def _without_product(out: Any, c: Any, beta: float) -> None:
     """K = 0: the product is zero."""
     if c is None or beta == 0:
         out[...] = 0
     else:
         out[...] = (c * beta).astype(out.dtype) if isinstance(c, np.ndarray) else c * beta
-    return out
 
 
 def scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:

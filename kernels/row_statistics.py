@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import tensorcore_dsl as tc
-from kernels.arrays import empty_like
+from kernels.arrays import empty_like, on_stream
 from tensorcore_dsl.arguments import describe, integer_range
-from tensorcore_dsl.protocols import stream_handle
 
 OPERATIONS = ("sum", "max", "min")
 THREADS = 128  # of a block that combines
@@ -198,17 +195,5 @@ def found_rows(rows: Any, out: Any, product: tuple[int, ...], dtype: Any) -> Fou
 
 def parts_array(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:
     """Room for parts; once freed, only work behind a launch on `stream` is given its memory."""
-    with _made_for(like, stream):
+    with on_stream(like, stream):
         return empty_like(like, shape, dtype)
-
-
-def _made_for(like: Any, stream: Any) -> AbstractContextManager[Any]:
-    """In it, torch and CuPy take memory from what belongs to `stream`, not to the current one."""
-    library = type(like).__module__.partition(".")[0]
-    if stream is None or library not in ("torch", "cupy") or not getattr(like, "is_cuda", True):
-        return nullcontext()
-    cuda = import_module(library).cuda
-    if library == "cupy":
-        return cuda.ExternalStream(stream_handle(stream))  # type: ignore[no-any-return]
-    theirs = cuda.ExternalStream(stream_handle(stream), like.device)
-    return cuda.stream(theirs)  # type: ignore[no-any-return]

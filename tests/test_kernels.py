@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -270,3 +273,32 @@ def test_copies_of_rows(shape: tuple[int, int]) -> None:
     copy_rows(source, wide[:, : shape[1]])
     assert np.array_equal(wide[:, : shape[1]], source)
     assert (wide[:, shape[1] :] == -9).all()
+
+
+def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere they could come before what wrote the operands, or after their product."""
+    current, done = [0], []
+
+    @contextmanager
+    def external(handle: int) -> Any:
+        current[0] = handle
+        yield
+        current[0] = 0
+
+    def note(what: str) -> None:
+        done.append((what, current[0]))
+
+    module = sys.modules["kernels.gemm"]
+    cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(module, "realigned", lambda a, b, d: note("to lines") or (a, b, "padded"))
+    monkeypatch.setattr(module, "copy_matrix", lambda source, target: note("from lines"))
+    array = type("ndarray", (), {"__module__": "cupy"})()
+    for stream, handle in ((None, 0), (SimpleNamespace(ptr=77), 77)):
+        recipe = module.Recipe(
+            (4, 4), tc.f32, (1.0, 0.0), realign=True, launch=lambda *operands: note("product"),
+            stream=stream,
+        )  # fmt: skip
+        assert recipe(array, array, None, array, None) is array
+        assert done == [(what, handle) for what in ("to lines", "product", "from lines")]
+        done.clear()
