@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -285,7 +286,7 @@ def _plan_sm90(
     )  # fmt: skip
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
-    config = config or cost.choose(shape, has_room_for_rows if rows else assembled)
+    config = config or cost.choose(shape, partial(suits, rows=rows, accumulate=accumulate))
     check_rows(config, M)
     sums = None
     if config.workers:
@@ -348,6 +349,13 @@ def straddles(x: Any) -> bool:
     found = describe(x)
     steps = (stride for stride in found.strides[-2:] if stride != 1)
     return any(stride * found.type.dtype.itemsize % 128 for stride in steps)
+
+
+def suits(config: ring.Config, rows: tuple[RowStatistic, ...], accumulate: Any) -> bool:
+    """Has a kernel room for it? Workers divide no sums in f16."""
+    if config.workers and accumulate == tc.f16:
+        return False
+    return has_room_for_rows(config) if rows else assembled(config)
 
 
 def has_room_for_rows(config: ring.Config) -> bool:

@@ -232,6 +232,16 @@ def test_few_tiles_with_a_long_k_gain() -> None:
     assert all(gain(*size) < 1 for size in NOT_WORTH)
 
 
+def test_sums_in_f16_get_tiles_that_are_not_divided() -> None:
+    """Although others are faster: workers add up in f32."""
+    a, b = np.zeros((512, 32768), np.float16), np.zeros((32768, 512), np.float16, "F")
+    d = np.zeros((512, 512), np.float16)
+    with tc.target("cpu", "sm_90a"):
+        assert kernels.plan(a, b, None, d, family="sm90").config.workers
+        found = kernels.plan(a, b, None, d, family="sm90", accumulate=tc.f16)
+    assert not found.config.workers
+
+
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_divided_tiles_fit_shared_memory(b_k_major: bool) -> None:
     found = divided_ranking(Shape(1024, 1024, 16384, b_k_major=b_k_major))
