@@ -64,11 +64,15 @@ def bring(ring, place, slot, k, full):
 
 
 def store_gated(acc, consumer, way_out, place, row, finish, config):
-    """Send 64 rows of a tile: the left half of the sums gates the right one."""
+    """Send 64 rows of a tile: the left half of the sums gates the right one, eight at a time."""
     sums = acc.elements()
     half = len(sums) // 2
-    gated = [silu(x) * y for x, y in zip(sums[:half], sums[half:], strict=True)]
-    send(acc, gated, consumer, way_out, (), place.m + row, place.n, finish)
+    pairs = [(sums[i], sums[half + i]) for i in range(half)]
+
+    def finish_gated(pairs, places):
+        return finish([silu(x) * y for x, y in pairs], places)
+
+    send(acc, pairs, consumer, way_out, (), place.m + row, place.n, finish_gated)
 
 
 def silu(x):
