@@ -118,8 +118,7 @@ def share_work(
     """One warpgroup produces; the others consume, and send out what they have summed.
 
     registers: what a thread of the producer keeps, and what one of a consumer has then, where the
-    configuration does not tell. help(ring,
-    tiles) is what the producer's second warp does.
+    configuration does not tell. help(ring, tiles) is what the producer's second warp does.
     """
     config = ring.config
     tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
