@@ -92,10 +92,23 @@ class Config:
         return 128 * (1 + self.consumers)
 
     @property
+    def sums(self) -> int:
+        """Registers of a consumer's thread that hold sums."""
+        return self.height // 64 * self.BN // 2
+
+    @property
     def registers(self) -> tuple[int, ...]:
         """See MANY_REGISTERS; none where an equal share holds a consumer's sums."""
-        sums = self.height // 64 * self.BN // 2
-        return MANY_REGISTERS if self.consumers == 2 and sums > 128 else ()
+        return MANY_REGISTERS if self.consumers == 2 and self.sums > 128 else ()
+
+    def registers_for(self, variant: Variant) -> tuple[int, ...]:
+        """The same, for results that take registers beside the sums."""
+        return MANY_REGISTERS if variant.demanding and self.crowded else self.registers
+
+    @property
+    def crowded(self) -> bool:
+        """Does an equal share, 168 registers, hold the sums, but little beside them?"""
+        return self.consumers == 2 and self.sums > 80
 
     @property
     def way_out(self) -> int:
@@ -133,3 +146,8 @@ class Variant:
     sums: Any = None
     finish: Callable[..., Any] | None = None
     rows: Rows | None = None
+
+    @property
+    def demanding(self) -> bool:
+        """Do results take registers on their way out: for C one by one, or statistics of rows?"""
+        return self.rows is not None or (self.has_c and not self.c_in_pairs)

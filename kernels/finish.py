@@ -1,4 +1,4 @@
-"""The caller's own function of each element of a result: what it must look like."""
+"""The caller's own functions of elements of a result: what they must look like."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Loc
 
-WANTED = "finish(value, row, col)"
-
 
 def check_finish(finish: Any) -> None:
     """Refuse what cannot be called with an element, its row and its column."""
-    if finish is None:
-        return
-    if not callable(finish):
+    if finish is not None:
+        check_function("finish", finish, "value", "row", "col")
+
+
+def check_function(name: str, function: Any, *parameters: str) -> None:
+    """Refuse what cannot be called with so many values."""
+    wanted = f"{name}({', '.join(parameters)})"
+    if not callable(function):
         raise tc.ArgumentError(
-            f"finish is {finish!r}; a function {WANTED} of the kernel language is needed"
+            f"{name} is {function!r}; a function {wanted} of the kernel language is needed"
         )
     try:
-        parameters = signature(finish)
+        found = signature(function)
     except ValueError:  # of a builtin that tells nothing; the kernel language knows which it has
         return
     try:
-        parameters.bind("value", "row", "col")
+        found.bind(*parameters)
     except TypeError:
-        name = getattr(finish, "__name__", type(finish).__name__)
+        called = getattr(function, "__name__", type(function).__name__)
         raise tc.ArgumentError(
-            f"finish is {name}{parameters}; a function {WANTED} is needed: it is called with an "
-            "element, its row and its column",
-            _definition(finish),
+            f"{name} is {called}{found}; a function {wanted} of the kernel language is needed",
+            _definition(function),
         ) from None
 
 

@@ -56,7 +56,8 @@ def gemm(
     if isinstance(a, SparseMatrix):
         from kernels.sparse_gemm import sparse_gemm
 
-        check_for_sparse(accumulate, family, rows or rows_out is not None)
+        statistics = not isinstance(rows, tuple) or bool(rows) or rows_out is not None
+        check_for_sparse(accumulate, family, statistics)
         return sparse_gemm(
             a, b, c, alpha=alpha, beta=beta, out=out, out_dtype=out_dtype, finish=finish,
             config=config, stream=stream,

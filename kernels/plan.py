@@ -33,7 +33,6 @@ from kernels.promotion import part_width, registers_of
 from kernels.row_statistics import (
     Rows,
     RowStatistic,
-    crowded,
     divided_gemm_with_rows,
     gemm_with_rows,
     parts_array,
@@ -173,6 +172,8 @@ def _remembered(
     if config is None:
         return None
     found = choices.family_of(config)
+    if found == "sm90" and not assembled(config):
+        return None
     return config if family in (None, found) and {"sm80": sm80, "sm90": sm90}[found] else None
 
 
@@ -286,7 +287,11 @@ def _plan_sm90(
     )  # fmt: skip
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
-    config = config or cost.choose(shape, partial(suits, rows=rows, accumulate=accumulate))
+    reading = _reading_c(c if beta != 0 else None, N)
+    demanding = bool(rows) or (bool(reading) and not reading["c_in_pairs"])
+    config = config or cost.choose(
+        shape, partial(suits, demanding=demanding, accumulate=accumulate)
+    )
     check_rows(config, M)
     sums = None
     if config.workers:
@@ -300,7 +305,7 @@ def _plan_sm90(
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
         d_by_threads=written_by_threads(d), scaled=alpha != 1, finish=finish,
-        sums=tc.f16 if accumulate == tc.f16 else None, **_reading_c(c if beta != 0 else None, N),
+        sums=tc.f16 if accumulate == tc.f16 else None, **reading,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
     found = Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
@@ -351,16 +356,13 @@ def straddles(x: Any) -> bool:
     return any(stride * found.type.dtype.itemsize % 128 for stride in steps)
 
 
-def suits(config: ring.Config, rows: tuple[RowStatistic, ...], accumulate: Any) -> bool:
-    """Has a kernel room for it? Workers divide no sums in f16."""
+def suits(config: ring.Config, demanding: bool, accumulate: Any) -> bool:
+    """Has a kernel room for it (see Variant.demanding)? Workers divide no sums in f16."""
     if config.workers and accumulate == tc.f16:
         return False
-    return has_room_for_rows(config) if rows else assembled(config)
-
-
-def has_room_for_rows(config: ring.Config) -> bool:
-    """No tile whose sums fill the registers: statistics of rows take some, too."""
-    return not config.registers and (not crowded(config) or bool(ptxas.candidates()))
+    if demanding:  # no tile whose sums fill all registers that there are
+        return not config.registers and (not config.crowded or bool(ptxas.candidates()))
+    return assembled(config)
 
 
 def assembled(config: ring.Config) -> bool:

@@ -11,10 +11,9 @@ before the first, which a new barrier holds to be over: all slots are empty.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from kernels.config import LINE, MANY_REGISTERS, Config, Variant
+from kernels.config import LINE, Config, Variant
 from kernels.results import finisher, open_way_out, store
 from kernels.ring import blocks, fill, following, open_ring, release, skip
-from kernels.row_statistics import crowded
 from kernels.tiles import Tiles
 
 
@@ -140,8 +139,6 @@ def share_work(
         tc.tma_wait(0, reading=True)
 
     registers = registers or config.registers
-    if way_out.rows is not None and crowded(config):
-        registers = registers or MANY_REGISTERS
     tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
     tc.cluster_sync()
 
@@ -153,4 +150,5 @@ def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
     way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
     ring = open_ring(a, b, config, variant)
     finish = finisher(c, alpha, beta, variant)
-    share_work(ring, mma, Tiles(d.shape, config), way_out, finish)
+    registers = config.registers_for(variant)
+    share_work(ring, mma, Tiles(d.shape, config), way_out, finish, registers=registers)

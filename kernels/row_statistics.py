@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.arrays import empty_like, on_stream
+from kernels.finish import check_function
 from tensorcore_dsl.arguments import describe, integer_range
 
 OPERATIONS = ("sum", "max", "min")
@@ -35,10 +36,8 @@ class RowStatistic:
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
             raise tc.ArgumentError(f"op is {self.op!r}; allowed are {', '.join(OPERATIONS)}")
-        if self.of is not None and not callable(self.of):
-            raise tc.ArgumentError(
-                f"of is {self.of!r}; a function of(value) of the kernel language is needed"
-            )
+        if self.of is not None:
+            check_function("of", self.of, "value")
 
     def of_nothing(self, dtype: Any) -> Any:
         """What it is of no elements, and what each thread starts from."""
@@ -92,11 +91,6 @@ class Rows:
                 line = at if len(batch) == 0 else batch[0] * rows + at
                 inside = (lane % 4 == 0) & (at < rows) & (n < columns)
                 self.parts.at(i, n // width, line).store(value, pred=inside)
-
-
-def crowded(config: Any) -> bool:
-    """Do sums leave statistics too few registers of an equal share, which is 168?"""
-    return bool(config.consumers == 2 and config.height // 64 * config.BN // 2 > 80)
 
 
 @tc.kernel

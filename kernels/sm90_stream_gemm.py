@@ -37,7 +37,10 @@ def stream_gemm(
     work = open_work(Tiles(d.shape, config), ring.last)
     finish = finisher(c, alpha, beta, variant)
     consume_parts = partial(consume, Exchange(sums, flags, config))
-    share_work(ring, mma, work, way_out, finish, produce, consume_parts)
+    registers = config.registers_for(variant)
+    share_work(
+        ring, mma, work, way_out, finish, produce, consume_parts, registers=registers
+    )  # fmt: skip
 
 
 def instruction(a, b, columns: int):

@@ -102,3 +102,18 @@ def test_a_remark_is_an_error_here() -> None:
 
     with pytest.raises(tc.PerformanceWarning, match="spilling: registers are spilled"):
         spilling.resources(np.zeros(2048, np.float32), arch="sm_80")
+
+
+@pytest.mark.parametrize("case", SM90, ids=name_of)
+def test_c_that_is_read_one_by_one_takes_no_registers_from_sums(case: tuple[Any, ...]) -> None:
+    """N is odd: no two neighbours of C lie at a multiple of their size."""
+    dtype, out, accumulate, _ = case
+    number = int if dtype == np.int8 else float
+    for M, N in ((8192, 8191), (1024, 1023)):
+        a, b = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F")
+        c, d = np.empty((M, N), out), np.empty((M, N), out)
+        found = plan(a, b, c, d, alpha=2, beta=1, accumulate=accumulate, family="sm90")
+        given = (a, b, c, d, number(2), number(1))
+        resources = found.kernel.resources(*given, arch="sm_90a", **dict(found.options))
+        assert not resources.spills
+        assert not resources.warnings

@@ -103,7 +103,7 @@ FINISHED: dict[str, Callable[[Any], Any]] = {
 def test_functions_of_elements_take_three_arguments(name: str) -> None:
     """What does not is shown where it is defined, and no line of the library is."""
     for function, said in (
-        (doubled, "finish is doubled(value); a function finish(value, row, col) is needed"),
+        (doubled, "finish is doubled(value); a function finish(value, row, col) of the kernel language is needed"),
         (scaled_by, "finish is scaled_by(value, row, col, factor); a function finish(value, row, "),
         (partial(scaled_by, 1.0, 2.0), "finish is partial(col, factor); a function finish(value"),
     ):

@@ -287,6 +287,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (dict(rows=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))), "they have no f64"),
     (dict(rows=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
     (dict(rows=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; `rows` are"),
+    (dict(rows=SQUARE, a=kernels.compress(SQUARE, prune=True)), "`rows` are found of dense products"),
 ]  # fmt: skip
 
 
@@ -302,6 +303,8 @@ def test_statistics_that_there_are_not() -> None:
         RowStatistic("mean")
     with pytest.raises(tc.ArgumentError, match="of is 2; a function of"):
         RowStatistic("sum", of=2)  # type: ignore[arg-type]
+    with pytest.raises(tc.ArgumentError, match=r"of is <lambda>\(v, w\); a function of\(value\)"):
+        RowStatistic("sum", of=lambda v, w: v * w)  # type: ignore[misc]
 
 
 # -- memory, and the assembler --------------------------------------------------------------------
