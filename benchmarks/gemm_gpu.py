@@ -16,7 +16,7 @@ from benchmarks.kinds import check, ours, wishes
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.rivals import Rival
 from kernels import ring
-from kernels.plan import realigned
+from kernels.realign import realigned
 
 
 class GpuBench:

@@ -26,7 +26,6 @@ from kernels import (
     sm90_tf32_gemm,
 )  # fmt: skip
 from kernels.arrays import runs_backwards
-from kernels.copy_rows import copy_rows
 from kernels.exchange import exchange
 from kernels.pipeline import Config, Problem
 from kernels.promotion import part_width, registers_of
@@ -124,7 +123,7 @@ def plan(
     if only_sm90 and not_sm90:
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
-    if only_sm90 or (family is None and not not_sm90 and _on_hopper()):
+    if only_sm90 or (family is None and not not_sm90 and on_hopper()):
         return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, rows, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
 
@@ -177,7 +176,7 @@ def _remembered(
     return config if family in (None, found) and {"sm80": sm80, "sm90": sm90}[found] else None
 
 
-def _on_hopper() -> bool:
+def on_hopper() -> bool:
     """Is the kernel about to run on a GPU that has wgmma?"""
     return current_target() == "cuda" and numba_target.device_number() == 90
 
@@ -219,57 +218,6 @@ def written_by_threads(d: Any) -> bool:
     """TMA only writes lines that start at multiples of 16 bytes, one further on than the other."""
     kind = describe(d, "d").type
     return kind.align < 16 or all(kind.unit[-2:]) or runs_backwards(d)
-
-
-WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read pay for themselves
-
-
-def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
-    """Copies that the wgmma kernels can read, and room for their result; None if not worth it.
-
-    Lines of A and B that do not start at multiples of 16 bytes, and operands that wgmma wants
-    with K contiguous, are copied to padded lines: a pass over memory, but then the product runs
-    at full speed.
-    """
-    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
-    worth = d.ndim == 2 and a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
-    if not worth or not _on_hopper() or types["a"].dtype not in SM90 or not hasattr(a, "is_cuda"):
-        return None
-    if not why_not_sm90(types):
-        return None
-    k_major = types["a"].dtype.bits != 16
-    return (
-        padded(a, k_major or types["a"].unit[1]),
-        padded(b.T, k_major or types["b"].unit[0]).T,
-        d if types["d"].unit[1] else room(d.shape, d),
-    )
-
-
-def padded(x: Any, rows: bool) -> Any:
-    """`x`, or a copy with lines (rows, else columns) at multiples of 16 bytes."""
-    kind = describe(x).type
-    if kind.unit[1 if rows else 0] and kind.align == 16 and not all(kind.unit):
-        return x
-    if not rows:
-        return padded(x.T, True).T
-    copy = room(x.shape, x)
-    copy_matrix(x, copy)
-    return copy
-
-
-def copy_matrix(source: Any, target: Any) -> None:
-    """By our own kernel where rows are contiguous, as torch is slow on rows that start anywhere."""
-    if source.stride(1) == target.stride(1) == 1:
-        copy_rows(source, target)
-    else:
-        target.copy_(source)
-
-
-def room(shape: Any, like: Any) -> Any:
-    """An uninitialised torch tensor, its rows padded to lines of the L2 cache: read fastest."""
-    per_line = 128 // like.element_size()
-    width = -(-shape[1] // per_line) * per_line
-    return like.new_empty((shape[0], width))[:, : shape[1]]
 
 
 def _plan_sm90(

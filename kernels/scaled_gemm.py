@@ -13,7 +13,7 @@ from kernels.arrays import empty_like
 from kernels.config import Variant
 from kernels.cost import choose, plain
 from kernels.finish import check_finish
-from kernels.gemm import check_operands, check_output, output_type
+from kernels.operands import check_operands, check_output, output_type
 from kernels.plan import (
     Plan,
     check_rows,

@@ -12,7 +12,7 @@ from kernels import cost
 from kernels.arrays import empty_like
 from kernels.config import LINE, SHARED, Config, Variant
 from kernels.finish import check_finish
-from kernels.gemm import check_output, output_type, scalars
+from kernels.operands import check_output, output_type, scalars
 from kernels.plan import Plan, why_not_sm90, written_by_threads
 from kernels.recipes import Ready, launch_of, recall
 from kernels.shape import at_once, blocks_of_grid, clusters

@@ -15,9 +15,12 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels import choices, pipeline, ring
+from kernels.arrays import empty_like
 from kernels.cost import divided_ranking, ranking
-from kernels.gemm import check_operands, check_output, empty_like, gemm
-from kernels.plan import OUTPUTS, SM80, assembled, choose_tile, realigned, why_not_sm90
+from kernels.gemm import gemm
+from kernels.operands import check_operands, check_output
+from kernels.plan import OUTPUTS, SM80, assembled, choose_tile, why_not_sm90
+from kernels.realign import realigned
 from kernels.shape import Shape
 from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.targets import current_target
