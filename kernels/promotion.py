@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tensorcore_dsl as tc
 from kernels.config import MANY_REGISTERS, Config
-from kernels.ring import blocks, following, peer, release
+from kernels.ring import blocks, following, release
 
 
 def instruction(dtype, columns: int):
@@ -57,23 +57,10 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
             for i in tc.static_range(count):
                 products = multiply_part(ring, narrow, products, consumer, slot, i)
                 if i == count - 1:
-                    release_slot(ring.empty[slot], config, weigh is not None)
+                    release(ring.empty[slot], config, by_warps=weigh is not None)
                 sums[i] = promoted(sums[i], products, factors[i])
             slot, phase = following(slot, phase, config.stages)
         finish_tile(tc.fragment(mma.d, [s for part in sums for s in part]), place, 64 * consumer)
-
-
-def release_slot(empty, config: Config, by_warps: bool):
-    """By warps where these have read it themselves, not wgmma for all of them."""
-    if not by_warps:
-        release(empty, config)
-    else:
-        tc.syncwarp()
-        lane = tc.lane_id()
-        if config.peers == 1:
-            empty.arrive(pred=lane == 0)
-        else:
-            empty.remote(peer(lane, config)).arrive(pred=lane < config.peers)
 
 
 def multiply_part(ring, mma, products, consumer, slot, part: int):

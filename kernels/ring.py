@@ -181,9 +181,13 @@ def blocks(tile, extent: int):
     )
 
 
-def release(empty, config: Config):
-    """Tell every block that wrote into the slot that this warpgroup has read it."""
+def release(empty, config: Config, by_warps: bool = False):
+    """Tell every block that wrote into the slot that this warpgroup has read it; each warp for
+    itself where these have read it themselves, not wgmma for all of them."""
     thread = tc.threadIdx.x % 128
+    if by_warps:
+        tc.syncwarp()
+        thread = tc.lane_id()
     if config.peers == 1:
         empty.arrive(pred=thread == 0)
     else:
