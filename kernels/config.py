@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from kernels.row_statistics import Rows
+from tensorcore_dsl.arch import ARCHS
 
 LINE = 128  # bytes of a line of a tile, and its swizzle
-SHARED = 227 * 1024  # bytes of shared memory that a block may have
+SHARED = ARCHS["sm_90a"].shared_kib * 1024  # bytes that a block may have
 MANY_REGISTERS = (24, 240)  # a thread's of the producer, and of two consumers with many sums
 
 
