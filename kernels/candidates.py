@@ -26,7 +26,7 @@ def candidates(shape: Shape) -> Iterator[Config]:
 def fits(config: Config, shape: Shape) -> bool:
     """Operands that are not K-major come in boxes of 128 bytes of rows or columns; blocks that
     split K each have a step of it."""
-    steps = -(-shape.K * shape.itemsize // (LINE * config.lines))
+    steps = -(-shape.steps // config.lines)
     width = LINE // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.across) == 0 and not config.rows)
     b = shape.b_k_major or config.BN % (width * config.cluster) == 0
@@ -80,9 +80,9 @@ def split(shape: Shape) -> Iterator[Config]:
     tiles = ((128, 128), (64, 256), (64, 128), (128, 64), (64, 64))
     for parts, (BM, BN) in product((2, 4), tiles):
         if BN % (16 * parts) == 0:
-            config, steps = Config(BM=BM, BN=BN, split=parts), -(-shape.K * shape.itemsize // LINE)
+            config = Config(BM=BM, BN=BN, split=parts)
             few = clusters(config, shape.M, shape.N, shape.matrices) <= at_once(config)
-            if few and steps >= LEAST_STEPS * parts:
+            if few and shape.steps >= LEAST_STEPS * parts:
                 yield config
 
 

@@ -76,7 +76,7 @@ def cycles(config: Config, shape: Shape) -> float:
 
 def work_of_tiles(config: Config, shape: Shape) -> float:
     """Of the SM with the most tiles."""
-    steps = -(-shape.K * shape.itemsize // LINE // config.split)
+    steps = -(-shape.steps // config.split)
     waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // at_once(config))
     tile = steps * step_cycles(config, shape)
     results = epilogue_cycles(config, shape.by_threads)
@@ -87,7 +87,7 @@ def work_of_tiles(config: Config, shape: Shape) -> float:
 
 def divided_work(config: Config, shape: Shape) -> float:
     """Of a worker: its share of all steps, what it sends out, and sums given and taken."""
-    steps, workers = -(-shape.K * shape.itemsize // LINE), config.workers
+    steps, workers = shape.steps, config.workers
     tiles = clusters(config, shape.M, shape.N, shape.matrices)
     over = tiles % workers
     shared = min(tiles, over + workers) if over else 0

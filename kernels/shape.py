@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.config import Config
+from kernels.config import LINE, Config
 
 SMS = 132  # of an H100 or H200
 CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
@@ -28,6 +28,11 @@ class Shape:
     straddling: bool = False
     by_threads: bool = False
     finished: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Lines of K."""
+        return -(-self.K * self.itemsize // LINE)
 
 
 def clusters(config: Config, M: int, N: int, matrices: int = 1) -> int:
