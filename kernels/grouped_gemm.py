@@ -13,8 +13,8 @@ from kernels.config import Config, Variant
 from kernels.cost import ranking
 from kernels.finish import check_finish
 from kernels.plan import Plan, assembled, why_not_sm90
-from kernels.recipes import Ready, launch_of, no_work, recall
-from kernels.shape import SMS, Shape, blocks_of_grid
+from kernels.recipes import Ready, launch_of, no_work, ready
+from kernels.shape import Shape, at_once, blocks_of_grid
 from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
 from kernels.sm90_swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.arguments import Description, describe
@@ -33,16 +33,9 @@ def grouped_gemm(
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
     ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
     """
-    arrays = [x for x in (a, b, offsets, out) if x is not None]
-    wishes = (finish, config, stream)
-    ready = recall(
-        arrays, ("grouped", out is None, *wishes),
-        lambda: _prepare_grouped(a, b, offsets, out, *wishes),
-    )  # fmt: skip
-    check_order(offsets, ready.shape[0])
-    out = ready.result(a, out)
-    ready.launch(a, b, offsets, out)
-    return out
+    found = ready(_prepare_grouped, (a, b, offsets), out, finish, config, stream)
+    check_order(offsets, found.shape[0])
+    return found.into(out, a, b, offsets)
 
 
 def _prepare_grouped(
@@ -71,7 +64,7 @@ def _prepare_grouped(
     config = config or (FEW_ROWS if rows <= 64 * groups else IN_TURN)
     _check_config("groups of rows", config, "cluster", "split", "rows", "workers")
     variant = Variant(b_k_major=kinds["b"].type.unit[1], finish=finish)
-    grid = SMS // config.blocks * config.blocks
+    grid = at_once(config) * config.blocks
     chosen = _plan(grouped_gemm_kernel, config, grid, variant)
     return Ready((rows, N), dtype, launch_of(chosen, stream, (a, b, offsets, out)))
 
@@ -85,15 +78,8 @@ def swiglu(
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are kept as
     N x K come as `w.T`.
     """
-    arrays = [value for value in (x, w_gate, w_up, out) if value is not None]
-    wishes = (finish, config, stream)
-    ready = recall(
-        arrays, ("gated", out is None, *wishes),
-        lambda: _prepare_gated(x, w_gate, w_up, out, *wishes),
-    )  # fmt: skip
-    out = ready.result(x, out)
-    ready.launch(x, w_gate, w_up, out)
-    return out
+    found = ready(_prepare_gated, (x, w_gate, w_up), out, finish, config, stream)
+    return found.into(out, x, w_gate, w_up)
 
 
 def _prepare_gated(

@@ -33,6 +33,12 @@ class Ready:
         """`out`, or a new array where `like` lives."""
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
+    def into(self, out: Any, *operands: Any) -> Any:
+        """The product of these operands, in `out` or a new array."""
+        out = self.result(operands[0], out)
+        self.launch(*operands, out)
+        return out
+
 
 def no_work(*operands: Any) -> None:
     """What launches a product without elements."""
@@ -54,6 +60,14 @@ def recall(arrays: Sequence[Any], wishes: tuple[Any, ...], make: Callable[[], Re
             if len(_kept) > MOST:
                 del _kept[next(iter(_kept))]
     return found
+
+
+def ready(
+    prepare: Callable[..., Ready], operands: tuple[Any, ...], out: Any, *wishes: Any
+) -> Ready:
+    """prepare(*operands, out, *wishes), or what it gave before."""
+    arrays = operands if out is None else (*operands, out)
+    return recall(arrays, (prepare, *wishes), lambda: prepare(*operands, out, *wishes))
 
 
 def launch_of(plan: Any, stream: Any, operands: tuple[Any, ...]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ from kernels.plan import (
     why_not_sm90,
     written_by_threads,
 )  # fmt: skip
-from kernels.recipes import Ready, launch_of, recall
+from kernels.recipes import Ready, launch_of, ready, recall
 from kernels.shape import Shape, blocks_of_grid
 from kernels.sm90_fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from kernels.sm90_s8_gemm import requantised_s8_gemm
@@ -39,14 +39,9 @@ def scaled_gemm(
     N/128 x K/128 come as `w.T, scales.T`. D is bf16, f16 or f32. Products of 128 of K are summed
     in the tensor cores, scaled and added up in f32.
     """
-    arrays = [x for x in (a, b, a_scales, b_scales, out) if x is not None]
-    wishes = (out_dtype, finish, config, stream)
-    ready = recall(
-        arrays, ("scaled", *wishes), lambda: _prepare_scaled(a, b, a_scales, b_scales, out, *wishes)
-    )
-    out = ready.result(a, out)
-    ready.launch(a, b, a_scales, b_scales, out)
-    return out
+    operands = (a, b, a_scales, b_scales)
+    found = ready(_prepare_scaled, operands, out, out_dtype, finish, config, stream)
+    return found.into(out, *operands)
 
 
 def _prepare_scaled(
@@ -93,12 +88,12 @@ def requantised_gemm(
     number = () if by_column else (_number("scale", scale, ", or an f32 array: one a column"),)
     arrays = [x for x in (a, b, *(() if number else (scale,)), out) if x is not None]
     wishes = (number, _number("zero", zero), config, stream)
-    ready = recall(
+    found = recall(
         arrays, ("requantised", *wishes, out is None),
         lambda: _prepare_requantised(a, b, scale, out, *wishes),
     )  # fmt: skip
-    out = ready.result(a, out)
-    ready.launch(a, b, out, *(number or (scale,)), *ready.numbers)
+    out = found.result(a, out)
+    found.launch(a, b, out, *(number or (scale,)), *found.numbers)
     return out
 
 
