@@ -228,9 +228,10 @@ def _plan_sm90(
     matrices = d.shape[0] if d.ndim == 3 else 1
     kernel = sm90_fp8_gemm.fp8_gemm if accumulate == FAST else SM90[types["a"].dtype]
     a_k_major, b_k_major = types["a"].unit[-1], types["b"].unit[-2]
+    by_threads = written_by_threads(d)
     shape = Shape(
         M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major,
-        straddling=straddles(a) or straddles(b), by_threads=written_by_threads(d),
+        straddling=straddles(a) or straddles(b), by_threads=by_threads,
         finished=finish is not None or beta != 0,
     )  # fmt: skip
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
@@ -252,7 +253,7 @@ def _plan_sm90(
         kernel, sums = sm90_stream_gemm.stream_gemm, sums_of(types["a"].dtype)
     variant = ring.Variant(
         a_k_major=a_k_major, b_k_major=b_k_major,
-        d_by_threads=written_by_threads(d), scaled=alpha != 1, finish=finish,
+        d_by_threads=by_threads, scaled=alpha != 1, finish=finish,
         sums=tc.f16 if accumulate == tc.f16 else None, **reading,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
@@ -309,13 +310,18 @@ def suits(config: ring.Config, demanding: bool, accumulate: Any) -> bool:
     if config.workers and accumulate == tc.f16:
         return False
     if demanding:  # no tile whose sums fill all registers that there are
-        return not config.registers and (not config.crowded or bool(ptxas.candidates()))
+        return not config.registers and (not config.crowded or honours_registers())
     return assembled(config)
 
 
 def assembled(config: ring.Config) -> bool:
-    """Has this machine the assembler that gives some threads more registers than others?"""
-    return not config.registers or bool(ptxas.candidates())
+    """Has this machine the assembler that the tile's registers want?"""
+    return not config.registers or honours_registers()
+
+
+def honours_registers() -> bool:
+    """Is there an assembler that gives some threads more registers than others?"""
+    return bool(ptxas.candidates())
 
 
 HALVED = 1.02  # times as long do promoted sums take tiles whose products come in two parts
@@ -328,7 +334,8 @@ def choose_promoted(shape: Shape) -> ring.Config:
     found = [
         (seconds * _promoted(config), config)
         for seconds, config in cost.ranking(shape)
-        if cost.plain(config) and (not _uneven(config) or ptxas.candidates())
+        if cost.plain(config)
+        and (honours_registers() or not registers_of(config, part_width(config)))
     ]
     return min(found, key=lambda entry: entry[0])[1]
 
@@ -338,10 +345,6 @@ def _promoted(config: ring.Config) -> float:
     if part_width(config) < config.BN:
         return HALVED
     return 1 + NARROWER * max(0, WIDE - config.BN)
-
-
-def _uneven(config: ring.Config) -> bool:
-    return bool(registers_of(config, part_width(config)))
 
 
 def _plan_sm80(
