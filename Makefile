@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 GPU := $(wildcard /dev/nvidiactl /proc/driver/nvidia/version)
 DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
 DEV := $(VENV)/.dev
-METADATA := setup.cfg pyproject.toml
+METADATA := setup.cfg setup.py pyproject.toml
 
 .PHONY: help demo test lint docs bench clean
 
@@ -22,7 +22,7 @@ help:
 	@echo "make clean  remove the environment and all caches"
 
 demo: $(DEMO)
-	$(BIN)/python -m kernels.demo
+	$(BIN)/python -m tensorcore_dsl.kernels.demo
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)

@@ -15,7 +15,7 @@ import tensorcore_dsl as tc
 from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Contestant, compete
 from benchmarks.operands import fill
-from kernels.shape import SMS
+from tensorcore_dsl.kernels.host.problem_shape import SMS
 
 BM, BN, SLOTS, LINE = 128, 256, 4, 128  # as large as a block's tiles get, in lines of 128 bytes
 THREADS = 256

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-import kernels
 import tensorcore_dsl as tc
 from benchmarks.console import duration, progress, table
 from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
-from kernels.plan import SM90
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
-from tensorcore_dsl.targets import DEFAULT_ARCH, current_target, device_arch
+from tensorcore_dsl.kernels.host.plan import SM90
+from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime.targets import DEFAULT_ARCH, current_target, device_arch
 
 SIZE = (4096, 4096, 4096)
 STAGES = {

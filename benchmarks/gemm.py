@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-import kernels
 import tensorcore_dsl as tc
 from benchmarks import ceiling, gemm_cases, suites
 from benchmarks.console import duration, number, progress
@@ -24,9 +23,10 @@ from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
 from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
 from benchmarks.kinds import CHECKED, ROWS
 from benchmarks.rivals import rivals
-from kernels import choices
-from tensorcore_dsl.numba_target import cuda_available
-from tensorcore_dsl.targets import current_target, emulated_arch
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.runtime.numba_target import cuda_available
+from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = (
     "NO GPU HERE: these are products in emulation on the CPU, and nothing is compared with cuBLAS."

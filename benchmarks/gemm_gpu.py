@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernels
 from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Contestant, Monitor, cache_bytes, compete, sets_beyond_cache
 from benchmarks.kinds import check, ours, wishes
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.rivals import Rival
-from kernels import ring
-from kernels.realign import realigned
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.host.padding import realigned
 
 
 class GpuBench:

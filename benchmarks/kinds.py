@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
-import kernels
 import tensorcore_dsl as tc
 from benchmarks.gemm_cases import Case, relative_error
 from benchmarks.gpu import Launch
 from benchmarks.operands import Operands
-from kernels.demo import STORED
-from kernels.plan import FAST
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.demo import STORED
+from tensorcore_dsl.kernels.host.plan import FAST
 
 BLOCK = 2048  # rows of the product that are checked at once
 CHECKED = 2 * 4096**3  # operations: of larger products, rows are sampled

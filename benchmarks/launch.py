@@ -26,16 +26,17 @@ from unittest.mock import patch
 import numba
 import numpy as np
 
-from tensorcore_dsl import numba_target, tensor_map
+from tensorcore_dsl import tensor_map
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.arguments import Description
-from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.kernel import Array, Kernel, kernel
-from tensorcore_dsl.launch import Launcher, Loaded
-from tensorcore_dsl.launch_config import Config
-from tensorcore_dsl.protocols import CURRENT_DEVICE
-from tensorcore_dsl.targets import target as on_target
-from tensorcore_dsl.tensor_maps import MAP_BYTES, Tiled
+from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime.arguments import Description
+from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
+from tensorcore_dsl.runtime.launch import Launcher, Loaded
+from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.targets import target as on_target
+from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES, Tiled
 
 BATCH = 200  # launches between two waits: less than the driver queues
 SHAPE = (512, 512)
@@ -140,7 +141,7 @@ def _ours_without_arrays(run: Kernel = nothing) -> dict[str, Case]:
 
 
 def _gemm(tensors: Sequence[Any]) -> dict[str, Case]:
-    import kernels
+    from tensorcore_dsl import kernels
 
     a, b, c = tensors
     return {"ours, kernels.gemm(a, b, out=c)": lambda: kernels.gemm(a, b, out=c)}

@@ -7,7 +7,7 @@ import argparse
 from benchmarks import launch
 from benchmarks.console import table
 from benchmarks.harness import Report, Timing
-from tensorcore_dsl import numba_target
+from tensorcore_dsl.runtime import numba_target
 
 NO_GPU = (
     "NO GPU HERE: a native function that does nothing stands for the driver; the figures are the "

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-import kernels
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
 from benchmarks.console import duration, number, table
@@ -19,8 +18,10 @@ from benchmarks.gemm_gpu import tile
 from benchmarks.gemm_tables import rate
 from benchmarks.harness import Report
 from benchmarks.operands import draw, torch_type
-from kernels import choices, ring
-from kernels.tune import Trial, Tuning
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host.tuning import Trial, Tuning
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHOWN = 5

@@ -1,13 +1,13 @@
 """GEMM kernels written in the kernel language, and `gemm`, which picks one for a problem."""
 
-from kernels.gemm import gemm
-from kernels.grouped_gemm import grouped_gemm, swiglu
-from kernels.pipeline import Config, Problem
-from kernels.plan import plan
-from kernels.row_statistics import RowStatistic
-from kernels.scaled_gemm import requantised_gemm, scaled_gemm
-from kernels.sparsity import SparseMatrix, compress, decompress
-from kernels.tune import tune
+from tensorcore_dsl.kernels.ampere.pipeline import Config, Problem
+from tensorcore_dsl.kernels.hopper.row_reduction import RowStatistic
+from tensorcore_dsl.kernels.host.gemm import gemm
+from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm, swiglu
+from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.scaled_gemm import requantised_gemm, scaled_gemm
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompress
+from tensorcore_dsl.kernels.host.tuning import tune
 
 __all__ = [
     "Config", "Problem", "RowStatistic", "SparseMatrix", "compress", "decompress", "gemm",

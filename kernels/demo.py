@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-import kernels
 import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import current_target, device_arch, emulated_arch
 
 # Unit roundoff of what the tensor core reads and of its sums: tf32 drops the low 13 bits of an

@@ -1,7 +1,6 @@
 """Tensor-core kernels in Python: one table of instructions, GPU and CPU with the same bits."""
 
 from tensorcore_dsl.arch import ARCHS, Arch
-from tensorcore_dsl.arguments import ArrayType, ScalarType
 from tensorcore_dsl.dtypes import (
     DType,
     b1,
@@ -55,14 +54,17 @@ from tensorcore_dsl.errors import (
     UnsupportedSyntax,
     VerifyError,
 )  # fmt: skip
-from tensorcore_dsl.frontend.fragments import (
+from tensorcore_dsl.interpreter.emulate import emulate
+from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
+from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
+from tensorcore_dsl.lang.fragments import (
     ldmatrix,
     load_elements,
     movmatrix,
     stmatrix,
     store_elements,
-)  # fmt: skip
-from tensorcore_dsl.frontend.hopper import (
+)
+from tensorcore_dsl.lang.hopper import (
     bulk_copy,
     cluster_arrive,
     cluster_rank,
@@ -86,9 +88,9 @@ from tensorcore_dsl.frontend.hopper import (
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
-)  # fmt: skip
-from tensorcore_dsl.frontend.hopper import wgmma as multiply
-from tensorcore_dsl.frontend.language import (
+)
+from tensorcore_dsl.lang.hopper import wgmma as multiply
+from tensorcore_dsl.lang.language import (
     arch_number,
     atomic,
     barrier,
@@ -135,11 +137,9 @@ from tensorcore_dsl.frontend.language import (
     vector,
     vote,
     warp_id,
-)  # fmt: skip
-from tensorcore_dsl.frontend.memory import Pointer, Tile
-from tensorcore_dsl.frontend.ranges import RuntimeRange as range
-from tensorcore_dsl.frontend.ranges import static_range
-from tensorcore_dsl.frontend.roles import specialize
-from tensorcore_dsl.interpreter.emulate import emulate
-from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
-from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
+)
+from tensorcore_dsl.lang.memory import Pointer, Tile
+from tensorcore_dsl.lang.ranges import RuntimeRange as range
+from tensorcore_dsl.lang.ranges import static_range
+from tensorcore_dsl.lang.warp_specialize import specialize
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType

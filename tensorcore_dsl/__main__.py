@@ -37,7 +37,7 @@ def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None
     forms = [isa.instruction(text) for text in mnemonics]
     print("\n\n".join(card(form, layouts, width) for form in forms))
     if directory is not None:
-        from tensorcore_dsl.plot import plot_form
+        from tensorcore_dsl.viz.plot import plot_form
 
         for form in forms:
             for path in plot_form(form, directory):

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.tracing import emitter
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,9 @@ class DType:
     bits: int
     numpy: Any = None
     lanes: int = 1
-    # Set by the language layer: what `f32(x)` means inside a kernel.
 
     def __call__(self, value: Any) -> Any:
         """Convert a value of a kernel to this type, or make a typed constant."""
-        from tensorcore_dsl.isa.spec import emitter  # the only upward call: kernels convert
-
         return emitter().convert(value, self)
 
     def __repr__(self) -> str:

@@ -15,28 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl import kernel_cache, numba_target
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.arguments import ArrayType, ScalarType, describe
-from tensorcore_dsl.cubin import Cubin, Resources
+from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen.cubin import Cubin, Resources
+from tensorcore_dsl.codegen.diagnostics import Remark, lines_of, remarks_of
+from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
-from tensorcore_dsl.host import on_host
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.interpreter.order import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
-from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config, configuration
-from tensorcore_dsl.ptx import entry_name, extern_shared, print_kernel
-from tensorcore_dsl.remarks import Remark, lines_of, remarks_of
-from tensorcore_dsl.targets import current_target as current_target
-from tensorcore_dsl.targets import device_arch, emulated_arch, gpu_chosen, target_arch
-from tensorcore_dsl.targets import target as target
-from tensorcore_dsl.tensor_maps import tiled
+from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import Config, configuration
+from tensorcore_dsl.runtime.targets import current_target as current_target
+from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
+from tensorcore_dsl.runtime.targets import target as target
+from tensorcore_dsl.runtime.tensor_maps import tiled
 
 
 class Array:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.cubin import Cubin
-from tensorcore_dsl.launch import Loaded
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.runtime.launch import Loaded
 
 CUBIN = Cubin("fake", "sm_90a", "", b"", "")
 

@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import ring
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper import pipeline as ring
 
 DTYPES = {
     "f16": np.dtype(np.float16),

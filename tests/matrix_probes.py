@@ -17,8 +17,9 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes, isa
-from tensorcore_dsl.frontend.operands import type_of
-from tensorcore_dsl.isa.spec import Instruction, Operand, emitter
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.tracing import emitter
+from tensorcore_dsl.values.operands import type_of
 from tests import matrix_inputs as make
 from tests.matrix_records import CHUNKS
 from tests.probes import as_operand, as_words

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import _lru_cache_wrapper, cache
 from typing import Any
 
-from tensorcore_dsl import isa
+from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -130,7 +130,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
             for name, value in vars(module).items()
             if value is original and (module, name) != places[0]
         ]
-    rows = [r for rows in isa._ROWS.values() for r in rows if _meaning(r) is original]
+    rows = [r for rows in lookup._ROWS.values() for r in rows if _meaning(r) is original]
     _put(places, rows, mutant.value)
     try:
         yield
@@ -159,13 +159,13 @@ def forget() -> None:
     """Clear what the package has cached, but for the table itself."""
     for module in _modules():
         for value in list(vars(module).values()):
-            if isinstance(value, _lru_cache_wrapper) and value is not isa._family:
+            if isinstance(value, _lru_cache_wrapper) and value is not lookup._family:
                 value.cache_clear()
 
 
 @cache
 def _row(mnemonic: str) -> Any:
-    for row in isa._ROWS[mnemonic.split(".")[0]]:
+    for row in lookup._ROWS[mnemonic.split(".")[0]]:
         if any(f.mnemonic == mnemonic for f in row.forms()):
             return row
     raise KeyError(mnemonic)

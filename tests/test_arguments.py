@@ -12,15 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from tensorcore_dsl import dtypes, protocols
-from tensorcore_dsl.arguments import (
-    ArrayType,
-    Packer,
-    ScalarType,
-    describe,
-    storage_bits,
-)
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.runtime import array_interop as protocols
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe, storage_bits
 
 torch = pytest.importorskip("torch")
 

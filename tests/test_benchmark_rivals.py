@@ -9,7 +9,6 @@ import pytest
 from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
-import kernels
 import tensorcore_dsl as tc
 from benchmarks import (
     ceiling,
@@ -26,7 +25,8 @@ from benchmarks import (
     suites,
 )
 from benchmarks.gemm_cases import Case
-from tensorcore_dsl.targets import target as targets_of
+from tensorcore_dsl import kernels
+from tensorcore_dsl.runtime.targets import target as targets_of
 
 torch = pytest.importorskip("torch")
 ROWS = (16, 40, 3)

@@ -11,7 +11,6 @@ import pytest
 from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
 
 import benchmarks.__main__ as command
-import kernels
 import tensorcore_dsl as tc
 from benchmarks import (
     compile_time,
@@ -34,11 +33,13 @@ from benchmarks import (
 )
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
-from kernels import choices, ring
-from kernels.cost import choose
-from kernels.shape import Shape
-from kernels.sm80_f64_gemm import f64_gemm
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.ampere.f64_gemm import f64_gemm
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host.cost_model import choose
+from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.runtime import numba_target
 
 # Statistics and files
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorcore_dsl import cubin
-from tensorcore_dsl.cubin import (
+from tensorcore_dsl.codegen import cubin
+from tensorcore_dsl.codegen.cubin import (
     Cubin,
     cache_directory,
     cache_key,

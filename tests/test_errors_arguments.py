@@ -130,7 +130,7 @@ def test_targets(monkeypatch: Any):
 
 
 def test_a_gpu_of_the_future(monkeypatch: Any):
-    from tensorcore_dsl import targets
+    from tensorcore_dsl.runtime import targets
 
     monkeypatch.setattr(targets.numba_target, "device_number", lambda: 137)
     says("the GPU's compute capability 137 is unknown to this version", targets.device_arch)
@@ -144,7 +144,7 @@ OnDevice.__module__ = "torch"
 
 
 def test_arrays_that_the_cpu_cannot_read():
-    from tensorcore_dsl.host import on_host
+    from tensorcore_dsl.runtime.host_arrays import on_host
 
     def view(arg: Any) -> None:
         with on_host([arg]):

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import kernels
+from tensorcore_dsl.runtime import numba_target
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import native, native_layout, numba_target, ptxas
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.runtime import native, native_layout, numba_target
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F401
 
-import kernels
 import tensorcore_dsl as tc
-from kernels.grouped_gemm import FEW_ROWS, IN_TURN
-from kernels.plan import assembled
-from kernels.ring import Config, Variant
-from kernels.sm90_grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
-from kernels.sm90_swiglu_gemm import swiglu_kernel
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
+from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
+from tensorcore_dsl.kernels.host.grouped_gemm import FEW_ROWS, IN_TURN
+from tensorcore_dsl.kernels.host.plan import assembled
 
 # -- groups of rows -------------------------------------------------------------------------------
 

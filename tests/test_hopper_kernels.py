@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F401
 
-import kernels
 import tensorcore_dsl as tc
-from kernels.plan import FAST, plan
-from kernels.ring import Config, Variant
-from kernels.sm90_bf16_gemm import bf16_gemm
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.host.plan import FAST, plan
 
 
 def few_blocks(kernel: Any, config: Config, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:

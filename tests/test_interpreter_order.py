@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from kernels import ring
-from kernels.sm90_bf16_gemm import bf16_gemm
-from kernels.sm90_swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.errors import Deadlock, EmulationError
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 
 SEEDS = range(8)
 BF16 = np.dtype(ml_dtypes.bfloat16)

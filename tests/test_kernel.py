@@ -15,9 +15,9 @@ from fake_gpu import FakeGpu
 from running import ASSEMBLES
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import targets
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.kernel import constants_key
+from tensorcore_dsl.runtime import targets
 
 X = np.arange(8, dtype=np.float32)
 

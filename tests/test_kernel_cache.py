@@ -19,14 +19,15 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import fingerprint as fp
-from tensorcore_dsl import kernel_cache, numba_target
 from tensorcore_dsl.arch import arch
-from tensorcore_dsl.cubin import Cubin
-from tensorcore_dsl.fingerprint import Untold, fingerprint
+from tensorcore_dsl.codegen import cache_key as fp
+from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen.cache_key import Untold, fingerprint
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.codegen.diagnostics import Remark
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
-from tensorcore_dsl.remarks import Remark
+from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(16, np.float32)
 ROOT = Path(fp.__file__).parents[1]
@@ -443,7 +444,8 @@ def test_shared_and_cyclic_values():
 
 
 def test_our_own_kernels_can_be_told():
-    from kernels import ring, sm90_bf16_gemm
+    from tensorcore_dsl.kernels.hopper import bf16_gemm as sm90_bf16_gemm
+    from tensorcore_dsl.kernels.hopper import pipeline as ring
 
     kernel = sm90_bf16_gemm.bf16_gemm
     small, large = ({"config": ring.Config(BM=bm)} for bm in (64, 128))

@@ -11,17 +11,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import ring
-from kernels.copy_rows import copy_rows
-from kernels.cost import choose, plain, ranking
-from kernels.grouped_gemm import choose_gated
-from kernels.plan import assembled, choose_promoted, plan, why_not_sm90
-from kernels.promotion import part_width, registers_of
-from kernels.shape import Shape
-from tensorcore_dsl import ptxas
-from tensorcore_dsl.arguments import describe
+from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.kernels.copy_rows import copy_rows
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
+from tensorcore_dsl.kernels.host.cost_model import choose, plain, ranking
+from tensorcore_dsl.kernels.host.grouped_gemm import choose_gated
+from tensorcore_dsl.kernels.host.plan import assembled, choose_promoted, plan, why_not_sm90
+from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.runtime.arguments import describe
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(7)
@@ -288,7 +288,7 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPa
     def note(what: str) -> None:
         done.append((what, current[0]))
 
-    module = sys.modules["kernels.gemm"]
+    module = sys.modules["tensorcore_dsl.kernels.host.gemm"]
     cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(module, "realigned", lambda a, b, d: note("to lines") or (a, b, "padded"))

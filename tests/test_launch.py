@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from fake_gpu import CUBIN, FakeGpu, OnGpu
 
-from tensorcore_dsl import dtypes, launch, readers
-from tensorcore_dsl.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
-from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config
+from tensorcore_dsl.runtime import argument_readers as readers
+from tensorcore_dsl.runtime import launch
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import Config
 
 
 def launcher(gpu, specialise=None, config=None, **options):

@@ -5,10 +5,10 @@ import ctypes
 import numpy as np
 import pytest
 
-from tensorcore_dsl import launch
-from tensorcore_dsl.arguments import Packer
 from tensorcore_dsl.errors import LaunchError
-from tensorcore_dsl.launch_config import Config, Slot
+from tensorcore_dsl.runtime import launch
+from tensorcore_dsl.runtime.arguments import Packer
+from tensorcore_dsl.runtime.launch_config import Config, Slot
 
 
 @pytest.mark.parametrize(

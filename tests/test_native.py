@@ -14,13 +14,14 @@ import pytest
 from fake_gpu import CUBIN, FakeGpu, OnGpu
 from test_launch import DeviceNDArray, packed
 
-from tensorcore_dsl import dtypes, native, native_layout, native_plans
-from tensorcore_dsl.arguments import ArrayType
-from tensorcore_dsl.cubin import Cubin
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.ir.nodes import TensorMap
-from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config
+from tensorcore_dsl.runtime import native, native_layout, native_plans
+from tensorcore_dsl.runtime.arguments import ArrayType
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import Config
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="this Python cannot be extended so")
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorcore_dsl import cubin, numba_target
-from tensorcore_dsl.arguments import Packer, describe
+from tensorcore_dsl.codegen import cubin
 from tensorcore_dsl.errors import ArchError, AssemblyError, LaunchError
-from tensorcore_dsl.numba_target import assemble
+from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime.arguments import Packer, describe
+from tensorcore_dsl.runtime.numba_target import assemble
 
 pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
 

@@ -8,7 +8,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import LayoutError, TensorCoreError
 from tensorcore_dsl.layout import draw
-from tensorcore_dsl.plot import (
+from tensorcore_dsl.viz.plot import (
     chunks,
     draw_swizzle,
     holders,
@@ -16,7 +16,7 @@ from tensorcore_dsl.plot import (
     plot_layout,
     plot_swizzle,
     swizzled,
-)  # fmt: skip
+)
 
 pytest.importorskip("matplotlib")
 A = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32).a

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import demo
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import demo
 
 ROOT = Path(__file__).parent.parent
 

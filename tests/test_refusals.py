@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels.config import Config
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.config import Config
 
 A = np.zeros((16, 64), tc.bf16.numpy)
 B = np.zeros((64, 16), tc.bf16.numpy)

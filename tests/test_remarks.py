@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import numba_target, ptxas
-from tensorcore_dsl.cubin import Cubin, sections
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.codegen.cubin import Cubin, sections
+from tensorcore_dsl.codegen.diagnostics import lines_of, remarks_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
-from tensorcore_dsl.remarks import lines_of, remarks_of
+from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(2048, np.float32)
 NO_SPILLS = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"

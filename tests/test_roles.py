@@ -11,8 +11,8 @@ import pytest
 from hopper_kernels import by_roles
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.arguments import ArrayType
 from tensorcore_dsl.errors import CompileError, LaunchError, OperandError
+from tensorcore_dsl.runtime.arguments import ArrayType
 
 LINE = ArrayType(tc.s32, 1, (True,), 16)
 

@@ -11,13 +11,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import RowStatistic, plan
-from kernels.config import Config
-from kernels.plan import FAST
-from kernels.row_statistics import combine, parts_array
-from tensorcore_dsl import numba_target
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import RowStatistic
+from tensorcore_dsl.kernels.hopper.config import Config
+from tensorcore_dsl.kernels.hopper.row_reduction import combine, parts_array
+from tensorcore_dsl.kernels.host import plan
+from tensorcore_dsl.kernels.host.plan import FAST
+from tensorcore_dsl.runtime import numba_target
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8

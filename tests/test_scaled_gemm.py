@@ -8,14 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import ring
-from kernels.plan import choose_promoted, plan
-from kernels.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
-from kernels.shape import Shape
-from kernels.sm90_fp8_block_gemm import with_scales
-from kernels.sm90_fp8_gemm import fp8_gemm, promoted_fp8_gemm
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
+from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
+from tensorcore_dsl.kernels.host.plan import choose_promoted, plan
+from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)

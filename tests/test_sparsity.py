@@ -9,15 +9,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
-import kernels.sparse_gemm as sparse_module
 import tensorcore_dsl as tc
-from kernels import ring, sparsity
-from kernels.plan import blocks_of_grid
-from kernels.sm90_sparse_gemm import sparse_gemm_kernel
-from kernels.sparse_gemm import choose_sparse
-from kernels.sparse_packing import THREADS, pack, unpack
+from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OperandError
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
+from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
+from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
+from tensorcore_dsl.kernels.host import sparsity
+from tensorcore_dsl.kernels.host.plan import blocks_of_grid
+from tensorcore_dsl.kernels.host.sparse_gemm import choose_sparse
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)

@@ -8,16 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import choices
-from kernels.cost import divided_ranking, ranking
-from kernels.exchange import exchange
-from kernels.ring import Config, Variant
-from kernels.shape import SMS, Shape
-from kernels.sm90_stream_gemm import Exchange, stream_gemm
-from kernels.tune import rings
+from tensorcore_dsl import kernels
 from tensorcore_dsl.interpreter import machine
+from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.hopper.streamk_gemm import Exchange, stream_gemm
+from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
+from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape
+from tensorcore_dsl.kernels.host.streamk_workspace import exchange
+from tensorcore_dsl.kernels.host.tuning import rings
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 

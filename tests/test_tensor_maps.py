@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import dtypes, numba_target, tensor_maps
-from tensorcore_dsl.arguments import Packer, describe
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import _map_argument
-from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config
-from tensorcore_dsl.tensor_maps import Images, Tiled, tiled
+from tensorcore_dsl.runtime import numba_target, tensor_maps
+from tensorcore_dsl.runtime.arguments import Packer, describe
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.tensor_maps import Images, Tiled, tiled
 
 
 def aligned(shape, dtype, at=0):

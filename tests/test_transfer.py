@@ -9,11 +9,11 @@ from fake_gpu import CUBIN, FakeGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorcore_dsl.arguments import describe
 from tensorcore_dsl.errors import ArgumentError
-from tensorcore_dsl.launch import Launcher
-from tensorcore_dsl.launch_config import Config
-from tensorcore_dsl.transfer import Span, merged, pack, unpack
+from tensorcore_dsl.runtime.arguments import describe
+from tensorcore_dsl.runtime.host_staging import Span, merged, pack, unpack
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import Config
 
 
 def run(kernel, *args, stream=0):

@@ -12,12 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import kernels
 import tensorcore_dsl as tc
-from kernels import choices, ring
-from kernels.plan import plan
-from kernels.shape import Shape
-from kernels.tune import event_timer, progress, rings, tune
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.kernels.host.tuning import event_timer, progress, rings, tune
 
 GPU = "NVIDIA H200"
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -34,7 +35,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def hopper(monkeypatch):
     """Plans are made as for an H200."""
-    planning = sys.modules["kernels.plan"]  # kernels.plan is its function
+    planning = sys.modules["tensorcore_dsl.kernels.host.plan"]
     monkeypatch.setattr(planning, "current_target", lambda: "cuda")
     monkeypatch.setattr(planning.numba_target, "device_number", lambda: 90)
     monkeypatch.setattr(choices, "device_name", lambda: GPU)
@@ -222,7 +223,7 @@ def test_candidates_fit(M, N, b_k_major):
 
 def test_timing_with_events():
     """`_seconds` divides by the launches it made, after some to compile and warm up."""
-    from kernels.tune import _seconds
+    from tensorcore_dsl.kernels.host.tuning import _seconds
 
     clock = {"now": 0.0}
 

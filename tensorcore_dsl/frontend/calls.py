@@ -12,13 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax
-from tensorcore_dsl.frontend.builtin import has_runtime, replacement
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
-from tensorcore_dsl.frontend.language import emit
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
-from tensorcore_dsl.frontend.values import UNSET, Undefined
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lang.builtin import has_runtime, replacement
+from tensorcore_dsl.lang.language import emit
+from tensorcore_dsl.tracing import PACKAGE, is_library
+from tensorcore_dsl.values.values import UNSET, Undefined
 
 _HIGHER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
@@ -221,8 +222,8 @@ def _python_function(function: Any) -> types.FunctionType | None:
 @lru_cache(maxsize=4096)
 def _is_kernel_code(function: types.FunctionType) -> bool:
     """May its body be part of a kernel? Not the library's own, nor Python's, nor NumPy's."""
-    package = (function.__module__ or "").split(".")[0]
-    if package == "tensorcore_dsl" or package in sys.stdlib_module_names:
+    module = function.__module__ or ""
+    if is_library(module) or module.split(".")[0] in sys.stdlib_module_names:
         return False
     filename = function.__code__.co_filename
     installed = "site-packages" in filename or "dist-packages" in filename
@@ -234,7 +235,7 @@ def _is_kernel_code(function: types.FunctionType) -> bool:
 def _from_here(value: Any) -> bool:
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     owner = getattr(value, "__module__", None)
-    return any(isinstance(n, str) and n.split(".")[0] == "tensorcore_dsl" for n in (name, owner))
+    return any(isinstance(n, str) and n.split(".")[0] == PACKAGE for n in (name, owner))
 
 
 @lru_cache(maxsize=4096)

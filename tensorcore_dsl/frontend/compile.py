@@ -8,16 +8,16 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.arguments import ArrayType, Packer
-from tensorcore_dsl.frontend.builder import Builder
 from tensorcore_dsl.frontend.environment import own_copy
-from tensorcore_dsl.frontend.memory import Array
 from tensorcore_dsl.frontend.statements import Evaluator
-from tensorcore_dsl.frontend.values import Scalar
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
-from tensorcore_dsl.isa.spec import reset_emitter, set_emitter
+from tensorcore_dsl.lang.memory import Array
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer
+from tensorcore_dsl.tracing import reset_emitter, set_emitter
+from tensorcore_dsl.values.builder import Builder
+from tensorcore_dsl.values.values import Scalar
 
 RECURSION = 6000  # Python's frames; each call, branch and unrolled round nests some 15 of them
 

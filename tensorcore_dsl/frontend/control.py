@@ -10,9 +10,6 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.arithmetic import coerce
-from tensorcore_dsl.frontend.builder import Builder
-from tensorcore_dsl.frontend.conversion import literal
 from tensorcore_dsl.frontend.environment import (
     Container,
     Frame,
@@ -25,10 +22,13 @@ from tensorcore_dsl.frontend.environment import (
     same,
     structure,
 )  # fmt: skip
-from tensorcore_dsl.frontend.operands import describe, is_number, is_simple
-from tensorcore_dsl.frontend.promotion import common_type
-from tensorcore_dsl.frontend.values import UNSET, Group, Runtime, Scalar, Undefined
 from tensorcore_dsl.ir.nodes import Assign, Block, Const, If, Type, Value
+from tensorcore_dsl.values.arithmetic import coerce
+from tensorcore_dsl.values.builder import Builder
+from tensorcore_dsl.values.conversion import literal
+from tensorcore_dsl.values.operands import describe, is_number, is_simple
+from tensorcore_dsl.values.promotion import common_type
+from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
 
 Copies = list[tuple[Any, Any]]  # (variable, value)
 

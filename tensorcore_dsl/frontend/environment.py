@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.frontend.local import Local
 from tensorcore_dsl.frontend.source import Source
-from tensorcore_dsl.frontend.values import Runtime, Struct, Undefined
+from tensorcore_dsl.lang.local import Local
+from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.values.values import Runtime, Struct, Undefined
 
 _SIMPLE = (bool, int, float, str, bytes, type(None), np.generic)
 MISSING = Undefined("it was never assigned")
@@ -66,7 +67,7 @@ def is_record(value: Any) -> bool:
         dataclasses.is_dataclass(value)
         and not isinstance(value, type)
         and hasattr(value, "__dict__")
-        and not type(value).__module__.startswith("tensorcore_dsl.")
+        and not is_library(type(value).__module__)
     )
 
 

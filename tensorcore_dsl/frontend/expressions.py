@@ -16,17 +16,17 @@ from tensorcore_dsl.errors import (
     TensorCoreError,
     UnsupportedSyntax,
 )
-from tensorcore_dsl.frontend import arithmetic
-from tensorcore_dsl.frontend.builder import Builder
-from tensorcore_dsl.frontend.builtin import has_runtime
 from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
-from tensorcore_dsl.frontend.operands import describe
-from tensorcore_dsl.frontend.printing import Text
-from tensorcore_dsl.frontend.ranges import RuntimeRange
 from tensorcore_dsl.frontend.source import may_change_variables
-from tensorcore_dsl.frontend.values import Runtime, Scalar, Undefined
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
+from tensorcore_dsl.lang.builtin import has_runtime
+from tensorcore_dsl.lang.printing import Text
+from tensorcore_dsl.lang.ranges import RuntimeRange
+from tensorcore_dsl.values import arithmetic
+from tensorcore_dsl.values.builder import Builder
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import Runtime, Scalar, Undefined
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

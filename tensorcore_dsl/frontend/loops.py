@@ -14,7 +14,6 @@ from typing import Any
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.builder import Builder
 from tensorcore_dsl.frontend.control import (
     Copies,
     holding_type,
@@ -35,10 +34,11 @@ from tensorcore_dsl.frontend.environment import (
     same,
     structure,
 )  # fmt: skip
-from tensorcore_dsl.frontend.operands import describe, integer, is_number, is_simple
-from tensorcore_dsl.frontend.promotion import promote_types
-from tensorcore_dsl.frontend.values import UNSET, Group, Runtime, Scalar, Undefined
 from tensorcore_dsl.ir.nodes import Block, Jump
+from tensorcore_dsl.values.builder import Builder
+from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
+from tensorcore_dsl.values.promotion import promote_types
+from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
 

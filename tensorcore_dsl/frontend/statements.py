@@ -12,13 +12,13 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
-from tensorcore_dsl.frontend.builder import Builder
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
 from tensorcore_dsl.frontend.environment import Frame, is_record, storage
 from tensorcore_dsl.frontend.flow import Flow, Status
-from tensorcore_dsl.frontend.operands import describe, is_simple
 from tensorcore_dsl.frontend.source import Function, require_source
-from tensorcore_dsl.frontend.values import UNSET, Runtime, Undefined
+from tensorcore_dsl.values.builder import Builder
+from tensorcore_dsl.values.operands import describe, is_simple
+from tensorcore_dsl.values.values import UNSET, Runtime, Undefined
 
 INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tensorcore_dsl import isa
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction
 
 _TYPES = ("a", "b", "c", "d")
@@ -39,7 +39,7 @@ class Namespace:
         return f"{self._opcode}.{self._group}" if self._group else self._opcode
 
     def _forms(self) -> list[Instruction]:
-        every = isa.forms(self._opcode)
+        every = lookup.forms(self._opcode)
         return [f for f in every if "shape" in f.params and f.params.get("group", "") == self._group]
 
     def __dir__(self) -> list[str]:

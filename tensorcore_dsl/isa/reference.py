@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl import isa
+from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction, Operand, Row
 
 Parts = tuple[str, ...]  # of a mnemonic: joined, they are its text
@@ -115,7 +116,7 @@ def entries() -> Iterator[Entry]:
     """Every line, in the table's order."""
     for opcode in isa.opcodes():
         products: list[Instruction] = []
-        for family in isa._ROWS[opcode]:
+        for family in lookup._ROWS[opcode]:
             if isinstance(family, Row):
                 yield from _of_family(list(family.forms()), _splitter(family))
             else:

@@ -10,52 +10,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.layout import Layout
-
-
-class Emitter(Protocol):
-    """What a kernel under construction does with an instruction; the frontend implements it."""
-
-    def emit(self, form: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Append `form` to the kernel and return its results."""
-
-    def convert(self, value: Any, dtype: DType) -> Any:
-        """`value` as `dtype`."""
-
-    def zeros(self, operand: Operand) -> Any:
-        """A fragment of zeros for `operand`."""
-
-
-_emitter: ContextVar[Emitter | None] = ContextVar("emitter", default=None)
-
-
-def emitter() -> Emitter:
-    """The kernel under construction."""
-    current = _emitter.get()
-    if current is None:
-        raise OperandError(
-            "instructions can be called only inside a @tc.kernel; "
-            "outside, run one on the CPU with tc.emulate(form.ptx, ...)"
-        )
-    return current
-
-
-def set_emitter(value: Emitter | None) -> Any:
-    """Install `value`; returns the token that restores what was there."""
-    return _emitter.set(value)
-
-
-def reset_emitter(token: Any) -> None:
-    _emitter.reset(token)
+from tensorcore_dsl.tracing import emitter
 
 
 @dataclass(frozen=True)
@@ -99,7 +63,7 @@ class Operand:
 
     def plot(self, path: str | None = None) -> Any:
         """Draw the layout with matplotlib; written to `path` when one is given."""
-        from tensorcore_dsl.plot import plot_layout
+        from tensorcore_dsl.viz.plot import plot_layout
 
         if self.layout is None:
             raise OperandError(f"operand {self.name} has no layout to draw")

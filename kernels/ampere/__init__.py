@@ -1,0 +1,1 @@
+"""GEMM kernels with `mma.sync`, for sm_80 and later."""

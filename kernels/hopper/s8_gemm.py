@@ -1,0 +1,40 @@
+"""D = finish(alpha A B + beta C) in s8 or u8 (D: s32) with `wgmma`, for sm_90a.
+
+Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
+each, and send results out through shared memory while the next tiles come in. kernels/roles.py
+has the parts.
+"""
+
+from dataclasses import replace
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
+
+
+@tc.kernel
+def s8_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
+    config: tc.Const = Config(), variant: tc.Const = Variant(),
+):  # fmt: skip
+    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
+    multiply(mma, a, b, c, d, alpha, beta, config, variant)
+
+
+@tc.kernel
+def requantised_s8_gemm(
+    a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f32,
+    config: tc.Const = Config(), variant: tc.Const = Variant(),
+):  # fmt: skip
+    """D = A B scale + zero in s8: rounded to nearest even, and to the ends of the range.
+
+    scale is an f32, or an array of one for each column.
+    """
+
+    def requantise(value, row, col):
+        factor = scale[min(col, scale.shape[0] - 1)] if hasattr(scale, "shape") else scale
+        return tc.fma(value.to(tc.f32), factor, zero).to(tc.s8, rounding="rni")
+
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
+    multiply(mma, a, b, d, d, 1, 0, config, replace(variant, finish=requantise))

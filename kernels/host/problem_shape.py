@@ -1,0 +1,59 @@
+"""A product's shape, and how many tiles, clusters and blocks of a configuration it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorcore_dsl.kernels.hopper.config import LINE, Config
+
+SMS = 132  # of an H100 or H200
+CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product: sizes, bytes of an element of A and B, and which of these have K contiguous.
+
+    straddling: lines of A or B start elsewhere than at multiples of 128 bytes. by_threads: TMA
+    cannot write D. finished: results pass a function, or C is added.
+    """
+
+    M: int
+    N: int
+    K: int
+    itemsize: int = 2
+    matrices: int = 1
+    a_k_major: bool = True
+    b_k_major: bool = True
+    straddling: bool = False
+    by_threads: bool = False
+    finished: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Lines of K."""
+        return -(-self.K * self.itemsize // LINE)
+
+
+def clusters(config: Config, M: int, N: int, matrices: int = 1) -> int:
+    """Tiles of D, or groups of them, that clusters of blocks take."""
+    high, wide = config.BM * config.cluster, config.BN * config.across
+    return -(-M // high) * -(-N // wide) * matrices
+
+
+def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
+    """A block an SM, each with many tiles; of split tiles, as many blocks as parts.
+
+    Tiles that workers divide have all workers' blocks.
+    """
+    if config.workers:
+        return config.workers * config.blocks
+    count = clusters(config, M, N, matrices)
+    if config.split == 1:
+        count = min(at_once(config), count)
+    return count * config.blocks
+
+
+def at_once(config: Config) -> int:
+    """Clusters that the chip runs together."""
+    return CLUSTERS.get(config.blocks, SMS // config.blocks)

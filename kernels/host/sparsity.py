@@ -1,0 +1,214 @@
+"""2:4 sparse matrices: `compress` prunes and packs them for `wgmma.sp`, `decompress` unpacks.
+
+Of every four elements of a row two may differ from zero (f32, multiplied as tf32: of every two,
+one). kernels/sparse_packing.py has the order of the metadata, and the same work as kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.sparse_packing import (
+    CHUNKS,
+    FORMATS,
+    NIBBLES,
+    ROWS,
+    THREADS,
+    UNSIGNED,
+    Format,
+    nibble_at,
+    pack,
+    places_of,
+    unpack,
+)
+from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.runtime.arguments import describe
+
+NOTHING = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A matrix of `shape` of which half is stored.
+
+    values: the kept half of each row, and zeros up to a multiple of 16 bytes. metadata: s32,
+    (blocks of 64 rows, slots of 128 bytes of K, 128 threads x words); see
+    kernels/sparse_packing.py. Both live where the matrix did.
+    """
+
+    values: Any
+    metadata: Any
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        values, metadata = describe(self.values, "values"), describe(self.metadata, "metadata")
+        form = format_of(values.type.dtype)
+        for what, found, wanted in (
+            ("values have", values.shape, values_shape(self.shape, form)),
+            ("metadata have", metadata.shape, metadata_shape(self.shape, form)),
+        ):
+            if found != wanted:
+                raise tc.ArgumentError(
+                    f"the {what} shape {found}; a sparse {form.dtype} matrix of {self.shape} "
+                    f"needs {wanted}"
+                )
+        if metadata.type.dtype != tc.s32:
+            raise tc.ArgumentError(f"the metadata hold {metadata.type.dtype}; they must be s32")
+
+    @property
+    def dtype(self) -> tc.DType:
+        """The type of an element."""
+        return describe(self.values, "values").type.dtype
+
+    @property
+    def format(self) -> Format:
+        """How it is packed."""
+        return format_of(self.dtype)
+
+    def __repr__(self) -> str:
+        rows, cols = self.shape
+        return (
+            f"<a {self.format.kept}:{self.format.chunk} sparse {rows}x{cols} {self.dtype} matrix>"
+        )
+
+
+def format_of(dtype: Any) -> Format:
+    if dtype not in FORMATS:
+        allowed = ", ".join(map(str, FORMATS))
+        raise tc.ArgumentError(f"sparse matrices hold {allowed}; {dtype} was given")
+    return FORMATS[dtype]
+
+
+def values_shape(shape: tuple[int, int], form: Format) -> tuple[int, int]:
+    """Rows, and the kept columns in whole lines."""
+    kept = -(-shape[1] // form.chunk) * form.kept
+    return shape[0], -(-kept // form.line) * form.line
+
+
+def metadata_shape(shape: tuple[int, int], form: Format) -> tuple[int, int, int]:
+    """Blocks of rows, slots, words."""
+    return -(-shape[0] // ROWS), -(-shape[1] // form.depth), THREADS * form.words
+
+
+def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
+    """`a` as a sparse matrix, where it lives: a NumPy, torch, CuPy or Numba array.
+
+    prune: keep the two largest magnitudes of every four elements of a row (f32: one of two), of
+    equals the first. Otherwise a chunk with more non-zeros is an error.
+    """
+    kind = describe(a, "a")
+    if len(kind.shape) != 2 or 0 in kind.shape:
+        raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
+    form, (rows, cols) = format_of(kind.type.dtype), kind.shape
+    if isinstance(a, np.ndarray):
+        made, excess = _pack(a, form)
+    else:
+        made, excess = _pack_by_kernel(a, form)
+    if excess < NOTHING and not prune:
+        row, chunk = divmod(excess, -(-cols // form.chunk))
+        first = chunk * form.chunk
+        raise tc.ArgumentError(
+            f"a is not {form.kept}:{form.chunk} sparse: of a[{row}, {first}:{first + form.chunk}] "
+            f"more than {form.kept} differ{'s' if form.kept == 1 else ''} from zero. prune=True "
+            f"keeps the largest"
+        )
+    return SparseMatrix(*made, (rows, cols))
+
+
+def decompress(sparse: SparseMatrix) -> Any:
+    """The whole matrix, zeros included."""
+    if not isinstance(sparse, SparseMatrix):
+        raise tc.ArgumentError(
+            f"decompress takes what compress gives, a SparseMatrix, not a {type(sparse).__name__}"
+        )
+    if isinstance(sparse.values, np.ndarray):
+        return _unpack(sparse)
+    dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
+    blocks, slots, _ = sparse.metadata.shape
+    unpack[blocks * slots, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
+    return dense
+
+
+def _pack_by_kernel(a: Any, form: Format) -> tuple[tuple[Any, Any], int]:
+    """Values and metadata, and the first chunk that holds too much."""
+    values = empty_like(a, values_shape(a.shape, form), form.dtype)
+    shape = metadata_shape(a.shape, form)
+    metadata = empty_like(a, shape, tc.s32)
+    excess = empty_like(a, (1,), tc.s32)
+    excess[:] = NOTHING
+    pack[shape[0] * shape[1], THREADS](a, values, metadata, excess, format=form)
+    return (values, metadata), int(excess[0])
+
+
+# -- NumPy ------------------------------------------------------------------------------------
+
+
+def _pack(a: np.ndarray, form: Format) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    bits = _bits(a, form)
+    chunks = _padded(bits, form).reshape(len(a), -1, form.chunk)
+    sizes = _magnitudes(chunks, form)
+    order = np.argsort(~sizes, axis=2, kind="stable")  # ~x falls as x grows
+    places = np.sort(order[:, :, : form.kept], axis=2)
+    values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
+    lost = np.take_along_axis(sizes, order[:, :, form.kept :], 2).any(axis=2)
+    existing = -(-a.shape[1] // form.chunk)
+    excess = int(np.argmax(lost[:, :existing])) if lost.any() else NOTHING
+    wanted = values_shape(a.shape, form)
+    values = np.ascontiguousarray(values[:, : wanted[1]]).view(a.dtype)
+    return (values, _words(places, metadata_shape(a.shape, form), form)), excess
+
+
+def _unpack(sparse: SparseMatrix) -> np.ndarray:
+    form, (rows, cols) = sparse.format, sparse.shape
+    row, chunk = _nibble_table(sparse.metadata.shape, form)
+    words = sparse.metadata.view(np.uint32)[..., None]
+    nibbles = np.empty((row.max() + 1, chunk.max() + 1), np.uint32)
+    nibbles[row, chunk] = words >> np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32) & np.uint32(15)
+    stored = sparse.values.shape[1] // form.kept
+    places = np.stack(places_of(nibbles[:rows, :stored], form.kept), axis=2).astype(np.int64)
+    values = sparse.values.reshape(rows, stored, form.kept)
+    dense = np.zeros((rows, stored, form.chunk), values.dtype)
+    np.put_along_axis(dense, places, values, 2)
+    return dense.reshape(rows, -1)[:, :cols].copy()
+
+
+def _bits(a: np.ndarray, form: Format) -> np.ndarray:
+    return np.ascontiguousarray(a).view(UNSIGNED[form.dtype.bits].numpy)
+
+
+def _padded(bits: np.ndarray, form: Format) -> np.ndarray:
+    """With zeros up to whole slots."""
+    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % form.depth)))
+
+
+def _magnitudes(bits: np.ndarray, form: Format) -> np.ndarray:
+    """What `magnitude` of the kernel is."""
+    if form.dtype.is_float:
+        return bits & bits.dtype.type((1 << (form.dtype.bits - 1)) - 1)
+    return np.abs(bits.view(np.int8).astype(np.int16))
+
+
+def _words(places: np.ndarray, shape: tuple[int, int, int], form: Format) -> np.ndarray:
+    """Metadata of the places (rows, chunks, kept)."""
+    if form.kept == 2:
+        nibbles = places[..., 0] | places[..., 1] << 2
+    else:
+        nibbles = np.where(places[..., 0] == 0, 0x4, 0xE)
+    nibbles = np.pad(nibbles, ((0, shape[0] * ROWS - len(nibbles)), (0, 0)), constant_values=0x4)
+    found = nibbles[_nibble_table(shape, form)].astype(np.uint32)
+    shifts = np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32)
+    return np.bitwise_or.reduce(found << shifts, axis=3).view(np.int32)
+
+
+def _nibble_table(shape: tuple[int, ...], form: Format) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and chunks of all nibbles: (blocks, slots, threads x words, nibbles)."""
+    block, slot, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
+    row, chunk = nibble_at(word // form.words, number, form.dtype.bits)
+    return block * ROWS + row, (slot * form.words + word % form.words) * CHUNKS + chunk
+
+
+__all__ = ["SparseMatrix", "compress", "decompress"]

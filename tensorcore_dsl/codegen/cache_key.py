@@ -1,0 +1,420 @@
+"""What a kernel's code depends on, as one number that other processes find again.
+
+Reached from a function are: the text of its file, its code, defaults and closure, and the values of
+the global names that it mentions, and so on for functions, classes and modules among them. What
+installed packages define counts by name, and by the versions of all of them, unless it is written
+for this package. A value that cannot be told from others, as pickle cannot either, raises `Untold`:
+its kernel is not kept.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import hashlib
+import linecache
+import os
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from dis import opmap
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.tracing import PACKAGE, is_library
+
+_PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(NotImplemented))
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_UNNAMED = frozenset((*_PLAIN, *_CONTAINERS, types.ModuleType))
+_DESCRIPTORS = (
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+)  # fmt: skip
+_IMPORT = opmap["IMPORT_NAME"]
+_BY_TEXT = frozenset(("getattr", "vars", "globals", "eval", "exec", "__dict__", "hasattr"))
+# What code may learn by these differs from process to process.
+_OUTSIDE_MODULES = frozenset(
+    ("datetime", "io", "os", "pathlib", "random", "secrets", "socket", "subprocess", "sys",
+     "tempfile", "time", "uuid"),
+)  # fmt: skip
+_OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
+_CLASS_CLUTTER = frozenset(
+    ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__qualname__",
+     "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",
+     "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__match_args__",
+     "__repr__", "__replace__"),
+)  # fmt: skip
+
+
+class Untold(Exception):
+    """A value that cannot be told from others."""
+
+
+def fingerprint(*values: Any) -> str:
+    """A name for the values and all that they depend on; Untold if there is none."""
+    walk = _Walk()
+    walk.visit((sys.version, package_state(), installed()))
+    for value in values:
+        walk.visit(value)
+    return str(walk.digest.hexdigest())
+
+
+@cache
+def package_state() -> str:
+    """Tells versions of this package apart: names, sizes and times of its files."""
+    facts = sorted(_files(os.path.dirname(os.path.dirname(__file__))))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@cache
+def installed() -> tuple[str, ...]:
+    """Names and versions of all installed packages: what they define counts by its name."""
+    found: set[str] = set()
+    for folder in sys.path:
+        with suppress(OSError):
+            found.update(
+                n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))
+            )
+    return tuple(sorted(found))
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of each source file."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield entry.path, facts.st_size, facts.st_mtime_ns
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path)
+
+
+@dataclass
+class _Walk:
+    """`digest` takes what is visited; `seen` are objects, by identity, with their numbers."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    library: dict[int, str] = field(default_factory=lambda: _library_names())
+
+    def put(self, *words: object) -> None:
+        for word in words:
+            data = str(word).encode(errors="surrogatepass")
+            self.digest.update(struct.pack("<Q", len(data)) + data)
+
+    def visit(self, value: Any) -> None:
+        if type(value) in _PLAIN:
+            self.put(type(value).__name__, repr(value))
+            return
+        if id(value) in self.seen:
+            self.put("again", self.seen[id(value)][0])
+            return
+        self.seen[id(value)] = len(self.seen), value  # kept, so that its id stays its own
+        name = self.library.get(id(value))
+        if name is not None:
+            self.put("library", name)
+            return
+        for kind, visit in _VISITS:
+            if isinstance(value, kind):
+                self.put(kind.__name__ if isinstance(kind, type) else "descriptor")
+                visit(self, value)
+                return
+        self.instance(value)
+
+    def visit_all(self, *values: Any) -> None:
+        for value in values:
+            self.visit(value)
+
+    # values
+
+    def container(self, value: Any) -> None:
+        self.type_of(value)
+        self.put(len(value))
+        if isinstance(value, dict):
+            self.visit_all(*(part for item in value.items() for part in item))
+        elif isinstance(value, (set, frozenset)):
+            if not all(type(item) in _PLAIN for item in value):
+                raise Untold(f"a set of {value}")
+            self.put(*sorted(map(repr, value)))
+        else:
+            self.visit_all(*value)
+        self.attributes(value)
+
+    def plain_subclass(self, value: Any) -> None:
+        """Of int, str, ...: enumerations and such."""
+        base: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
+        self.type_of(value)
+        self.put(base.__repr__(value))
+        self.attributes(value)
+
+    def numbers(self, value: Any) -> None:
+        if value.dtype.hasobject:
+            raise Untold("an array of objects")
+        self.put(value.dtype, np.shape(value), value.tobytes().hex())
+
+    def instance(self, value: Any) -> None:
+        if (function := getattr(value, "__kernel_function__", None)) is not None:
+            self.put("kernel", value.threads, value.max_registers, value.min_blocks)
+            self.visit(function)
+            return
+        self.type_of(value)
+        self.put(getattr(value, "__qualname__", ""), getattr(value, "__name__", ""))
+        if _hides(type(value)):
+            self.pickled(value)
+        self.attributes(value)
+
+    def pickled(self, value: Any) -> None:
+        """An object that is not written in Python, by what pickle makes it of."""
+        try:
+            reduced = copyreg.dispatch_table.get(type(value))
+            parts = reduced(value) if reduced else value.__reduce_ex__(2)
+        except Exception as error:  # whatever it raises that cannot be pickled
+            raise Untold(f"a {type(value).__qualname__}, which hides what it holds") from error
+        if isinstance(parts, str):
+            self.put(parts)
+            return
+        made, given, *rest = parts
+        self.visit_all(made, given, *rest[:1])
+        for items in rest[1:]:
+            self.visit(list(items) if items is not None else None)
+
+    def attributes(self, value: Any) -> None:
+        if hasattr(value, "__dict__"):
+            self.visit(dict(vars(value)))
+        for base in type(value).__mro__:
+            for name in _slots(base):
+                if hasattr(value, name):
+                    self.put(name)
+                    self.visit(getattr(value, name))
+
+    def type_of(self, value: Any) -> None:
+        self.visit(type(value))
+
+    # code
+
+    def module(self, module: types.ModuleType) -> None:
+        if not _is_opaque(module):
+            raise Untold(f"{module} somewhere else than in a name, so that any of it may be used")
+        self.put(module.__name__, getattr(module, "__version__", ""))
+
+    def function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self.put(function.__module__, function.__qualname__)
+        self.visit_all(function.__defaults__, function.__kwdefaults__, function.__dict__)
+        cells = dict(_cells(function))
+        self.put(*cells)
+        self.code(code)
+        if _is_installed(function):
+            self.visit_all(*cells.values())
+        else:
+            self.put(self.text(code.co_filename, function.__globals__))
+            self.names(code, {**function.__globals__, **cells})
+
+    def code(self, code: types.CodeType) -> None:
+        self.put(code.co_name, code.co_firstlineno, code.co_code.hex(), code.co_names)
+        self.put(code.co_varnames, code.co_freevars, code.co_flags)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self.code(constant)
+            else:
+                self.visit(constant)
+
+    def names(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """Names from outside that the code mentions, and names of modules among them."""
+        names = sorted(set(_names(code)))
+        if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
+            raise Untold(f"{code.co_name}, which imports or reads what may be anything")
+        whole = not _BY_TEXT.isdisjoint(names)
+        modules = [value for name in names if name in scope for value in [self.named(name, scope)]]
+        done: set[int] = set()
+        while modules:
+            module = modules.pop()
+            if isinstance(module, types.ModuleType) and id(module) not in done:
+                done.add(id(module))
+                inside = vars(module)
+                wanted = [n for n in inside if not n.startswith("__")] if whole else names
+                if not _is_opaque(module):
+                    modules += [self.named(n, inside) for n in sorted(wanted) if n in inside]
+
+    def named(self, name: str, scope: dict[str, Any]) -> Any:
+        """The value of a name; of modules, what is used is named too."""
+        value = scope[name]
+        self.put(name)
+        _refuse_outside(value)
+        if isinstance(value, types.ModuleType):
+            self.put(value.__name__, getattr(value, "__version__", ""))
+        else:
+            self.visit(value)
+        return value
+
+    def cls(self, cls: type) -> None:
+        self.put(cls.__module__, cls.__qualname__)
+        if _is_installed(cls):
+            return
+        module = sys.modules.get(cls.__module__)
+        if filename := getattr(module, "__file__", None):
+            self.put(self.text(filename, vars(module)))
+        self.visit_all(*cls.__bases__)
+        for name, value in sorted(vars(cls).items()):
+            if name not in _CLASS_CLUTTER:
+                self.put(name)
+                self.visit(value)
+
+    def text(self, filename: str, scope: dict[str, Any]) -> str:
+        """The digest of a source file, as the frontend reads it."""
+        if filename not in self.texts:
+            linecache.checkcache(filename)
+            lines = linecache.getlines(filename, scope)
+            self.texts[filename] = hashlib.sha256("".join(lines).encode()).hexdigest()
+        return self.texts[filename]
+
+    def builtin(self, function: Any) -> None:
+        self.put(function.__module__, function.__qualname__)
+        if not isinstance(function.__self__, (types.ModuleType, type(None))):
+            self.visit(function.__self__)
+
+
+_VISITS: list[tuple[Any, Any]] = [
+    (types.ModuleType, _Walk.module),
+    (types.FunctionType, _Walk.function),
+    (types.CodeType, _Walk.code),
+    (type, _Walk.cls),
+    (types.BuiltinFunctionType, _Walk.builtin),
+    (types.MethodType, lambda walk, v: walk.visit_all(v.__func__, v.__self__)),
+    (functools.partial, lambda walk, v: walk.visit_all(v.func, v.args, v.keywords)),
+    (functools._lru_cache_wrapper, lambda walk, v: walk.visit(v.__wrapped__)),
+    (functools.cached_property, lambda walk, v: walk.visit(v.func)),
+    ((staticmethod, classmethod), lambda walk, v: walk.visit(v.__func__)),
+    (property, lambda walk, v: walk.visit_all(v.fget, v.fset, v.fdel)),
+    (types.MappingProxyType, lambda walk, v: walk.visit(dict(v))),
+    (types.GenericAlias, lambda walk, v: walk.put(repr(v))),
+    (types.UnionType, lambda walk, v: walk.put(repr(v))),
+    (range, lambda walk, v: walk.put(repr(v))),
+    (slice, lambda walk, v: walk.visit_all(v.start, v.stop, v.step)),
+    ((np.ndarray, np.generic), _Walk.numbers),
+    (np.dtype, lambda walk, v: walk.put(repr(v))),
+    (np.ufunc, lambda walk, v: walk.put(v.__name__)),
+    (_CONTAINERS, _Walk.container),
+    (_PLAIN, _Walk.plain_subclass),
+    (_DESCRIPTORS, lambda walk, v: walk.put(v.__qualname__)),
+]
+
+
+def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables of enclosing functions that are bound."""
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        with suppress(ValueError):
+            yield name, cell.cell_contents
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Names that code and the code inside it look up, and texts that may be names."""
+    yield from code.co_names
+    yield from code.co_freevars
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
+
+
+def _imports(code: types.CodeType) -> bool:
+    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return _IMPORT in code.co_code[::2] or any(map(_imports, inside))
+
+
+def _refuse_outside(value: Any) -> None:
+    name = (
+        value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
+    )
+    if name in _OUTSIDE_MODULES and not isinstance(value, type):
+        raise Untold(f"{value} tells what may differ from process to process")
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+# Whose code it is.
+
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+
+def _is_opaque(module: types.ModuleType) -> bool:
+    return _is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
+
+
+def _is_installed(value: Any) -> bool:
+    """Is a function or class told by its name and the version of its package?"""
+    module = sys.modules.get(value.__module__ or "")
+    if isinstance(value, types.FunctionType):
+        return _is_foreign(value.__module__ or "", value.__code__.co_filename, value.__globals__)
+    return _is_foreign(
+        value.__module__ or "", getattr(module, "__file__", None), vars(module or types)
+    )
+
+
+def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
+    """Is it this package's, Python's, or installed and not written for this package?"""
+    top = module.partition(".")[0]
+    if is_library(module) or (top in sys.stdlib_module_names and _is_pythons(filename)):
+        return True
+    return _in_site_packages(filename) and not _knows_package(module, scope)
+
+
+def _is_pythons(filename: str | None) -> bool:
+    """Is a file of Python's own library? Users have modules of the same names."""
+    if filename is None or filename.startswith("<frozen"):
+        return True
+    return filename.startswith(_STDLIB) and not _in_site_packages(filename)
+
+
+def _in_site_packages(filename: str | None) -> bool:
+    return "site-packages" in (filename or "") or "dist-packages" in (filename or "")
+
+
+_verdicts: dict[str, bool] = {}
+
+
+def _knows_package(module: str, scope: dict[str, Any]) -> bool:
+    if module not in _verdicts:
+        _verdicts[module] = any(map(_from_package, list(scope.values())))
+    return _verdicts[module]
+
+
+def _from_package(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+    owner = getattr(value, "__module__", None)
+    return any(isinstance(n, str) and n.partition(".")[0] == PACKAGE for n in (name, owner))
+
+
+def _hides(cls: type) -> bool:
+    """Have instances memory beside their attributes, as those of classes in C?"""
+    known = object.__basicsize__ + 8 * sum(len(_slots(base)) for base in cls.__mro__)
+    known += 8 * (cls.__dictoffset__ > 0) + 8 * (cls.__weakrefoffset__ > 0)
+    return cls.__basicsize__ > known or cls.__itemsize__ != 0
+
+
+def _library_names() -> dict[int, str]:
+    """Objects that this package's modules name, by identity."""
+    return _named(sum(map(is_library, list(sys.modules))))
+
+
+@functools.lru_cache(maxsize=1)
+def _named(count: int) -> dict[int, str]:
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if is_library(name) and module is not None:
+            for attribute, value in vars(module).items():
+                if type(value) not in _UNNAMED:
+                    found[id(value)] = f"{name}.{attribute}"
+    return found

@@ -1,0 +1,116 @@
+"""What the assembler did to a kernel that costs speed, told at the kernel's line.
+
+Spills, `wgmma` that it serialised (C75xx), a `setmaxnreg` that it ignored (C7504, C7508).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from tensorcore_dsl.codegen.cubin import Cubin, Resources
+from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
+
+_TROUBLE = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
+_ADVICE = {
+    "C7504": "nvJitLink compiles for linking, where registers cannot change hands: install a "
+    "whole-program ptxas, `pip install 'tensorcore-dsl[ptxas]'`, or put the CUDA toolkit's on PATH",
+    "C7508": "say how many registers a thread begins with: tc.launch_bounds(threads, 1), or "
+    "@tc.kernel(max_registers=...)",
+}
+_SERIALISED = (
+    "leave accumulators alone between tc.wgmma_fence and tc.wgmma_wait: no copies, no other "
+    "instructions that read or write them, and no branches that only some of the warps take"
+)
+_SPILLED = (
+    "smaller tiles or fewer values at a time take fewer registers; tc.launch_bounds(threads), or "
+    "@tc.kernel(threads=...), lets the assembler use all that a block of this size may have"
+)
+
+
+class Remark(NamedTuple):
+    """One complaint, at a line of the user's source."""
+
+    text: str
+    filename: str
+    line: int
+
+    def warn(self, kernel: str) -> None:
+        message = f"kernel {kernel}: {self.text}"
+        warnings.warn_explicit(message, PerformanceWarning, self.filename, self.line)
+
+
+Place = tuple[str, int]  # a file, and a line of it
+Lines = Mapping[int, Place]  # from lines of PTX
+
+
+def remarks_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> tuple[Remark, ...]:
+    """What is to be said of a kernel's machine code.
+
+    `kernel` is where the kernel is defined; `lines` is asked only if there is something to say.
+    """
+    if not cubin.log.strip():  # now and then nvJitLink keeps silent
+        return ()
+    try:
+        resources = cubin.resources
+    except AssemblyError as error:  # a log of a form that is not known yet
+        return (Remark(str(error), *kernel),)
+    found = [(text, 0) for text in _spills(resources)]
+    found += [(_advised(text), _line(text, cubin.ptx)) for text in trouble(resources)]
+    places = lines() if any(line for _, line in found) else {}
+    return tuple(Remark(text, *places.get(line, kernel)) for text, line in found)
+
+
+def trouble(resources: Resources) -> list[str]:
+    """The assembler's remarks that tell of lost speed."""
+    return [text for text in resources.warnings if _TROUBLE.search(text)]
+
+
+def _spills(resources: Resources) -> Iterator[str]:
+    if resources.spills:
+        yield (
+            f"registers are spilled to memory: {resources.spill_stores} bytes of stores and "
+            f"{resources.spill_loads} of loads a thread, with {resources.registers} registers in "
+            f"use; {_SPILLED}"
+        )
+
+
+def _advised(text: str) -> str:
+    code = re.search(r"\((C\d+)\)", text)
+    advice = _ADVICE.get(code[1]) if code else None
+    if advice is None and "wgmma" in text:
+        advice = _SERIALISED
+    said = text.splitlines()[0].removesuffix(" in line 0").rstrip(".")
+    return f"{said}; {advice}" if advice else said
+
+
+def _line(text: str, ptx: str) -> int:
+    """The PTX line that a remark speaks of, or its first instruction of the kind; 0: neither."""
+    named = re.search(r"\bline (\d+)", text)
+    if named and int(named[1]):
+        return int(named[1])
+    opcode = next((o for o in ("setmaxnreg", "wgmma.mma_async") if o in text), None)
+    if opcode is None:
+        return 0
+    numbered = enumerate(ptx.splitlines(), 1)
+    return next((number for number, line in numbered if opcode in line), 0)
+
+
+def lines_of(annotated: str) -> dict[int, Place]:
+    """Lines of PTX and what they were made from, by the text with places as comments.
+
+    The numbers are those of the text without these comments.
+    """
+    found: dict[int, Place] = {}
+    number, place = 0, None
+    for line in annotated.splitlines():
+        comment = re.fullmatch(r"\s*// (.*):(\d+)", line)
+        if comment:
+            place = comment[1], int(comment[2])
+            continue
+        number += 1
+        if place is not None:
+            found[number] = place
+    return found

@@ -1,0 +1,163 @@
+"""The table of instructions: `instruction(text)` and `forms()` look rows up.
+
+Forms of an opcode are made when one of them is first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Protocol
+
+from tensorcore_dsl.dtypes import ALL
+from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.isa import (
+    barrier,
+    block_scale,
+    bulk,
+    convert,
+    matrix,
+    memory,
+    mma,
+    printing,
+    scalar,
+    sparse,
+    special,
+    warp,
+    wgmma,
+    wmma,
+)  # fmt: skip
+from tensorcore_dsl.isa.spec import Instruction
+
+
+class Family(Protocol):
+    """A line of the table: a `Row`, or what a family of matrix products is declared with."""
+
+    @property
+    def opcode(self) -> str: ...
+
+    def forms(self) -> Iterator[Instruction]: ...
+
+
+_MODULES = (
+    scalar, convert, special, warp, memory, barrier, bulk, matrix, mma, sparse, block_scale, wgmma, wmma,
+)  # fmt: skip
+
+
+def _rows() -> dict[str, list[Family]]:
+    rows: dict[str, list[Family]] = {}
+    for module in _MODULES:
+        for row in module.ROWS:
+            rows.setdefault(row.opcode, []).append(row)
+    return rows
+
+
+_ROWS = _rows()
+
+
+def opcodes() -> tuple[str, ...]:
+    """Every opcode of the table: `add`, `ld`, `mma`, ..."""
+    return tuple(_ROWS)
+
+
+@cache
+def _family(opcode: str) -> MappingProxyType[str, Instruction]:
+    found: dict[str, Instruction] = {}
+    for row in _ROWS.get(opcode, ()):
+        for form in row.forms():
+            if form.mnemonic in found:
+                raise AssertionError(f"two rows of the table make {form.mnemonic}")
+            found[form.mnemonic] = form
+    return MappingProxyType(found)
+
+
+def forms(opcode: str | None = None) -> Iterator[Instruction]:
+    """Every form of `opcode`, or of the whole table."""
+    for name in (opcode,) if opcode is not None else _ROWS:
+        yield from _family(name).values()
+
+
+def instruction(mnemonic: str) -> Instruction:
+    """The form whose PTX text is `mnemonic`, for example "add.rn.f32"."""
+    text = mnemonic.strip().rstrip(";")
+    if text.split(".", 1)[0] == "vprintf":
+        return printing.form(text)
+    found = _family(text.split(".", 1)[0]).get(text)
+    if found is None:
+        raise UnknownInstruction(_explain(text))
+    return found
+
+
+def _explain(text: str) -> str:
+    """What is wrong with `text`, and what may stand there instead."""
+    opcode, *modifiers = text.split(".")
+    family = _family(opcode)
+    if not family:
+        near = difflib.get_close_matches(opcode, _ROWS, n=6, cutoff=0.5)
+        hint = f"; nearest: {listing(near)}" if near else ""
+        return f"no instruction is called {opcode!r}{hint}; the table has {listing(_ROWS)}"
+    known = [tuple(name.split(".")[1:]) for name in family]
+    given = tuple(modifiers)
+    repairs = [*_replacements(given, known), *_additions(given, known)]
+    if repairs:
+        return f"no form {text!r}: " + "; or ".join(dict.fromkeys(repairs))
+    prefix, tails = _continuations(given, known)
+    if prefix and len(tails) <= MOST_TAILS:
+        return f"no form {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
+    near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
+    return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
+
+
+MOST_TAILS = 60  # of which a message shows the first
+
+
+def _continuations(
+    given: tuple[str, ...], known: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[str]]:
+    """The modifiers that some form begins with, up to the element types, and how forms go on."""
+    length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
+    while length and given[length - 1] in ALL:
+        length -= 1
+    prefix = given[:length]
+    tails = ("." + ".".join(k[length:]) for k in known if k[:length] == prefix)
+    return prefix, list(dict.fromkeys(tails))
+
+
+def _alike(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+    """Modifiers whose exchange alone makes a form."""
+    found = []
+    for i, wrong in enumerate(given):
+        rest = given[:i] + given[i + 1 :]
+        allowed = [k[i] for k in known if len(k) == len(given) and k[:i] + k[i + 1 :] == rest]
+        if allowed:
+            found.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
+    return found
+
+
+def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
+    """Modifiers that are one too many, or one that is missing."""
+    found = []
+    for i, extra in enumerate(given):
+        if given[:i] + given[i + 1 :] in known:
+            found.append(f".{extra} is one too many")
+    for i in range(len(given) + 1):
+        missing = [
+            k[i]
+            for k in known
+            if len(k) == len(given) + 1 and k[:i] == given[:i] and k[i + 1 :] == given[i:]
+        ]
+        if missing:
+            where = f"after .{given[i - 1]}" if i else "after the opcode"
+            found.append(f"{where} one of {_dotted(missing)} is missing")
+    return found
+
+
+def _dotted(names: list[str]) -> str:
+    return listing(f".{name}" for name in dict.fromkeys(names))

@@ -1,0 +1,1 @@
+"""What a user writes in a kernel, one module a topic."""

@@ -1,0 +1,127 @@
+"""Arrays in registers: one variable an element, private to the thread."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.lang.memory import normal_index, row_major
+from tensorcore_dsl.values import arithmetic
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import Scalar, builder
+
+
+class Local:
+    """A small array of registers; views share them.
+
+    Indexed at compile time it costs nothing; a run-time index selects among all elements.
+    `items` holds all variables; element `index` is number `offset + index . strides`.
+    """
+
+    def __init__(
+        self,
+        items: list[Any],
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> None:
+        self.items, self.dtype, self.shape, self.offset = items, dtype, shape, offset
+        self.strides = row_major(shape) if strides is None else strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def T(self) -> Local:
+        """The transpose, without a copy."""
+        return self._with(self.shape[::-1], self.strides[::-1], self.offset)
+
+    def _with(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Local:
+        return Local(self.items, self.dtype, shape, strides, offset)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        view, chosen = self._select(index)
+        if view.shape:
+            if chosen:
+                raise OperandError("a run-time index takes one element of a local array, no view")
+            return view
+        if not chosen:
+            return self.items[view.offset]
+        *_, result = (self.items[place] for place, _ in view._candidates(chosen))
+        for place, here in view._candidates(chosen):
+            result = arithmetic.select(builder(), here, self.items[place], result)
+        return result
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        view, chosen = self._select(index)
+        if view.shape:
+            raise OperandError(
+                f"a view of {view.described} cannot be assigned: assign its elements"
+            )
+        value = builder().convert(value, self.dtype)
+        if not chosen:
+            self.items[view.offset] = value
+            return
+        for place, here in view._candidates(chosen):
+            self.items[place] = arithmetic.select(builder(), here, value, self.items[place])
+
+    def _select(self, index: Any) -> tuple[Local, list[tuple[Scalar, int, int]]]:
+        """The view that compile-time indices leave, and (index, extent, stride) of the others."""
+        shape: list[int] = []
+        strides: list[int] = []
+        offset, chosen = self.offset, []
+        for i, extent, stride in zip(
+            normal_index(index, self), self.shape, self.strides, strict=True
+        ):
+            if isinstance(i, Scalar):
+                chosen.append((i, extent, stride))
+            elif isinstance(i, slice):
+                part = range(*i.indices(extent))
+                shape.append(len(part))
+                strides.append(stride * part.step)
+                offset += stride * part.start
+            elif not -extent <= i < extent:
+                raise OperandError(f"index {i} leaves a dimension of {extent} of {self.described}")
+            else:
+                offset += stride * (i % extent)
+        return self._with(tuple(shape), tuple(strides), offset), chosen
+
+    def _candidates(self, chosen: list[tuple[Scalar, int, int]]) -> Iterator[tuple[int, Any]]:
+        """Places that run-time indices may mean, each with the condition that they do."""
+        for digits in itertools.product(*(range(extent) for _, extent, _ in chosen)):
+            place, here = self.offset, True
+            for digit, (index, _, stride) in zip(digits, chosen, strict=True):
+                place += digit * stride
+                here = here & (index == digit)
+            yield place, here
+
+    @property
+    def described(self) -> str:
+        return f"a local {self.dtype} array of {'x'.join(map(str, self.shape))}"
+
+    def __repr__(self) -> str:
+        return f"<{self.described}>"
+
+
+def local(shape: int | tuple[int, ...], dtype: DType, fill: Any = 0) -> Local:
+    """Variables of `dtype` private to the thread, one an element of `shape`, all `fill`."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise OperandError(
+            f"the shape of a local array is positive integers known at compile time, not "
+            f"{', '.join(map(describe, shape)) or 'empty'}"
+        )
+    start = builder().convert(fill, dtype)
+    return Local([start] * math.prod(shape), dtype, shape)

@@ -1,0 +1,244 @@
+"""Addresses of elements, and loads and stores through them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.ir.nodes import Type
+from tensorcore_dsl.values.conversion import literal
+from tensorcore_dsl.values.operands import describe, is_number
+from tensorcore_dsl.values.values import Group, Scalar, Struct, builder
+
+MOST_PEERS = 16  # CTAs of a cluster
+PEERS = "shared::cluster"  # the space of addresses in the shared memory of a cluster's CTAs
+
+
+class Pointer(Struct):
+    """The address of an element: `pointer + n` steps by elements, `pointer[n]` is one of them."""
+
+    parts = ("address",)
+
+    def __init__(self, address: Any, dtype: DType, space: str) -> None:
+        self.address, self.dtype, self.space = address, dtype, space
+
+    def __add__(self, elements: Any) -> Pointer:
+        _check_steps(elements)
+        return self.with_parts(
+            address=byte_offset(self.address, elements, element_size(self.dtype))
+        )
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        """Elements between two pointers, or the pointer `other` elements before."""
+        if not isinstance(other, Pointer):
+            _check_steps(other)
+            return self + (-other)
+        self._check_alike(other)
+        signed = dtypes.s64 if self.space == "global" else dtypes.s32
+        return (self.address - other.address).bits(signed) // element_size(self.dtype)
+
+    def _compare(self, name: str, other: Any) -> Any:
+        if not isinstance(other, Pointer):
+            return NotImplemented
+        self._check_alike(other)
+        return builder().apply(name, self.address, other.address)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._compare("eq", other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._compare("ne", other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare("ge", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _check_alike(self, other: Pointer) -> None:
+        if (self.dtype, self.space) != (other.dtype, other.space):
+            raise OperandError(f"{self.described} and {other.described} do not combine")
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self + index).load()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        (self + index).store(value)
+
+    def as_type(self, dtype: DType) -> Pointer:
+        """The same address, read as another type."""
+        return self.with_parts(dtype=dtype)
+
+    def remote(self, rank: Any) -> Pointer:
+        """The same place in the shared memory of CTA `rank` of the cluster."""
+        if self.space != "shared":
+            raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
+        return self.with_parts(address=peer_address(self.address, rank), space=PEERS)
+
+    def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
+        """One element, or a vector of `count` from consecutive addresses.
+
+        pred: load only where it holds, else `otherwise`. cache: modifiers of `ld` such as
+        ".nc", ".cg", ".L1::evict_last".
+        """
+        return _load(self, count, pred, otherwise, cache)
+
+    def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:
+        """Store an element, or a vector: a list, a tuple or a group."""
+        _store(self, value, pred, cache)
+
+    @property
+    def described(self) -> str:
+        return f"a {self.space} pointer to {self.dtype}"
+
+    def __repr__(self) -> str:
+        return f"<{self.described}>"
+
+
+def peer_address(address: Any, rank: Any) -> Any:
+    """mapa: a shared address of this CTA, in CTA `rank` of the cluster."""
+    build = builder()
+    if isinstance(rank, Scalar) and rank.dtype.is_integer:
+        rank = build.convert(rank, dtypes.u32)
+    elif not is_number(rank) or isinstance(rank, (bool, float)):
+        raise OperandError(f"the rank of a CTA is an integer, not {describe(rank)}")
+    elif not 0 <= rank < (peers := prod(build.kernel.cluster or (MOST_PEERS,))):
+        raise OperandError(f"CTA {rank} of the cluster does not exist: ranks are 0 to {peers - 1}")
+    base, offset = build.split_constant(address)
+    base = address if base is None else base
+    return build.apply("add", build.named("mapa.shared::cluster.u32", base, rank), offset)
+
+
+def own_address(place: Any, what: str) -> Any:
+    """The address of a tile or pointer, refused if it is another CTA's."""
+    if place.space == PEERS:
+        raise OperandError(
+            f"{what} works on the CTA's own shared memory, not on {place.described}: load from "
+            "there, and store to there"
+        )
+    return place.address
+
+
+def element_size(dtype: DType) -> int:
+    """Bytes between neighbours in memory."""
+    return 1 if dtype.kind == "p" else dtype.itemsize
+
+
+def _check_steps(elements: Any) -> None:
+    integer = elements.dtype.is_integer if isinstance(elements, Scalar) else is_number(elements)
+    if not integer or isinstance(elements, float):
+        raise OperandError(f"a pointer moves by integers, not by {describe(elements)}")
+
+
+def byte_offset(address: Any, elements: Any, size: int) -> Any:
+    """address + elements * size in the width of the address."""
+    build = builder()
+    wide = address.dtype
+    if not isinstance(elements, Scalar):
+        return build.apply("add", address, int(elements) * size)
+    base, offset = build.split_constant(elements)
+    if base is None or (elements.dtype.kind == "u" and elements.dtype.bits < wide.bits):
+        base, offset = elements, 0  # unsigned sums wrap before they are widened
+    scaled = _scaled(base, size, wide)
+    return build.apply("add", build.apply("add", address, scaled), offset * size)
+
+
+def _scaled(index: Scalar, size: int, wide: DType) -> Any:
+    """index * size as the address's type."""
+    build = builder()
+    if wide.bits == 64 and index.dtype.bits == 32 and index.dtype.is_integer:
+        product = build.named(f"mul.wide.{index.dtype}", index, size)
+        return Scalar(product.value, wide)
+    if index.dtype.bits != wide.bits:
+        index = build.convert(index, wide)
+    return build.apply("mul", Scalar(index.value, wide), size)
+
+
+# -- loads and stores ------------------------------------------------------------------------
+
+
+def _width(dtype: DType, count: int) -> str:
+    """The modifier of an access: `.v4.b32`."""
+    if dtype.bits < 8 or count not in (1, 2, 4) or dtype.bits * count > 128:
+        raise OperandError(
+            "a load or store moves 1, 2, 4, 8 or 16 elements of 8 bits or more, and at most 16 "
+            f"bytes; {count} {dtype} were asked for"
+        )
+    return f"{'' if count == 1 else f'.v{count}'}.b{dtype.bits}"
+
+
+def _words(dtype: DType, count: int) -> int:
+    """How many 32-bit words a vector of narrow elements travels as; 0: it does not."""
+    total = dtype.bits * count
+    return total // 32 if dtype.bits in (8, 16) and total in (32, 64, 128) and count > 1 else 0
+
+
+def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -> Any:
+    build = builder()
+    dtype = pointer.dtype
+    if dtype.kind == "p":
+        return _load(pointer.as_type(dtypes.u8), count, pred, otherwise, cache) != 0
+    words = _words(dtype, count)
+    if words:
+        if is_number(otherwise) and otherwise:
+            raise OperandError("otherwise= of a vector of narrow elements can only be 0")
+        found = _load(pointer.as_type(dtypes.b32), words, pred, 0, cache)
+        registers = [found] if isinstance(found, Scalar) else found.registers
+        elements = [e for r in registers for e in build.unpack(r, dtype)]
+        return build.pack(elements, Type(dtype, count))
+    if is_number(otherwise):
+        otherwise = const_bits(literal(otherwise, dtype))
+    name = f"ld.{pointer.space}{cache}{_width(dtype, count)}"
+    result = build.named(name, pointer.address, pred=pred, otherwise=otherwise)
+    if count == 1:
+        return Scalar(result.value, dtype)
+    return build.pack(result.registers, Type(dtype, count))
+
+
+def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
+    build = builder()
+    dtype = pointer.dtype
+    prefix = f"st.{pointer.space}{cache}"
+    if dtype.kind == "p":
+        byte = build.convert(value, dtype).to(dtypes.u8)
+        _store(pointer.as_type(dtypes.u8), byte, pred, cache)
+    elif isinstance(value, (Group, list, tuple)):
+        registers, width = _stored_registers(value, dtype)
+        count = len(registers)
+        packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
+        build.named(f"{prefix}{_width(width, count)}", pointer.address, packed, pred=pred)
+    else:
+        value = build.convert(value, dtype)
+        build.named(f"{prefix}{_width(dtype, 1)}", pointer.address, value, pred=pred)
+
+
+def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:
+    """The registers that go to memory, narrow elements packed to words where they fill them."""
+    build = builder()
+    if isinstance(value, Group):
+        value = value.to(dtype) if value.dtype != dtype else value
+        if value.per_register > 1:
+            return [Scalar(r.value, dtypes.b32) for r in value.registers], dtypes.b32
+        value = value.elements()
+    elements = [build.convert(v, dtype) for v in value]
+    if not _words(dtype, len(elements)):
+        bits = dtypes.named(f"b{dtype.bits}")
+        return [Scalar(e.value, bits) for e in elements], bits
+    step = 32 // dtype.bits
+    starts = range(0, len(elements), step)
+    packed = [build.pack_register(elements[i : i + step], dtype) for i in starts]
+    return [Scalar(p.value, dtypes.b32) for p in packed], dtypes.b32

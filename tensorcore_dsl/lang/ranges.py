@@ -1,0 +1,74 @@
+"""Ranges whose bounds are known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.frontend.control import new_variable
+from tensorcore_dsl.ir.nodes import Const, Value
+from tensorcore_dsl.values.operands import constant, describe
+from tensorcore_dsl.values.promotion import promote_types
+from tensorcore_dsl.values.values import Scalar, builder
+
+
+class RuntimeRange:
+    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop of the kernel itself."""
+
+    def __init__(self, *bounds: Any) -> None:
+        if not 1 <= len(bounds) <= 3:
+            raise OperandError(f"range takes 1 to 3 bounds, {len(bounds)} were given")
+        for bound in bounds:
+            number = isinstance(bound, int) and not isinstance(bound, bool)
+            if not (number or (isinstance(bound, Scalar) and bound.dtype.is_integer)):
+                raise OperandError(f"the bounds of a range are integers, not {describe(bound)}")
+        self.start, self.stop = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
+        self.step = bounds[2] if len(bounds) == 3 else 1
+        if isinstance(self.step, int) and self.step == 0:
+            raise OperandError("the step of a range must not be zero")
+        down = isinstance(self.step, int) and self.step < 0
+        if down and not self.dtype.is_signed:
+            raise OperandError(
+                f"a range over {self.dtype} cannot count down: convert its bounds to a signed type"
+            )
+
+    @property
+    def dtype(self) -> DType:
+        """What it counts with: s32 unless a bound is wider or unsigned."""
+        bounds = (self.start, self.stop, self.step)
+        types = [b.dtype for b in bounds if isinstance(b, Scalar)]
+        return reduce(promote_types, types, types[0] if types else dtypes.s32)
+
+    def bounds(self) -> tuple[Value | Const, Value | Const, Value | Const]:
+        """start, stop and step as the IR's loop takes them."""
+
+        def source(bound: Any) -> Value | Const:
+            if not isinstance(bound, Scalar):
+                return constant(bound, self.dtype)
+            value: Value = builder().convert(bound, self.dtype).value
+            if value.type.dtype == self.dtype:
+                return value
+            return new_variable(builder(), Scalar(value, self.dtype)).value  # type: ignore[no-any-return]
+
+        return source(self.start), source(self.stop), source(self.step)
+
+    def holds(self, value: Any) -> Any:
+        """`value in range(...)`, for ranges of step 1."""
+        if not isinstance(self.step, int) or self.step != 1:
+            raise OperandError("`in` a run-time range needs a step of 1")
+        return (value >= self.start) & (value < self.stop)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise OperandError(
+            "a run-time range can only be looped over with `for`: a comprehension, an unrolled "
+            "loop or a function of Python needs a range known at compile time"
+        )
+
+    __len__ = __getitem__ = __iter__  # type: ignore[assignment]
+
+
+static_range = range

@@ -1,0 +1,1 @@
+"""From Python arguments to a launch: targets, arrays of all libraries, tensor maps, the driver."""

@@ -1,0 +1,391 @@
+"""Kernel arguments: what a kernel is specialised on, and how its parameters lie in memory.
+
+An array argument becomes these parameters, in order, each at its natural alignment: the data
+pointer (u64), `shape[d]` for each dimension (s32), then `stride[d]` in elements (s64) for each
+dimension whose stride is not statically 1. A scalar becomes one parameter of its own size; a
+predicate is a u32 that is 0 or 1.
+
+Four-bit elements (`s4`, `u4`, `e2m1`) lie two per byte, the first in the low half; NumPy's
+ml_dtypes arrays hold one per byte and are packed on their way (see `transfer`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 and the rest with NumPy)
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.runtime.array_interop import Raw, read_array
+
+MOST_ALIGNMENT = 16  # bytes of the widest load
+MOST_EXTENT = 2**31 - 1
+MOST_PARAMETER_BYTES = 4096
+F32_MAX = float(np.finfo(np.float32).max)
+
+ALLOWED = (
+    "NumPy arrays, Numba device arrays, torch tensors, anything with __cuda_array_interface__ or "
+    "__dlpack__, and bool, int, float or NumPy scalars"
+)
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """What a kernel knows of an array when it is compiled.
+
+    unit: which strides are exactly one element. align: the greatest power of two up to 16 that
+    divides the address of the first element and all other strides, in bytes.
+    """
+
+    dtype: DType
+    ndim: int
+    unit: tuple[bool, ...]
+    align: int
+    writable: bool = True
+
+    def __str__(self) -> str:
+        strides = ", ".join("1" if one else "?" for one in self.unit)
+        access = "" if self.writable else " read-only"
+        return f"{self.dtype}[strides {strides or 'none'}; {self.align} B aligned]{access}"
+
+
+@dataclass(frozen=True)
+class ScalarType:
+    """A scalar argument: only its type is known when the kernel is compiled."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return str(self.dtype)
+
+
+ArgumentType = ArrayType | ScalarType
+
+
+class Description(NamedTuple):
+    """One argument of a launch.
+
+    `value` is the address of an array's first element, or a scalar's number. `strides` are in
+    elements. `device` is the ordinal of the GPU that holds the array, CURRENT_DEVICE if its
+    library does not say, None for host memory and scalars. `stream` is the stream that the
+    array's producer named, if any.
+    """
+
+    type: ArgumentType
+    value: Any
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    device: int | None = None
+    stream: int | None = None
+
+    @property
+    def pointer(self) -> int:
+        return int(self.value)
+
+    @property
+    def on_host(self) -> bool:
+        return self.device is None and isinstance(self.type, ArrayType)
+
+
+def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
+    """Type, address, shape and strides of an argument; ArgumentError names what does not fit.
+
+    `declared` is the type of a parameter that takes scalars of this type alone.
+    """
+    if declared is not None:
+        return Description(ScalarType(declared), converted(obj, declared, name))
+    scalar = _scalar(obj, name)
+    if scalar is not None:
+        return scalar
+    try:
+        raw = read_array(obj)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error.message}") from None
+    if raw is None:
+        raise ArgumentError(
+            f"{name} is a {class_name(obj)}, which no kernel takes; allowed are {ALLOWED}"
+        )
+    return _array(raw, name)
+
+
+def _scalar(obj: Any, name: str) -> Description | None:
+    if isinstance(obj, (bool, np.bool_)):
+        return Description(ScalarType(dtypes.pred), int(obj))
+    if isinstance(obj, np.generic):
+        return Description(ScalarType(_element_type(obj.dtype, name)), number_bits(obj))
+    if isinstance(obj, int):
+        return Description(ScalarType(integer_type(obj, name)), obj)
+    if isinstance(obj, float):
+        return Description(ScalarType(dtypes.f32), checked_f32(obj, name))
+    return None
+
+
+def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
+    """What to write into a parameter declared as `dtype`, for a number that it can hold."""
+    if not isinstance(value, (bool, int, float, np.generic)) or np.iscomplexobj(value):
+        raise ArgumentError(
+            f"{name} is a {class_name(value)}; the parameter takes a {dtype} number"
+        )
+    if dtype.kind == "p":
+        return int(bool(value))
+    if dtype.is_float:
+        return _rounded(float(value), dtype, name)
+    number: Any = value
+    low, high = integer_range(dtype)
+    if number % 1 != 0 or not low <= int(number) <= high:  # NaN and infinities are not whole
+        raise ArgumentError(f"{name} is {value}; {dtype} holds integers from {low} to {high}")
+    return int(number)
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer or bit type."""
+    if dtype.kind == "s":
+        return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    return 0, (1 << dtype.bits) - 1
+
+
+def _rounded(value: float, dtype: DType, name: str) -> Any:
+    if dtype.name == "f64":
+        return value
+    if dtype.name == "f32":
+        return checked_f32(value, name)
+    return number_bits(dtype.numpy.type(value))
+
+
+def integer_type(value: int, name: str = "argument") -> DType:
+    """s32, or s64 for what does not fit."""
+    if -(2**31) <= value < 2**31:
+        return dtypes.s32
+    if -(2**63) <= value < 2**63:
+        return dtypes.s64
+    raise ArgumentError(
+        f"{name} is {value}, which does not fit 64 signed bits; pass np.uint64(...)"
+    )
+
+
+def checked_f32(value: float, name: str = "argument") -> float:
+    """`value`, if f32 has it up to rounding: Python's floats are passed as f32."""
+    if -F32_MAX <= value <= F32_MAX or value - value != 0:  # infinities and NaN pass
+        return value
+    raise ArgumentError(f"{name} is {value}, beyond the range of f32; pass np.float64(...)")
+
+
+def number_bits(scalar: np.generic) -> Any:
+    """What to write into a parameter: the number, or the bits of types that `struct` lacks."""
+    if scalar.dtype.kind in "iu" or scalar.dtype in (np.float32, np.float64):
+        return scalar.item()
+    return int.from_bytes(scalar.tobytes(), "little")
+
+
+def storage_bits(dtype: DType) -> int:
+    """Bits of one element in memory: four-bit types are packed, six-bit types take a byte."""
+    return 4 if dtype.bits == 4 else -(-dtype.bits // 8) * 8
+
+
+def _array(raw: Raw, name: str) -> Description:
+    dtype = _element_type(raw.dtype, name)
+    shape = tuple(raw.shape)
+    pointer = raw.pointer
+    _check_extents(shape, name)
+    if storage_bits(dtype) == 4:
+        strides, pointer = _packed_strides(shape, raw, name), 0  # the packed image lies anew
+    elif raw.strides is None or 0 in shape:
+        strides = contiguous(shape)
+    else:
+        strides = _element_strides(raw.strides, np.dtype(raw.dtype).itemsize, name)
+    unit = tuple(stride == 1 for stride in strides)
+    align = _alignment(pointer, shape, strides, storage_bits(dtype))
+    if align * 8 < storage_bits(dtype):
+        raise ArgumentError(
+            f"{name} starts at address {raw.pointer:#x} with strides {strides}: its {dtype} "
+            f"elements do not lie at multiples of their own size; copy it first"
+        )
+    array_type = ArrayType(dtype, len(shape), unit, align, not raw.readonly)
+    return Description(array_type, raw.pointer, shape, strides, raw.device, raw.stream)
+
+
+def _element_type(dtype: Any, name: str) -> DType:
+    try:
+        return dtypes.from_numpy(dtype)
+    except (ArgumentError, TypeError) as error:
+        hint = ""
+        if isinstance(dtype, np.dtype) and not dtype.isnative:
+            hint = "; convert it to this machine's byte order, x.astype(x.dtype.newbyteorder('='))"
+        raise ArgumentError(f"{name}: {getattr(error, 'message', error)}{hint}") from None
+
+
+def _check_extents(shape: tuple[int, ...], name: str) -> None:
+    for axis, extent in enumerate(shape):
+        if not 0 <= extent <= MOST_EXTENT:
+            raise ArgumentError(
+                f"{name} has shape {shape}: dimension {axis} is not between 0 and {MOST_EXTENT}, "
+                f"which kernels count with; pass a view of a part"
+            )
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def _element_strides(strides: Sequence[int], itemsize: int, name: str) -> tuple[int, ...]:
+    if any(stride % itemsize for stride in strides):
+        raise ArgumentError(
+            f"{name} has strides {tuple(strides)} bytes, not all multiples of its element size, "
+            f"{itemsize}; copy it first"
+        )
+    return tuple(stride // itemsize for stride in strides)
+
+
+def _packed_strides(shape: tuple[int, ...], raw: Raw, name: str) -> tuple[int, ...]:
+    """Strides of the packed image of a one-element-per-byte host array, its order kept."""
+    if raw.device is not None:
+        raise ArgumentError(
+            f"{name} holds {raw.dtype} one per byte on the GPU, where kernels read them two per "
+            f"byte; pass the packed bytes as uint8"
+        )
+    given = raw.strides if raw.strides is not None else contiguous(shape)
+    order = sorted(range(len(shape)), key=lambda axis: -abs(given[axis]))
+    if order and shape[order[-1]] % 2 and len(shape) > 1:
+        raise ArgumentError(
+            f"{name} has shape {shape} of four-bit elements: dimension {order[-1]}, which is "
+            f"packed two per byte, is odd"
+        )
+    dense = contiguous([shape[axis] for axis in order])
+    strides = [0] * len(shape)
+    for axis, stride in zip(order, dense, strict=True):
+        strides[axis] = stride
+    return tuple(strides)
+
+
+def _alignment(pointer: int, shape: Sequence[int], strides: Sequence[int], bits: int) -> int:
+    together = pointer | MOST_ALIGNMENT
+    for extent, stride in zip(shape, strides, strict=True):
+        if stride != 1 and extent > 1:
+            together |= stride * bits // 8
+    return together & -together
+
+
+def class_name(obj: Any) -> str:
+    cls = type(obj)
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
+
+
+# Parameters.
+
+
+class Parameter(NamedTuple):
+    """One `.param` of the entry: of which argument, its suffix, its PTX type and offset."""
+
+    argument: int
+    suffix: str
+    ptx: str
+    offset: int
+
+
+# Struct code of a scalar parameter; types without one are written as their bits.
+_CODES = {
+    "pred": "I",
+    "f32": "f",
+    "f64": "d",
+    **{f"s{bits}": code for bits, code in ((8, "b"), (16, "h"), (32, "i"), (64, "q"))},
+    **{f"u{bits}": code for bits, code in ((8, "B"), (16, "H"), (32, "I"), (64, "Q"))},
+    **{f"b{bits}": code for bits, code in ((8, "B"), (16, "H"), (32, "I"), (64, "Q"))},
+}
+
+
+def parameter_type(dtype: DType) -> str:
+    """PTX type of a scalar parameter."""
+    if dtype.name == "pred":
+        return "u32"
+    return dtype.name if dtype.name in _CODES else f"b{storage_bits(dtype)}"
+
+
+def parameter_code(dtype: DType) -> str:
+    """`struct`'s code for the parameter of a scalar."""
+    return _CODES[parameter_type(dtype)]
+
+
+class Packer:
+    """Where the arguments of these types lie in a kernel's parameter space.
+
+    `parameters` lists them for the `.param` declarations, `size` is their extent in bytes.
+    """
+
+    def __init__(self, types: Sequence[ArgumentType]) -> None:
+        self.types = tuple(types)
+        self.parameters: list[Parameter] = []
+        self.size = 0
+        for index, kind in enumerate(self.types):
+            if isinstance(kind, ScalarType):
+                self._add(index, "", parameter_type(kind.dtype))
+            else:
+                self._add_array(index, kind)
+        if self.size > MOST_PARAMETER_BYTES:
+            raise ArgumentError(
+                f"the arguments take {self.size} bytes of parameters; a kernel has "
+                f"{MOST_PARAMETER_BYTES}"
+            )
+
+    def _add_array(self, index: int, kind: ArrayType) -> None:
+        self._add(index, "", "u64")
+        for axis in range(kind.ndim):
+            self._add(index, f"_shape{axis}", "s32")
+        for axis in range(kind.ndim):
+            if not kind.unit[axis]:
+                self._add(index, f"_stride{axis}", "s64")
+
+    def _add(self, index: int, suffix: str, ptx: str) -> None:
+        size = struct.calcsize(_CODES[ptx])
+        offset = -(-self.size // size) * size
+        self.parameters.append(Parameter(index, suffix, ptx, offset))
+        self.size = offset + size
+
+    @cached_property
+    def values(self) -> list[tuple[int, str]]:
+        """Offset and struct code of each argument's pointer or number: what changes per launch."""
+        return [(p.offset, _CODES[p.ptx]) for p in self.parameters if not p.suffix]
+
+    @cached_property
+    def _struct(self) -> struct.Struct:
+        form, end = "=", 0
+        for parameter in self.parameters:
+            code = _CODES[parameter.ptx]
+            form += f"{parameter.offset - end}x{code}"
+            end = parameter.offset + struct.calcsize(code)
+        return struct.Struct(form)
+
+    def pack_into(self, buffer: Any, arguments: Sequence[Description], offset: int = 0) -> None:
+        """Write the parameters of `arguments` into a writable buffer."""
+        self._check(arguments)
+        fields: list[Any] = []
+        for argument in arguments:
+            fields.append(argument.value)
+            if isinstance(argument.type, ArrayType):
+                fields += argument.shape
+                fields += [
+                    stride
+                    for stride, unit in zip(argument.strides, argument.type.unit, strict=True)
+                    if not unit
+                ]
+        self._struct.pack_into(buffer, offset, *fields)
+
+    def _check(self, arguments: Sequence[Description]) -> None:
+        given = tuple(argument.type for argument in arguments)
+        if given != self.types:
+            raise ArgumentError(
+                f"the kernel is compiled for ({listing(self.types)}); given are ({listing(given)})"
+            )

@@ -1,0 +1,163 @@
+"""NumPy arguments of a kernel on the GPU: copied there before it runs, and back after it.
+
+Memory is copied as it lies, so strides of any sign and order stay, and views of one buffer still
+overlap on the GPU. A view that skips most of its buffer pays for what it skips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
+
+GRAIN = 256  # device memory keeps a host address's remainder, and so its alignment
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Memory(Protocol):
+    """Device memory, used in the order of one stream."""
+
+    def allocate(self, size: int) -> tuple[int, Any]:
+        """Address and owner of `size` fresh bytes, at a multiple of GRAIN."""
+
+    def upload(self, address: int, data: Bytes) -> None: ...
+    def download(self, address: int, data: Bytes) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Span(NamedTuple):
+    """Bytes [low, high) of host memory, and which arguments lie there."""
+
+    low: int
+    high: int
+    members: tuple[int, ...]
+
+
+def span_of(argument: Description, pointer: int, index: int) -> Span:
+    """The bytes between an array's lowest and highest element."""
+    assert isinstance(argument.type, ArrayType)
+    size = storage_bits(argument.type.dtype) // 8
+    low = high = pointer
+    for extent, stride in zip(argument.shape, argument.strides, strict=True):
+        reach = (extent - 1) * stride * size
+        low, high = min(low, low + reach), max(high, high + reach)
+    return Span(low, high + size, (index,))
+
+
+def merged(spans: Sequence[Span]) -> list[Span]:
+    """Spans that overlap, as one: their arguments may alias."""
+    result: list[Span] = []
+    for span in sorted(spans):
+        if result and span.low < result[-1].high:
+            last = result.pop()
+            span = Span(last.low, max(last.high, span.high), last.members + span.members)
+        result.append(span)
+    return result
+
+
+class Staging:
+    """The device copies of one launch. `values` replaces host addresses by device addresses."""
+
+    def __init__(
+        self,
+        arguments: Sequence[Description],
+        values: Sequence[Any],
+        args: Sequence[Any],
+        memory: Memory,
+    ) -> None:
+        self.values = list(values)
+        self._memory = memory
+        self._back: list[tuple[int, Bytes]] = []
+        self._unpack: list[tuple[Bytes, Any]] = []
+        self._keep: list[Any] = []
+        spans = []
+        for index, argument in enumerate(arguments):
+            if not argument.on_host:
+                continue
+            if 0 in argument.shape:
+                self.values[index] = 0
+            elif _is_packed(argument):
+                self._send_packed(index, argument, args[index])
+            else:
+                spans.append(span_of(argument, values[index], index))
+        for span in merged(spans):
+            self._send(span, arguments)
+
+    def finish(self) -> None:
+        """Wait for the kernel, and bring back what it may have written."""
+        for address, data in self._back:
+            self._memory.download(address, data)
+        self._memory.synchronize()
+        for image, array in self._unpack:
+            array[...] = unpack(image, array)
+
+    def _send(self, span: Span, arguments: Sequence[Description]) -> None:
+        shift = span.low % GRAIN
+        address, owner = self._memory.allocate(shift + span.high - span.low)
+        self._keep.append(owner)
+        self._memory.upload(address + shift, host_bytes(span.low, span.high))
+        written = []
+        for index in span.members:
+            host = self.values[index]
+            kind = arguments[index].type
+            if isinstance(kind, ArrayType) and kind.writable:
+                written.append(span_of(arguments[index], host, index))
+            self.values[index] = address + shift + host - span.low
+        for part in merged(written):
+            start = address + shift + part.low - span.low
+            self._back.append((start, host_bytes(part.low, part.high)))
+
+    def _send_packed(self, index: int, argument: Description, array: Any) -> None:
+        image = pack(array)
+        address, owner = self._memory.allocate(image.size)
+        self._keep.append(owner)
+        self._memory.upload(address, image)
+        self.values[index] = address
+        assert isinstance(argument.type, ArrayType)
+        if argument.type.writable:
+            _refuse_overlap(array)
+            self._back.append((address, image))
+            self._unpack.append((image, array))
+
+
+def host_bytes(low: int, high: int) -> Bytes:
+    """The host memory [low, high) as an array; whoever owns it must outlive the array."""
+    interface = {"data": (low, False), "shape": (high - low,), "typestr": "|u1", "version": 3}
+    return np.asarray(type("HostBytes", (), {"__array_interface__": interface})())
+
+
+def _is_packed(argument: Description) -> bool:
+    return isinstance(argument.type, ArrayType) and storage_bits(argument.type.dtype) == 4
+
+
+def _refuse_overlap(array: Any) -> None:
+    if (
+        np.lib.array_utils.byte_bounds(array)[1] - np.lib.array_utils.byte_bounds(array)[0]
+        < array.size
+    ):
+        raise ArgumentError("a writable four-bit array whose elements overlap; copy it first")
+
+
+def _dense(array: Any) -> tuple[Any, list[int]]:
+    """`array` with its axes from the largest stride to the smallest, and that order."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return array.transpose(order), order
+
+
+def pack(array: Any) -> Bytes:
+    """Four-bit elements, two per byte, the first in the low half, in the array's own order."""
+    flat = np.ascontiguousarray(_dense(array)[0]).reshape(-1).view(np.uint8) & 15
+    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
+    return np.asarray(flat[0::2] | flat[1::2] << 4)
+
+
+def unpack(image: Bytes, array: Any) -> Any:
+    """The elements of a packed image, as an array shaped and typed like `array`."""
+    dense, order = _dense(array)
+    nibbles = np.stack([image & 15, image >> 4], axis=1).reshape(-1)[: array.size]
+    return nibbles.view(array.dtype).reshape(dense.shape).transpose(np.argsort(order))

@@ -1,0 +1,84 @@
+"""Where kernels run: on the GPU or the CPU, and which architecture the CPU imitates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.arch import arch as arch_named
+from tensorcore_dsl.errors import ArchError, ArgumentError, listing
+from tensorcore_dsl.runtime import numba_target
+
+DEFAULT_ARCH = "sm_90a"
+TARGETS = ("cpu", "cuda")
+TARGET_VARIABLE, ARCH_VARIABLE = "TENSORCORE_DSL_TARGET", "TENSORCORE_DSL_ARCH"
+
+_target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", default=(None, None))
+
+
+@contextmanager
+def target(name: str, arch: str | None = None) -> Iterator[None]:
+    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU imitates."""
+    if name not in TARGETS:
+        raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
+    if arch is not None:
+        arch_named(arch)
+    token = _target.set((name, arch))
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
+def current_target() -> str:
+    """ "cpu" or "cuda": `with target(...)`, then TENSORCORE_DSL_TARGET, then what there is."""
+    chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
+    if chosen is None:
+        return "cuda" if numba_target.cuda_available() else "cpu"
+    if chosen not in TARGETS:
+        raise ArgumentError(f"{TARGET_VARIABLE} is {chosen!r}; allowed are {listing(TARGETS)}")
+    return chosen
+
+
+def emulated_arch() -> str:
+    """The architecture that the CPU imitates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
+    return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
+
+
+def device_arch() -> Arch:
+    """The architecture of the current GPU, with its architecture-specific features."""
+    number = numba_target.device_number()
+    for suffix in ("a", ""):
+        with suppress(ArchError):
+            return arch_named(f"sm_{number}{suffix}")
+    raise ArgumentError(f"the GPU's compute capability {number} is unknown to this version")
+
+
+def target_arch() -> Arch:
+    """Where kernels run now: the GPU's architecture, or the one that the CPU imitates."""
+    return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
+
+
+# os.environ encodes names and decodes values, which takes longer than all else that a launch does
+# before the driver. The dictionary that it wraps is read instead, where it has that form.
+_variables: Any = getattr(os.environ, "_data", os.environ)
+_wrapped = _variables is not os.environ
+_target_name, _arch_name = (
+    os.environ.encodekey(name) if _wrapped else name  # type: ignore[attr-defined]
+    for name in (TARGET_VARIABLE, ARCH_VARIABLE)
+)
+_ON_GPU = (None, "", b"", "cuda", b"cuda")
+
+
+def gpu_chosen() -> bool:
+    """Without asking again whether there is a GPU."""
+    return (_target.get()[0] or _variables.get(_target_name)) in _ON_GPU
+
+
+def wishes() -> tuple[Any, ...]:
+    """What `current_target` and `emulated_arch` follow from: equal wishes, equal answers."""
+    return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

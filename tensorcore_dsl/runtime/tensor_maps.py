@@ -1,0 +1,174 @@
+"""Tensor maps (PTX 5.5.8): what TMA knows of an array, made on the host for each launch.
+
+`tiled` checks an array against a kernel's `TensorMap`; the driver (`launch.Target.encode_tiled`)
+makes 128 bytes of what it returns and a pointer. A launch keeps them by pointer in `Images`, and
+copies them to its memory behind the other parameters, only where the pointer is not that of the
+launch before (`PointerPlace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.ir.nodes import TensorMap
+from tensorcore_dsl.ir.verify import complaints_about_map
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
+
+MAP_BYTES = 128
+MAP_ALIGN = 64
+ADDRESS_ALIGN = 16  # of the array's first element, and of its strides
+MOST_STRIDE = 2**40  # exclusive, bytes
+MOST_IMAGES = 4096  # of one argument of one plan; beyond, they are encoded anew
+
+# CUtensorMapDataType. Copies move bits: TMA needs the type for reductions, and 8 bits have none.
+DATA_TYPES = {
+    **dict.fromkeys(("u8", "s8", "b8", "pred", "e4m3", "e5m2", "e3m2", "e2m3"), 0),
+    **dict.fromkeys(("ue8m0", "ue4m3"), 0),
+    **dict.fromkeys(("u16", "s16", "b16"), 1),
+    **{"u32": 2, "b32": 2, "s32": 3, "u64": 4, "b64": 4, "s64": 5},
+    **{"f16": 6, "f32": 7, "tf32": 7, "f64": 8, "bf16": 9},
+}
+SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
+L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 256 bytes read few rows 4 % slower
+
+
+class Tiled(NamedTuple):
+    """An array as the driver's encoder takes it, but for its address.
+
+    `extents` and `box` count elements, the innermost axis first; `strides` are bytes, of all
+    axes but the innermost.
+    """
+
+    dtype: DType
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
+    """How `tensor_map` sees `array`; an ArgumentError says what keeps TMA from reading it."""
+    for complaint in _complaints(array, tensor_map):
+        raise ArgumentError(f"{name}: {complaint}")
+    assert isinstance(array.type, ArrayType)
+    size = storage_bits(array.type.dtype) // 8
+    extents = tuple(array.shape[axis] for axis in tensor_map.axes)
+    strides: list[int] = []
+    reach = extents[0] * size
+    for axis, extent in zip(tensor_map.axes[1:], extents[1:], strict=True):
+        used = array.strides[axis] * size if extent > 1 else _rounded(reach)
+        strides.append(used)
+        reach = used * extent
+    return Tiled(array.type.dtype, extents, tuple(strides), tensor_map.box, tensor_map.swizzle)
+
+
+def _rounded(size: int) -> int:
+    """The stride that an axis of one element is given: no copy ever goes along it."""
+    return min(-(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN, MOST_STRIDE - ADDRESS_ALIGN)
+
+
+def _complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
+    kind = array.type
+    yield from complaints_about_map(tensor_map)
+    if not isinstance(kind, ArrayType):
+        yield f"a tensor map is made of an array, not of a {kind} scalar"
+        return
+    if kind.dtype.name not in DATA_TYPES:
+        yield f"a tensor map of {kind.dtype} elements; allowed are {listing(DATA_TYPES)}"
+    if any(axis >= kind.ndim for axis in tensor_map.axes):
+        yield f"a tensor map of axes {tensor_map.axes}; the array has {kind.ndim}"
+    yield from _box_complaints(kind.dtype, tensor_map)
+    yield from _memory_complaints(array, tensor_map)
+
+
+def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
+    size = storage_bits(dtype) // 8
+    row = tensor_map.box[0] * size
+    given = f"rows of {tensor_map.box[0]} {dtype} elements, {row} bytes, are copied by TMA"
+    if row % ADDRESS_ALIGN:
+        yield f"{given}; multiples of {ADDRESS_ALIGN} bytes are allowed"
+    if tensor_map.swizzle and row > tensor_map.swizzle:
+        yield f"{given} with a swizzle of {tensor_map.swizzle} bytes; rows of at most so many " \
+            f"are allowed"
+
+
+def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
+    assert isinstance(array.type, ArrayType)
+    size = storage_bits(array.type.dtype) // 8
+    inner, *outer = tensor_map.axes
+    if 0 in array.shape:
+        yield f"shape {array.shape} has no elements; TMA needs at least one along each axis"
+    if array.pointer % ADDRESS_ALIGN:
+        yield f"it starts at address {array.pointer:#x}; TMA reads arrays from multiples of " \
+            f"{ADDRESS_ALIGN} bytes: pass a copy, or a view that starts at one"
+    if array.strides[inner] != 1 and array.shape[inner] > 1:
+        yield f"axis {inner} has a stride of {array.strides[inner]} elements; TMA needs the " \
+            f"elements of its innermost axis side by side: pass a contiguous copy"
+    for axis in outer:
+        stride = array.strides[axis] * size
+        good = stride % ADDRESS_ALIGN == 0 and 0 <= stride < MOST_STRIDE
+        if not good and array.shape[axis] > 1:
+            yield f"axis {axis} of shape {array.shape} has a stride of {stride} bytes; TMA " \
+                f"allows multiples of {ADDRESS_ALIGN} from 0 to 2**40: pad the rows, or pass a " \
+                f"contiguous copy"
+
+
+# The bytes of a launch.
+
+Encode = Callable[[int, Tiled], bytes]
+
+
+class Images(dict[int, tuple[bytes, ...]]):
+    """The encoded maps of one argument, by its pointer; `offsets` are where they go."""
+
+    def __init__(self, encode: Encode) -> None:
+        super().__init__()
+        self.offsets: list[int] = []
+        self._tiles: list[Tiled] = []
+        self._encode = encode
+
+    def add(self, offset: int, tile: Tiled) -> None:
+        self.offsets.append(offset)
+        self._tiles.append(tile)
+
+    def __missing__(self, pointer: int) -> tuple[bytes, ...]:
+        if len(self) >= MOST_IMAGES:
+            self.clear()
+        images = tuple(self._encode(pointer, tile) for tile in self._tiles)
+        self[pointer] = images
+        return images
+
+
+class PointerPlace:
+    """Where a pointer goes in a launch's memory: its parameter, and the maps that hold it."""
+
+    __slots__ = ("_images", "_last", "_maps", "_pointer")
+
+    def __init__(self, pointer: memoryview, maps: Sequence[memoryview], images: Images) -> None:
+        self._pointer, self._maps, self._images = pointer, maps, images
+        self._last: int | None = None
+
+    def __setitem__(self, _: int, pointer: int) -> None:
+        if pointer != self._last:
+            for place, image in zip(self._maps, self._images[pointer]):  # strict costs 0.4 us
+                place[:] = image
+            self._pointer[0] = pointer
+            self._last = pointer
+
+
+class Maps:
+    """The maps of one plan, in the kernel's order, behind `start` bytes of other parameters."""
+
+    def __init__(
+        self, tensor_maps: Sequence[TensorMap], tiles: Sequence[Tiled], start: int, encode: Encode
+    ) -> None:
+        first = -(-start // MAP_ALIGN) * MAP_ALIGN
+        self.offsets = [first + MAP_BYTES * number for number in range(len(tensor_maps))]
+        self.size = first + MAP_BYTES * len(tensor_maps)
+        self.by_argument: dict[int, Images] = {}
+        for tensor_map, tile, offset in zip(tensor_maps, tiles, self.offsets, strict=True):
+            images = self.by_argument.setdefault(tensor_map.argument, Images(encode))
+            images.add(offset, tile)

@@ -1,0 +1,479 @@
+"""What Python's operators mean on run-time values: promotion, folding, rows.
+
+`//` and `%` round toward minus infinity as Python's do, `/` of integers gives f32 (f64 from 64
+bits). f32 and f64 arithmetic is never contracted into fma: the bits are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.values.conversion import convert as convert
+from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
+from tensorcore_dsl.values.promotion import common_type, promote, promote_types, weak
+from tensorcore_dsl.values.values import Group, Scalar
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.values.builder import Builder
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates
+MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
+    "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "not": "~", "neg": "-", "abs": "abs",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+def coerce(builder: Builder, value: Any, dtype: DType) -> Any:
+    """`value` in `dtype`; numbers stay numbers."""
+    if isinstance(value, Scalar):
+        return value if value.dtype == dtype else builder.convert(value, dtype)
+    return float(value) if dtype.is_float else value
+
+
+# -- operators -------------------------------------------------------------------------------
+
+
+def apply(builder: Builder, name: str, *operands: Any) -> Any:
+    """One operator; on groups element by element."""
+    if any(isinstance(o, Group) for o in operands):
+        return on_groups(builder, lambda *each: apply(builder, name, *each), name, operands)
+    if not all(map(is_simple, operands)):
+        return NotImplemented
+    if len(operands) == 1:
+        return _unary(builder, name, operands[0])
+    left, right = operands
+    if name in ("and", "or", "xor", "eq", "ne") and _are_predicates(left, right):
+        differ = logic(builder, _LOGIC.get(name, name), left, right)
+        return logical_not(builder, differ) if name == "eq" else differ
+    if name in ("shl", "shr"):
+        return _shift(builder, name, left, right)
+    dtype = promote(left, right)
+    if dtype.kind == "p":  # True is 1
+        dtype = dtypes.s32
+    if name == "truediv" and not dtype.is_float:
+        dtype = dtypes.f64 if dtype.bits == 64 else dtypes.f32
+    left, right = coerce(builder, left, dtype), coerce(builder, right, dtype)
+    if name in COMPARISONS:
+        return _compare(builder, name, left, right, dtype)
+    return _BINARY[name](builder, left, right, dtype)
+
+
+PACKED = ("add", "sub", "mul", "neg", "abs", "min", "max", "fma")  # done on pairs at once
+
+
+def on_groups(
+    builder: Builder, function: Callable[..., Any], name: str, operands: tuple[Any, ...]
+) -> Any:
+    """`function` of the elements of groups; scalars and numbers stand for every element.
+
+    Fragments of 16-bit floats are not unpacked for operations that exist on pairs.
+    """
+    group = next(o for o in operands if isinstance(o, Group))
+    for other in operands:
+        if not isinstance(other, Group) and not is_simple(other):
+            return NotImplemented
+        if isinstance(other, Group) and not _alike(group, other):
+            raise OperandError(f"{group.described} and {other.described} do not combine")
+    if name in PACKED:
+        pairs = [_pairs(builder, o, group) for o in operands]
+        if all(p is not None for p in pairs):
+            results = [function(*column) for column in zip(*pairs, strict=True)]  # type: ignore[arg-type]
+            return builder.pack(results, group.value.type, group.operand)
+    columns = [o.elements() if isinstance(o, Group) else [o] * group.slots for o in operands]
+    return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
+
+
+def _pairs(builder: Builder, operand: Any, group: Group) -> list[Scalar] | None:
+    """The operand as one f16x2 or bf16x2 for each register of `group`, where it can be."""
+    dtype = group.dtype
+    if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
+        return None
+    if isinstance(operand, Group):
+        return operand.registers if operand.value.type == group.value.type else None
+    if isinstance(operand, Scalar):
+        both = builder.pack_register([operand] * 2, dtype) if operand.dtype == dtype else None
+    else:
+        both = (
+            builder.literal(operand, group.register_dtype)
+            if weak(operand, dtype) == dtype
+            else None
+        )
+    return None if both is None else [both] * group.value.type.registers
+
+
+def _alike(left: Group, right: Group) -> bool:
+    """Do the same slots hold the same elements?"""
+    if left.operand is None or right.operand is None:
+        return left.slots == right.slots
+    a, b = left.operand.layout, right.operand.layout
+    return a is b or (a is not None and b is not None and np.array_equal(a.coords, b.coords))
+
+
+def _are_predicates(left: Any, right: Any) -> bool:
+    return all(
+        v.dtype.kind == "p" if isinstance(v, Scalar) else isinstance(v, (bool, np.bool_))
+        for v in (left, right)
+    )
+
+
+def logic(builder: Builder, name: str, left: Any, right: Any) -> Any:
+    """and, or, xor of predicates and bools."""
+    for this, other in ((left, right), (right, left)):
+        if isinstance(this, Scalar):
+            continue
+        if name == "and":
+            return other if this else False
+        if name == "or":
+            return True if this else other
+        return logical_not(builder, other) if this else other
+    return builder.named(f"{name}.pred", left, right)
+
+
+def _constant_last(left: Any, right: Any) -> tuple[Any, Any]:
+    """Commutative operands with a number last."""
+    return (left, right) if isinstance(left, Scalar) else (right, left)
+
+
+def _scalars(builder: Builder, left: Any, right: Any, dtype: DType) -> tuple[Any, Any]:
+    """A number may stand on the right; on the left it goes into a register."""
+    return (left if isinstance(left, Scalar) else builder.literal(left, dtype)), right
+
+
+def _needs_integers(name: str, dtype: DType) -> None:
+    if dtype.is_float:
+        raise OperandError(f"{SIGNS[name]} needs integers, not {dtype}; .bits() reads its bits")
+
+
+def _add(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    left, right = _constant_last(left, right)
+    if dtype.is_float:
+        return _float(builder, "add", left, right, dtype)
+    if not isinstance(right, Scalar):
+        base, offset = builder.split_constant(left)
+        total = _wrap(offset + integer(right, dtype), dtype)
+        return _as(base, dtype) if total == 0 else builder.named(f"add.{dtype}", base, total)
+    left_base, left_offset = builder.split_constant(left)
+    right_base, right_offset = builder.split_constant(right)
+    total = builder.named(f"add.{dtype}", left_base, right_base)
+    return _add(builder, total, _wrap(left_offset + right_offset, dtype), dtype)
+
+
+def _sub(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    if dtype.is_float:
+        return _float(builder, "sub", left, right, dtype)
+    if not isinstance(right, Scalar):
+        return _add(builder, left, _wrap(-integer(right, dtype), dtype), dtype)
+    return builder.named(f"sub.{dtype}", *_scalars(builder, left, right, dtype))
+
+
+def _mul(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    left, right = _constant_last(left, right)
+    if dtype.is_float:
+        return _float(builder, "mul", left, right, dtype)
+    if isinstance(right, Scalar):
+        return builder.named(f"mul.lo.{dtype}", left, right)
+    factor = integer(right, dtype)
+    if factor in (0, 1):
+        return left if factor else builder.literal(0, dtype)
+    base, offset = builder.split_constant(left)
+    product = builder.named(f"mul.lo.{dtype}", base, _wrap(factor, dtype))
+    return _add(builder, product, _wrap(offset * factor, dtype), dtype)
+
+
+def _wrap(number: int, dtype: DType) -> int:
+    number &= (1 << dtype.bits) - 1
+    if dtype.kind == "s" and number >> (dtype.bits - 1):
+        number -= 1 << dtype.bits
+    return number
+
+
+def _as(value: Any, dtype: DType) -> Scalar:
+    return Scalar(value.value, dtype)
+
+
+def _truediv(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    if dtype.lanes == 2:
+        raise OperandError(f"/ is not defined for pairs ({dtype}): unpack them first")
+    if dtype.bits == 16:
+        wide = [coerce(builder, v, dtypes.f32) for v in (left, right)]
+        quotient = _truediv(builder, wide[0], wide[1], dtypes.f32)
+        return builder.convert(quotient, dtype)
+    return builder.named(f"div.rn.{dtype}", *_scalars(builder, left, right, dtype))
+
+
+def _float(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+    if dtype.bits == 16 or dtype.lanes == 2:
+        left, right = (builder.scalar(v, dtype) for v in (left, right))
+        if dtype.name.startswith("bf16") and builder.arch.number < 90:
+            return _bf16(builder, name, left, right, dtype)
+        return builder.named(f"{name}.rn.{dtype}", left, right)
+    return builder.named(f"{name}.rn.{dtype}", *_scalars(builder, left, right, dtype))
+
+
+def _bf16(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+    """sm_80 has only fma in bf16: a*1+b, b*(-1)+a, a*b+(-0). All round once."""
+    fma = f"fma.rn.{dtype}"
+    if name == "add":
+        return builder.named(fma, left, builder.literal(1.0, dtype), right)
+    if name == "sub":
+        return builder.named(fma, right, builder.literal(-1.0, dtype), left)
+    return builder.named(fma, left, right, builder.literal(-0.0, dtype))
+
+
+def _floordiv(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    if dtype.is_float:
+        return rounded(builder, _truediv(builder, left, right, dtype), "rmi")
+    if not isinstance(right, Scalar):
+        divisor = _divisor(right, dtype)
+        if divisor == 1:
+            return left
+        if divisor > 0 and divisor & (divisor - 1) == 0:
+            return builder.named(f"shr.{dtype}", left, divisor.bit_length() - 1)
+    left, right = _scalars(builder, left, right, dtype)
+    quotient = builder.named(f"div.{dtype}", left, right)
+    if dtype.kind == "u":
+        return quotient
+    adjust = _needs_floor(builder, left, right, dtype)
+    return select(builder, adjust, _add(builder, quotient, -1, dtype), quotient)
+
+
+def _divisor(number: Any, dtype: DType) -> int:
+    divisor = integer(number, dtype)
+    if divisor == 0:
+        raise OperandError("division by zero")
+    return divisor
+
+
+def _needs_floor(builder: Builder, left: Scalar, right: Any, dtype: DType) -> Any:
+    """The remainder is not zero and its sign is not the divisor's."""
+    remainder = builder.named(f"rem.{dtype}", left, right)
+    nonzero = _compare(builder, "ne", remainder, 0, dtype)
+    signs = _as(builder.named(f"xor.b{dtype.bits}", remainder, right), dtype)
+    return logic(builder, "and", nonzero, _compare(builder, "lt", signs, 0, dtype))
+
+
+def _mod(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    if dtype.is_float:
+        raise OperandError(f"% needs integers, not {dtype}; use x - y * (x // y)")
+    if not isinstance(right, Scalar):
+        divisor = _divisor(right, dtype)
+        if divisor > 0 and divisor & (divisor - 1) == 0:
+            return _and_constant(builder, left, divisor - 1, dtype)
+    left, right = _scalars(builder, left, right, dtype)
+    remainder = builder.named(f"rem.{dtype}", left, right)
+    if dtype.kind == "u":
+        return remainder
+    adjust = _needs_floor(builder, left, right, dtype)
+    return select(builder, adjust, _add(builder, remainder, right, dtype), remainder)
+
+
+def _bitwise(name: str) -> Any:
+    def emit(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+        _needs_integers(name, dtype)
+        left, right = _constant_last(left, right)
+        if not isinstance(right, Scalar):
+            number = integer(right, dtype)
+            if name == "and":
+                return _and_constant(builder, left, number, dtype)
+            if number == 0:
+                return left
+        return _as(builder.named(f"{name}.b{dtype.bits}", left, right), dtype)
+
+    return emit
+
+
+def _and_constant(builder: Builder, left: Any, mask: int, dtype: DType) -> Any:
+    """x & mask; multiples of mask + 1 that were added to x do not matter for a low mask."""
+    if mask == 0:
+        return builder.literal(0, dtype)
+    base, offset = builder.split_constant(left)
+    if mask & (mask + 1) == 0 and offset and offset % (mask + 1) == 0:
+        left = base
+    return _as(builder.named(f"and.b{dtype.bits}", left, mask), dtype)
+
+
+_BINARY: dict[str, Any] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "truediv": _truediv,
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "and": _bitwise("and"),
+    "or": _bitwise("or"),
+    "xor": _bitwise("xor"),
+}
+
+
+def _shift(builder: Builder, name: str, left: Any, right: Any) -> Any:
+    """The left operand's type is the result's; counts beyond its width shift everything out."""
+    dtype = promote(left, left if isinstance(left, Scalar) else right)
+    _needs_integers(name, dtype)
+    left = coerce(builder, left, dtype)
+    if isinstance(right, Scalar):
+        _needs_integers(name, right.dtype)
+        count = builder.convert(right, dtypes.u32)
+    else:
+        count = int(right)
+        if count < 0:
+            raise OperandError(f"shift by {count}: counts are not negative")
+        if count == 0:
+            return left
+    suffix = f"b{dtype.bits}" if name == "shl" else dtype.name
+    return _as(builder.named(f"{name}.{suffix}", builder.scalar(left, dtype), count), dtype)
+
+
+def _compare(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+    if not isinstance(left, Scalar):
+        left, right, name = right, left, MIRRORED[name]
+    if dtype.lanes == 2:
+        raise OperandError(f"{SIGNS[name]} is not defined for pairs ({dtype}): unpack them first")
+    if dtype.name == "bf16" and builder.arch.number < 90:
+        left, right = (coerce(builder, v, dtypes.f32) for v in (left, right))
+        dtype = dtypes.f32
+    if dtype.is_float and name == "ne":
+        name = "neu"  # Python: nan != nan
+    return builder.named(f"setp.{name}.{dtype}", left, right)
+
+
+def _unary(builder: Builder, name: str, value: Scalar) -> Any:
+    dtype = value.dtype
+    if name == "not" and dtype.kind == "p":
+        return builder.named("not.pred", value)
+    if dtype.kind in "bp":
+        raise OperandError(f"{SIGNS[name]} needs a number, not {describe(value)}")
+    dtype = dtype if dtype.lanes == 2 else promote_types(dtype, dtype)
+    value = coerce(builder, value, dtype)
+    if name == "not":
+        _needs_integers(name, dtype)
+        return _as(builder.named(f"not.b{dtype.bits}", value), dtype)
+    if dtype.kind == "u":
+        return value if name == "abs" else _sub(builder, 0, value, dtype)
+    return builder.named(f"{name}.{dtype}", value)
+
+
+# -- choices ---------------------------------------------------------------------------------
+
+
+def truth(builder: Builder, value: Any) -> Any:
+    """Python's truth of a value as a predicate; what is known at compile time gives bool."""
+    if isinstance(value, Scalar):
+        if value.dtype.kind == "p":
+            return value
+        return apply(builder, "ne", value, 0)
+    if isinstance(value, Group):
+        raise OperandError(f"{value.described} has no truth value; reduce its elements first")
+    return bool(value)
+
+
+def logical_not(builder: Builder, value: Any) -> Any:
+    """`not value`."""
+    known = truth(builder, value)
+    return builder.named("not.pred", known) if isinstance(known, Scalar) else not known
+
+
+def select(builder: Builder, condition: Any, yes: Any, no: Any) -> Any:
+    """`yes if condition else no` without a branch; both sides are already computed."""
+    condition = truth(builder, condition)
+    if not isinstance(condition, Scalar):
+        return yes if condition else no
+    if yes is no:
+        return yes
+    if isinstance(yes, Group) or isinstance(no, Group):
+        return _select_groups(builder, condition, yes, no)
+    if not is_simple(yes) or not is_simple(no):
+        raise OperandError(
+            f"a run-time condition cannot choose between {describe(yes)} and {describe(no)}: only "
+            "numbers, predicates and fragments are known at run time"
+        )
+    dtype = common_type(yes, no)
+    yes, no = coerce(builder, yes, dtype), coerce(builder, no, dtype)
+    if dtype.kind == "p":
+        return _select_predicate(builder, condition, yes, no)
+    yes, no = (v if isinstance(v, Scalar) else constant(v, dtype) for v in (yes, no))
+    bits = dtypes.named(f"b{dtype.register_bits}")
+    return _as(builder.named(f"selp.{bits}", _plain(yes, bits), _plain(no, bits), condition), dtype)
+
+
+def _plain(value: Any, bits: DType) -> Any:
+    """A constant as its bits."""
+    return value if isinstance(value, Scalar) else const_bits(value)
+
+
+def _select_predicate(builder: Builder, condition: Scalar, yes: Any, no: Any) -> Any:
+    left = logic(builder, "and", condition, yes)
+    right = logic(builder, "and", logical_not(builder, condition), no)
+    return logic(builder, "or", left, right)
+
+
+def _select_groups(builder: Builder, condition: Scalar, yes: Any, no: Any) -> Any:
+    groups = isinstance(yes, Group) and isinstance(no, Group)
+    if not groups or yes.value.type != no.value.type:
+        raise OperandError(
+            f"a run-time condition cannot choose between {describe(yes)} and {describe(no)}"
+        )
+    pairs = zip(yes.registers, no.registers, strict=True)
+    chosen = [select(builder, condition, y, n) for y, n in pairs]
+    return builder.pack(chosen, yes.value.type, yes.operand)
+
+
+# -- functions of numbers --------------------------------------------------------------------
+
+
+def extreme(builder: Builder, name: str, left: Any, right: Any) -> Any:
+    """min or max; a NaN gives the other operand, as PTX has it."""
+    if isinstance(left, Group) or isinstance(right, Group):
+        function = partial(extreme, builder, name)
+        return on_groups(builder, function, name, (left, right))
+    if is_number(left) and is_number(right):
+        return min(left, right) if name == "min" else max(left, right)
+    dtype = promote(left, right)
+    left, right = (coerce(builder, v, dtype) for v in _constant_last(left, right))
+    if dtype.kind == "p":
+        return logic(builder, "and" if name == "min" else "or", left, right)
+    return builder.named(f"{name}.{dtype}", left, right)
+
+
+def fma(builder: Builder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
+    """a * b + c, rounded once; integers use mad.lo."""
+    if any(isinstance(v, Group) for v in (a, b, c)):
+        function = partial(fma, builder, rounding=rounding)
+        return on_groups(builder, function, "fma", (a, b, c))
+    known = [v for v in (a, b, c) if isinstance(v, Scalar)]
+    if not known:
+        return a * b + c
+    dtype = known[0].dtype
+    for other in (a, b, c):
+        dtype = promote_types(dtype, other.dtype) if isinstance(other, Scalar) else dtype
+    for other in (a, b, c):
+        dtype = dtype if isinstance(other, Scalar) else weak(other, dtype)
+    a, b, c = (builder.scalar(coerce(builder, v, dtype), dtype) for v in (a, b, c))
+    name = f"fma.{rounding}.{dtype}" if dtype.is_float else f"mad.lo.{dtype}"
+    return builder.named(name, a, b, c)
+
+
+def rounded(builder: Builder, value: Any, mode: str) -> Any:
+    """A float rounded to an integer, still a float: rmi down, rpi up, rzi to zero, rni to even."""
+    if isinstance(value, Group):
+        return value.map(lambda element: rounded(builder, element, mode))
+    if is_number(value):
+        function: Any = {"rmi": math.floor, "rpi": math.ceil, "rzi": math.trunc, "rni": round}[mode]
+        return float(function(value))
+    if not value.dtype.is_float:
+        return value
+    if value.dtype.name == "bf16" and builder.arch.number < 90:
+        wide = rounded(builder, builder.convert(value, dtypes.f32), mode)
+        return builder.convert(wide, value.dtype)
+    return builder.named(f"cvt.{mode}.{value.dtype}.{value.dtype}", value)

@@ -1,0 +1,90 @@
+"""What Python values become as operands: types, constants, and their names in messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.nodes import Const, Type
+from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.values.values import Runtime, Scalar
+
+NUMBERS = (bool, int, float, np.generic)
+
+
+def is_number(value: Any) -> bool:
+    """A Python or NumPy number, known at compile time."""
+    return isinstance(value, NUMBERS)
+
+
+def type_of(operand: Operand) -> Type:
+    """The IR type of a value for `operand`."""
+    layout = operand.layout.name if operand.layout else None
+    return Type(operand.dtype, operand.registers, layout)
+
+
+def element_type(operand: Operand) -> DType:
+    """The type of a constant that fills one register of the operand."""
+    if operand.layout is not None and operand.dtype.storage_bits < 32:
+        return dtypes.b32
+    return operand.dtype
+
+
+def number_type(value: Any) -> DType:
+    """The run-time type of a number: s32 (s64, u64 when too wide), f32, pred, NumPy's own."""
+    if isinstance(value, (bool, np.bool_)):
+        return dtypes.pred
+    if isinstance(value, np.generic):
+        return dtypes.from_numpy(value.dtype)
+    if isinstance(value, int):
+        if -(2**31) <= value < 2**31:
+            return dtypes.s32
+        if not -(2**63) <= value < 2**64:
+            raise OperandError(f"{value} fits in no register: 64 bits are the most")
+        return dtypes.s64 if value < 2**63 else dtypes.u64
+    if isinstance(value, float):
+        return dtypes.f32
+    raise OperandError(f"{describe(value)} has no run-time type: numbers and registers have")
+
+
+def constant(value: Any, dtype: DType) -> Const:
+    """`value` as a constant of `dtype`; refuses what the type cannot hold."""
+    if dtype.kind == "p":
+        return Const(bool(value), dtype)
+    if dtype.is_float and dtype.lanes == 1:
+        return Const(float(value), dtype)
+    return Const(integer(value, dtype), dtype)
+
+
+def integer(value: Any, dtype: DType) -> int:
+    """`value` as an integer of `dtype`: bit patterns of its size are taken, too."""
+    if isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        raise OperandError(f"{value!r} is no {dtype}: convert it explicitly, {dtype}({value!r})")
+    number = int(value)
+    if not -(1 << (dtype.bits - 1)) <= number < (1 << dtype.bits):
+        raise OperandError(f"{number} does not fit in {dtype}")
+    return number
+
+
+def describe(value: Any) -> str:
+    """What was given, for messages."""
+    if isinstance(value, Runtime):
+        return value.described
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return repr(value)
+    if isinstance(value, (list, tuple, dict)):
+        kind = type(value).__name__
+        return f"a {kind} of {len(value)} item{'' if len(value) == 1 else 's'}"
+    if hasattr(value, "described"):
+        return str(value.described)
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def is_simple(value: Any) -> bool:
+    """A run-time scalar or a number: what arithmetic takes."""
+    return isinstance(value, (Scalar, *NUMBERS))

@@ -1,0 +1,1 @@
+"""Pictures of layouts and of swizzled shared memory."""

@@ -1,0 +1,252 @@
+"""Pictures of fragment layouts and of swizzled shared memory; the swizzles also as text.
+
+matplotlib draws (`pip install tensorcore-dsl[plot]`). Every function returns its Figure, which a
+notebook shows by itself, and writes it to `path` when one is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import LayoutError, TensorCoreError, listing
+from tensorcore_dsl.layout import Layout
+
+CELL = 0.5  # inches of a matrix element
+MOST = (64, 32)  # rows and columns of a picture
+BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes of what a swizzle moves
+LINE = BANKS * BANK_BYTES
+# Swizzle in bytes -> which bits of an offset (from bit 4 up) are flipped by those 3 above them.
+MASKS = {0: 0x00, 32: 0x10, 64: 0x30, 128: 0x70}
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """(Figure, colormaps), or an error that says what to install."""
+    try:
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise TensorCoreError(
+            "pictures need matplotlib: pip install matplotlib, or tensorcore-dsl[plot]"
+        ) from error
+    return Figure, colormaps
+
+
+def _saved(figure: Any, path: str | Path | None) -> Any:
+    if path is not None:
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+    return figure
+
+
+def _grid(rows: int, cols: int, title: str, cell: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure of rows x cols cells of `cell` inches, its axis numbered along top and left."""
+    figure_type, _ = _matplotlib()
+    figure = figure_type(figsize=(cols * cell[0] + 1.0, rows * cell[1] + 1.0))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_xlim(-0.5, cols - 0.5)
+    axis.set_ylim(rows - 0.5, -0.5)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0, labelsize=8)
+    axis.set_title(title, fontsize=10, pad=20)
+    for spine in axis.spines.values():
+        spine.set_linewidth(1.2)
+    return figure, axis
+
+
+def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7) -> None:
+    """One coloured cell with its text, dark or light as the colour needs."""
+    bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
+    axis.add_patch(_rectangle((col - 0.5, row - 0.5), color))
+    axis.text(
+        col,
+        row,
+        text,
+        ha="center",
+        va="center",
+        fontsize=size,
+        color="black" if bright else "white",
+    )
+
+
+def _rectangle(corner: tuple[float, float], color: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, 1, 1, facecolor=color, edgecolor="white", linewidth=0.5)
+
+
+# -- fragments -----------------------------------------------------------------------------------
+
+
+def plot_layout(
+    layout: Layout, path: str | Path | None = None, *, rows: int = MOST[0], cols: int = MOST[1]
+) -> Any:
+    """The matrix with a cell for each element: colour and text say who holds it.
+
+    "T5:2" is place 2 of thread 5, counted from the low end of its first register. Larger matrices
+    than rows x cols are cut. Where several threads hold an element, the first is named.
+    """
+    shown = min(rows, layout.rows), min(cols, layout.cols)
+    cells = holders(layout)
+    figure, axis = _grid(*shown, _title(layout, shown), (CELL, 0.75 * CELL))
+    _, colormaps = _matplotlib()
+    colors = thread_colors(colormaps["hsv"], layout.threads)
+    for row, col in np.ndindex(shown):
+        thread, slot = cells[row, col]
+        _cell(axis, row, col, colors[thread], f"T{thread}:{slot}")
+    for line in np.arange(7.5, shown[0] - 1, 8):
+        axis.axhline(line, color="black", linewidth=0.8)
+    for line in np.arange(7.5, shown[1] - 1, 8):
+        axis.axvline(line, color="black", linewidth=0.8)
+    axis.set_xticks(range(shown[1]))
+    axis.set_yticks(range(shown[0]))
+    return _saved(figure, path)
+
+
+def holders(layout: Layout) -> np.ndarray:
+    """(rows, cols, 2): the first (thread, slot) that holds each element."""
+    found = np.zeros((layout.rows, layout.cols, 2), np.int64)
+    thread, slot = np.indices(layout.coords.shape[:2])
+    rows, cols = layout.coords[..., 0].ravel()[::-1], layout.coords[..., 1].ravel()[::-1]
+    found[rows, cols] = np.stack([thread.ravel(), slot.ravel()], axis=-1)[::-1]
+    return found
+
+
+def thread_colors(colormap: Any, threads: int) -> Any:
+    """A colour a thread: a hue for each four neighbours, which share rows, paler by place."""
+    quads = (np.arange(threads) // 4 % 8) / 8
+    base = np.asarray(colormap(quads))[:, :3]
+    pale = 0.45 + 0.13 * (np.arange(threads) % 4)[:, None]
+    return base * (1 - pale) + pale
+
+
+def _title(layout: Layout, shown: tuple[int, int]) -> str:
+    text = (
+        f"{layout.name}: {layout.rows}x{layout.cols} {layout.dtype}, {layout.registers} registers"
+    )
+    text += f" in each of {layout.threads} threads"
+    if shown != (layout.rows, layout.cols):
+        text += f"\nthe first {shown[0]} rows and {shown[1]} columns"
+    if layout.copies > 1:
+        text += f"\neach place is held {layout.copies} times; its first holder is shown"
+    return text
+
+
+def plot_form(form: Any, directory: str | Path) -> list[Path]:
+    """A PNG for each fragment of the instruction `form`; the paths written."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for operand in (*form.results, *form.operands):
+        if operand.layout is not None and operand.layout not in written:
+            path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', form.mnemonic)}.{operand.name}.png"
+            plot_layout(operand.layout, path)
+            written[operand.layout] = path
+    return list(written.values())
+
+
+# -- swizzles ------------------------------------------------------------------------------------
+
+
+def swizzled(offset: Any, swizzle: int) -> Any:
+    """Where byte `offset` of a swizzled tile lies: bits 4.. are flipped by bits 7.. ."""
+    return offset ^ (offset >> 3 & _mask(swizzle))
+
+
+def _mask(swizzle: int) -> int:
+    if swizzle not in MASKS:
+        raise LayoutError(f"swizzle is {swizzle}; {listing(MASKS)} bytes are possible")
+    return MASKS[swizzle]
+
+
+def chunks(rows: int, row_bytes: int, swizzle: int) -> np.ndarray:
+    """(lines, 8, 2): which (row, chunk) of a tile lies in each 16 bytes of 128-byte lines.
+
+    A line is one pass over the 32 banks. Places behind the tile's end hold (-1, -1).
+    """
+    _mask(swizzle)
+    if rows < 1 or row_bytes < CHUNK or row_bytes % max(CHUNK, swizzle):
+        raise LayoutError(
+            f"{rows} rows of {row_bytes} bytes cannot be swizzled by {swizzle} bytes: rows must be "
+            f"a multiple of {max(CHUNK, swizzle)} bytes"
+        )
+    total = rows * row_bytes
+    offsets = np.arange(0, total, CHUNK)
+    places = swizzled(offsets, swizzle)
+    lines = -(-(int(places.max()) + CHUNK) // LINE)
+    found = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
+    found[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
+    return found.reshape(lines, LINE // CHUNK, 2)
+
+
+def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
+    """For each column of chunks: passes over the banks to read it in eight rows, as ldmatrix does.
+
+    1 is free of conflicts, 8 the worst; the worst of all groups of eight rows counts.
+    """
+    places = {tuple(map(int, at)): where for where, at in _places(chunks(rows, row_bytes, swizzle))}
+    columns = range(row_bytes // CHUNK)
+    groups = [range(r, min(r + 8, rows)) for r in range(0, rows, 8)]
+    return [
+        max(_collisions([places[row, c] for row in group]) for group in groups) for c in columns
+    ]
+
+
+def _places(table: np.ndarray) -> list[tuple[int, Sequence[int]]]:
+    return list(enumerate(table.reshape(-1, 2)))
+
+
+def _collisions(where: list[int]) -> int:
+    """How many of these chunks share the four banks of the busiest."""
+    return int(np.bincount(np.array(where) % (LINE // CHUNK)).max())
+
+
+def draw_swizzle(rows: int, row_bytes: int, swizzle: int) -> str:
+    """Shared memory as text: 128-byte lines over the 32 banks; "r3.c2" is chunk 2 of row 3."""
+    table = chunks(rows, row_bytes, swizzle)
+    names = [["-" if r < 0 else f"r{r}.c{c}" for r, c in line] for line in table]
+    width = max(7, 2 + max(len(n) for line in names for n in line))
+    banks = [f"{4 * i}-{4 * i + 3}" for i in range(LINE // CHUNK)]
+    out = [
+        _swizzle_title(rows, row_bytes, swizzle),
+        f"{'bank':>6}" + "".join(f"{b:>{width}}" for b in banks),
+    ]
+    out += [
+        f"{LINE * i:>6}" + "".join(f"{n:>{width}}" for n in line) for i, line in enumerate(names)
+    ]
+    return "\n".join(out)
+
+
+def _swizzle_title(rows: int, row_bytes: int, swizzle: int) -> str:
+    worst = max(passes(rows, row_bytes, swizzle))
+    cost = "no bank conflicts" if worst == 1 else f"{worst} passes"
+    how = f"{swizzle}-byte swizzle" if swizzle else "no swizzle"
+    return (
+        f"{rows} rows of {row_bytes} bytes, {how}: a column of chunks in 8 rows is read with {cost}"
+    )
+
+
+def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | None = None) -> Any:
+    """Shared memory as a picture: 128-byte lines over the 32 banks, chunks coloured by column."""
+    table = chunks(rows, row_bytes, swizzle)
+    title = _swizzle_title(rows, row_bytes, swizzle)
+    figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))
+    _, colormaps = _matplotlib()
+    per_row = row_bytes // CHUNK
+    for line, place in np.ndindex(table.shape[:2]):
+        row, chunk = table[line, place]
+        if row >= 0:
+            _cell(
+                axis,
+                line,
+                place,
+                colormaps["viridis"](chunk / max(1, per_row - 1)),
+                f"row {row} chunk {chunk}",
+                6,
+            )
+    axis.set_xticks(range(8), [f"banks {4 * i}-{4 * i + 3}" for i in range(8)])
+    axis.set_yticks(range(len(table)), [f"byte {LINE * i}" for i in range(len(table))])
+    return _saved(figure, path)
