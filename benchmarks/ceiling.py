@@ -55,7 +55,7 @@ def tensor_loop(a: tc.Array, b: tc.Array, d: tc.Array, rounds: tc.s32, mma: tc.C
     tc.launch_bounds(THREADS, 1)
     tile_a = copied(a, BM)
     tile_b = copied(b, BN)
-    tc.fence_async()
+    tc.fence_proxy_async()
     tc.barrier()
     group = tc.warpgroup_id()
     acc = mma.d.zeros()
@@ -63,7 +63,7 @@ def tensor_loop(a: tc.Array, b: tc.Array, d: tc.Array, rounds: tc.s32, mma: tc.C
         for slot in tc.static_range(SLOTS):
             tc.wgmma_fence()
             rows = halves(tile_a)[slot, group]
-            acc = tc.multiply(mma, acc, rows, tile_b[slot], accumulate=(turn | slot) != 0)
+            acc = tc.wgmma_async(mma, acc, rows, tile_b[slot], accumulate=(turn | slot) != 0)
             tc.wgmma_commit()
             tc.wgmma_wait(1)
     tc.wgmma_wait(0)

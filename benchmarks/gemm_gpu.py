@@ -15,7 +15,7 @@ from benchmarks.kinds import check, ours, wishes
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.rivals import Rival
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.padding import realigned
 
 
@@ -157,7 +157,7 @@ def planned(
         return {
             "through_copies": read is not None,
             "kernel": plan.kernel.__name__,
-            "chosen_family": "sm90" if isinstance(config, ring.Config) else "sm80",
+            "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
             "tile": tile(config),
             "config": {name: value for name, value in vars(config).items() if _plain(value)},
             "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
@@ -174,13 +174,13 @@ def tile(config: Any) -> str:
     found = vars(config)
     said = ["x".join(str(found[name]) for name in ("BM", "BN", "BK") if name in found)]
     said.append(f"s{config.stages}")
-    cluster, across = found.get("cluster", 1), found.get("across", 1)
+    cluster, across = found.get("cluster_m", 1), found.get("cluster_n", 1)
     if across > 1:
         said.append(f"c{cluster}x{across}")
     elif cluster > 1:
         said.append(f"c{cluster}")
-    if found.get("split", 1) > 1:
-        said.append(f"k{config.split}")
+    if found.get("split_k", 1) > 1:
+        said.append(f"k{config.split_k}")
     return " ".join([*said, *(["pp"] if found.get("pingpong") else [])])
 
 

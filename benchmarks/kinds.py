@@ -67,7 +67,7 @@ def gelu(data: Operands) -> Launch:
     bias = data.bias.expand(data.case.M, data.case.N)
 
     def launch(i: int) -> None:
-        kernels.gemm(data.a[i], data.b[i], bias, out=data.d[i], finish=tanh_gelu)
+        kernels.gemm(data.a[i], data.b[i], bias, out=data.d[i], epilogue=tanh_gelu)
 
     return launch
 

@@ -34,7 +34,7 @@ from tensorcore_dsl.runtime import numba_target
 from tensorcore_dsl.runtime.arguments import Description
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.launch import Launcher, Loaded
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.targets import target as on_target
 from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES, Tiled
 
@@ -214,7 +214,7 @@ class NoDriver:
     def load(self, cubin: Cubin, device: int) -> Loaded:
         return Loaded(cubin.name, 1, 0)
 
-    def allow_shared(self, loaded: Loaded, config: Config) -> None:
+    def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         pass
 
     def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:

@@ -19,14 +19,14 @@ from benchmarks.gemm_tables import rate
 from benchmarks.harness import Report
 from benchmarks.operands import draw, torch_type
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.tuning import Trial, Tuning
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHOWN = 5
-# Fields of kernels.ring.Config that can be listed, with gemm's usual values.
-LISTS = {"BM": (128,), "BN": (256,), "stages": (0,), "cluster": (1,), "group": (8,), "ahead": (1,)}
+# Fields of kernels.HopperConfig that can be listed, with gemm's usual values.
+LISTS = {"BM": (128,), "BN": (256,), "stages": (0,), "cluster_m": (1,), "group_m": (8,), "mma_in_flight": (1,)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,13 +51,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers") from None
 
 
-def candidates(options: argparse.Namespace) -> list[ring.Config] | None:
+def candidates(options: argparse.Namespace) -> list[HopperConfig] | None:
     """Every combination of the given lists; None where none is given."""
     if all(getattr(options, name) is None for name in LISTS):
         return None
     lists = [getattr(options, name) or usual for name, usual in LISTS.items()]
     found = [dict(zip(LISTS, values, strict=True)) for values in product(*lists)]
-    configs = [ring.Config(**values) for values in found]
+    configs = [HopperConfig(**values) for values in found]
     return [config if config.stages else config.with_stages() for config in configs]
 
 
@@ -127,7 +127,7 @@ def show(case: Case, found: dict[str, Any]) -> None:
         for place, trial in enumerate(found["trials"], 1)
         if place <= SHOWN or trial["config"] == found["before"]["config"]
     ]
-    columns = ["", "family", "tile", "cluster", "group", "ahead", "time", "TFLOP/s", "remarks"]
+    columns = ["", "family", "tile", "cluster_m", "group_m", "mma_in_flight", "time", "TFLOP/s", "remarks"]
     failed = sum("failure" in trial for trial in found["trials"])
     table(f"{case}: {len(found['trials'])} tried, {failed} failed", columns, rows)
 
@@ -137,7 +137,7 @@ def row(place: int, trial: dict[str, Any], found: dict[str, Any]) -> list[str]:
     mine = "gemm's choice until now" if config == found["before"]["config"] else ""
     return [
         str(place), trial["family"], trial["tile"],
-        *(number(config.get(name), "d") for name in ("cluster", "group", "ahead")),
+        *(number(config.get(name), "d") for name in ("cluster_m", "group_m", "mma_in_flight")),
         duration(seconds) if seconds else "-",
         rate(found["operations"] / seconds / 1e12) if seconds else "-",
         trial.get("failure") or mine,

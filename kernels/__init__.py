@@ -1,7 +1,8 @@
 """GEMM kernels written in the kernel language, and `gemm`, which picks one for a problem."""
 
-from tensorcore_dsl.kernels.ampere.pipeline import Config, Problem
-from tensorcore_dsl.kernels.hopper.row_reduction import RowStatistic
+from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.grouped_gemm import grouped_gemm, swiglu
 from tensorcore_dsl.kernels.host.plan import plan
@@ -10,6 +11,6 @@ from tensorcore_dsl.kernels.host.sparsity import SparseMatrix, compress, decompr
 from tensorcore_dsl.kernels.host.tuning import tune
 
 __all__ = [
-    "Config", "Problem", "RowStatistic", "SparseMatrix", "compress", "decompress", "gemm",
+    "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress", "gemm",
     "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip

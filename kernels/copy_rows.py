@@ -11,8 +11,8 @@ WARPS, EACH, CHUNK = 8, 4, 16  # warps of a block, chunks that a thread has unde
 def copy_kernel(source: tc.Array, target: tc.Array):
     """A warp copies a row, 16 bytes a thread: two aligned vectors, shifted to one."""
     tc.launch_bounds(32 * WARPS)
-    tc.grid_wait()
-    tc.grid_launch_dependents()
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
     rows, cols = source.shape
     row = tc.blockIdx.x * WARPS + tc.warp_id()
     if row < rows:

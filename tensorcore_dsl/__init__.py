@@ -71,25 +71,25 @@ from tensorcore_dsl.lang.hopper import (
     cluster_size,
     cluster_sync,
     cluster_wait,
-    descriptor,
     elect,
-    fence_async,
     fence_mbarrier_init,
-    grid_launch_dependents,
-    grid_wait,
+    fence_proxy_async,
+    griddep_launch_dependents,
+    griddep_wait,
     mbarriers,
-    set_registers,
+    setmaxnreg,
     tensor_map,
     tma_commit,
     tma_load,
     tma_store,
     tma_wait,
     warpgroup_id,
+    wgmma_async,
     wgmma_commit,
+    wgmma_descriptor,
     wgmma_fence,
     wgmma_wait,
 )
-from tensorcore_dsl.lang.hopper import wgmma as multiply
 from tensorcore_dsl.lang.language import (
     arch_number,
     atomic,
@@ -141,5 +141,5 @@ from tensorcore_dsl.lang.language import (
 from tensorcore_dsl.lang.memory import Pointer, Tile
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
-from tensorcore_dsl.lang.warp_specialize import specialize
+from tensorcore_dsl.lang.warp_specialize import warp_specialize
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType

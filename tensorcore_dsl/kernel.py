@@ -33,7 +33,7 @@ from tensorcore_dsl.runtime import numba_target
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Config, configuration
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
 from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.runtime.targets import target as target
@@ -156,7 +156,7 @@ class Specialisation:
         return compile_program(self.ir)
 
     def emulate(
-        self, config: Config, args: Sequence[Any], checks: bool, profile: bool, order: int | None
+        self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool, order: int | None
     ) -> Report:
         """Run on the CPU; arrays are written in place."""
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
@@ -230,7 +230,7 @@ class Kernel:
     def _configure(self, key: Any) -> Launch:
         return self._kept(key, *configuration(f"{self.__name__}", key))
 
-    def _kept(self, key: Any, config: Config, stream: Any) -> Launch:
+    def _kept(self, key: Any, config: LaunchConfig, stream: Any) -> Launch:
         """The launch known by a key from now on: it holds what is prepared once."""
         launch = Launch(self, config, stream)
         with suppress(TypeError):  # a stream that cannot be hashed
@@ -239,7 +239,7 @@ class Kernel:
 
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        key = (Config.of(grid, block, **options), stream)
+        key = (LaunchConfig.of(grid, block, **options), stream)
         try:
             return self._launches[key]
         except (KeyError, TypeError):
@@ -393,7 +393,7 @@ def _key(value: Any) -> Any:
 class Launch:
     """A kernel with its configuration; calling it launches."""
 
-    def __init__(self, kernel: Kernel, config: Config, stream: Any) -> None:
+    def __init__(self, kernel: Kernel, config: LaunchConfig, stream: Any) -> None:
         self.kernel, self.config, self.stream = kernel, config, stream
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
@@ -470,10 +470,10 @@ class Emulator:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self._launch, config)
 
-    def _launch(self, config: Config, /, *args: Any, **named_args: Any) -> Report:
+    def _launch(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         return self.run(config, args, named_args)
 
-    def run(self, config: Config, args: Sequence[Any], named_args: dict[str, Any]) -> Report:
+    def run(self, config: LaunchConfig, args: Sequence[Any], named_args: dict[str, Any]) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
         arch = self.arch or emulated_arch()

@@ -27,7 +27,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tests import capture_descriptors, capture_matrix, probes
-from tests.gemm_cases import CASES, digest, run_case
+from tests.gemm_cases import CASES, digest, run_case, seed_of
 
 GOLDEN = Path(__file__).parent / "golden"
 ARCH = "sm_90a"
@@ -120,14 +120,18 @@ def gemms(options: argparse.Namespace) -> int:
     """Whole kernels. The records of cases that nobody asked for stay; those of no case go."""
     path = options.out / "gemm_kernels.json"
     chosen = [case for case in CASES if options.only in case.name]
-    found = {case.name: digest(run_case(case, "cuda")) for case in chosen}
+    found = {
+        case.name: {"seed": seed_of(case), "digest": digest(run_case(case, "cuda"))}
+        for case in chosen
+    }
     known = json.loads(path.read_text()) if path.exists() else {}
     known |= found
     records = {case.name: known[case.name] for case in CASES if case.name in known}
-    path.write_text(json.dumps(records, indent=0) + "\n")
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in records.items())
+    path.write_text(f"{{\n{lines}\n}}\n")
     different = 0
     for case in chosen if options.check else ():
-        if digest(run_case(case, "cpu", ARCH)) != found[case.name]:
+        if digest(run_case(case, "cpu", ARCH)) != found[case.name]["digest"]:
             different += 1
             print(f"DIFFERENT {case.name}")
     print(f"{len(chosen)} kernels captured")

@@ -175,7 +175,7 @@ def fill_peer(target: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
     tile.remote(1 - rank)[0, t] = 10 * tc.blockIdx.x + t
     if mistake != "no fence":
-        tc.fence_async()
+        tc.fence_proxy_async()
     tc.cluster_sync()
     if t == 0:
         tc.tma_store(map, (tc.blockIdx.x, 0), tile)
@@ -201,12 +201,12 @@ def copy(source: tc.Array, out: tc.Array, mistake: tc.Const = ""):
         bar.init(1)
         tc.fence_mbarrier_init()
         if mistake != "no bytes":
-            bar.expect(inbox.bytes)
+            bar.arrive_expect_tx(inbox.bytes)
         else:
             bar.arrive()
     line[t] = source[tc.blockIdx.x, t]
     if mistake != "no fence":
-        tc.fence_async()
+        tc.fence_proxy_async()
     tc.cluster_sync()
     if (t == 0) & (mistake == ""):
         tc.bulk_copy(inbox.remote((rank + 1) % 4), line, bar.remote((rank + 1) % 4))

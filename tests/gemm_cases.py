@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +14,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 
 DTYPES = {
     "f16": np.dtype(np.float16),
@@ -36,7 +38,7 @@ SIZES = (
 )
 
 
-ANY = ring.Config()
+ANY = HopperConfig()
 GROUPS, BATCH = (0, 1, 70, 0, 129, 64), 3  # rows of groups; matrices of a batch
 
 
@@ -45,9 +47,9 @@ class Case:
     """One problem. layouts: "n" row-major or "t" column-major, for A and B.
 
     kind: "" of `gemm`, "sparse" where A is pruned first, "scaled" by blocks, "requantised",
-    "finished" by a function, "batched" (A and B, or one of them: "batched A", "batched B"),
-    "grouped" (rows in `GROUPS`), "swiglu", "rows" (statistics of the rows are the result).
-    ring: how the wgmma kernels are configured, where that is no choice of theirs.
+    "epilogue" with a function, "batched" (A and B, or one of them: "batched A", "batched B"),
+    "grouped" (rows in `GROUPS`), "swiglu", "row_reductions" (these are the result).
+    config: of the wgmma kernels, where it is not left to them.
     """
 
     dtype: str
@@ -59,19 +61,19 @@ class Case:
     beta: float = 0
     accumulate: str = ""
     family: str = "sm80"
-    cluster: int = 1
+    cluster_m: int = 1
     kind: str = ""
-    ring: ring.Config | None = None
+    config: HopperConfig | None = None
 
     @property
     def name(self) -> str:
-        if self.ring is not None:
-            parts = ["ring", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
-            changed = [f"{k} {v}" for k, v in vars(self.ring).items() if v != vars(ANY)[k]]
+        if self.config is not None:
+            parts = ["config", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
+            changed = [f"{k} {v}" for k, v in vars(self.config).items() if v != vars(ANY)[k]]
             changed += [f"sum {self.accumulate}"] * (self.accumulate in ("f16", "f32"))
             return " ".join([*filter(None, parts), f"beta {self.beta}", *changed])
         if self.family == "sm90":
-            extra = f" cluster {self.cluster}" if self.cluster > 1 else ""
+            extra = f" cluster {self.cluster_m}" if self.cluster_m > 1 else ""
             extra += " sum f32" if self.accumulate == "f32" else ""
             kind = f"{self.kind} {self.dtype}" if self.kind else self.dtype
             return f"wgmma {kind} {self.M}x{self.N}x{self.K} {self.layouts} beta {self.beta}{extra}"
@@ -103,7 +105,7 @@ def _wgmma_cases() -> list[Case]:
         for layouts in ("nn", "tn", "tt"):
             found.append(Case("bf16", M, N, K, layouts, family="sm90"))
         found.append(Case("bf16", M, N, K, "nt", alpha=3, beta=-2, family="sm90"))
-        found.append(Case("bf16", 2 * M, N, K, "nt", family="sm90", cluster=2))
+        found.append(Case("bf16", 2 * M, N, K, "nt", family="sm90", cluster_m=2))
     return found + _more_wgmma_cases()
 
 
@@ -123,77 +125,80 @@ def _more_wgmma_cases() -> list[Case]:
         add("s8", *size, kind="requantised")
     add("e4m3", 200, 80, 144, accumulate="f32", alpha=3, beta=-2)
     add("f16", 200, 80, 144, layouts="nn", kind="sparse", alpha=3, beta=-2)
-    add("bf16", 300, 80, 144, kind="sparse", cluster=2)
+    add("bf16", 300, 80, 144, kind="sparse", cluster_m=2)
     return found
 
 
-def _ring_cases() -> list[Case]:
-    """What `ring.Config` offers: tiles in turn, clusters, split and few rows, small on purpose."""
+def _config_cases() -> list[Case]:
+    """What `HopperConfig` offers: tiles in turn, clusters, split and few rows, small on purpose."""
     found = []
 
     def add(
         dtype: str, *size: int, layouts: str = "nt", kind: str = "", beta: float = 0,
         accumulate: str = "", **of: Any,
     ) -> None:  # fmt: skip
-        config = ring.Config(**{"BN": 64, "stages": 3, **of})
+        config = HopperConfig(**{"BN": 64, "stages": 3, **of})
         accumulate = accumulate or ("fast" if dtype == "e4m3" else "")
         found.append(
-            Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, ring=config)
+            Case(dtype, *size, layouts, 1, beta, accumulate, "sm90", kind=kind, config=config)
         )
 
     for dtype in ("bf16", "f16", "tf32", "s8", "e4m3"):
         add(dtype, 300, 264, 208, BN=128, pingpong=True)
-    add("bf16", 1040, 656, 136, BM=64, BN=32, pingpong=True, across=2)  # more tiles than blocks
-    add("bf16", 1040, 656, 136, BM=64, BN=32, cluster=2, across=2, stages=4)
-    add("bf16", 296, 264, 208, BN=128, pingpong=True, across=2, layouts="tn", beta=-2)
-    add("bf16", 300, 264, 72, BN=256, stages=2, BM=64, pingpong=True, cluster=2)
-    add("f16", 300, 264, 8, pingpong=True, across=2, stages=2, layouts="nn")
-    add("bf16", 200, 72, 328, across=2, ahead=0)
-    add("bf16", 200, 72, 328, across=2, layouts="tt", BN=128)
-    add("bf16", 200, 136, 328, across=4)
+    add("bf16", 1040, 656, 136, BM=64, BN=32, pingpong=True, cluster_n=2)  # more tiles than blocks
+    add("bf16", 1040, 656, 136, BM=64, BN=32, cluster_m=2, cluster_n=2, stages=4)
+    add("bf16", 296, 264, 208, BN=128, pingpong=True, cluster_n=2, layouts="tn", beta=-2)
+    add("bf16", 300, 264, 72, BN=256, stages=2, BM=64, pingpong=True, cluster_m=2)
+    add("f16", 300, 264, 8, pingpong=True, cluster_n=2, stages=2, layouts="nn")
+    add("bf16", 200, 72, 328, cluster_n=2, mma_in_flight=0)
+    add("bf16", 200, 72, 328, cluster_n=2, layouts="tt", BN=128)
+    add("bf16", 200, 136, 328, cluster_n=4)
     for dtype in ("bf16", "tf32", "s8"):
-        add(dtype, 200, 136, 528, split=2)
-    add("bf16", 72, 136, 1096, BM=64, split=4, stages=4, beta=3)
-    add("bf16", 72, 136, 40, BM=64, split=2)  # one block of two has nothing to sum
-    add("bf16", 5, 200, 328, BM=64, rows=16, stages=6)
-    add("bf16", 16, 200, 528, BM=64, rows=16, split=2, lines=2)
-    add("e4m3", 1, 72, 656, BM=64, BN=32, rows=8, lines=2)
-    add("bf16", 200, 72, 328, lines=2)
-    add("bf16", 200, 72, 328, BM=64, lines=3, layouts="nn", stages=2)
+        add(dtype, 200, 136, 528, split_k=2)
+    add("bf16", 72, 136, 1096, BM=64, split_k=4, stages=4, beta=3)
+    add("bf16", 72, 136, 40, BM=64, split_k=2)  # one block of two has nothing to sum
+    add("bf16", 5, 200, 328, BM=64, valid_m=16, stages=6)
+    add("bf16", 16, 200, 528, BM=64, valid_m=16, split_k=2, k_slabs=2)
+    add("e4m3", 1, 72, 656, BM=64, BN=32, valid_m=8, k_slabs=2)
+    add("bf16", 200, 72, 328, k_slabs=2)
+    add("bf16", 200, 72, 328, BM=64, k_slabs=3, layouts="nn", stages=2)
     for dtype in ("bf16", "tf32", "s8"):
         add(dtype, 100, 77, 144)  # lines of D that TMA cannot write
     add("f16", 100, 201, 144, pingpong=True, beta=-2)
     add("bf16", 100, 72, 144, kind="batched", pingpong=True)
     add("bf16", 100, 77, 144, kind="batched", beta=-2)
-    add("bf16", 100, 72, 144, kind="batched A", across=2)
-    add("f16", 104, 72, 144, kind="batched B", layouts="tn", split=2)
+    add("bf16", 100, 72, 144, kind="batched A", cluster_n=2)
+    add("f16", 104, 72, 144, kind="batched B", layouts="tn", split_k=2)
     for kind in ("grouped", "swiglu"):
-        add("bf16", sum(GROUPS), 136, 144, kind=kind, BN=128, pingpong=True, across=2)
+        add("bf16", sum(GROUPS), 136, 144, kind=kind, BN=128, pingpong=True, cluster_n=2)
         add("f16", sum(GROUPS), 136, 208, kind=kind, BM=64)
     add("bf16", sum(GROUPS), 136, 144, kind="grouped", layouts="nn")
-    add("bf16", 100, 136, 144, kind="finished", pingpong=True)
-    for more in ({}, {"pingpong": True, "across": 2}, {"split": 2}):
+    add("bf16", 100, 136, 144, kind="epilogue", pingpong=True)
+    for more in ({}, {"pingpong": True, "cluster_n": 2}, {"split_k": 2}):
         add("f16", 200, 136, 208, accumulate="f16", **more)
     for dtype in ("bf16", "s8"):
-        add(dtype, 200, 136, 528, workers=5)
-    add("f16", 300, 72, 528, workers=3, cluster=2, beta=-2)
+        add(dtype, 200, 136, 528, streamk_units=5)
+    add("f16", 300, 72, 528, streamk_units=3, cluster_m=2, beta=-2)
     for dtype in ("bf16", "tf32", "s8", "e4m3"):
-        add(dtype, 300, 392, 208, BN=192, pingpong=True, cluster=2)
-    add("bf16", 300, 392, 208, BN=176, pingpong=True, across=2, beta=-2)
-    for kind, pair in (("grouped", "across"), ("swiglu", "cluster")):
+        add(dtype, 300, 392, 208, BN=192, pingpong=True, cluster_m=2)
+    add("bf16", 300, 392, 208, BN=176, pingpong=True, cluster_n=2, beta=-2)
+    for kind, pair in (("grouped", "cluster_n"), ("swiglu", "cluster_m")):
         add("bf16", sum(GROUPS), 200, 144, kind=kind, BN=192, pingpong=True, **{pair: 2})
-    add("bf16", 300, 328, 208, BM=64, BN=160, cluster=4)
-    add("bf16", 300, 328, 208, BN=96, cluster=2, across=2)
-    add("bf16", 128, 264, 328, BM=64, BN=128, cluster=2)
+    add("bf16", 300, 328, 208, BM=64, BN=160, cluster_m=4)
+    add("bf16", 300, 328, 208, BN=96, cluster_m=2, cluster_n=2)
+    add("bf16", 128, 264, 328, BM=64, BN=128, cluster_m=2)
     for BN in (192, 208):
-        add("e4m3", 200, 216, 400, accumulate="f32", BN=BN, across=2)
-    add("bf16", 264, 136, 144, kind="batched", pingpong=True, cluster=2, group=1)
-    for more in ({"pingpong": True}, {"split": 2}, {"workers": 3}):
-        add("bf16", 200, 136, 528, kind="rows", **more)
+        add("e4m3", 200, 216, 400, accumulate="f32", BN=BN, cluster_n=2)
+    add("bf16", 264, 136, 144, kind="batched", pingpong=True, cluster_m=2, group_m=1)
+    for more in ({"pingpong": True}, {"split_k": 2}, {"streamk_units": 3}):
+        add("bf16", 200, 136, 528, kind="row_reductions", **more)
     return found
 
 
-CASES = _cases() + _ring_cases()
+CASES = _cases() + _config_cases()
+
+GOLDEN = Path(__file__).parent / "golden" / "sm_90a" / "gemm_kernels.json"
+RECORDS: dict[str, Any] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
 
 
 OUTPUTS = {"s8": np.dtype(np.int32), "e4m3": DTYPES["bf16"], "e5m2": DTYPES["bf16"]}
@@ -201,7 +206,7 @@ OUTPUTS = {"s8": np.dtype(np.int32), "e4m3": DTYPES["bf16"], "e5m2": DTYPES["bf1
 
 def operands(case: Case) -> tuple[Any, Any, Any]:
     """A, B and C; wide exponents in half of the problems, so that sums cancel and truncate."""
-    rng = np.random.default_rng(hash_of(case))
+    rng = np.random.default_rng(seed_of(case))
 
     def matrix(*shape: int, order: str, dtype: Any) -> Any:
         if dtype.kind == "i":
@@ -240,10 +245,13 @@ def lines_along(x: Any, axis: int) -> Any:
 
 def scales(case: Case, *shape: int) -> np.ndarray:
     """Around 2 to the minus 10th."""
-    return np.random.default_rng(hash_of(case) + 1).uniform(2e-4, 2e-3, shape).astype(np.float32)
+    return np.random.default_rng(seed_of(case) + 1).uniform(2e-4, 2e-3, shape).astype(np.float32)
 
 
-def hash_of(case: Case) -> int:
+def seed_of(case: Case) -> int:
+    """The recorded seed, so that a case may be renamed; of a new case a hash of its name."""
+    if case.name in RECORDS:
+        return int(RECORDS[case.name]["seed"])
     return int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:4], "little")
 
 
@@ -259,17 +267,17 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
             return kernels.requantised_gemm(a, b, scales(case, case.N), zero=3)
         if case.kind == "grouped":
             ends = np.cumsum((0, *GROUPS), dtype=np.int32)
-            return kernels.grouped_gemm(a, b, ends, config=case.ring)
+            return kernels.grouped_gemm(a, b, ends, config=case.config)
         if case.kind == "swiglu":
-            return kernels.swiglu(a, *b, config=case.ring)
+            return kernels.swiglu(a, *b, config=case.config)
         if case.kind == "sparse":
             a = kernels.compress(a, prune=True)
-        cluster = ring.Config(cluster=case.cluster) if case.cluster > 1 else None
-        if case.kind == "rows":
-            return kernels.gemm(a, b, config=case.ring, rows=STATISTICS)[1]
+        cluster = HopperConfig(cluster_m=case.cluster_m) if case.cluster_m > 1 else None
+        if case.kind == "row_reductions":
+            return kernels.gemm(a, b, config=case.config, row_reductions=ROW_REDUCTIONS)[1]
         return kernels.gemm(
             a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
-            config=case.ring or cluster, finish=finished if case.kind == "finished" else None,
+            config=case.config or cluster, epilogue=with_epilogue if case.kind == "epilogue" else None,
         )  # fmt: skip
 
 
@@ -277,10 +285,10 @@ def square(value):
     return value * value
 
 
-STATISTICS = (kernels.RowStatistic("sum", of=square), kernels.RowStatistic("max"))
+ROW_REDUCTIONS = (kernels.RowReduction("sum", transform=square), kernels.RowReduction("max"))
 
 
-def finished(value, row, col):
+def with_epilogue(value, row, col):
     """A function of each result, in the kernel language, with approximations of the hardware."""
     return value * tc.rcp(tc.exp(-value) + 1) + tc.tanh(value) * tc.select(row > col, 2.0, -1.0)
 

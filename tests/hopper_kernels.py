@@ -24,13 +24,13 @@ def load_box(
     t = tc.threadIdx.x
     for i in tc.range(t, size, 128):
         tile[i] = 0xEEEEEEEE
-    tc.fence_async()
+    tc.fence_proxy_async()
     if t == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
     tc.barrier()
     if t == 0:
-        bar.expect(map.bytes)
+        bar.arrive_expect_tx(map.bytes)
         where = map.coordinates([corner[i] for i in range(len(box))])
         tc.emit(LOAD.format(len(box)), tile.address, map.address, *where, bar.address)
     bar.wait(0)
@@ -61,7 +61,7 @@ def store_box(
     t = tc.threadIdx.x
     for i in tc.range(t, image.shape[0], 128):
         tile[i] = image[i]
-    tc.fence_async()
+    tc.fence_proxy_async()
     tc.barrier()
     if t == 0:
         where = map.coordinates([corner[i] for i in range(len(box))])
@@ -81,7 +81,7 @@ def bulk_copy(source: tc.Array, target: tc.Array, reduce: tc.Const = ""):
     if tc.threadIdx.x == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
-        bar.expect(size)
+        bar.arrive_expect_tx(size)
         at = tc.blockIdx.x * 512
         tc.emit(BULK_LOAD, tile.address, source.at(at).address, size, bar.address)
         bar.wait(0)
@@ -105,7 +105,7 @@ def share(source: tc.Array, images: tc.Array, mask: tc.Const = 15, peers: tc.Con
     if t == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
-        bar.expect(256, pred=(mask >> rank) & 1 == 1)
+        bar.arrive_expect_tx(256, pred=(mask >> rank) & 1 == 1)
     tc.cluster_sync()
     if (rank == 1) & (t == 0):
         tc.tma_load(tile, map, (tc.blockIdx.x // peers, 0), bar, multicast=mask)
@@ -180,4 +180,4 @@ def by_roles(
             empty[slot].arrive()
         out[number, t % 128] = total
 
-    tc.specialize((1, bring), (consumers, add_up), registers=registers)
+    tc.warp_specialize((1, bring), (consumers, add_up), registers=registers)

@@ -183,7 +183,7 @@ def warpgroup_kernel(data: tc.Array, images: tc.Array, places: tc.Array, out: tc
                 tile[byte // 4 + i] = images[group, word + i % (4 * chunks)]
         starts.append(tile.at(byte // 4).address)
         word, byte = word + 4 * chunks, byte + size
-    tc.fence_async()
+    tc.fence_proxy_async()
     tc.barrier()
     chunk = group // (THREADS // WARPGROUP)
     for which, immediates in enumerate(variants):

@@ -154,7 +154,7 @@ def test_our_gelu_is_cublas_s():
     a, b, bias = (x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias))
     out = np.zeros((64, 64), tc.bf16.numpy)
     with tc.target("cpu", "sm_90a"):
-        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, finish=kinds.tanh_gelu)
+        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=kinds.tanh_gelu)
     assert kinds.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
 
 

@@ -35,7 +35,7 @@ from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.ampere.f64_gemm import f64_gemm
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.cost_model import choose
 from tensorcore_dsl.kernels.host.problem_shape import Shape
@@ -185,7 +185,7 @@ def test_suites_can_be_cut():
     sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
     assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
     assert sum(sized[2].rows) == sized[2].M
-    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {
+    assert {c.group_m for c in suites.cases("hopper", ("odd", "mma"))} == {
         "odd bf16",
         "mma.sync bf16",
     }
@@ -365,10 +365,10 @@ def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
 
 
 def test_tiles_of_both_families():
-    assert gemm_gpu.tile(kernels.Config(BM=64, BK=32, stages=3)) == "64x128x32 s3"
-    assert gemm_gpu.tile(ring.Config(BN=128, stages=6, cluster=2)) == "128x128 s6 c2"
-    assert gemm_gpu.tile(ring.Config(cluster=2, across=2, pingpong=True)) == "128x256 s4 c2x2 pp"
-    assert gemm_gpu.tile(ring.Config(BM=64, split=4)) == "64x256 s4 k4"
+    assert gemm_gpu.tile(kernels.AmpereConfig(BM=64, BK=32, stages=3)) == "64x128x32 s3"
+    assert gemm_gpu.tile(HopperConfig(BN=128, stages=6, cluster_m=2)) == "128x128 s6 c2"
+    assert gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
+    assert gemm_gpu.tile(HopperConfig(BM=64, split_k=4)) == "64x256 s4 k4"
     torch = pytest.importorskip("torch")
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
     found = gemm_gpu.planned(a, b.t(), d, "sm90")
@@ -445,7 +445,7 @@ def test_wrong_results_are_seen(bench):
 def test_tuning_shows_the_best_and_the_rule(bench, capsys, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     seconds = {128: 3.0, 192: 1e-3, 256: 2e-3}
-    given = [ring.Config(BN=BN) for BN in seconds] + [ring.Config(BN=BN, group=4) for BN in seconds]
+    given = [HopperConfig(BN=BN) for BN in seconds] + [HopperConfig(BN=BN, group_m=4) for BN in seconds]
     timer = lambda launch: seconds[launch.keywords["config"].BN]
     measure = tuning.measurer(bench.torch, given, False, timer=timer, device="X")
     case = Case("bf16", 256, 512, 64)
@@ -468,10 +468,10 @@ def test_lists_of_configurations():
     found = tuning.candidates(
         parser.parse_args(["--BN", "64,256", "--group", "4,16", "--ahead", "0"])
     )
-    assert {(c.BN, c.group) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
-    assert {c.ahead for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
+    assert {(c.BN, c.group_m) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
+    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
     (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
-    assert one == ring.Config(stages=3)
+    assert one == HopperConfig(stages=3)
     with pytest.raises(SystemExit):
         parser.parse_args(["--BN", "x"])
 

@@ -157,7 +157,7 @@ def test_epilogue_function_and_odd_lines() -> None:
     torch = pytest.importorskip("torch")
     a, b = torch.randn(256, 128, device="cuda").bfloat16(), torch.randn(128, 512, device="cuda").bfloat16()
     plain = kernels.gemm(a, b)
-    fused = kernels.gemm(a, b, finish=lambda v, row, col: tc.maximum(v, 0.0))
+    fused = kernels.gemm(a, b, epilogue=lambda v, row, col: tc.maximum(v, 0.0))
     assert torch.equal(fused, plain.relu())
     x, y = torch.randn(1025, 1027, device="cuda").bfloat16(), torch.randn(1027, 1029, device="cuda").bfloat16()
     assert torch.equal(kernels.gemm(x, y), kernels.gemm(x, y, family="sm80"))

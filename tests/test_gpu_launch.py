@@ -34,7 +34,7 @@ def first_box(x: tc.Array, y: tc.Array):
     if tc.threadIdx.x == 0:
         full[0].init(1)
         tc.fence_mbarrier_init()
-        full[0].expect(8 * 64 * 4)
+        full[0].arrive_expect_tx(8 * 64 * 4)
         tc.tma_load(tile, source, (0, 0), full[0])
         full[0].wait(0)
         tc.tma_store(target, (0, 0), tile)
@@ -160,10 +160,10 @@ def test_a_launch_that_fails_and_the_next() -> None:
 @tc.kernel(threads=256, min_blocks=1)
 def changing_registers(x: tc.Array):
     if tc.warpgroup_id() == 0:
-        tc.set_registers(24, grow=False)
+        tc.setmaxnreg(24, grow=False)
         x[tc.threadIdx.x] = 1.0
     else:
-        tc.set_registers(240, grow=True)
+        tc.setmaxnreg(240, grow=True)
         x[tc.threadIdx.x] = 2.0
 
 

@@ -15,7 +15,7 @@ from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F4
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.grouped_gemm import FEW_ROWS, IN_TURN
 from tensorcore_dsl.kernels.host.plan import assembled
@@ -31,7 +31,7 @@ GROUPS = {
 }
 GROUPED = {
     "few rows": dict(BM=64, BN=64, stages=2),
-    "in turn": dict(BM=128, BN=64, stages=2, pingpong=True, across=2),
+    "in turn": dict(BM=128, BN=64, stages=2, pingpong=True, cluster_n=2),
 }
 
 
@@ -50,19 +50,19 @@ def by_groups(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def test_groups(sizes: str, config: str, order: str) -> None:
     offsets = groups_of(GROUPS[sizes])
     a, b = whole(int(offsets[-1]), 136), whole(len(offsets) - 1, 136, 200, order=order)
-    found = kernels.grouped_gemm(a, b, offsets, config=Config(**GROUPED[config]))
+    found = kernels.grouped_gemm(a, b, offsets, config=HopperConfig(**GROUPED[config]))
     assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
 
 
 @pytest.mark.parametrize("config", GROUPED)
 def test_groups_share_few_blocks(config: str) -> None:
     """Blocks that pass from group to group, and leave alone what belongs to no group."""
-    chosen, offsets = Config(**GROUPED[config]), groups_of((70, 0, 1, 200, 64, 0))
+    chosen, offsets = HopperConfig(**GROUPED[config]), groups_of((70, 0, 1, 200, 64, 0))
     a, b = whole(350, 200), whole(6, 200, 136, order="F")
     d = np.full((350, 136), 99, BF16)
-    grid = 2 * chosen.blocks
+    grid = 2 * chosen.cluster_size
     grouped_gemm_kernel.emulator("sm_90a")[grid, chosen.threads](
-        a, b, offsets, d, config=chosen, variant=Variant()
+        a, b, offsets, d, config=chosen, traits=HopperTraits()
     )
     assert np.array_equal(d[:335], by_groups(a, b, offsets).astype(BF16))
     assert (d[335:] == 99).all()
@@ -87,7 +87,7 @@ def test_groups_into_given_results() -> None:
     a, b = whole(64, 64, dtype=F16), whole(2, 64, 64, dtype=F16)
     assert kernels.grouped_gemm(a, b, offsets, out=out) is out
     assert np.array_equal(out, by_groups(a, b, offsets))
-    found = kernels.grouped_gemm(a, b, offsets, finish=plus_row)
+    found = kernels.grouped_gemm(a, b, offsets, epilogue=plus_row)
     assert np.array_equal(found, by_groups(a, b, offsets) + np.arange(64)[:, None])
 
 
@@ -132,27 +132,27 @@ def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         gate, up = ones(40, 64).T, whole(40, 64, most=1).T
         wanted = exact(x, gate) * exact(x, up) + np.arange(78)[:, None] * (finish is not None)
         for given in (None, out):
-            found = kernels.swiglu(x, gate, up, out=given, finish=finish)
+            found = kernels.swiglu(x, gate, up, out=given, epilogue=finish)
             assert np.array_equal(found.astype(float), wanted.astype(BF16).astype(float))
     assert len(seen) == 4
     with pytest.raises(tc.ArgumentError, match="x is a NoneType"):
         kernels.swiglu(None, gate, up)
 
 
-NO_PART: list[Any] = [dict(cluster=2), dict(split=2), dict(rows=16), dict(workers=4)]
+NO_PART: list[Any] = [dict(cluster_m=2), dict(split_k=2), dict(valid_m=16), dict(streamk_units=4)]
 
 
 @pytest.mark.parametrize("changes", NO_PART, ids=str)
 def test_configurations_that_groups_have_no_part_for(changes: dict[str, int]) -> None:
-    config = Config(**{"BM": 64, "BN": 64, "stages": 2, **changes})
+    config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
     with pytest.raises(tc.ArgumentError, match="groups of rows takes no") as error:
         kernels.grouped_gemm(whole(64, 64), whole(1, 64, 64), groups_of((64,)), config=config)
     assert all(f"no {name}={value}:" in str(error.value) for name, value in changes.items())
 
 
-@pytest.mark.parametrize("changes", [dict(lines=2), *NO_PART[1:]], ids=str)
+@pytest.mark.parametrize("changes", [dict(k_slabs=2), *NO_PART[1:]], ids=str)
 def test_configurations_that_gates_have_no_part_for(changes: dict[str, int]) -> None:
-    config = Config(**{"BM": 64, "BN": 64, "stages": 2, **changes})
+    config = HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes})
     x, w = whole(64, 64), whole(64, 64, order="F")
     with pytest.raises(tc.ArgumentError, match="products with a gate takes no"):
         kernels.swiglu(x, w, w, config=config)
@@ -197,8 +197,8 @@ def test_groups_that_are_refused(changes: dict[str, Any], message: str) -> None:
 GATED = {
     "two consumers": dict(BM=128, BN=64, stages=2),
     "in turn": dict(BM=64, BN=128, stages=3, pingpong=True),
-    "in turn, beside": dict(BM=64, BN=64, stages=3, pingpong=True, across=2),
-    "blocks below": dict(BM=64, BN=64, stages=2, cluster=2),
+    "in turn, beside": dict(BM=64, BN=64, stages=3, pingpong=True, cluster_n=2),
+    "blocks below": dict(BM=64, BN=64, stages=2, cluster_m=2),
 }
 
 
@@ -212,9 +212,9 @@ def ones(*shape: int, dtype: Any = BF16) -> np.ndarray:
 def test_gates_that_are_open(name: str, K: int) -> None:
     """silu(x) is x in f32 from 17 on, so that products are exact."""
     x, gate, up = ones(136, K), ones(104, K).T, whole(104, K, most=1).T
-    config, d = Config(**GATED[name]), np.full((136, 104), 99, BF16)
-    launch = swiglu_kernel.emulator("sm_90a")[config.blocks, config.threads]
-    launch(x, gate, up, d, config=config, variant=Variant())
+    config, d = HopperConfig(**GATED[name]), np.full((136, 104), 99, BF16)
+    launch = swiglu_kernel.emulator("sm_90a")[config.cluster_size, config.threads]
+    launch(x, gate, up, d, config=config, traits=HopperTraits())
     assert exact(x, gate).min() > 17
     assert np.array_equal(
         d.astype(float), (exact(x, gate) * exact(x, up)).astype(BF16).astype(float)
@@ -235,7 +235,7 @@ def test_gates(dtype: Any) -> None:
 def test_gates_are_finished() -> None:
     x, gate, up = ones(72, 64), ones(40, 64).T, whole(40, 64, most=1).T
     plain = exact(x, gate) * exact(x, up)
-    found = kernels.swiglu(x, gate, up, finish=plus_row)
+    found = kernels.swiglu(x, gate, up, epilogue=plus_row)
     rows = np.arange(72)[:, None]
     assert np.array_equal(found.astype(float), (plain + rows).astype(BF16).astype(float))
 
@@ -264,8 +264,8 @@ def test_gates_that_are_refused(changes: dict[str, Any], message: str) -> None:
 
 # -- machine code ---------------------------------------------------------------------------------
 
-ALONE = Config(BN=128, pingpong=True).with_stages()
-WIDE = Config(BN=192, cluster=2, pingpong=True).with_stages()
+ALONE = HopperConfig(BN=128, pingpong=True).with_stages()
+WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
@@ -281,7 +281,7 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
         )
         used = grouped_gemm_kernel.resources(
             a, b, groups_of((64, 0, 0, 0)), d, arch="sm_90a", config=config,
-            variant=Variant(b_k_major=order == "F"),
+            traits=HopperTraits(b_k_major=order == "F"),
         )  # fmt: skip
         assert not used.spills and not used.warnings
 
@@ -289,12 +289,12 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("config", [IN_TURN, ALONE, WIDE], ids=["in turn", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any, config: Config) -> None:
+def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any, config: HopperConfig) -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     if not assembled(config):
         pytest.skip("needs a whole-program ptxas")
     x, weights, d = (np.empty(shape, dtype) for shape in ((64, 512), (256, 512), (64, 256)))
     used = swiglu_kernel.resources(
-        x, weights.T, weights.T, d, arch="sm_90a", config=config, variant=Variant()
+        x, weights.T, weights.T, d, arch="sm_90a", config=config, traits=HopperTraits()
     )
     assert not used.spills and not used.warnings

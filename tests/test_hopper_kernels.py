@@ -1,4 +1,4 @@
-"""The wgmma kernels in emulation: what `ring.Config` offers, batches, results of any width.
+"""The wgmma kernels in emulation: what `HopperConfig` offers, batches, results of any width.
 
 Operands are small whole numbers, so that each sum is exact in any order. Grids are smaller than on
 a GPU, so that each block has several tiles.
@@ -16,18 +16,18 @@ from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
-from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.plan import FAST, plan
 
 
-def few_blocks(kernel: Any, config: Config, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
+def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
     """The product in one cluster of blocks, or of split tiles, in a cluster each."""
     d = np.full((a.shape[0], b.shape[1]), 77, out)
     clusters = math.prod(-(-n // t) for n, t in zip(d.shape, (config.BM, config.BN), strict=True))
-    grid = config.blocks * (clusters if config.split > 1 else 1)
+    grid = config.cluster_size * (clusters if config.split_k > 1 else 1)
     scalars = (1, 0) if a.dtype.kind == "i" else (1.0, 0.0)
     launch = kernel.emulator("sm_90a")[grid, config.threads]
-    launch(a, b, d, d, *scalars, config=config, variant=Variant(**variant))
+    launch(a, b, d, d, *scalars, config=config, traits=HopperTraits(**variant))
     return d
 
 
@@ -35,21 +35,21 @@ def few_blocks(kernel: Any, config: Config, a: Any, b: Any, out: Any, **variant:
 
 FEATURES = {
     "plain": dict(BM=128, BN=64, stages=3),
-    "no products in flight": dict(BM=64, BN=64, stages=2, ahead=0),
-    "groups of rows": dict(BM=64, BN=64, stages=2, group=2),
-    "blocks below": dict(BM=64, BN=64, stages=2, cluster=2),
-    "blocks beside": dict(BM=64, BN=64, stages=2, across=2),
-    "four blocks": dict(BM=64, BN=32, stages=3, cluster=2, across=2),
+    "no products in flight": dict(BM=64, BN=64, stages=2, mma_in_flight=0),
+    "groups of rows": dict(BM=64, BN=64, stages=2, group_m=2),
+    "blocks below": dict(BM=64, BN=64, stages=2, cluster_m=2),
+    "blocks beside": dict(BM=64, BN=64, stages=2, cluster_n=2),
+    "four blocks": dict(BM=64, BN=32, stages=3, cluster_m=2, cluster_n=2),
     "in turn": dict(BM=64, BN=64, stages=3, pingpong=True),
     "in turn, two heights": dict(BM=128, BN=32, stages=2, pingpong=True),
-    "in turn, blocks below": dict(BM=64, BN=64, stages=2, pingpong=True, cluster=2),
-    "in turn, blocks beside": dict(BM=64, BN=64, stages=5, pingpong=True, across=2),
-    "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, ahead=0),
-    "split in two": dict(BM=64, BN=64, stages=2, split=2),
-    "split in four": dict(BM=128, BN=128, stages=2, split=4),
-    "two lines": dict(BM=64, BN=64, stages=2, lines=2),
-    "three lines, in turn": dict(BM=64, BN=64, stages=2, lines=3, pingpong=True),
-    "two lines, beside": dict(BM=64, BN=64, stages=2, lines=2, across=2),
+    "in turn, blocks below": dict(BM=64, BN=64, stages=2, pingpong=True, cluster_m=2),
+    "in turn, blocks beside": dict(BM=64, BN=64, stages=5, pingpong=True, cluster_n=2),
+    "in turn, none in flight": dict(BM=64, BN=64, stages=2, pingpong=True, mma_in_flight=0),
+    "split in two": dict(BM=64, BN=64, stages=2, split_k=2),
+    "split in four": dict(BM=128, BN=128, stages=2, split_k=4),
+    "two lines": dict(BM=64, BN=64, stages=2, k_slabs=2),
+    "three lines, in turn": dict(BM=64, BN=64, stages=2, k_slabs=3, pingpong=True),
+    "two lines, beside": dict(BM=64, BN=64, stages=2, k_slabs=2, cluster_n=2),
 }
 
 
@@ -58,7 +58,7 @@ FEATURES = {
 def test_every_feature(name: str, K: int) -> None:
     """Three tiles by three, or more, none of the last ones full."""
     a, b = whole(136, K), whole(K, 168, order="F")
-    config = Config(**FEATURES[name])
+    config = HopperConfig(**FEATURES[name])
     assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
 
 
@@ -68,7 +68,7 @@ TYPES = [(BF16, BF16), (F16, F16), (E4M3, BF16), (np.int8, np.int32), (np.float3
 @pytest.mark.parametrize(("dtype", "out"), TYPES, ids=[str(np.dtype(t)) for t, _ in TYPES])
 def test_every_type_in_turn(dtype: Any, out: Any) -> None:
     a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
-    config = Config(BM=64, BN=32, stages=3, pingpong=True, across=2)
+    config = HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2)
     d = np.empty((136, 168), out)
     kernel = plan(a, b, None, d, accumulate=FAST if dtype == E4M3 else None, config=config).kernel
     assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
@@ -77,7 +77,7 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
 def test_sums_in_f16(name: str) -> None:
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    found = few_blocks(bf16_gemm, Config(**FEATURES[name]), a, b, F16, sums=tc.f16)
+    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, sums=tc.f16)
     assert np.array_equal(found.astype(float), exact(a, b))
 
 
@@ -85,7 +85,7 @@ def test_sums_in_f16_are_rounded() -> None:
     """2048 + 1 is 2048 in f16; an instruction has 16 of K."""
     a, b = np.zeros((8, 80), F16), np.ones((80, 8), F16, order="F")
     a[:, ::16], a[:, 0] = 1, 2048
-    config = Config(BM=64, BN=16, stages=2)
+    config = HopperConfig(BM=64, BN=16, stages=2)
     sums = [kernels.gemm(a, b, accumulate=x, config=config) for x in (tc.f16, None)]
     assert (sums[0] == 2048).all() and (sums[1] == 2052).all()
 
@@ -94,10 +94,10 @@ MN_MAJOR = {
     "plain, FF": dict(stages=2),
     "in turn, FC": dict(stages=3, pingpong=True),
     "in turn, CC": dict(stages=2, pingpong=True, BM=64),
-    "blocks below, FC": dict(stages=2, cluster=2),
-    "blocks beside, FC": dict(stages=2, across=2, pingpong=True, BN=64),
-    "two lines, FC": dict(stages=2, lines=2, BM=64, BN=64),
-    "split, CC": dict(stages=2, split=2, BM=64, BN=64),
+    "blocks below, FC": dict(stages=2, cluster_m=2),
+    "blocks beside, FC": dict(stages=2, cluster_n=2, pingpong=True, BN=64),
+    "two lines, FC": dict(stages=2, k_slabs=2, BM=64, BN=64),
+    "split, CC": dict(stages=2, split_k=2, BM=64, BN=64),
 }
 
 
@@ -106,19 +106,19 @@ def test_other_layouts(name: str) -> None:
     """Orders of A and B, where K is contiguous in one of them, or in none."""
     of_a, of_b = name[-2:]
     a, b = whole(136, 200, order=of_a), whole(200, 264, order=of_b)
-    config = Config(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
+    config = HopperConfig(**{"BM": 128, "BN": 128, **MN_MAJOR[name]})
     majors = {"a_k_major": of_a == "C", "b_k_major": of_b == "F"}
     found = few_blocks(bf16_gemm, config, a, b, np.float32, **majors)
     assert np.array_equal(found, exact(a, b))
 
 
-FEW_ROWS = [{}, {"split": 2}, {"lines": 4, "stages": 2}, {"rows": 64}]
+FEW_ROWS = [{}, {"split_k": 2}, {"k_slabs": 4, "stages": 2}, {"valid_m": 64}]
 
 
 @pytest.mark.parametrize("more", FEW_ROWS, ids=str)
 def test_few_rows(more: dict[str, int]) -> None:
     """The first parts of B are asked for early; lines of A that no copy brings are zero."""
-    config = Config(**{"BM": 64, "BN": 32, "stages": 5, "rows": 16, **more})
+    config = HopperConfig(**{"BM": 64, "BN": 32, "stages": 5, "valid_m": 16, **more})
     for M in (1, 7, 16):
         a, b = whole(M, 584), whole(584, 104, order="F")
         assert np.array_equal(few_blocks(bf16_gemm, config, a, b, np.float32), exact(a, b))
@@ -127,41 +127,41 @@ def test_few_rows(more: dict[str, int]) -> None:
 @pytest.mark.parametrize("orders", ["CF", "CC"])
 def test_few_rows_are_all_rows(orders: str) -> None:
     a, b = whole(40, 64, order=orders[0]), whole(64, 64, order=orders[1])
-    config = Config(BM=64, BN=64, stages=2, rows=16)
+    config = HopperConfig(BM=64, BN=64, stages=2, valid_m=16)
     with pytest.raises(tc.ArgumentError, match="A has 40 rows, and rows=16 brings no more"):
         kernels.gemm(a, b, config=config)
     assert np.array_equal(kernels.gemm(a[:16], b, config=config).astype(float), exact(a[:16], b))
 
 
 REFUSED = [
-    (dict(group=0), "1 or more, lines and group too"),
-    (dict(lines=0), "1 or more, lines and group too"),
+    (dict(group_m=0), "1 or more, lines and group too"),
+    (dict(k_slabs=0), "1 or more, lines and group too"),
     (dict(BM=96), "tiles have 64, 128, ... rows and 16 to 256 columns"),
     (dict(BN=264), "tiles have 64, 128, ... rows and 16 to 256 columns"),
     (dict(BN=8), "tiles have 64, 128, ... rows and 16 to 256 columns"),
     (dict(BN=100), "results leave in multiples of 16 columns"),
-    (dict(BN=80, split=2), "results leave in multiples of 16 columns"),
-    (dict(cluster=2, split=2), "a cluster shares A and B or a tile, not both"),
-    (dict(across=2, split=2), "a cluster shares A and B or a tile, not both"),
+    (dict(BN=80, split_k=2), "results leave in multiples of 16 columns"),
+    (dict(cluster_m=2, split_k=2), "a cluster shares A and B or a tile, not both"),
+    (dict(cluster_n=2, split_k=2), "a cluster shares A and B or a tile, not both"),
     (dict(stages=1), "the ring needs more slots than are read at a time"),
-    (dict(ahead=2), "a slot is released when one more is read, or none"),
-    (dict(BM=64, rows=72), "a tile has no room for so many rows"),
-    (dict(pingpong=True, split=2), "tiles that are split are not taken in turn"),
+    (dict(mma_in_flight=2), "a slot is released when one more is read, or none"),
+    (dict(BM=64, valid_m=72), "a tile has no room for so many rows"),
+    (dict(pingpong=True, split_k=2), "tiles that are split are not taken in turn"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
 def test_configurations_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tc.ArgumentError, match=message) as error:
-        Config(**changes)
+        HopperConfig(**changes)
     assert all(f"{name}={value}" in str(error.value) for name, value in changes.items())
 
 
 SHARES = [
-    ("FF", dict(BM=64, across=2), "64 rows of A are no multiple of 128"),
-    ("CC", dict(BN=64, cluster=2), "64 columns of B are no multiple of 128"),
+    ("FF", dict(BM=64, cluster_n=2), "64 rows of A are no multiple of 128"),
+    ("CC", dict(BN=64, cluster_m=2), "64 columns of B are no multiple of 128"),
     ("CC", dict(BN=32), "32 columns of B are no multiple of 64"),
-    ("CF", dict(BN=16, cluster=4), "16 columns of B are no multiple of 32"),
+    ("CF", dict(BN=16, cluster_m=4), "16 columns of B are no multiple of 32"),
 ]
 
 
@@ -169,15 +169,15 @@ SHARES = [
 def test_tiles_that_blocks_cannot_share(orders: str, changes: dict[str, Any], message: str) -> None:
     a, b = whole(64, 64, order=orders[0]), whole(64, 64, order=orders[1])
     with pytest.raises(tc.ArgumentError, match=message):
-        kernels.gemm(a, b, config=Config(**{"BM": 64, "BN": 64, "stages": 2, **changes}))
+        kernels.gemm(a, b, config=HopperConfig(**{"BM": 64, "BN": 64, "stages": 2, **changes}))
 
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_slots_fill_shared_memory(name: str) -> None:
-    config = Config(**FEATURES[name]).with_stages(99)
-    slot = (config.BM + config.BN) * 128 * config.lines
-    assert 0 <= 227 * 1024 - 1024 - config.way_out - config.stages * slot < slot
-    assert Config(**FEATURES[name]).with_stages(2).stages == 2
+    config = HopperConfig(**FEATURES[name]).with_stages(99)
+    slot = (config.BM + config.BN) * 128 * config.k_slabs
+    assert 0 <= 227 * 1024 - 1024 - config.epilogue_bytes - config.stages * slot < slot
+    assert HopperConfig(**FEATURES[name]).with_stages(2).stages == 2
 
 
 # -- operands of gemm -----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_slots_fill_shared_memory(name: str) -> None:
 @pytest.mark.parametrize("pingpong", [False, True])
 def test_results_whose_rows_tma_cannot_write(N: int, pingpong: bool) -> None:
     a, b = whole(136, 72), whole(72, N, order="F")
-    config = Config(BM=64, BN=32, stages=2, pingpong=pingpong)
+    config = HopperConfig(BM=64, BN=32, stages=2, pingpong=pingpong)
     room = np.full((136, N + 2), 99, BF16)
     found = kernels.gemm(a, b, out=room[:, :N], config=config)
     assert np.array_equal(found.astype(float), exact(a, b))
@@ -203,7 +203,7 @@ def test_batches(which: str) -> None:
     N = 77 if which == "one B" else 72
     a, b = whole(*[of_a][: of_a > 0], 72, 136), whole(*[of_b][: of_b > 0], 136, N, order="F")
     c = whole(3, 72, N, most=9)
-    config = Config(BM=64, BN=32, stages=3, pingpong=N == 72)
+    config = HopperConfig(BM=64, BN=32, stages=3, pingpong=N == 72)
     found = kernels.gemm(a, b, c, alpha=2, beta=-3, config=config, out_dtype=tc.f32)
     assert np.array_equal(found, 2 * exact(a, b) - 3 * c.astype(float))
 
@@ -211,7 +211,7 @@ def test_batches(which: str) -> None:
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two", "two lines"])
 def test_batches_with_every_division_of_work(name: str) -> None:
     a, b = whole(3, 72, 136), whole(3, 136, 72)
-    found = kernels.gemm(a, b, config=Config(**FEATURES[name]), out_dtype=tc.f32)
+    found = kernels.gemm(a, b, config=HopperConfig(**FEATURES[name]), out_dtype=tc.f32)
     assert np.array_equal(found, exact(a, b))
 
 
@@ -253,7 +253,7 @@ def checkered(value, row, col):
 def test_finished_results(name: str, N: int) -> None:
     a, b, c = whole(136, 72), whole(72, N, order="F"), whole(136, N)
     found = kernels.gemm(
-        a, b, c, beta=2, finish=checkered, out_dtype=tc.f32, config=Config(**FEATURES[name])
+        a, b, c, beta=2, epilogue=checkered, out_dtype=tc.f32, config=HopperConfig(**FEATURES[name])
     )
     row, col = np.indices(found.shape)
     wanted = exact(a, b) + 2 * c.astype(float)
@@ -273,10 +273,10 @@ BAD_PRODUCTS: list[Any] = [
 
 
 ONLY_SM90: list[Any] = [
-    (dict(finish=checkered), "cannot take this product: they apply no function to results"),
+    (dict(epilogue=checkered), "cannot take this product: they apply no function to results"),
     (dict(a=whole(2, 16, 64)), "cannot take this product: they multiply single matrices, no batches"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(64, 16, dtype=E4M3)), "cannot take this product: they have no e4m3"),
-    (dict(config=Config()), "needed is a kernels.Config for sm80, or a kernels.config.Config for sm90, and sm80 was"),
+    (dict(config=HopperConfig()), "needed is a kernels.AmpereConfig for sm80, or a kernels.HopperConfig for sm90, and sm80 was"),
 ]  # fmt: skip
 
 

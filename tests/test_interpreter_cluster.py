@@ -200,7 +200,7 @@ def misuse(out: tc.Array, what: tc.Const = ""):
     if what == "stmatrix":
         tc.stmatrix(peer[:, :16], mma.a.zeros())
     if what == "descriptor":
-        tc.descriptor(peer)
+        tc.wgmma_descriptor(peer)
     if what == "tensor copy":
         tc.tma_store(tc.tensor_map(out, (16, 64), swizzle=128), (0, 0), peer)
     if what == "cp.async":
@@ -286,14 +286,14 @@ def product_by_hand(b: tc.Array, d: tc.Array, masked: tc.Const = True):
         left[i // 64, i % 64] = tc.select(i // 64 == i % 64, 1.0, 0.0)
     for i in tc.range(tc.threadIdx.x, 2 * 16 * 64, 128):
         right[i // 1024, i // 64 % 16, i % 64] = b[i // 64 % 16, i // 1024 * 64 + i % 64]
-    tc.fence_async()
+    tc.fence_proxy_async()
     tc.barrier()
     start = right.at(0, 0, 0).address >> 4
     low = (start & 0x3FFF if masked else start) + (16 * 128 // 16 << 16)
     place = tc.emit("mov.b64.pack", low.bits(tc.b32), tc.u32(1024 // 16 | 1 << 30))
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = mma(acc, tc.descriptor(left[:, :16]), place, True, 1, 1, 0, 1)
+    acc = mma(acc, tc.wgmma_descriptor(left[:, :16]), place, True, 1, 1, 0, 1)
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     for i in tc.static_range(len(acc)):

@@ -54,7 +54,7 @@ def pipeline(
     m, n, depth = tc.blockIdx.y * BM, tc.blockIdx.x * BN, a.shape[1] // 64
     role = tc.threadIdx.x // 128
     if role == 0:
-        tc.set_registers(40, grow=False)
+        tc.setmaxnreg(40, grow=False)
         if tc.threadIdx.x == 0:
             phase = tc.u32(0 if mistake == "producer's parity" else 1)
             for k in range(depth):
@@ -62,12 +62,12 @@ def pipeline(
                 if mistake != "no wait for the slot":
                     empty[slot].wait(phase)
                 more = {"too few bytes": -4096, "too many bytes": 4096}.get(mistake, 0)
-                full[slot].expect(map_a.bytes + map_b.bytes + more)
+                full[slot].arrive_expect_tx(map_a.bytes + map_b.bytes + more)
                 tc.tma_load(tile_a[slot], map_a, (m, k * 64), full[slot])
                 tc.tma_load(tile_b[slot], map_b, (n, k * 64), full[slot])
                 phase = tc.select(slot == stages - 1, phase ^ 1, phase)
     else:
-        tc.set_registers(232, grow=True)
+        tc.setmaxnreg(232, grow=True)
         consumer = role - 1
         phase = tc.u32(1 if mistake == "consumer's parity" else 0)
         acc = mma.d.zeros()
@@ -80,7 +80,7 @@ def pipeline(
                 full[slot].wait(phase)
             if mistake != "no wgmma fence":
                 tc.wgmma_fence()
-            acc = tc.multiply(mma, acc, tile_a[slot, consumer], tile_b[slot])
+            acc = tc.wgmma_async(mma, acc, tile_a[slot, consumer], tile_b[slot])
             if mistake == "released too early":
                 empty[slot].arrive(pred=tc.threadIdx.x % 128 == 0)
             tc.wgmma_commit()
@@ -185,17 +185,17 @@ def by_hand(a: tc.Array, d: tc.Array, fence: tc.Const = "writer", wait: tc.Const
         place = t * 2 + i
         tile_b[place // 16, place % 16] = tc.select(place // 16 == place % 16, 1.0, 0.0).to(tc.bf16)
     if fence == "writer":
-        tc.fence_async()
+        tc.fence_proxy_async()
     elif fence == "one thread":
         tc.emit(FENCE_ASYNC, pred=t == 0)
     tc.barrier()
     if fence == "late write":
-        tc.fence_async()
+        tc.fence_proxy_async()
         tile_a[t % 64, 3] = tc.bf16(1.0)
         tc.barrier()
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = tc.multiply(mma, acc, tile_a, tile_b)
+    acc = tc.wgmma_async(mma, acc, tile_a, tile_b)
     if wait != "no commit":
         tc.wgmma_commit()
     if wait == "store first":
@@ -223,7 +223,7 @@ def stored(d: tc.Array, mistake: tc.Const = ""):
         tc.emit("bar.warp.sync", 0xFFFFFFFF)
         buffer[0, lane] = lane + 100 * i
         if mistake != "no fence":
-            tc.fence_async()
+            tc.fence_proxy_async()
         tc.emit("bar.warp.sync", 0xFFFFFFFF)
         if lane == 0:
             tc.tma_store(out, (warp * 4 + i, 0), buffer)
@@ -246,7 +246,7 @@ def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.
         flag[0] = 0
     tc.barrier()
     if t == 0:
-        bar.expect(map.bytes)
+        bar.arrive_expect_tx(map.bytes)
         tc.tma_load(tile, map, (0, 0), bar)
         bar.wait(0)
         tc.emit("st.release.cta.shared.b32", flag.address, 1)
@@ -451,9 +451,9 @@ def registers(out: tc.Array, first: tc.Const = 24, then: tc.Const = 40, whole: t
         tc.emit("setmaxnreg.dec.sync.aligned.u32", first)
     tc.barrier()
     tc.emit("setmaxnreg.inc.sync.aligned.u32", then)
-    tc.grid_wait()
+    tc.griddep_wait()
     out[t] = 1
-    tc.grid_launch_dependents()
+    tc.griddep_launch_dependents()
 
 
 class TestRegisters:

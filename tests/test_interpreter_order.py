@@ -10,8 +10,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Deadlock, EmulationError
-from tensorcore_dsl.kernels.hopper import pipeline as ring
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 
 SEEDS = range(8)
@@ -174,10 +174,10 @@ def normal(rows: int, cols: int) -> np.ndarray:
 
 
 GEMMS = [
-    ring.Config(BM=64, BN=32, stages=2, pingpong=True),
-    ring.Config(BM=64, BN=32, stages=3, pingpong=True, across=2),
-    ring.Config(BM=64, BN=32, stages=2, cluster=2, across=2),
-    ring.Config(BM=64, BN=32, stages=2, split=2),
+    HopperConfig(BM=64, BN=32, stages=2, pingpong=True),
+    HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2),
+    HopperConfig(BM=64, BN=32, stages=2, cluster_m=2, cluster_n=2),
+    HopperConfig(BM=64, BN=32, stages=2, split_k=2),
 ]
 
 
@@ -185,12 +185,12 @@ GEMMS = [
 def test_products_are_the_same_in_every_order(config: Any) -> None:
     """Tiles for each block: two at least, and three steps of K, more than there are slots."""
     a, b, d = normal(128, 192), normal(96, 192).T, np.zeros((128, 96), BF16)
-    constants = {"config": config, "variant": ring.Variant()}
+    constants = {"config": config, "traits": HopperTraits()}
 
     def bits(order: int | None) -> bytes:
         d.fill(0)
-        tiles = 2 * 3 if config.split > 1 else 1
-        grid = config.blocks * tiles
+        tiles = 2 * 3 if config.split_k > 1 else 1
+        grid = config.cluster_size * tiles
         run(bf16_gemm, grid, config.threads, a, b, d, d, 1.0, 0.0, order=order, **constants)
         return d.tobytes()
 
@@ -199,14 +199,14 @@ def test_products_are_the_same_in_every_order(config: Any) -> None:
 
 
 def test_gates_are_the_same_in_every_order() -> None:
-    config = ring.Config(BM=64, BN=64, stages=2, pingpong=True, across=2)
+    config = HopperConfig(BM=64, BN=64, stages=2, pingpong=True, cluster_n=2)
     x, gate, up = normal(128, 192), normal(96, 192).T, normal(96, 192).T
     found = []
     for order in (None, 0, 1):
         found.append(np.zeros((128, 96), BF16))
         run(
             swiglu_kernel, 2, config.threads, x, gate, up, found[-1],
-            order=order, config=config, variant=ring.Variant(),
+            order=order, config=config, traits=HopperTraits(),
         )  # fmt: skip
     assert found[0].any()
     assert len({d.tobytes() for d in found}) == 1

@@ -27,6 +27,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Remark
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(16, np.float32)
@@ -445,10 +446,9 @@ def test_shared_and_cyclic_values():
 
 def test_our_own_kernels_can_be_told():
     from tensorcore_dsl.kernels.hopper import bf16_gemm as sm90_bf16_gemm
-    from tensorcore_dsl.kernels.hopper import pipeline as ring
 
     kernel = sm90_bf16_gemm.bf16_gemm
-    small, large = ({"config": ring.Config(BM=bm)} for bm in (64, 128))
+    small, large = ({"config": HopperConfig(BM=bm)} for bm in (64, 128))
     assert kernel_cache.entry_of(kernel, (), small, arch("sm_90a"), "") is not None
     names = {
         kernel_cache.entry_of(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)

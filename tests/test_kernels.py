@@ -16,6 +16,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.copy_rows import copy_rows
 from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
 from tensorcore_dsl.kernels.host.cost_model import choose, plain, ranking
 from tensorcore_dsl.kernels.host.grouped_gemm import choose_gated
@@ -108,9 +109,9 @@ BAD: list[Any] = [
     (dict(out=np.ones((4, 4), np.int32)), "a product of f16 gives f16 or f32"),
     (dict(out_dtype=tc.f64), "a product of f16 gives f16 or f32, not f64"),
     (dict(family="sm100"), "sm80 and sm90 are known"),
-    (dict(config={"BM": 64}), "config is {'BM': 64}; needed is a kernels.Config for sm80"),
-    (dict(config=kernels.Config(), family="sm90"), "and sm90 was asked for"),
-    (dict(a=np.ones((4, 0), np.float16), b=np.ones((0, 4), np.float16), finish=max), "K is 0"),
+    (dict(config={"BM": 64}), "config is {'BM': 64}; needed is a kernels.AmpereConfig for sm80"),
+    (dict(config=kernels.AmpereConfig(), family="sm90"), "and sm90 was asked for"),
+    (dict(a=np.ones((4, 0), np.float16), b=np.ones((0, 4), np.float16), epilogue=max), "K is 0"),
     (dict(a=np.ones((4, 4), np.int8), b=np.ones((4, 4), np.int8), alpha=0.5), "integer alpha"),
     (dict(a=np.ones((4, 4), BF16), b=np.ones((4, 4), BF16), accumulate=tc.f16), "only f16 products"),
 ]  # fmt: skip
@@ -151,16 +152,16 @@ def test_what_wgmma_cannot_take() -> None:
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
     for _, config in ranking(Shape(M, N, 4096, b_k_major=b_k_major)):
-        slots = config.stages * config.lines * (config.BM + config.BN) * ring.LINE
+        slots = config.stages * config.k_slabs * (config.BM + config.BN) * ring.LINE
         assert config.stages >= 3
         assert slots + config.consumers * 2 * 64 * ring.LINE <= 227 * 1024
-        assert b_k_major or config.BN % (64 * config.cluster) == 0
+        assert b_k_major or config.BN % (64 * config.cluster_m) == 0
 
 
 @pytest.mark.parametrize(("M", "enough"), [(16, 65), (256, 15 * 64 + 1)])
 def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int, enough: int) -> None:
     Ks = (enough - 1, enough)
-    splits = [{config.split for _, config in ranking(Shape(M, 256, K))} for K in Ks]
+    splits = [{config.split_k for _, config in ranking(Shape(M, 256, K))} for K in Ks]
     assert splits == [{1}, {1, 2}]
 
 
@@ -169,23 +170,23 @@ def test_choices_follow_the_problem() -> None:
         choose(Shape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
     )
     assert (large.BM, large.pingpong) == (128, True)
-    assert few.rows == 16
+    assert few.valid_m == 16
     assert few.BM == 64
     assert small.BM * small.BN <= 128 * 128
     assert not choose(Shape(8192, 8192, 4096), plain).pingpong
 
 
 def test_small_problems_have_tiles_for_every_multiprocessor() -> None:
-    assert choose(Shape(1000, 1000, 1000, straddling=True)).blocks == 4
+    assert choose(Shape(1000, 1000, 1000, straddling=True)).cluster_size == 4
     assert choose(Shape(24, 5120, 5120)).BN == 48  # 107 blocks; of 64 columns there are 80
-    assert choose(Shape(640, 640, 8192)).split == 4
-    assert choose(Shape(128, 8192, 8192)).cluster == 2
-    assert choose(Shape(96, 8192, 8192)).cluster == 1  # a second block would have half its rows
+    assert choose(Shape(640, 640, 8192)).split_k == 4
+    assert choose(Shape(128, 8192, 8192)).cluster_m == 2
+    assert choose(Shape(96, 8192, 8192)).cluster_m == 1  # a second block would have half its rows
 
 
 def test_results_of_small_matrices_of_a_batch_lie_side_by_side() -> None:
-    assert choose(Shape(512, 512, 512, matrices=64)).group == 1
-    assert choose(Shape(4096, 4096, 4096, matrices=4)).group > 1
+    assert choose(Shape(512, 512, 512, matrices=64)).group_m == 1
+    assert choose(Shape(4096, 4096, 4096, matrices=4)).group_m > 1
 
 
 @pytest.mark.parametrize("found", [(), ("ptxas",)])
@@ -221,10 +222,10 @@ def test_wgmma_kernels_neither_spill_nor_serialise(
     b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
     d = np.zeros((512, 512), out)
     accumulate = "fast" if name == "fp8 fast" else None
-    chosen = plan(a, b, None, d, accumulate=accumulate, config=ring.Config(cluster=cluster))
+    chosen = plan(a, b, None, d, accumulate=accumulate, config=HopperConfig(cluster_m=cluster))
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
     found = chosen.kernel.resources(
-        a, b, d, d, *scalars, arch="sm_90a", config=chosen.config, variant=ring.Variant(**variant)
+        a, b, d, d, *scalars, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)
     )
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0

@@ -17,13 +17,13 @@ from tensorcore_dsl.runtime import argument_readers as readers
 from tensorcore_dsl.runtime import launch
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
 def launcher(gpu, specialise=None, config=None, **options):
     """`specialise` may look on, and return a cubin of its own."""
     specialise = specialise or (lambda types: None)
-    config = config or Config.of((4, 2), 128)
+    config = config or LaunchConfig.of((4, 2), 128)
     return Launcher(lambda types: specialise(types) or CUBIN, config, gpu, **options)
 
 
@@ -325,7 +325,7 @@ def test_producer_streams(producer, stream, waits):
 
 def test_driver_errors():
     gpu = FakeGpu(codes=[1])
-    config = Config.of((4, 2), 128, 99, cluster=2, cooperative=True)
+    config = LaunchConfig.of((4, 2), 128, 99, cluster=2, cooperative=True)
     with pytest.raises(LaunchError) as caught:
         launcher(gpu, config=config)(1)
     for part in (
@@ -355,8 +355,8 @@ def test_error_on_the_fast_path_happens_once():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (Config.of(1, 512), "a block of 512 threads is too large.*allows it 256 threads"),
-        (Config.of(1, 128, 300000), "too much shared memory.*300000 B.*232448 B"),
+        (LaunchConfig.of(1, 512), "a block of 512 threads is too large.*allows it 256 threads"),
+        (LaunchConfig.of(1, 128, 300000), "too much shared memory.*300000 B.*232448 B"),
     ],
 )
 def test_checked_before_the_launch(config, text):
@@ -369,14 +369,14 @@ def test_checked_before_the_launch(config, text):
 def test_shared_memory_of_the_kernel_is_added():
     gpu = FakeGpu()
     more = replace(CUBIN, block_shared=100000)
-    launcher(gpu, lambda types: more, Config.of(1, 128, 50000))(1)
+    launcher(gpu, lambda types: more, LaunchConfig.of(1, 128, 50000))(1)
     assert gpu.consents == [150000]
     assert gpu.records[0].shared_bytes == 150000
 
 
 def test_consent_to_shared_memory():
     gpu = FakeGpu()
-    launcher(gpu, config=Config.of(1, 128, 200000))(1)
+    launcher(gpu, config=LaunchConfig.of(1, 128, 200000))(1)
     assert gpu.consents == [200000]
     assert gpu.records[0].shared_bytes == 200000
 

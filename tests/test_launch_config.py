@@ -8,7 +8,7 @@ import pytest
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import launch
 from tensorcore_dsl.runtime.arguments import Packer
-from tensorcore_dsl.runtime.launch_config import Config, Slot
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, Slot
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from tensorcore_dsl.runtime.launch_config import Config, Slot
     ],
 )
 def test_config(given, grid, block):
-    config = Config.of(**given)
+    config = LaunchConfig.of(**given)
     assert (config.grid, config.block) == (grid, block)
     assert all(type(d) is int for d in config.grid + config.block)
 
@@ -45,10 +45,10 @@ def test_config(given, grid, block):
 )
 def test_config_refused(given, text):
     if text is None:
-        Config.of(**given)
+        LaunchConfig.of(**given)
         return
     with pytest.raises(LaunchError, match=text):
-        Config.of(**given)
+        LaunchConfig.of(**given)
 
 
 # What the driver gets, read by NVIDIA's own bindings.
@@ -77,7 +77,7 @@ def binding():
 )
 def test_launch_config_struct(options, attributes):
     driver = binding()
-    config = Config.of((6, 4, 2), (32, 3, 2), 1234, **options)
+    config = LaunchConfig.of((6, 4, 2), (32, 3, 2), 1234, **options)
     slot = Slot(config, Packer([]), [])
     slot.stream[0] = 0x1122334455667788
     read = driver.CUlaunchConfig(_ptr=slot.config)

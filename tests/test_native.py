@@ -21,7 +21,7 @@ from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.runtime import native, native_layout, native_plans
 from tensorcore_dsl.runtime.arguments import ArrayType
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="this Python cannot be extended so")
 
@@ -113,7 +113,7 @@ def library(monkeypatch):
 
 
 def launcher(gpu, cubin=CUBIN, **options):
-    return Launcher(lambda types: cubin, Config.of((4, 2), 128), gpu, **options)
+    return Launcher(lambda types: cubin, LaunchConfig.of((4, 2), 128), gpu, **options)
 
 
 def is_native(function):
@@ -184,7 +184,7 @@ def test_the_current_stream_is_asked_for_each_time():
 def test_each_fact_tells_arrays_apart(other):
     gpu = FakeGpu()
     seen = []
-    run = Launcher(lambda types: seen.append(types[0]) or CUBIN, Config.of(1, 32), gpu)
+    run = Launcher(lambda types: seen.append(types[0]) or CUBIN, LaunchConfig.of(1, 32), gpu)
     whole = np.zeros((8, 8), np.float32)
     arrays = [Tensor(whole), Tensor(other(whole))]
     for _ in range(3):
@@ -315,7 +315,7 @@ def numba_array(array):
 def test_numba_arrays(other):
     gpu = FakeGpu()
     seen = []
-    run = Launcher(lambda types: seen.append(types) or CUBIN, Config.of(1, 32), gpu)
+    run = Launcher(lambda types: seen.append(types) or CUBIN, LaunchConfig.of(1, 32), gpu)
     whole = np.zeros((8, 8), np.float32)
     arrays = [numba_array(whole), numba_array(other(whole))]
     for _ in range(3):
@@ -549,7 +549,7 @@ def test_what_torch_tells(monkeypatch):
 
 def test_types_are_as_python_reads_them():
     seen = []
-    run = Launcher(lambda types: seen.append(types) or CUBIN, Config.of(1, 32), FakeGpu())
+    run = Launcher(lambda types: seen.append(types) or CUBIN, LaunchConfig.of(1, 32), FakeGpu())
     warm(run, Tensor(np.zeros((4, 8), ml_dtypes.bfloat16)), 1)
     assert seen == [(ArrayType(dtypes.bf16, 2, (False, True), 16, True), seen[0][1])]
 
@@ -567,7 +567,7 @@ def test_views_of_torch_tensors(monkeypatch):
             return [d._replace(device=-1) if d.on_host else d for d in found]
 
     gpu = FakeGpu()
-    run = AsIfOnGpu(lambda types: CUBIN, Config.of(1, 32), gpu, stream=0)
+    run = AsIfOnGpu(lambda types: CUBIN, LaunchConfig.of(1, 32), gpu, stream=0)
     draw = random.Random(5)
     kinds = (torch.float16, torch.bfloat16, torch.int8, torch.float32, torch.float64, torch.bool)
     for turn in range(400):

@@ -11,7 +11,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper.config import Config
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 
 A = np.zeros((16, 64), tc.bf16.numpy)
 B = np.zeros((64, 16), tc.bf16.numpy)
@@ -36,7 +36,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         "accumulate is 'slow'; allowed are tc.f32, tc.f16 (f16 products) and 'fast' (fp8 products)",
     ),
     "an activation by name": (
-        lambda: kernels.gemm(A, B, finish="relu"),
+        lambda: kernels.gemm(A, B, epilogue="relu"),
         "finish is 'relu'; a function finish(value, row, col)",
     ),
     "sparse B": (
@@ -47,20 +47,20 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.decompress(A),
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
-    "no workers": (lambda: Config(workers=-1), "workers and rows 0 or more: Config(BM=128"),
-    "no cluster": (lambda: Config(cluster=0), "cluster, across and split are 1 or more"),
-    "nothing to split": (lambda: Config(split=0), "cluster, across and split are 1 or more"),
+    "no workers": (lambda: HopperConfig(streamk_units=-1), "workers and rows 0 or more: HopperConfig(BM=128"),
+    "no cluster": (lambda: HopperConfig(cluster_m=0), "cluster, across and split are 1 or more"),
+    "nothing to split": (lambda: HopperConfig(split_k=0), "cluster, across and split are 1 or more"),
     "more slots than memory": (
-        lambda: kernels.gemm(A, B, config=Config(stages=50)),
+        lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
     ),
     "workers for gates": (
-        lambda: kernels.swiglu(A, A.T, A.T, config=Config(workers=3)),
+        lambda: kernels.swiglu(A, A.T, A.T, config=HopperConfig(streamk_units=3)),
         "the kernel for products with a gate takes no workers=3",
     ),
     "a tile of the other family": (
-        lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.Config()),
-        "needed is a kernels.config.Config",
+        lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.AmpereConfig()),
+        "needed is a kernels.HopperConfig",
     ),
     "groups beyond A": (
         grouped(0, 5, 9, 17),
@@ -91,11 +91,11 @@ def scaled_by(value, row, col, factor):
 
 
 FINISHED: dict[str, Callable[[Any], Any]] = {
-    "gemm": lambda f: kernels.gemm(A, B, finish=f),
-    "sparse gemm": lambda f: kernels.gemm(kernels.compress(A), B, finish=f),
-    "grouped_gemm": lambda f: kernels.grouped_gemm(A, EXPERTS, FEW, finish=f),
-    "swiglu": lambda f: kernels.swiglu(A, A.T, A.T, finish=f),
-    "scaled_gemm": lambda f: kernels.scaled_gemm(F8, F8.T, *SCALES, finish=f),
+    "gemm": lambda f: kernels.gemm(A, B, epilogue=f),
+    "sparse gemm": lambda f: kernels.gemm(kernels.compress(A), B, epilogue=f),
+    "grouped_gemm": lambda f: kernels.grouped_gemm(A, EXPERTS, FEW, epilogue=f),
+    "swiglu": lambda f: kernels.swiglu(A, A.T, A.T, epilogue=f),
+    "scaled_gemm": lambda f: kernels.scaled_gemm(F8, F8.T, *SCALES, epilogue=f),
 }
 
 
@@ -118,7 +118,7 @@ def test_functions_of_elements_take_three_arguments(name: str) -> None:
 
 HOPPER_ONLY: dict[str, Callable[[], Any]] = {
     "gemm of fp8": lambda: kernels.gemm(F8, F8.T),
-    "gemm with its tile": lambda: kernels.gemm(A, B, config=Config(BN=16)),
+    "gemm with its tile": lambda: kernels.gemm(A, B, config=HopperConfig(BN=16)),
     "gemm of batches": lambda: kernels.gemm(A[None], B),
     "sparse gemm": lambda: kernels.gemm(kernels.compress(A), B),
     "grouped_gemm": grouped(0, 5, 9, 16),

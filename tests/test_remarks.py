@@ -115,9 +115,9 @@ def serialised(x: tc.Array):
     tile = tc.shared((64, 64), tc.f16, swizzle=128)
     acc = mma.d.zeros()
     tc.wgmma_fence()
-    acc = tc.multiply(mma, acc, tile, tile)  # the first
+    acc = tc.wgmma_async(mma, acc, tile, tile)  # the first
     x[tc.threadIdx.x] = acc.elements()[0]
-    acc = tc.multiply(mma, acc, tile, tile)
+    acc = tc.wgmma_async(mma, acc, tile, tile)
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     x[tc.threadIdx.x + 128] = acc.elements()[0]
@@ -125,10 +125,10 @@ def serialised(x: tc.Array):
 
 def changing_registers(x: tc.Array):
     if tc.warpgroup_id() == 0:
-        tc.set_registers(24, grow=False)  # gives back
+        tc.setmaxnreg(24, grow=False)  # gives back
         x[0] = 1.0
     else:
-        tc.set_registers(240, grow=True)
+        tc.setmaxnreg(240, grow=True)
         x[tc.threadIdx.x] = 2.0
 
 

@@ -1,4 +1,4 @@
-"""`tc.specialize`: the warpgroups of a block divided among functions."""
+"""`tc.warp_specialize`: the warpgroups of a block divided among functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def three_roles(out: tc.Array):
         assert number == 0  # known when the kernel is compiled
         out[t] = 200
 
-    tc.specialize((2, pair), (1, single), (3, lambda number: store(out, t, 300 + number)))
+    tc.warp_specialize((2, pair), (1, single), (3, lambda number: store(out, t, 300 + number)))
     out[t] += 1000
 
 
@@ -56,7 +56,7 @@ def without_numbers(out: tc.Array):
     def with_default(number=7):
         out[t] = number
 
-    tc.specialize(
+    tc.warp_specialize(
         (2, plain), (2, with_default), (2, partial(store, out, t)), (2, partial(store, out, t, 9))
     )
 
@@ -76,7 +76,7 @@ def changes(out: tc.Array):
             return
         x = -x
 
-    tc.specialize((1, first), (2, second))
+    tc.warp_specialize((1, first), (2, second))
     out[t] = x
 
 
@@ -89,7 +89,7 @@ def in_a_loop(out: tc.Array, rounds: tc.s32):
         out[t] += step
 
     for _ in range(rounds):
-        tc.specialize((1, lambda: add(1)), (1, lambda: add(10)))
+        tc.warp_specialize((1, lambda: add(1)), (1, lambda: add(10)))
 
 
 class TestRoles:
@@ -178,35 +178,35 @@ def mistaken(out: tc.Array, mistake: tc.Const = ""):
     if mistake == "block":
         tc.launch_bounds(256)
     if mistake == "none":
-        tc.specialize()
+        tc.warp_specialize()
     if mistake == "no pair":
-        tc.specialize((1, nothing), 5)
+        tc.warp_specialize((1, nothing), 5)
     if mistake == "turned round":
-        tc.specialize((nothing, 1))
+        tc.warp_specialize((nothing, 1))
     if mistake == "no warpgroups":
-        tc.specialize((1, nothing), (0, nothing))
+        tc.warp_specialize((1, nothing), (0, nothing))
     if mistake == "run time":
-        tc.specialize((t, nothing))
+        tc.warp_specialize((t, nothing))
     if mistake == "block":
-        tc.specialize((1, nothing), (2, nothing))
+        tc.warp_specialize((1, nothing), (2, nothing))
     if mistake == "too many":
-        tc.specialize((1, nothing), (8, nothing))
+        tc.warp_specialize((1, nothing), (8, nothing))
     if mistake == "within":
-        tc.specialize((1, lambda: tc.specialize((1, nothing))), (1, nothing))
+        tc.warp_specialize((1, lambda: tc.warp_specialize((1, nothing))), (1, nothing))
     if mistake == "arguments":
-        tc.specialize((1, nothing), (1, of_two))
+        tc.warp_specialize((1, nothing), (1, of_two))
     if mistake == "one number":
-        tc.specialize((1, nothing), (1, nothing), registers=(40,))
+        tc.warp_specialize((1, nothing), (1, nothing), registers=(40,))
     if mistake == "a number":
-        tc.specialize((1, nothing), (1, nothing), registers=40)
+        tc.warp_specialize((1, nothing), (1, nothing), registers=40)
     if mistake == "odd":
-        tc.specialize((1, nothing), (2, nothing), registers=(40, 230))
+        tc.warp_specialize((1, nothing), (2, nothing), registers=(40, 230))
     if mistake == "few":
-        tc.specialize((1, nothing), (2, nothing), registers=(16, 232))
+        tc.warp_specialize((1, nothing), (2, nothing), registers=(16, 232))
     if mistake == "half":
-        tc.specialize((1, nothing), (2, nothing), registers=(40, 232.0))
+        tc.warp_specialize((1, nothing), (2, nothing), registers=(40, 232.0))
     if mistake == "sum":
-        tc.specialize((1, nothing), (2, nothing), registers=(40, 240))
+        tc.warp_specialize((1, nothing), (2, nothing), registers=(40, 240))
 
 
 MISTAKES = [
@@ -231,7 +231,7 @@ MISTAKES = [
 def test_mistakes(mistake: str, words: str) -> None:
     with pytest.raises(OperandError, match=words) as found:
         mistaken.ir(LINE, mistake=mistake, arch="sm_90a")
-    assert "tc.specialize(" in str(found.value)  # the line that is shown
+    assert "tc.warp_specialize(" in str(found.value)  # the line that is shown
 
 
 def test_a_role_of_other_arguments() -> None:

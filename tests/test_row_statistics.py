@@ -13,8 +13,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels import RowStatistic
-from tensorcore_dsl.kernels.hopper.config import Config
+from tensorcore_dsl.kernels import RowReduction
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine, parts_array
 from tensorcore_dsl.kernels.host import plan
 from tensorcore_dsl.kernels.host.plan import FAST
@@ -28,8 +28,8 @@ def square(value: Any) -> Any:
     return value * value
 
 
-SQUARES, SUM = RowStatistic("sum", of=square), RowStatistic("sum")
-MOST, LEAST = RowStatistic("max"), RowStatistic("min")
+SQUARES, SUM = RowReduction("sum", transform=square), RowReduction("sum")
+MOST, LEAST = RowReduction("max"), RowReduction("min")
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,8 @@ def whole(*shape: int, dtype: Any = BF16, order: str = "C") -> np.ndarray:
     return np.ascontiguousarray(drawn.swapaxes(-1, -2)).swapaxes(-1, -2) if order == "F" else drawn
 
 
-def small(**changes: Any) -> Config:
-    return Config(**{"BM": 64, "BN": 32, "stages": 3, **changes})
+def small(**changes: Any) -> HopperConfig:
+    return HopperConfig(**{"BM": 64, "BN": 32, "stages": 3, **changes})
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -53,9 +53,9 @@ def small(**changes: Any) -> Config:
 ALL = (SQUARES, MOST, LEAST)
 
 
-def check(a: np.ndarray, b: np.ndarray, config: Config, **options: Any) -> None:
+def check(a: np.ndarray, b: np.ndarray, config: HopperConfig, **options: Any) -> None:
     """D and ALL of its rows, against products in f64."""
-    d, found = kernels.gemm(a, b, rows=ALL, config=config, **options)
+    d, found = kernels.gemm(a, b, row_reductions=ALL, config=config, **options)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert np.array_equal(d.astype(np.float64), exact.astype(d.dtype))
     assert found.dtype == (np.int32 if a.dtype == S8 else F32)
@@ -85,11 +85,11 @@ FEATURES = {
     "narrow tiles": dict(BN=16),
     "in turn": dict(pingpong=True),
     "in turn, two heights": dict(BM=128, pingpong=True),
-    "blocks below and beside": dict(cluster=2, across=2),
-    "split in two": dict(BN=64, split=2),
-    "split in four": dict(BN=64, split=4),
-    "divided among workers": dict(workers=3),
-    "divided among clusters": dict(workers=2, cluster=2),
+    "blocks below and beside": dict(cluster_m=2, cluster_n=2),
+    "split in two": dict(BN=64, split_k=2),
+    "split in four": dict(BN=64, split_k=4),
+    "divided among workers": dict(streamk_units=3),
+    "divided among clusters": dict(streamk_units=2, cluster_m=2),
 }
 
 
@@ -112,7 +112,7 @@ def test_other_layouts(orders: str) -> None:
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_few_rows(split: int) -> None:
-    check(whole(7, 264), whole(264, 56, order="F"), small(rows=8, split=split))
+    check(whole(7, 264), whole(264, 56, order="F"), small(valid_m=8, split_k=split))
 
 
 @pytest.mark.parametrize("columns", [1, 37, 65])
@@ -128,7 +128,7 @@ def test_batches(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
 
 def test_the_tile_that_gemm_chooses() -> None:
     a, b = whole(130, 64), whole(64, 264, order="F")
-    d, found = kernels.gemm(a, b, rows=[MOST])
+    d, found = kernels.gemm(a, b, row_reductions=[MOST])
     assert np.array_equal(found[0], d.max(1).astype(F32))
 
 
@@ -140,7 +140,7 @@ def test_results_are_finished_but_not_rounded() -> None:
     )
     finish = lambda value, row, col: value * 4096 + (row + col).to(tc.f32)  # noqa: E731
     d, (total, most) = kernels.gemm(
-        a, b, c, alpha=2, beta=3, finish=finish, rows=(SUM, MOST), config=small()
+        a, b, c, alpha=2, beta=3, epilogue=finish, row_reductions=(SUM, MOST), config=small()
     )
     exact = 2 * (a.astype(float) @ b.astype(float)) + 3 * c.astype(float)
     exact = exact * 4096 + np.add.outer(np.arange(72), np.arange(56))
@@ -151,8 +151,8 @@ def test_results_are_finished_but_not_rounded() -> None:
 
 def test_a_function_of_s8_products_works_on_s32() -> None:
     a, b = whole(40, 64, dtype=S8), whole(64, 48, dtype=S8, order="F")
-    odd = RowStatistic("sum", of=lambda v: v & 1)
-    _, (found,) = kernels.gemm(a, b, rows=(odd,), config=small())
+    odd = RowReduction("sum", transform=lambda v: v & 1)
+    _, (found,) = kernels.gemm(a, b, row_reductions=(odd,), config=small())
     assert np.array_equal(found, (a.astype(int) @ b.astype(int) % 2).sum(1))
 
 
@@ -160,9 +160,9 @@ def test_columns_outside_do_not_count() -> None:
     """Not even where the function makes something of the zeros there."""
     a, b = whole(40, 64), whole(64, 72, order="F")
     finish = lambda value, row, col: value - 1000  # noqa: E731
-    ones = RowStatistic("sum", of=lambda v: tc.f32(1))
+    ones = RowReduction("sum", transform=lambda v: tc.f32(1))
     d, found = kernels.gemm(
-        a, b, finish=finish, rows=(MOST, ones), config=small(), out_dtype=tc.f32
+        a, b, epilogue=finish, row_reductions=(MOST, ones), config=small(), out_dtype=tc.f32
     )
     assert np.array_equal(found, [d.max(1), np.full(40, 72)])
 
@@ -172,7 +172,7 @@ def test_extremes_pass_over_nan() -> None:
     nan = float("nan")
     finish = lambda v, row, col: tc.select((row == 5) | (col % 3 == 1), nan, v)  # noqa: E731
     d, found = kernels.gemm(
-        a, b, finish=finish, rows=(MOST, LEAST, SUM), config=small(), out_dtype=tc.f32
+        a, b, epilogue=finish, row_reductions=(MOST, LEAST, SUM), config=small(), out_dtype=tc.f32
     )
     numbers = np.delete(np.arange(64), 5)
     assert np.array_equal(found[0, numbers], np.nanmax(d[numbers], 1))
@@ -199,8 +199,8 @@ def in_documented_order(values: np.ndarray, width: int) -> np.ndarray:
 ORDERS = {
     "plain": (64, dict(BN=64)),
     "in turn": (32, dict(pingpong=True)),
-    "split": (32, dict(BN=64, split=2)),
-    "divided": (32, dict(workers=3)),
+    "split": (32, dict(BN=64, split_k=2)),
+    "divided": (32, dict(streamk_units=3)),
 }
 
 
@@ -209,7 +209,7 @@ def test_sums_are_added_in_the_documented_order(name: str) -> None:
     width, changes = ORDERS[name]
     draw = np.random.default_rng(3).standard_normal
     a, b = draw((72, 200)).astype(BF16), np.asfortranarray(draw((200, 104)).astype(BF16))
-    options: dict[str, Any] = dict(rows=(SUM, SQUARES), config=small(**changes))
+    options: dict[str, Any] = dict(row_reductions=(SUM, SQUARES), config=small(**changes))
     d, found = kernels.gemm(a, b, out_dtype=tc.f32, **options)
     assert found[0].tobytes() == in_documented_order(d, width).tobytes()
     assert found[1].tobytes() == in_documented_order(d * d, width).tobytes()
@@ -225,7 +225,7 @@ def test_sums_are_added_in_the_documented_order(name: str) -> None:
 def test_arrays_for_both_results() -> None:
     a, b = whole(2, 40, 64), whole(64, 48, order="F")
     d, statistics = np.empty((2, 40, 48), F32), np.empty((40, 2, 2), F32).T
-    found = kernels.gemm(a, b, rows=(SUM, MOST), out=d, rows_out=statistics, config=small())
+    found = kernels.gemm(a, b, row_reductions=(SUM, MOST), out=d, row_out=statistics, config=small())
     assert found[0] is d
     assert found[1] is statistics
     assert np.array_equal(statistics, [d.sum(2), d.max(2)])
@@ -238,9 +238,9 @@ def test_what_was_prepared_is_told_apart() -> None:
     room = np.empty((48, 48), F32)
     for _ in range(2):
         for rows, value in (((SUM,), d.sum(1)), ((MOST,), d.max(1)), ((LEAST,), d.min(1))):
-            assert np.array_equal(kernels.gemm(a, b, rows=rows, config=small())[1][0], value)
+            assert np.array_equal(kernels.gemm(a, b, row_reductions=rows, config=small())[1][0], value)
         many = (SUM,) * 48
-        statistics = kernels.gemm(a, b, rows=many[:1], rows_out=room[:1], config=small())[1]
+        statistics = kernels.gemm(a, b, row_reductions=many[:1], row_out=room[:1], config=small())[1]
         assert np.array_equal(statistics, [d.sum(1)])
         assert kernels.gemm(a, b, out=room, family="sm90", config=small()) is room
         assert np.array_equal(room, d)
@@ -249,22 +249,22 @@ def test_what_was_prepared_is_told_apart() -> None:
 def test_products_without_statistics_are_as_before() -> None:
     a, b = whole(64, 64), whole(64, 64, order="F")
     d = np.empty((64, 64), BF16)
-    without, beside = (plan(a, b, None, d, config=small(), rows=r) for r in ((), (SUM,)))
+    without, beside = (plan(a, b, None, d, config=small(), row_reductions=r) for r in ((), (SUM,)))
     assert without.room(a) == ()
     assert [x.shape for x in beside.room(a)] == [(1, 2, 64)]
     assert "shfl.sync.bfly" not in without.kernel.ptx(a, b, d, d, 1.0, 0.0, **dict(without.options))
     assert np.array_equal(
-        kernels.gemm(a, b, config=small()), kernels.gemm(a, b, config=small(), rows=(SUM,))[0]
+        kernels.gemm(a, b, config=small()), kernels.gemm(a, b, config=small(), row_reductions=(SUM,))[0]
     )
 
 
 def test_rows_without_elements() -> None:
-    d, found = kernels.gemm(whole(5, 16), whole(16, 0), rows=(SUM, MOST, LEAST))
+    d, found = kernels.gemm(whole(5, 16), whole(16, 0), row_reductions=(SUM, MOST, LEAST))
     assert d.shape == (5, 0)
     assert np.array_equal(found, np.repeat([[0], [-np.inf], [np.inf]], 5, axis=1))
-    d, found = kernels.gemm(whole(5, 16, dtype=S8), whole(16, 0, dtype=S8), rows=(MOST, LEAST))
+    d, found = kernels.gemm(whole(5, 16, dtype=S8), whole(16, 0, dtype=S8), row_reductions=(MOST, LEAST))
     assert np.array_equal(found, np.repeat([[-(2**31)], [2**31 - 1]], 5, axis=1))
-    _, found = kernels.gemm(whole(3, 0, 16), whole(16, 8), rows=(SUM, MOST))
+    _, found = kernels.gemm(whole(3, 0, 16), whole(16, 8), row_reductions=(SUM, MOST))
     assert found.shape == (2, 3, 0)
 
 
@@ -272,23 +272,23 @@ def test_rows_without_elements() -> None:
 
 SQUARE = np.ones((64, 64), F16)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (dict(rows=("sum",)), "rows is ('sum',); a tuple of kernels.RowStatistic is needed"),
-    (dict(rows=SUM), "a tuple of kernels.RowStatistic is needed"),
-    (dict(rows_out=np.ones((1, 64), F32)), "rows_out is given without rows"),
-    (dict(rows=(SUM,), rows_out=np.ones((1, 64))),
+    (dict(row_reductions=("sum",)), "rows is ('sum',); a tuple of kernels.RowReduction is needed"),
+    (dict(row_reductions=SUM), "a tuple of kernels.RowReduction is needed"),
+    (dict(row_out=np.ones((1, 64), F32)), "rows_out is given without rows"),
+    (dict(row_reductions=(SUM,), row_out=np.ones((1, 64))),
      "rows_out holds f64 and has shape (1, 64); needed are f32 and (1, 64)"),
-    (dict(rows=(SUM, SUM), rows_out=np.ones((1, 64), F32)), "needed are f32 and (2, 64)"),
-    (dict(rows=(SUM,), rows_out=np.broadcast_to(F32(0), (1, 64))), "rows_out is read-only"),
-    (dict(rows=(SUM,), family="sm80"),
+    (dict(row_reductions=(SUM, SUM), row_out=np.ones((1, 64), F32)), "needed are f32 and (2, 64)"),
+    (dict(row_reductions=(SUM,), row_out=np.broadcast_to(F32(0), (1, 64))), "rows_out is read-only"),
+    (dict(row_reductions=(SUM,), family="sm80"),
      "the mma.sync kernels cannot take this product: they find no statistics of rows"),
-    (dict(rows=(SUM,), config=kernels.Config()), "they find no statistics of rows"),
-    (dict(rows=(SUM,), a=np.ones((64, 63), F16), b=np.ones((63, 64), F16)),
+    (dict(row_reductions=(SUM,), config=kernels.AmpereConfig()), "they find no statistics of rows"),
+    (dict(row_reductions=(SUM,), a=np.ones((64, 63), F16), b=np.ones((63, 64), F16)),
      "the lines of a do not start at multiples of 16 bytes; nor can the mma.sync kernels: they "
      "find no statistics"),
-    (dict(rows=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))), "they have no f64"),
-    (dict(rows=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
-    (dict(rows=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; `rows` are"),
-    (dict(rows=SQUARE, a=kernels.compress(SQUARE, prune=True)), "`rows` are found of dense products"),
+    (dict(row_reductions=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))), "they have no f64"),
+    (dict(row_reductions=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
+    (dict(row_reductions=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; `rows` are"),
+    (dict(row_reductions=SQUARE, a=kernels.compress(SQUARE, prune=True)), "`rows` are found of dense products"),
 ]  # fmt: skip
 
 
@@ -301,11 +301,11 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 
 def test_statistics_that_there_are_not() -> None:
     with pytest.raises(tc.ArgumentError, match="op is 'mean'; allowed are sum, max, min"):
-        RowStatistic("mean")
+        RowReduction("mean")
     with pytest.raises(tc.ArgumentError, match="of is 2; a function of"):
-        RowStatistic("sum", of=2)  # type: ignore[arg-type]
+        RowReduction("sum", transform=2)  # type: ignore[arg-type]
     with pytest.raises(tc.ArgumentError, match=r"of is <lambda>\(v, w\); a function of\(value\)"):
-        RowStatistic("sum", of=lambda v, w: v * w)  # type: ignore[misc]
+        RowReduction("sum", transform=lambda v, w: v * w)  # type: ignore[misc]
 
 
 # -- memory, and the assembler --------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPa
 
 ASSEMBLED = [
     (BF16, BF16, None, (8192, 8192)), (F32, F32, None, (8192, 8184)),
-    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, Config(BN=128, workers=132), (1024, 1000)),
+    (E4M3, BF16, None, (8192, 8192)), (S8, np.int32, HopperConfig(BN=128, streamk_units=132), (1024, 1000)),
 ]  # fmt: skip
 
 
@@ -359,7 +359,7 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
     M, N = size
     a, b, d = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F"), np.empty(size, out)
     rows = (SQUARES, MOST, LEAST)
-    found = plan(a, b, d, d, alpha=2, beta=1, family="sm90", rows=rows, config=config)
+    found = plan(a, b, d, d, alpha=2, beta=1, family="sm90", row_reductions=rows, config=config)
     number = int if dtype == S8 else float
     used = found.kernel.resources(
         a, b, d, d, number(2), number(1), *found.room(a), arch="sm_90a", **dict(found.options)
@@ -389,7 +389,7 @@ HOPPER = pytest.mark.skipif(
 def test_a_gpu_finds_the_bits_of_the_emulator(name: str, dtype: Any) -> None:
     draw = np.random.default_rng(7).standard_normal
     a, b = (9 * draw((136, 272))).astype(dtype), (9 * draw((88, 272))).astype(dtype).T
-    options: dict[str, Any] = dict(rows=ALL, config=small(**FEATURES[name]))
+    options: dict[str, Any] = dict(row_reductions=ALL, config=small(**FEATURES[name]))
     here = kernels.gemm(a, b, **options)
     with tc.target("cuda"):
         there = kernels.gemm(a, b, **options)
@@ -401,7 +401,7 @@ def test_a_gpu_finds_the_bits_of_the_emulator(name: str, dtype: Any) -> None:
 def test_streams_and_graphs_take_both_launches() -> None:
     torch = pytest.importorskip("torch")
     a, b = (torch.randn(512, 512, device="cuda").bfloat16() for _ in range(2))
-    options: dict[str, Any] = dict(rows=(SUM, MOST), family="sm90")
+    options: dict[str, Any] = dict(row_reductions=(SUM, MOST), family="sm90")
     with tc.target("cuda"):
         want = kernels.gemm(a, b, **options)[1]
         torch.cuda.synchronize()

@@ -11,6 +11,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host.plan import choose_promoted, plan
@@ -42,7 +43,7 @@ def test_promoted_sums_do_not_drift(dtype: Any) -> None:
     wanted = a.astype(np.float64) @ b.astype(np.float64)
 
     def error(accumulate: Any) -> float:
-        options = dict(out_dtype=tc.f32, config=ring.Config(BN=32, stages=2))
+        options = dict(out_dtype=tc.f32, config=HopperConfig(BN=32, stages=2))
         found = on_hopper(kernels.gemm, a, b, accumulate=accumulate, **options)
         return float(np.abs(found / wanted - 1).max())
 
@@ -66,10 +67,10 @@ def test_only_fp8_is_fast() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        ring.Config(BN=192, stages=2),
-        ring.Config(BN=64, stages=2, cluster=2),
-        ring.Config(BM=64, BN=32, stages=2),
-        ring.Config(BN=256, stages=2),
+        HopperConfig(BN=192, stages=2),
+        HopperConfig(BN=64, stages=2, cluster_m=2),
+        HopperConfig(BM=64, BN=32, stages=2),
+        HopperConfig(BN=256, stages=2),
     ],
     ids=["parts of 96", "cluster", "narrow", "uneven registers"],
 )
@@ -84,9 +85,9 @@ def test_promoted_tiles(config: Any) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        ring.Config(BM=64, BN=128, pingpong=True),
-        ring.Config(BN=128, split=2),
-        ring.Config(BN=64, lines=2, stages=2),
+        HopperConfig(BM=64, BN=128, pingpong=True),
+        HopperConfig(BN=128, split_k=2),
+        HopperConfig(BN=64, k_slabs=2, stages=2),
     ],
     ids=["in turn", "split", "deep"],
 )
@@ -120,8 +121,8 @@ def test_scaled_products(dtype: Any, shape: tuple[int, int, int]) -> None:
 def test_scales_of_one_change_nothing() -> None:
     a, b = normal(100, 256, E4M3), normal(256, 144, E4M3, "F")
     ones = np.ones((100, 2), np.float32), np.ones((2, 2), np.float32)
-    found = on_hopper(kernels.scaled_gemm, a, b, *ones, finish=lambda v, row, col: v + 1)
-    wanted = on_hopper(kernels.gemm, a, b, finish=lambda v, row, col: v + 1)
+    found = on_hopper(kernels.scaled_gemm, a, b, *ones, epilogue=lambda v, row, col: v + 1)
+    wanted = on_hopper(kernels.gemm, a, b, epilogue=lambda v, row, col: v + 1)
     assert found.dtype == BF16 and found.tobytes() == wanted.tobytes()
 
 
@@ -132,7 +133,7 @@ def test_each_block_has_its_scale(width: int) -> None:
     b = np.asfortranarray(RNG.integers(-1, 2, (384, 400)).astype(E4M3))
     a_scales = np.exp2(RNG.integers(-2, 3, (130, 3))).astype(np.float32)
     b_scales = np.exp2(RNG.integers(-2, 3, (3, 4))).astype(np.float32)
-    config = ring.Config(BN=width, stages=2)
+    config = HopperConfig(BN=width, stages=2)
     found = on_hopper(
         kernels.scaled_gemm, a, b, a_scales, b_scales, out_dtype=tc.f32, config=config
     )
@@ -249,10 +250,10 @@ def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
 
 KERNELS = [
     ("promoted", promoted_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
-    ("promoted, wide", promoted_fp8_gemm, ring.Config(BN=192, stages=4)),
+    ("promoted, wide", promoted_fp8_gemm, HopperConfig(BN=192, stages=4)),
     ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(Shape(8192, 8192, 8192, 1)))),
-    ("block-scaled, narrow", block_fp8_gemm, with_scales(ring.Config(BN=128).with_stages())),
-    ("requantised", requantised_s8_gemm, ring.Config()),
+    ("block-scaled, narrow", block_fp8_gemm, with_scales(HopperConfig(BN=128).with_stages())),
+    ("requantised", requantised_s8_gemm, HopperConfig()),
 ]
 
 
@@ -266,7 +267,7 @@ def test_neither_spills_nor_serialises(name: str, kernel: Any, config: Any) -> N
         promoted_fp8_gemm: (a, b, d, d, 1.0, 0.0), block_fp8_gemm: (a, b, *scales, d),
         requantised_s8_gemm: (a, b, d, np.ones(512, np.float32), 0.0),
     }[kernel]  # fmt: skip
-    found = kernel.resources(*operands, arch="sm_90a", config=config, variant=ring.Variant())
+    found = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
     assert found.shared_bytes <= ring.SHARED

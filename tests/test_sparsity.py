@@ -13,6 +13,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OperandError
 from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
@@ -168,11 +169,11 @@ def test_rows_of_b() -> None:
 
 
 CONFIGS = {
-    "narrow": ring.Config(BM=64, BN=32, stages=2),
-    "cluster": ring.Config(BM=128, BN=64, stages=2, cluster=2),
-    "not of two blocks": ring.Config(BM=192, BN=64, stages=2),
-    "across": ring.Config(BM=128, BN=64, stages=2, across=2),
-    "in turn": ring.Config(BM=64, BN=64, stages=3, pingpong=True),
+    "narrow": HopperConfig(BM=64, BN=32, stages=2),
+    "cluster": HopperConfig(BM=128, BN=64, stages=2, cluster_m=2),
+    "not of two blocks": HopperConfig(BM=192, BN=64, stages=2),
+    "across": HopperConfig(BM=128, BN=64, stages=2, cluster_n=2),
+    "in turn": HopperConfig(BM=64, BN=64, stages=3, pingpong=True),
 }
 
 
@@ -182,10 +183,10 @@ def test_tiles_of_all_kinds(name: str) -> None:
     config = CONFIGS[name]
     a, b = dense(300, 192, E4M3), dense(192, 144, E4M3, "F")
     d, sparse = np.empty((300, 144), np.float32), kernels.compress(a, prune=True)
-    grid = min(2 * config.blocks, blocks_of_grid(config, *d.shape))
+    grid = min(2 * config.cluster_size, blocks_of_grid(config, *d.shape))
     sparse_gemm_kernel.emulator("sm_90a")[grid, config.threads](
         sparse.values, sparse.metadata, b, d, d, 1.0, 0.0,
-        format=sparse.format, config=config, variant=ring.Variant(),
+        format=sparse.format, config=config, traits=HopperTraits(),
     )  # fmt: skip
     assert np.array_equal(d, exact(pruned(a), b))
 
@@ -193,7 +194,7 @@ def test_tiles_of_all_kinds(name: str) -> None:
 def test_alpha_beta_c_finish_and_out() -> None:
     a, b, c = dense(40, 64, np.float16), dense(64, 48, np.float16), dense(40, 48, np.float32)
     out = np.empty((40, 48), np.float32)
-    found = product(a, b, c, alpha=2, beta=-1, out=out, finish=lambda v, row, col: v + 0.5)
+    found = product(a, b, c, alpha=2, beta=-1, out=out, epilogue=lambda v, row, col: v + 0.5)
     assert found is out
     assert np.array_equal(out, 2 * exact(pruned(a), b) - c + 0.5)
 
@@ -221,7 +222,7 @@ BAD: list[Any] = [
     (dict(accumulate=tc.f16), "sparse products take neither accumulate (f16 was given)"),
     (dict(family="sm80"), "another family than sm90 (sm80)"),
     (dict(out_dtype=tc.s32), "a product of f16 gives f16 or f32, not s32"),
-    (dict(config=ring.Config(BM=64, BN=64, split=2)), "sparse products have no tiles split"),
+    (dict(config=HopperConfig(BM=64, BN=64, split_k=2)), "sparse products have no tiles split"),
 ]
 
 
@@ -251,7 +252,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
     assert (config.BM, config.BN) == (128, 256) and config.stages >= 4
     found = sparse_gemm_kernel.resources(
         a.values, a.metadata, b, d, d, *scalars, arch="sm_90a",
-        format=a.format, config=config, variant=ring.Variant(),
+        format=a.format, config=config, traits=HopperTraits(),
     )  # fmt: skip
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
@@ -266,7 +267,7 @@ def step(form: tc.Const = None, words: tc.Const = 0):
     tc.launch_bounds(128)
     a = tc.shared((64, 32), tc.f16, swizzle=64)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
-    tc.multiply(form, form.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
+    tc.wgmma_async(form, form.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
 
 
 def test_words_of_metadata_are_counted() -> None:
@@ -284,7 +285,7 @@ def views(form: tc.Const, of_a: tc.Const, of_b: tc.Const):
     a = tc.shared((64, 64), tc.f16, swizzle=128)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
     meta = [tc.u32(0x44444444)] * (".sp." in form.mnemonic)
-    tc.multiply(form, form.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
+    tc.wgmma_async(form, form.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
 
 
 @pytest.mark.parametrize(
@@ -324,12 +325,12 @@ def hurried(out: tc.Array, turns: tc.s32, wait: tc.Const = True):
         a[t // 2, t % 2 * 16 + i] = tc.f16(1)
     for i in tc.static_range(32):
         b[t // 2, t % 2 * 32 + i] = tc.f16(1)
-    tc.fence_async()
+    tc.fence_proxy_async()
     tc.barrier()
     acc, word = form.d.zeros(), tc.u32(0x44444444)
     for _ in range(turns):
         tc.wgmma_fence()
-        acc = tc.multiply(form, acc, a, b, metadata=[word])
+        acc = tc.wgmma_async(form, acc, a, b, metadata=[word])
         tc.wgmma_commit()
         if wait:
             tc.wgmma_wait(0)

@@ -11,7 +11,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.interpreter import machine
-from tensorcore_dsl.kernels.hopper.pipeline import Config, Variant
+from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.streamk_gemm import Exchange, stream_gemm
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
@@ -27,15 +27,15 @@ def integers(shape: tuple[int, ...], dtype: Any, order: str = "C") -> np.ndarray
     return np.asarray(drawn.astype(dtype), order=order)
 
 
-def small(**changes: Any) -> Config:
-    return Config(**{"BM": 64, "BN": 64, "stages": 3, "workers": 3, **changes})
+def small(**changes: Any) -> HopperConfig:
+    return HopperConfig(**{"BM": 64, "BN": 64, "stages": 3, "streamk_units": 3, **changes})
 
 
 class Room:
     """Sums that nobody has written, and flags, for direct launches; the same for each of them."""
 
-    def __init__(self, config: Config, dtype: Any = np.float32) -> None:
-        self.grid = config.workers * config.blocks
+    def __init__(self, config: HopperConfig, dtype: Any = np.float32) -> None:
+        self.grid = config.streamk_units * config.cluster_size
         rows = self.grid * config.consumers
         self.sums = np.full((rows, 64 * config.BN), np.nan if dtype == np.float32 else 77, dtype)
         self.flags = np.zeros(rows, np.int32)
@@ -44,23 +44,23 @@ class Room:
     def multiply(self, a: np.ndarray, b: np.ndarray, order: int | None = None) -> np.ndarray:
         d = np.full((a.shape[0], b.shape[1]), 99, np.float32)
         launch = stream_gemm.emulator("sm_90a", order=order)[self.grid, self.config.threads]
-        launch(a, b, d, d, 1.0, 0.0, self.sums, self.flags, config=self.config, variant=Variant())
+        launch(a, b, d, d, 1.0, 0.0, self.sums, self.flags, config=self.config, traits=HopperTraits())
         return d
 
 
 # (M, N, K) and configuration: what is divided, in how many workers' parts.
 DIVIDED = {
     "two tiles by three": ((128, 64, 512), {}),
-    "one tile by five, of two steps": ((64, 64, 128), {"workers": 5}),
-    "one tile by twelve": ((64, 64, 4096), {"workers": 12}),
+    "one tile by five, of two steps": ((64, 64, 128), {"streamk_units": 5}),
+    "one tile by twelve": ((64, 64, 4096), {"streamk_units": 12}),
     "nothing": ((192, 64, 128), {}),
     "one tile over": ((256, 64, 320), {}),
-    "ends inside tiles": ((300, 200, 304), {"workers": 7}),
-    "clusters below": ((300, 200, 304), {"BM": 128, "workers": 2, "cluster": 2}),
-    "clusters beside": ((256, 320, 256), {"across": 2}),
+    "ends inside tiles": ((300, 200, 304), {"streamk_units": 7}),
+    "clusters below": ((300, 200, 304), {"BM": 128, "streamk_units": 2, "cluster_m": 2}),
+    "clusters beside": ((256, 320, 256), {"cluster_n": 2}),
     "two consumers": ((256, 128, 256), {"BM": 128}),
-    "no products in flight": ((128, 64, 320), {"ahead": 0}),
-    "slots of two lines": ((128, 64, 320), {"lines": 2}),
+    "no products in flight": ((128, 64, 320), {"mma_in_flight": 0}),
+    "slots of two lines": ((128, 64, 320), {"k_slabs": 2}),
 }
 
 
@@ -75,7 +75,7 @@ def test_every_step_is_summed_once(size: tuple[int, int, int], changes: dict[str
 
 def test_room_serves_launch_after_launch() -> None:
     """Flags are lowered by those who wait for them; sums of an earlier launch are not taken."""
-    room = Room(small(workers=5))
+    room = Room(small(streamk_units=5))
     for size in ((128, 64, 512), (192, 128, 256), (64, 64, 640), (128, 64, 512)):
         M, N, K = size
         a, b = integers((M, K), BF16), integers((K, N), BF16, "F")
@@ -90,7 +90,7 @@ def test_sums_are_added_in_the_order_of_k() -> None:
     config = small()
     d = Room(config).multiply(a, b)
     parts = [slice(0, 3 * 64), slice(3 * 64, 6 * 64), slice(6 * 64, 8 * 64)]
-    alone = Config(BM=64, BN=64, stages=3)
+    alone = HopperConfig(BM=64, BN=64, stages=3)
     first, *others = (
         kernels.gemm(a[:, p].copy(), b[p].copy(order="F"), out_dtype=tc.f32, config=alone)
         for p in parts
@@ -99,7 +99,7 @@ def test_sums_are_added_in_the_order_of_k() -> None:
         first = first + other
     assert np.array_equal(d.view(np.uint32), first.view(np.uint32))
     assert np.array_equal(d, Room(config).multiply(a, b))
-    assert not np.array_equal(d, Room(small(workers=2)).multiply(a, b))  # else this shows nothing
+    assert not np.array_equal(d, Room(small(streamk_units=2)).multiply(a, b))  # else this shows nothing
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
@@ -129,14 +129,14 @@ def test_gemm_divides_products_of_all_types(dtype: Any, out: Any, options: dict[
 def test_gemm_finishes_what_is_divided() -> None:
     a, b, c = (integers(shape, BF16) for shape in ((100, 320), (320, 72), (100, 72)))
     finish = lambda value, row, col: value + row.to(tc.f32)  # noqa: E731
-    d = kernels.gemm(a, b, c, alpha=2, finish=finish, out_dtype=tc.f32, config=small())
+    d = kernels.gemm(a, b, c, alpha=2, epilogue=finish, out_dtype=tc.f32, config=small())
     want = 2 * (a.astype(float) @ b.astype(float)) + c.astype(float) + np.arange(100)[:, None]
     assert np.array_equal(d, want)
 
 
 def test_gemm_divides_batches() -> None:
     a, b = integers((3, 64, 320), BF16), integers((3, 320, 64), BF16)
-    d = kernels.gemm(a, b, out_dtype=tc.f32, config=small(workers=2))
+    d = kernels.gemm(a, b, out_dtype=tc.f32, config=small(streamk_units=2))
     assert np.array_equal(d, a.astype(float) @ b.astype(float))
 
 
@@ -149,7 +149,7 @@ def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.Monk
     monkeypatch.setattr(machine, "LIVELOCK", 20)
     a, b = integers((64, 256), BF16), integers((256, 64), BF16, "F")
     with pytest.raises(tc.Deadlock, match="livelock") as caught:
-        Room(small(workers=2, group=7)).multiply(a, b)  # a configuration not compiled before
+        Room(small(streamk_units=2, group_m=7)).multiply(a, b)  # a configuration not compiled before
     assert "while raised(self.flags.at(row)) == 0" in str(caught.value)
 
 
@@ -157,7 +157,7 @@ def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.Monk
 
 
 def test_numpy_arrays_get_room_of_their_own() -> None:
-    a, config = np.empty((4, 4), BF16), small(BM=128, cluster=2)
+    a, config = np.empty((4, 4), BF16), small(BM=128, cluster_m=2)
     (sums, flags), (others, _) = (exchange(config, tc.s32, a) for _ in range(2))
     assert sums.shape == (3 * 2 * 2, 64 * 64)
     assert sums.dtype == np.int32
@@ -168,8 +168,8 @@ def test_numpy_arrays_get_room_of_their_own() -> None:
 
 REFUSED = [
     (dict(pingpong=True), "neither split, nor taken in turn"),
-    (dict(split=2), "neither split, nor taken in turn"),
-    (dict(rows=16), "of few rows"),
+    (dict(split_k=2), "neither split, nor taken in turn"),
+    (dict(valid_m=16), "of few rows"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_promoted_sums_are_not_divided() -> None:
 ASSEMBLED = [
     (BF16, BF16, {}, {}), (BF16, np.float32, {}, {"BN": 192}), (BF16, BF16, {}, {"BN": 128}),
     (BF16, BF16, {"a_k_major": False, "b_k_major": False, "scaled": True, "has_c": True}, {}),
-    (BF16, BF16, {"d_by_threads": True}, {}), (BF16, BF16, {}, {"workers": 66, "cluster": 2}),
+    (BF16, BF16, {"store_by_threads": True}, {}), (BF16, BF16, {}, {"streamk_units": 66, "cluster_m": 2}),
     (np.int8, np.int32, {}, {}), (np.float32, np.float32, {}, {}), (E4M3, BF16, {}, {}),
 ]  # fmt: skip
 
@@ -200,14 +200,14 @@ def test_neither_spills_nor_serialises(
     dtype: Any, out: Any, variant: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
-    config = Config(**{"workers": 132, **changes}).with_stages()
+    config = HopperConfig(**{"streamk_units": 132, **changes}).with_stages()
     a = np.empty((512, 512), dtype, "F" if variant.get("a_k_major") is False else "C")
     b = np.empty((512, 512), dtype, "C" if variant.get("b_k_major") is False else "F")
     d, sums = np.empty((512, 512), out), tc.s32 if dtype == np.int8 else tc.f32
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
     found = stream_gemm.resources(
         a, b, d, d, *scalars, *exchange(config, sums, a),
-        arch="sm_90a", config=config, variant=Variant(**variant),
+        arch="sm_90a", config=config, traits=HopperTraits(**variant),
     )  # fmt: skip
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
@@ -222,13 +222,13 @@ NOT_WORTH = [(1024, 1024, 1024), (8192, 8192, 512), (4096, 4096, 1024)]
 def gain(M: int, N: int, K: int) -> float:
     """By the model, over whole tiles."""
     shape = Shape(M, N, K)
-    whole = min(seconds for seconds, config in ranking(shape) if not config.workers)
+    whole = min(seconds for seconds, config in ranking(shape) if not config.streamk_units)
     return whole / divided_ranking(shape)[0][0]
 
 
 def test_few_tiles_with_a_long_k_gain() -> None:
     assert all(gain(*size) > least for size, least in WORTH)
-    assert all(ranking(Shape(*size))[0][1].workers for size, _ in WORTH)
+    assert all(ranking(Shape(*size))[0][1].streamk_units for size, _ in WORTH)
     assert all(gain(*size) < 1 for size in NOT_WORTH)
 
 
@@ -237,22 +237,22 @@ def test_sums_in_f16_get_tiles_that_are_not_divided() -> None:
     a, b = np.zeros((512, 32768), np.float16), np.zeros((32768, 512), np.float16, "F")
     d = np.zeros((512, 512), np.float16)
     with tc.target("cpu", "sm_90a"):
-        assert kernels.plan(a, b, None, d, family="sm90").config.workers
+        assert kernels.plan(a, b, None, d, family="sm90").config.streamk_units
         found = kernels.plan(a, b, None, d, family="sm90", accumulate=tc.f16)
-    assert not found.config.workers
+    assert not found.config.streamk_units
 
 
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_divided_tiles_fit_shared_memory(b_k_major: bool) -> None:
     found = divided_ranking(Shape(1024, 1024, 16384, b_k_major=b_k_major))
     assert all(config.stages > 2 for _, config in found)
-    assert all(config.workers * config.blocks <= SMS for _, config in found)
+    assert all(config.streamk_units * config.cluster_size <= SMS for _, config in found)
 
 
 def test_tuning_tries_divided_tiles() -> None:
     configs = rings(Shape(512, 512, 32768))
-    assert any(config.workers for config in configs)
-    assert any(not config.workers for config in configs)
+    assert any(config.streamk_units for config in configs)
+    assert any(not config.streamk_units for config in configs)
 
 
 def test_what_was_tuned_is_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:

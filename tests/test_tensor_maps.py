@@ -22,7 +22,7 @@ from tensorcore_dsl.kernel import _map_argument
 from tensorcore_dsl.runtime import numba_target, tensor_maps
 from tensorcore_dsl.runtime.arguments import Packer, describe
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import Images, Tiled, tiled
 
 
@@ -233,7 +233,7 @@ MAPS = (
 
 def mapped_launcher(gpu, maps=MAPS, **options):
     cubin = replace(CUBIN, tensor_maps=maps)
-    return Launcher(lambda types: cubin, Config.of(4, 128), gpu, names="abc", **options)
+    return Launcher(lambda types: cubin, LaunchConfig.of(4, 128), gpu, names="abc", **options)
 
 
 def arrays(rows=16):
@@ -352,7 +352,7 @@ def test_kernels_without_maps_keep_one_piece_of_parameters():
 
 def fixed_launcher(gpu, grid, config=None, **fixed):
     cubin = replace(CUBIN, **fixed)
-    return Launcher(lambda types: cubin, Config.of(grid, 128, **(config or {})), gpu)
+    return Launcher(lambda types: cubin, LaunchConfig.of(grid, 128, **(config or {})), gpu)
 
 
 @pytest.mark.parametrize("config", [{}, dict(cluster=2)])
@@ -391,7 +391,7 @@ def copy(a: tc.Array, b: tc.Array, n: int, BOX: tc.Const = (32, 64)):
     if tc.threadIdx.x == 0:
         barrier.init(1)
         tc.fence_mbarrier_init()
-        barrier.expect(source.bytes)
+        barrier.arrive_expect_tx(source.bytes)
         tc.tma_load(tile, source, (n, 0), barrier)
     tc.barrier()
     barrier.wait(0)

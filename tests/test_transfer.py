@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import describe
 from tensorcore_dsl.runtime.host_staging import Span, merged, pack, unpack
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
 def run(kernel, *args, stream=0):
@@ -35,7 +35,7 @@ def run(kernel, *args, stream=0):
         kernel(*addresses)
 
     gpu = FakeGpu(on_gpu)
-    Launcher(specialise, Config.of(1, 32), gpu, stream=stream)(*args)
+    Launcher(specialise, LaunchConfig.of(1, 32), gpu, stream=stream)(*args)
     return gpu
 
 
@@ -155,7 +155,7 @@ def test_mixed_arguments():
     array = np.zeros(4, np.float32)
     records = []
     gpu = FakeGpu(lambda data: records.append(data))
-    launch = Launcher(lambda types: CUBIN, Config.of(1, 32), gpu)
+    launch = Launcher(lambda types: CUBIN, LaunchConfig.of(1, 32), gpu)
     for value in (5, 6):
         launch(array, value)
     assert [struct.unpack("Qii", r)[1:] for r in records] == [(4, 5), (4, 6)]

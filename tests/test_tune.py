@@ -14,7 +14,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import Shape
@@ -66,7 +66,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     a, b = operands()
     d = np.zeros((512, 256), BF16)
     rule = plan(a, b, None, d).config
-    wanted = {"BN": 64, "cluster": 2, "group": 16}
+    wanted = {"BN": 64, "cluster_m": 2, "group_m": 16}
     found = tune(a, b, timer=timer(slow_but(wanted)), device=GPU)
     assert {name: vars(found.best)[name] for name in wanted} == wanted
     assert found.seconds == 1.0 and found.best != rule
@@ -81,7 +81,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
 
 def test_choices_are_for_their_problem_alone(hopper):
     a, b = operands()
-    config = ring.Config(BN=32, stages=5)
+    config = HopperConfig(BN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
     d = np.zeros((512, 256), BF16)
     assert plan(a, b, None, d).config == config
@@ -90,21 +90,21 @@ def test_choices_are_for_their_problem_alone(hopper):
         assert plan(*others, None, out).config != config
     assert plan(a, np.ascontiguousarray(b), None, d).config != config
     assert plan(a, b, None, np.zeros((512, 256), np.float32)).config != config
-    given = ring.Config(BN=128)
+    given = HopperConfig(BN=128)
     assert plan(a, b, None, d, config=given).config == given
-    assert isinstance(plan(a, b, None, d, family="sm80").config, kernels.Config)
+    assert isinstance(plan(a, b, None, d, family="sm80").config, kernels.AmpereConfig)
 
 
 def test_another_gpu_has_choices_of_its_own(hopper, monkeypatch):
     a, b = operands()
-    config = ring.Config(BN=32, stages=5)
+    config = HopperConfig(BN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device="NVIDIA H100 PCIe")
     assert plan(a, b, None, np.zeros((512, 256), BF16)).config != config
 
 
 def test_choices_are_not_for_the_cpu():
     a, b = operands(np.float16)
-    config = kernels.Config(BM=64, BN=64, BK=64, WM=32, WN=32, stages=5)
+    config = kernels.AmpereConfig(BM=64, BN=64, BK=64, WM=32, WN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
     with tc.target("cpu"):
         assert plan(a, b, None, np.zeros((512, 256), np.float16)).config != config
@@ -123,10 +123,10 @@ def test_mma_sync_choices_where_wgmma_cannot_go(hopper):
 def test_a_function_at_the_end_needs_wgmma(hopper):
     a, b = operands()
     d = np.zeros((512, 256), BF16)
-    config = kernels.Config(BK=64)
+    config = kernels.AmpereConfig(BK=64)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
     assert plan(a, b, None, d).config == config
-    assert isinstance(plan(a, b, None, d, finish=lambda v, row, col: v).config, ring.Config)
+    assert isinstance(plan(a, b, None, d, epilogue=lambda v, row, col: v).config, HopperConfig)
 
 
 def test_what_fails_is_left_behind():
@@ -141,7 +141,7 @@ def test_what_fails_is_left_behind():
     failures = [trial for trial in found.trials if trial.config.BM == 64]
     assert {trial.failure for trial in failures} == {"LaunchError: too much shared memory"}
     with pytest.raises(tc.ArgumentError, match="no configuration runs: LaunchError: too much"):
-        tune(a, b, candidates=[ring.Config(BM=64)], timer=timer(seconds), device=GPU)
+        tune(a, b, candidates=[HopperConfig(BM=64)], timer=timer(seconds), device=GPU)
     with pytest.raises(tc.ArgumentError, match="no candidates"):
         tune(a, b, candidates=[], timer=timer(seconds), device=GPU)
 
@@ -152,27 +152,27 @@ def test_finalists_are_measured_in_turn():
 
     def seconds(config):
         seen[config] = seen.get(config, 0) + 1
-        lucky = config.group == 4 and seen[config] == 1
-        return 0.5 if lucky else float(config.group)
+        lucky = config.group_m == 4 and seen[config] == 1
+        return 0.5 if lucky else float(config.group_m)
 
-    candidates = [ring.Config(group=group) for group in (4, 3, 2, 6, 7, 8)]
+    candidates = [HopperConfig(group_m=group) for group in (4, 3, 2, 6, 7, 8)]
     clock = timer(seconds)
     found = tune(*operands(), candidates=candidates, timer=clock, device=GPU)
-    assert found.best.group == 2
-    assert [t.config.group for t in found.trials] == [2, 3, 4, 6, 7, 8]
-    last = [config.group for _, config in clock.asked[len(candidates) :]]
+    assert found.best.group_m == 2
+    assert [t.config.group_m for t in found.trials] == [2, 3, 4, 6, 7, 8]
+    last = [config.group_m for _, config in clock.asked[len(candidates) :]]
     assert last[:4] == last[4:8] and set(last) == {4, 3, 2, 6}
 
 
 def test_nothing_is_remembered_when_not_wanted(cache):
-    tune(*operands(), candidates=[ring.Config()], timer=timer(lambda c: 1.0), device=GPU, remember=False)
+    tune(*operands(), candidates=[HopperConfig()], timer=timer(lambda c: 1.0), device=GPU, remember=False)
     assert not cache.exists() and not choices.entries()
 
 
 def test_without_a_cache_only_this_process_knows(hopper, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     a, b = operands()
-    config = ring.Config(BN=32, stages=5)
+    config = HopperConfig(BN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
     assert plan(a, b, None, np.zeros((512, 256), BF16)).config == config
 
@@ -186,18 +186,18 @@ def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
     cache.write_text(text.replace("KEY", f"bf16->bf16 512x256x128 row.col on {GPU}"))
     choices._entries.cache_clear()
     assert plan(a, b, None, d).config == rule
-    tune(a, b, candidates=[ring.Config()], timer=timer(lambda c: 1.0), device=GPU)
+    tune(a, b, candidates=[HopperConfig()], timer=timer(lambda c: 1.0), device=GPU)
     assert list(json.loads(cache.read_text()))
 
 
 def test_processes_add_to_each_others_choices(cache):
-    choices.remember("one", ring.Config(), 1.0)
+    choices.remember("one", HopperConfig(), 1.0)
     other = json.loads(cache.read_text())
     other["two"] = other["one"]
     cache.write_text(json.dumps(other))
-    choices.remember("three", kernels.Config(), 2.0)
+    choices.remember("three", kernels.AmpereConfig(), 2.0)
     assert set(json.loads(cache.read_text())) == {"one", "two", "three"}
-    assert choices.recall("three") == kernels.Config()
+    assert choices.recall("three") == kernels.AmpereConfig()
 
 
 def test_refusals():
@@ -217,8 +217,8 @@ def test_candidates_fit(M, N, b_k_major):
     assert len(found) == len(set(found)) >= 8
     for config in found:
         assert config.with_stages().stages == config.stages >= 2
-        assert b_k_major or config.BN % (64 * config.cluster) == 0
-    assert replace(found[0], BM=128, BN=256, split=1, lines=1, pingpong=False).with_stages().stages == 4
+        assert b_k_major or config.BN % (64 * config.cluster_m) == 0
+    assert replace(found[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
 
 
 def test_timing_with_events():
@@ -261,13 +261,13 @@ class Terminal(io.StringIO):
 
 def test_a_bar_on_terminals_only(monkeypatch, capsys):
     """It shows what is tried and how far that is, and leaves nothing behind."""
-    measured = partial(tune, *operands(), timer=timer(lambda c: c.group), device=GPU, remember=False)
-    candidates = [ring.Config(group=group) for group in (1, 2)]
+    measured = partial(tune, *operands(), timer=timer(lambda c: c.group_m), device=GPU, remember=False)
+    candidates = [HopperConfig(group_m=group) for group in (1, 2)]
     measured(candidates=candidates)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", shown := Terminal())
-    assert measured(candidates=candidates).best.group == 1
+    assert measured(candidates=candidates).best.group_m == 1
     text = shown.getvalue()
     for title in ("tiles", "finalists"):
         assert re.search(rf"{title}.*100%", text), title

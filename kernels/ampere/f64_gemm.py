@@ -5,13 +5,19 @@ multiply-adds in the order of k.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.pipeline import Config, Problem, block_tile, epilogue, mainloop
+from tensorcore_dsl.kernels.ampere.pipeline import (
+    AmpereConfig,
+    AmpereTraits,
+    block_tile,
+    epilogue,
+    mainloop,
+)
 
 
 @tc.kernel
 def f64_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    config: tc.Const = Config(), problem: tc.Const = Problem(), depth: tc.Const = 4,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(), depth: tc.Const = 4,
 ):  # fmt: skip
     """One block computes a tile of D; the grid has one block a tile.
 
@@ -22,6 +28,6 @@ def f64_gemm(
         mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
     else:
         mma = getattr(tc.mma, f"m16n8k{depth}")(tc.f64, tc.f64, tc.f64)
-    m0, n0 = block_tile(a.shape[0], b.shape[1], config.BM, config.BN, config.group)
-    acc, m, n = mainloop(a, b, mma, m0, n0, config, problem)
-    epilogue(acc, m, n, c, d, alpha, beta, mma, problem)
+    m0, n0 = block_tile(a.shape[0], b.shape[1], config.BM, config.BN, config.group_m)
+    acc, m, n = mainloop(a, b, mma, m0, n0, config, traits)
+    epilogue(acc, m, n, c, d, alpha, beta, mma, traits)

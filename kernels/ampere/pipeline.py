@@ -14,7 +14,7 @@ import tensorcore_dsl as tc
 
 
 @dataclass(frozen=True)
-class Config:
+class AmpereConfig:
     """Tile sizes and pipeline depth; all compile-time constants of a kernel."""
 
     BM: int = 128
@@ -23,7 +23,7 @@ class Config:
     WM: int = 64
     WN: int = 64
     stages: int = 3
-    group: int = 8  # block rows that share their columns of B in the L2 cache
+    group_m: int = 8  # block rows that share their columns of B in the L2 cache
 
     @property
     def warps(self) -> int:
@@ -35,7 +35,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Problem:
+class AmpereTraits:
     """What the host knows of the operands: strides, alignment, edges.
 
     vec_a, vec_b, vec_d: bytes that one access may move. full: M, N and K are multiples of the
@@ -203,19 +203,19 @@ def next_slot(slot, stages: int):
     return tc.select(slot == stages - 1, 0, slot + 1)
 
 
-def mainloop(a, b, mma, m0, n0, config: Config, problem: Problem):
+def mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits):
     """acc[i][j] = sum over K of A B for this warp's fragments, and where its part begins."""
     rows, cols, _ = mma.shape
     M, K = a.shape
     N = b.shape[1]
-    a_lines, b_lines = a if problem.a_k_major else a.T, b.T if problem.b_k_major else b
-    ring_a = ring(a.dtype, config.BM, config.BK, config.stages, problem.a_k_major)
-    ring_b = ring(b.dtype, config.BN, config.BK, config.stages, problem.b_k_major)
+    a_lines, b_lines = a if traits.a_k_major else a.T, b.T if traits.b_k_major else b
+    ring_a = ring(a.dtype, config.BM, config.BK, config.stages, traits.a_k_major)
+    ring_b = ring(b.dtype, config.BN, config.BK, config.stages, traits.b_k_major)
     source_a = open_source(
-        a_lines, ring_a, m0, M, K, problem.a_k_major, problem.vec_a, config.threads, problem.full
+        a_lines, ring_a, m0, M, K, traits.a_k_major, traits.vec_a, config.threads, traits.full
     )
     source_b = open_source(
-        b_lines, ring_b, n0, N, K, problem.b_k_major, problem.vec_b, config.threads, problem.full
+        b_lines, ring_b, n0, N, K, traits.b_k_major, traits.vec_b, config.threads, traits.full
     )
     warp = tc.warp_id()
     warp_m = warp % (config.BM // config.WM) * config.WM
@@ -226,8 +226,8 @@ def mainloop(a, b, mma, m0, n0, config: Config, problem: Problem):
     def fetch(tile, slot):
         """Start the copies of a tile, if there is one, and close their group."""
         if tile < tiles:
-            copy_tile(source_a, slot, tile * config.BK, problem.vec_a)
-            copy_tile(source_b, slot, tile * config.BK, problem.vec_b)
+            copy_tile(source_a, slot, tile * config.BK, traits.vec_a)
+            copy_tile(source_b, slot, tile * config.BK, traits.vec_b)
         advance(source_a)
         advance(source_b)
         tc.cp_async_commit()
@@ -235,18 +235,18 @@ def mainloop(a, b, mma, m0, n0, config: Config, problem: Problem):
     def fragments(slot, k):
         """This warp's rows of A and columns of B at depth `k` of a tile."""
         return (
-            read_fragments(ring_a[slot], warp_m, k, config.WM, mma.a, problem.a_k_major, False),
-            read_fragments(ring_b[slot], warp_n, k, config.WN, mma.b, problem.b_k_major, True),
+            read_fragments(ring_a[slot], warp_m, k, config.WM, mma.a, traits.a_k_major, False),
+            read_fragments(ring_b[slot], warp_n, k, config.WN, mma.b, traits.b_k_major, True),
         )
 
     for stage in tc.static_range(config.stages - 1):
         fetch(stage, stage)
-    loop = prefetched_loop if problem.prefetch else plain_loop
+    loop = prefetched_loop if traits.prefetch else plain_loop
     loop(acc, mma, tiles, fetch, fragments, config)
     return acc, m0 + warp_m, n0 + warp_n
 
 
-def plain_loop(acc, mma, tiles, fetch, fragments, config: Config):
+def plain_loop(acc, mma, tiles, fetch, fragments, config: AmpereConfig):
     """Wait for a tile, start the copies of a later one, multiply."""
     read, write = 0, config.stages - 1
     for tile in range(tiles):
@@ -258,7 +258,7 @@ def plain_loop(acc, mma, tiles, fetch, fragments, config: Config):
         read, write = next_slot(read, config.stages), next_slot(write, config.stages)
 
 
-def prefetched_loop(acc, mma, tiles, fetch, fragments, config: Config):
+def prefetched_loop(acc, mma, tiles, fetch, fragments, config: AmpereConfig):
     """The same, with each fragment loaded one step before it is needed, across tiles too.
 
     The last step reads a slot that holds no further tile, so there must be at least as many
@@ -300,7 +300,7 @@ def ring(dtype, extent: int, depth: int, stages: int, k_major: bool):
     return tc.shared((stages, *shape), dtype, swizzle=swizzle)
 
 
-def epilogue(acc, m0, n0, c, d, alpha, beta, mma, problem: Problem):
+def epilogue(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
     """D = alpha acc + beta C, two neighbours at once where alignment allows."""
     M, N = d.shape
     rows, cols, _ = mma.shape
@@ -310,28 +310,28 @@ def epilogue(acc, m0, n0, c, d, alpha, beta, mma, problem: Problem):
                 row, col = fragment.coordinates(slot)
                 row, col = m0 + i * rows + row, n0 + j * cols + col
                 store_pair(
-                    (fragment[slot], fragment[slot + 1]), row, col, M, N, c, d, alpha, beta, problem
+                    (fragment[slot], fragment[slot + 1]), row, col, M, N, c, d, alpha, beta, traits
                 )
 
 
-def store_pair(values, row, col, M, N, c, d, alpha, beta, problem: Problem):
+def store_pair(values, row, col, M, N, c, d, alpha, beta, traits: AmpereTraits):
     """Two elements of one row, at `col` and `col + 1`."""
-    if problem.scaled:
+    if traits.scaled:
         values = [alpha * v for v in values]
-    pair = problem.vec_d >= 2 * d.dtype.itemsize
-    if problem.full and pair:
-        finish_pair(values, row, col, c, d, beta, problem, None)
+    pair = traits.vec_d >= 2 * d.dtype.itemsize
+    if traits.full and pair:
+        finish_pair(values, row, col, c, d, beta, traits, None)
         return
     for e, value in enumerate(values):
         inside = (row < M) & (col + e < N)
         if inside:
-            if problem.has_c:
+            if traits.has_c:
                 value = beta * c[row, col + e].to(value.dtype) + value
             d[row, col + e] = value.to(d.dtype)
 
 
-def finish_pair(values, row, col, c, d, beta, problem: Problem, inside):
-    if problem.has_c:
+def finish_pair(values, row, col, c, d, beta, traits: AmpereTraits, inside):
+    if traits.has_c:
         old = c.at(row, col).load(2)
         values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
     d.at(row, col).store([v.to(d.dtype) for v in values], pred=inside)

@@ -4,17 +4,23 @@ Operands are f32, which the hardware cuts to 19 bits; sums are f32.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.pipeline import Config, Problem, block_tile, epilogue, mainloop
+from tensorcore_dsl.kernels.ampere.pipeline import (
+    AmpereConfig,
+    AmpereTraits,
+    block_tile,
+    epilogue,
+    mainloop,
+)
 
 
 @tc.kernel
 def tf32_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = Config(), problem: tc.Const = Problem(),
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """One block computes a tile of D; the grid has one block a tile."""
     tc.launch_bounds(config.threads)
     mma = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32)
-    m0, n0 = block_tile(a.shape[0], b.shape[1], config.BM, config.BN, config.group)
-    acc, m, n = mainloop(a, b, mma, m0, n0, config, problem)
-    epilogue(acc, m, n, c, d, alpha, beta, mma, problem)
+    m0, n0 = block_tile(a.shape[0], b.shape[1], config.BM, config.BN, config.group_m)
+    acc, m, n = mainloop(a, b, mma, m0, n0, config, traits)
+    epilogue(acc, m, n, c, d, alpha, beta, mma, traits)

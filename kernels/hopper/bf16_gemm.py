@@ -13,15 +13,15 @@ that share tiles or take them in turn, clusters that share what they read.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
 
 
 @tc.kernel
 def bf16_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, each contiguous along either axis; the grid is a block an SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, variant.sums or tc.f32)
-    multiply(mma, a, b, c, d, alpha, beta, config, variant)
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, traits.accumulate or tc.f32)
+    multiply(mma, a, b, c, d, alpha, beta, config, traits)

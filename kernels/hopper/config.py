@@ -16,7 +16,7 @@ MANY_REGISTERS = (24, 240)  # a thread's of the producer, and of two consumers w
 
 
 @dataclass(frozen=True)
-class Config:
+class HopperConfig:
     """BM x BN: the block's tile of D.
 
     Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
@@ -33,38 +33,38 @@ class Config:
     BM: int = 128
     BN: int = 256
     stages: int = 4
-    lines: int = 1
-    cluster: int = 1
-    across: int = 1
-    group: int = 8
-    ahead: int = 1
+    k_slabs: int = 1
+    cluster_m: int = 1
+    cluster_n: int = 1
+    group_m: int = 8
+    mma_in_flight: int = 1
     pingpong: bool = False
-    split: int = 1
-    rows: int = 0
-    workers: int = 0
+    split_k: int = 1
+    valid_m: int = 0
+    streamk_units: int = 0
 
     def __post_init__(self) -> None:
-        counts = (self.cluster, self.across, self.split, self.lines, self.group)
-        if min(self.workers, self.rows) < 0 or min(counts) < 1:
+        counts = (self.cluster_m, self.cluster_n, self.split_k, self.k_slabs, self.group_m)
+        if min(self.streamk_units, self.valid_m) < 0 or min(counts) < 1:
             raise tc.ArgumentError(
                 f"cluster, across and split are 1 or more, lines and group too, workers and rows "
                 f"0 or more: {self}"
             )
-        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split < 16:
+        if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split_k < 16:
             raise tc.ArgumentError(f"tiles have 64, 128, ... rows and 16 to 256 columns: {self}")
-        if self.BN % (16 * self.split):
+        if self.BN % (16 * self.split_k):
             raise tc.ArgumentError(f"results leave in multiples of 16 columns: {self}")
-        if self.cluster * self.across > 1 and self.split > 1:
+        if self.cluster_m * self.cluster_n > 1 and self.split_k > 1:
             raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
-        if self.ahead not in (0, 1):
+        if self.mma_in_flight not in (0, 1):
             raise tc.ArgumentError(f"a slot is released when one more is read, or none: {self}")
-        if self.stages and self.stages <= self.ahead:
+        if self.stages and self.stages <= self.mma_in_flight:
             raise tc.ArgumentError(f"the ring needs more slots than are read at a time: {self}")
-        if self.rows > self.BM:
+        if self.valid_m > self.BM:
             raise tc.ArgumentError(f"a tile has no room for so many rows: {self}")
-        if self.pingpong and self.split > 1:
+        if self.pingpong and self.split_k > 1:
             raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
-        if self.workers and (self.pingpong or self.split > 1 or self.rows):
+        if self.streamk_units and (self.pingpong or self.split_k > 1 or self.valid_m):
             raise tc.ArgumentError(
                 f"what workers divide is neither split, nor taken in turn, nor of few rows: {self}"
             )
@@ -74,64 +74,64 @@ class Config:
         return 2 if self.pingpong else self.BM // 64
 
     @property
-    def height(self) -> int:
+    def rows_per_consumer(self) -> int:
         """Rows that a consumer multiplies."""
         return self.BM if self.pingpong else 64
 
     @property
-    def blocks(self) -> int:
+    def cluster_size(self) -> int:
         """Of a cluster."""
-        return self.cluster * self.across * self.split
+        return self.cluster_m * self.cluster_n * self.split_k
 
     @property
-    def peers(self) -> int:
+    def multicast_peers(self) -> int:
         """Blocks that a block brings something to, or that bring something to it; itself too."""
-        return self.cluster + self.across - 1
+        return self.cluster_m + self.cluster_n - 1
 
     @property
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
 
     @property
-    def sums(self) -> int:
+    def accumulator_registers(self) -> int:
         """Registers of a consumer's thread that hold sums."""
-        return self.height // 64 * self.BN // 2
+        return self.rows_per_consumer // 64 * self.BN // 2
 
     @property
     def registers(self) -> tuple[int, ...]:
         """See MANY_REGISTERS; none where an equal share holds a consumer's sums."""
-        return MANY_REGISTERS if self.consumers == 2 and self.sums > 128 else ()
+        return MANY_REGISTERS if self.consumers == 2 and self.accumulator_registers > 128 else ()
 
-    def registers_for(self, variant: Variant) -> tuple[int, ...]:
+    def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
         """The same, for results that take registers beside the sums."""
-        return MANY_REGISTERS if variant.demanding and self.crowded else self.registers
+        return MANY_REGISTERS if traits.needs_registers and self.register_limited else self.registers
 
     @property
-    def crowded(self) -> bool:
+    def register_limited(self) -> bool:
         """Does an equal share, 168 registers, hold the sums, but little beside them?"""
-        return self.consumers == 2 and self.sums > 80
+        return self.consumers == 2 and self.accumulator_registers > 80
 
     @property
-    def way_out(self) -> int:
+    def epilogue_bytes(self) -> int:
         """Bytes of shared memory that results leave through; see kernels/results.py."""
-        partial = self.BM * self.BN * 4 if self.split > 1 else 0
+        partial = self.BM * self.BN * 4 if self.split_k > 1 else 0
         return self.consumers * 2 * 64 * LINE + partial
 
     @property
-    def room(self) -> int:
+    def max_stages(self) -> int:
         """Slots that shared memory has room for."""
-        return (SHARED - self.way_out - 1024) // ((self.BM + self.BN) * LINE * self.lines)
+        return (SHARED - self.epilogue_bytes - 1024) // ((self.BM + self.BN) * LINE * self.k_slabs)
 
-    def with_stages(self, most: int = 12) -> Config:
+    def with_stages(self, most: int = 12) -> HopperConfig:
         """With as many slots as shared memory has room for."""
-        return replace(self, stages=min(most, self.room))
+        return replace(self, stages=min(most, self.max_stages))
 
 
 @dataclass(frozen=True)
-class Variant:
+class HopperTraits:
     """What the host knows: which operands have K contiguous, and how results are finished.
 
-    d_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
+    store_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
     pairs of columns, and as one row for all. sums: their type, where it is not the usual one.
     finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
     function in the kernel language. rows: what is found of the finished rows.
@@ -139,16 +139,16 @@ class Variant:
 
     a_k_major: bool = True
     b_k_major: bool = True
-    d_by_threads: bool = False
+    store_by_threads: bool = False
     scaled: bool = False
     has_c: bool = False
     c_in_pairs: bool = False
     c_is_row: bool = False
-    sums: Any = None
-    finish: Callable[..., Any] | None = None
-    rows: Rows | None = None
+    accumulate: Any = None
+    epilogue: Callable[..., Any] | None = None
+    row_reductions: Rows | None = None
 
     @property
-    def demanding(self) -> bool:
+    def needs_registers(self) -> bool:
         """Do results take registers on their way out: for C one by one, or statistics of rows?"""
-        return self.rows is not None or (self.has_c and not self.c_in_pairs)
+        return self.row_reductions is not None or (self.has_c and not self.c_in_pairs)

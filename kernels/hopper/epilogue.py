@@ -31,14 +31,14 @@ class WayOut:
 
 def open_way_out(d, sums, config, by_threads: bool = False, rows=None):
     """Shared memory for results; `sums` is the accumulators' type; `by_threads`: without TMA."""
-    cols = config.BN // config.split
+    cols = config.BN // config.split_k
     width = gcd(LINE // d.dtype.itemsize, cols)
     line = width * d.dtype.itemsize
     line = line if line >= 32 else 0  # lines of 16 bytes have no swizzle
     buffers = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
     box = (1,) * (d.ndim - 2) + (64, width)
     partial = None
-    if config.split > 1:
+    if config.split_k > 1:
         partial = tc.shared((config.consumers, config.BN // 8, 128, 4), sums)
     map = None if by_threads else tc.tensor_map(d, box, swizzle=line)
     return WayOut(d, map, buffers, partial, rows)
@@ -47,9 +47,9 @@ def open_way_out(d, sums, config, by_threads: bool = False, rows=None):
 def store(acc, consumer, way_out, place, row, finish, config):
     """Send 64 rows of a tile, from `row` on; of a split tile this block's share of the columns."""
     elements, n = acc.elements(), place.n
-    if config.split > 1:
-        elements = gathered(elements, consumer, way_out.partial, config.split)
-        n = n + tc.cluster_rank() * (config.BN // config.split)
+    if config.split_k > 1:
+        elements = gathered(elements, consumer, way_out.partial, config.split_k)
+        n = n + tc.cluster_rank() * (config.BN // config.split_k)
     if elements[0].dtype == tc.f16:
         elements = [element.to(tc.f32) for element in elements]
     send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish, place.end)
@@ -78,7 +78,7 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
     thread, rows = tc.threadIdx.x % 128, way_out.rows
     width = way_out.buffers.shape[-1]
     parts = 2 * len(elements) // width
-    found = None if rows is None else rows.of_nothing()
+    found = None if rows is None else rows.identity()
     for part in tc.static_range(parts):
         buffer = way_out.buffers[consumer, part % 2]
         if thread == 0:  # an odd number of parts ends in the buffer that the next one starts with
@@ -89,10 +89,10 @@ def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
             places = [(*batch, m + row, n + col) for row, col in corners]
             values = finish(elements[first : first + 8], places)
             if rows is not None:
-                found = rows.with_eight(found, values, places, way_out.d.shape[-1])
+                found = rows.accumulate(found, values, places, way_out.d.shape[-1])
             write(buffer, values, first % (width // 2) // 4 * 8)
         if way_out.map is not None:
-            tc.fence_async()
+            tc.fence_proxy_async()
         tc.barrier(consumer + 1, 128)
         place = (*batch, m, n + part * width)
         if way_out.map is None and buffer.dtype.bits == 16:
@@ -162,30 +162,30 @@ def copy_out_pairs(buffer, d, place):
                 target.store(buffer.at(line, 0).load(), pred=begin)
 
 
-def finisher(c, alpha, beta, variant):
+def finisher(c, alpha, beta, traits):
     """alpha v + beta C, then the caller's own function, of eight values of a thread: two columns
     of a row, of the one 8 below, and the same 8 columns further."""
 
     def finish(values, places):
-        if variant.scaled:
+        if traits.scaled:
             values = [value * alpha for value in values]
-        if variant.has_c:
-            added = [x.to(values[0].dtype) for x in load_c(c, places, variant)]
+        if traits.has_c:
+            added = [x.to(values[0].dtype) for x in load_c(c, places, traits)]
             values = [tc.fma(beta, x, value) for x, value in zip(added, values, strict=True)]
-        if variant.finish is None:
+        if traits.epilogue is None:
             return values
         return [
-            variant.finish(value, *place[-2:]) for value, place in zip(values, places, strict=True)
+            traits.epilogue(value, *place[-2:]) for value, place in zip(values, places, strict=True)
         ]
 
     return finish
 
 
-def load_c(c, places, variant):
+def load_c(c, places, traits):
     """C's elements at these places, zeros outside; in pairs, and rows that are all alike once."""
-    if not variant.c_in_pairs:
+    if not traits.c_in_pairs:
         return [c.at(*place).load(pred=inside(c, place)) for place in places]
-    if not variant.c_is_row:
+    if not traits.c_is_row:
         return [x for i in range(0, 8, 2) for x in pair(c, places[i])]
     left, right = (pair(c, (*places[i][:-2], 0, places[i][-1])) for i in (0, 4))
     return [*left, *left, *right, *right]

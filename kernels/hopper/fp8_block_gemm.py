@@ -11,7 +11,7 @@ from functools import partial
 from math import gcd
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, Config, Variant
+from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
 from tensorcore_dsl.kernels.hopper.pipeline import following, open_ring
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, instruction, registers_of
@@ -22,10 +22,10 @@ BLOCK = 128  # of K, and of columns of B, that share a scale
 AHEAD = 4  # slots whose scales are under way
 
 
-def with_scales(config: Config) -> Config:
+def with_scales(config: HopperConfig) -> HopperConfig:
     """As many slots, or as many as there is room for with their scales."""
     scales = 4 * (config.BM + config.BN // gcd(config.BN, BLOCK))
-    room = SHARED - config.way_out - 2048
+    room = SHARED - config.epilogue_bytes - 2048
     slots = room // ((config.BM + config.BN) * LINE + scales)
     return replace(config, stages=min(config.stages, slots))
 
@@ -33,16 +33,16 @@ def with_scales(config: Config) -> Config:
 @tc.kernel
 def block_fp8_gemm(
     a: tc.Array, b: tc.Array, a_scales: tc.Array, b_scales: tc.Array, d: tc.Array,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM.
 
     a_scales is M x K/128, b_scales K/128 x N/128 (rounded up), f32.
     """
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads)
-    ring = open_ring(a, b, config, variant, helpers=1)
+    tc.cluster_size(config.cluster_size)
+    way_out = open_way_out(d, tc.f32, config, traits.store_by_threads)
+    ring = open_ring(a, b, config, traits, helpers=1)
     width = gcd(config.BN, BLOCK)
     rows, parts = config.BM, config.BN // width
     scales = tc.shared((config.stages, rows + parts), tc.f32)
@@ -66,7 +66,7 @@ def block_fp8_gemm(
 
     share_work(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
-        finisher(d, 1, 0, variant),
+        finisher(d, 1, 0, traits),
         consume=partial(consume_promoted, width=width, weigh=weigh),
         registers=registers_of(config, width, 1), help=partial(bring_scales, load=load, put=put),
     )  # fmt: skip

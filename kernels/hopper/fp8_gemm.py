@@ -8,7 +8,7 @@ has the parts, kernels/promotion.py sums that do not drift.
 from functools import partial
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
 from tensorcore_dsl.kernels.hopper.pipeline import open_ring
 from tensorcore_dsl.kernels.hopper.promotion import (
@@ -24,27 +24,27 @@ from tensorcore_dsl.kernels.hopper.warp_specialization import multiply, share_wo
 @tc.kernel
 def fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM.
 
     Sums stay in the tensor cores ("fast accumulation").
     """
-    multiply(instruction(a.dtype, config.BN), a, b, c, d, alpha, beta, config, variant)
+    multiply(instruction(a.dtype, config.BN), a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
 def promoted_fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """As fp8_gemm, with sums in f32 registers, where products go every 128 of K."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, tc.f32, config, variant.d_by_threads, variant.rows)
-    ring, width = open_ring(a, b, config, variant), part_width(config)
+    tc.cluster_size(config.cluster_size)
+    way_out = open_way_out(d, tc.f32, config, traits.store_by_threads, traits.row_reductions)
+    ring, width = open_ring(a, b, config, traits), part_width(config)
     share_work(
         ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
-        finisher(c, alpha, beta, variant),
+        finisher(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width), registers=registers_of(config, width),
     )  # fmt: skip

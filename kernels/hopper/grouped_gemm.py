@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
 from tensorcore_dsl.kernels.hopper.pipeline import open_ring
 from tensorcore_dsl.kernels.hopper.tile_scheduler import Place, every_nth
@@ -21,17 +21,17 @@ MOST_GROUPS = 512
 @tc.kernel
 def grouped_gemm_kernel(
     a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is rows x K, B groups x K x N, D rows x N; group g begins at row offsets[g]."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
+    tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
     way_out = open_way_out(d, mma.d.dtype, config)
-    ring = open_ring(a, b, config, variant)
-    tc.grid_wait()
+    ring = open_ring(a, b, config, traits)
+    tc.griddep_wait()
     tiles = open_groups(offsets, d.shape[1], config)
-    share_work(ring, mma, tiles, way_out, finisher(None, 1, 0, variant))
+    share_work(ring, mma, tiles, way_out, finisher(None, 1, 0, traits))
 
 
 @dataclass
@@ -47,7 +47,7 @@ class GroupedTiles:
     count: Any
     cols: Any
     group: Any
-    config: Config
+    config: HopperConfig
 
     def numbers(self, turn=None):
         """The tiles of this block; of two consumers that take turns, those of one."""
@@ -58,21 +58,21 @@ class GroupedTiles:
             self.group = self.group + 1
         first, end = self.offsets[self.group], self.offsets[self.group + 1]
         high, inside = row_tiles(end - first, self.config), number - self.tiles[self.group]
-        row, col = inside % high, inside // high * self.config.across
-        if self.config.across > 1:
+        row, col = inside % high, inside // high * self.config.cluster_n
+        if self.config.cluster_n > 1:
             col = col + tc.cluster_rank()
         m = first + row * self.config.BM
         return Place(m, col * self.config.BN, of_b=(self.group,), end=end)
 
 
-def open_groups(offsets, N, config: Config):
+def open_groups(offsets, N, config: HopperConfig):
     """Count the tiles of each group, once, into shared memory; every thread calls it."""
     groups = offsets.shape[0] - 1
     tiles = tc.shared(MOST_GROUPS + 1, tc.s32)
     for group in tc.range(tc.threadIdx.x, groups, config.threads):
         tiles[group] = row_tiles(offsets[group + 1] - offsets[group], config)
     tc.barrier()
-    wide = config.BN * config.across
+    wide = config.BN * config.cluster_n
     cols = (N + (wide - 1)) // wide
     before = [tc.s32(0) for _ in range(-(-(MOST_GROUPS + 1) // config.threads))]
     for i in tc.static_range(len(before)):
@@ -87,5 +87,5 @@ def open_groups(offsets, N, config: Config):
     return GroupedTiles(offsets, tiles, tiles[groups], cols, tc.s32(0), config)
 
 
-def row_tiles(rows, config: Config):
+def row_tiles(rows, config: HopperConfig):
     return (rows + (config.BM - 1)) // config.BM

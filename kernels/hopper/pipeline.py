@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, Config, Variant
+from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, HopperConfig, HopperTraits
 
 
 @dataclass
@@ -50,25 +50,25 @@ class Ring:
     depth: int
     first: Any
     last: Any
-    config: Config
+    config: HopperConfig
 
 
-def open_ring(a, b, config: Config, variant: Variant, helpers: int = 0):
+def open_ring(a, b, config: HopperConfig, traits: HopperTraits, helpers: int = 0):
     """Tiles, maps and barriers; every thread of the cluster calls it.
 
     helpers: warps that fill slots too; consumers' warps then release them one by one.
     """
     depth = LINE // a.dtype.itemsize
-    side_a = open_side(a, 0, config.BM, depth, variant.a_k_major, config, config.rows)
-    side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
-    if 0 < config.rows < config.BM:
+    side_a = open_side(a, 0, config.BM, depth, traits.a_k_major, config, config.valid_m)
+    side_b = open_side(b, 1, config.BN, depth, traits.b_k_major, config)
+    if 0 < config.valid_m < config.BM:
         clear(side_a.tile, config)
     full, empty, turn = open_barriers((side_a.map, side_b.map), config, helpers)
-    first, last = steps_of_block(a.shape[-1], depth * config.lines, config)
-    return Ring(side_a, side_b, full, empty, turn, depth * config.lines, first, last, config)
+    first, last = steps_of_block(a.shape[-1], depth * config.k_slabs, config)
+    return Ring(side_a, side_b, full, empty, turn, depth * config.k_slabs, first, last, config)
 
 
-def open_barriers(maps, config: Config, helpers: int = 0):
+def open_barriers(maps, config: HopperConfig, helpers: int = 0):
     """`full` and `empty`, one a slot, and `turn`, ready for the cluster; the maps on their way."""
     full, empty, turn = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
@@ -77,7 +77,7 @@ def open_barriers(maps, config: Config, helpers: int = 0):
         readers = 1 if config.pingpong else config.consumers * (4 if helpers else 1)
         for slot in tc.static_range(config.stages):
             full[slot].init(1 + helpers)
-            empty[slot].init(readers * config.peers)
+            empty[slot].init(readers * config.multicast_peers)
         for consumer in tc.static_range(2):
             turn[consumer].init(1)
         tc.fence_mbarrier_init()
@@ -93,7 +93,7 @@ def open_side(
     K-major slots are lines of K, filled in a box by each sharer; others are blocks of K lines, a
     box each. tile: the slots, where they are a part of others.
     """
-    stages, sharers = config.stages * config.lines, sharers_of(axis, config)
+    stages, sharers = config.stages * config.k_slabs, sharers_of(axis, config)
     width = LINE // array.dtype.itemsize
     check_shares(axis, rows or extent, 8 if k_major else width, sharers.count, config)
     if k_major:
@@ -114,7 +114,7 @@ def as_indexed(axis: int, along, k):
     return (k, along) if axis else (along, k)
 
 
-def check_shares(axis: int, lines: int, unit: int, sharers: int, config: Config):
+def check_shares(axis: int, lines: int, unit: int, sharers: int, config: HopperConfig):
     """Blocks that share a tile bring whole units of it."""
     if lines % (unit * sharers) and (sharers > 1 or unit > 8):
         what = "columns of B" if axis else "rows of A"
@@ -124,37 +124,37 @@ def check_shares(axis: int, lines: int, unit: int, sharers: int, config: Config)
         )
 
 
-def sharers_of(axis: int, config: Config):
+def sharers_of(axis: int, config: HopperConfig):
     """The blocks of the cluster that need the same rows of A (axis 0), or columns of B (1)."""
-    count = (config.across, config.cluster)[axis]
+    count = (config.cluster_n, config.cluster_m)[axis]
     if count == 1:
         return Sharers(1, 0, None)
-    row, col = tc.cluster_rank() % config.cluster, tc.cluster_rank() // config.cluster
+    row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
     if axis == 1:
-        return Sharers(count, row, tc.u32((1 << count) - 1) << col * config.cluster)
-    return Sharers(count, col, tc.u32(sum(1 << config.cluster * i for i in range(count))) << row)
+        return Sharers(count, row, tc.u32((1 << count) - 1) << col * config.cluster_m)
+    return Sharers(count, col, tc.u32(sum(1 << config.cluster_m * i for i in range(count))) << row)
 
 
-def clear(tile, config: Config):
+def clear(tile, config: HopperConfig):
     """Zeros in the lines that no copy reaches."""
     stages, lines, depth = tile.shape
     each = 16 // tile.dtype.itemsize
-    chunks = (lines - config.rows) * (depth // each)
+    chunks = (lines - config.valid_m) * (depth // each)
     for slot in tc.static_range(stages):
         for chunk in tc.range(tc.threadIdx.x, chunks, config.threads):
-            line = config.rows + chunk // (depth // each)
+            line = config.valid_m + chunk // (depth // each)
             words = tile.at(slot, line, chunk % (depth // each) * each).as_type(tc.b32)
             words.store([0, 0, 0, 0])
-    tc.fence_async()
+    tc.fence_proxy_async()
 
 
-def steps_of_block(K, depth: int, config: Config):
+def steps_of_block(K, depth: int, config: HopperConfig):
     """First and past-the-last step of K that this block sums."""
     steps = (K + (depth - 1)) // depth
-    if config.split == 1:
+    if config.split_k == 1:
         return 0, steps
     rank = tc.cluster_rank()
-    return rank * steps // config.split, (rank + 1) * steps // config.split
+    return rank * steps // config.split_k, (rank + 1) * steps // config.split_k
 
 
 def fill(side, axis: int, slot, batch, first, k, full):
@@ -181,28 +181,28 @@ def blocks(tile, extent: int):
     )
 
 
-def release(empty, config: Config, by_warps: bool = False):
+def release(empty, config: HopperConfig, by_warps: bool = False):
     """Tell every block that wrote into the slot that this warpgroup has read it; each warp for
     itself where these have read it themselves, not wgmma for all of them."""
     thread = tc.threadIdx.x % 128
     if by_warps:
         tc.syncwarp()
         thread = tc.lane_id()
-    if config.peers == 1:
+    if config.multicast_peers == 1:
         empty.arrive(pred=thread == 0)
     else:
-        empty.remote(peer(thread, config)).arrive(pred=thread < config.peers)
+        empty.remote(peer(thread, config)).arrive(pred=thread < config.multicast_peers)
 
 
-def peer(number, config: Config):
+def peer(number, config: HopperConfig):
     """The rank of a block in this one's column of the cluster, or after these in its row."""
-    if config.across == 1:
+    if config.cluster_n == 1:
         return number
-    row, col = tc.cluster_rank() % config.cluster, tc.cluster_rank() // config.cluster
-    beside = number - config.cluster
+    row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
+    beside = number - config.cluster_m
     beside = beside + (beside >= col).to(tc.s32)
-    above = number < config.cluster
-    return tc.select(above, number + col * config.cluster, row + beside * config.cluster)
+    above = number < config.cluster_m
+    return tc.select(above, number + col * config.cluster_m, row + beside * config.cluster_m)
 
 
 def following(slot, phase, stages: int):
@@ -217,4 +217,4 @@ def skip(slot, phase, steps, stages: int):
     return place % stages, phase ^ (place // stages & 1)
 
 
-__all__ = ["LINE", "SHARED", "Config", "Ring", "Sharers", "Side", "Variant"]
+__all__ = ["LINE", "SHARED", "HopperConfig", "HopperTraits", "Ring", "Sharers", "Side"]

@@ -9,7 +9,7 @@ language; kernels/roles.py has the other parts.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import MANY_REGISTERS, Config
+from tensorcore_dsl.kernels.hopper.config import MANY_REGISTERS, HopperConfig
 from tensorcore_dsl.kernels.hopper.pipeline import blocks, following, release
 
 
@@ -21,12 +21,12 @@ def instruction(dtype, columns: int):
 WIDEST = 208  # columns whose products and sums fit a consumer's registers together
 
 
-def part_width(config: Config) -> int:
+def part_width(config: HopperConfig) -> int:
     """Columns of a tile's parts: one's products fit the registers beside the sums of all."""
     return config.BN if config.BN <= WIDEST else config.BN // -(-config.BN // 128)
 
 
-def registers_of(config: Config, width: int, helpers: int = 0):
+def registers_of(config: HopperConfig, width: int, helpers: int = 0):
     """A thread's of the producer and of a consumer, where a tile needs more than an equal share."""
     sums, products = config.BN // 2, width // 2
     uneven = config.consumers == 2 and sums + products > 148
@@ -40,7 +40,7 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
     the tile and the one 8 below.
     """
     config = ring.config
-    if config.pingpong or config.split > 1 or config.lines > 1 or config.workers:
+    if config.pingpong or config.split_k > 1 or config.k_slabs > 1 or config.streamk_units:
         raise tc.ArgumentError(
             f"promoted sums have no tiles taken in turn, split or divided, nor deep slots: {config}"
         )
@@ -66,7 +66,7 @@ def consume_promoted(ring, mma, consumer, tiles, finish_tile, width: int, weigh=
 def multiply_part(ring, mma, products, consumer, slot, part: int):
     """A B of 64 rows and one part's columns of a slot, complete."""
     tc.wgmma_fence()
-    products = tc.multiply(
+    products = tc.wgmma_async(
         mma, products, blocks(ring.a.tile, 64)[slot, consumer],
         blocks(ring.b.tile, mma.shape[1])[slot, part], accumulate=False,
     )  # fmt: skip

@@ -23,7 +23,7 @@ THREADS = 128  # of a block that combines
 
 
 @dataclass(frozen=True)
-class RowStatistic:
+class RowReduction:
     """The sum, max or min of of(v) over a row's finished results v; without `of`, of v itself.
 
     of: a function in the kernel language. max and min pass over NaN, as `max.f32` does: of nothing
@@ -31,22 +31,22 @@ class RowStatistic:
     """
 
     op: str
-    of: Callable[[Any], Any] | None = None
+    transform: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
             raise tc.ArgumentError(f"op is {self.op!r}; allowed are {', '.join(OPERATIONS)}")
-        if self.of is not None:
-            check_function("of", self.of, "value")
+        if self.transform is not None:
+            check_function("transform", self.transform, "value")
 
-    def of_nothing(self, dtype: Any) -> Any:
+    def identity(self, dtype: Any) -> Any:
         """What it is of no elements, and what each thread starts from."""
         if self.op == "sum":
             return 0
         low, high = (-math.inf, math.inf) if dtype.is_float else integer_range(dtype)
         return low if self.op == "max" else high
 
-    def join(self, x: Any, y: Any) -> Any:
+    def combine(self, x: Any, y: Any) -> Any:
         if self.op == "sum":
             return x + y
         return tc.maximum(x, y) if self.op == "max" else tc.minimum(x, y)
@@ -59,22 +59,22 @@ class Rows:
     parts: in kernels, (statistic, part, row of all matrices).
     """
 
-    statistics: tuple[RowStatistic, ...]
+    statistics: tuple[RowReduction, ...]
     parts: Any = None
 
-    def of_nothing(self):
+    def identity(self):
         """For each statistic, of a thread's row and of the one 8 below."""
         dtype = self.parts.dtype
-        return [[dtype(s.of_nothing(dtype))] * 2 for s in self.statistics]
+        return [[dtype(s.identity(dtype))] * 2 for s in self.statistics]
 
-    def with_eight(self, found, values, places, columns):
+    def accumulate(self, found, values, places, columns):
         """`found` with eight finished values of a thread, but for those outside of D's columns."""
         dtype = self.parts.dtype
         for s, pair in zip(self.statistics, found, strict=True):
             for i in tc.static_range(8):
                 value = values[i].to(dtype)
-                value = (value if s.of is None else s.of(value)).to(dtype)
-                joined = s.join(pair[i // 2 % 2], value)
+                value = (value if s.transform is None else s.transform(value)).to(dtype)
+                joined = s.combine(pair[i // 2 % 2], value)
                 pair[i // 2 % 2] = tc.select(places[i][-1] < columns, joined, pair[i // 2 % 2])
         return found
 
@@ -87,7 +87,7 @@ class Rows:
             for half in tc.static_range(2):
                 value, at = found[i][half], row + 8 * half
                 for lanes in (1, 2):
-                    value = self.statistics[i].join(value, tc.shfl_xor(value, lanes))
+                    value = self.statistics[i].combine(value, tc.shfl_xor(value, lanes))
                 line = at if len(batch) == 0 else batch[0] * rows + at
                 inside = (lane % 4 == 0) & (at < rows) & (n < columns)
                 self.parts.at(i, n // width, line).store(value, pred=inside)
@@ -96,28 +96,28 @@ class Rows:
 @tc.kernel
 def gemm_with_rows(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
-    gemm: tc.Const, config: tc.Const, variant: tc.Const,
+    gemm: tc.Const, config: tc.Const, traits: tc.Const,
 ):  # fmt: skip
-    """`gemm`, one of the sm_90a kernels, which also finds what variant.rows asks for."""
-    rows = replace(variant.rows, parts=parts)
-    gemm(a, b, c, d, alpha, beta, config, replace(variant, rows=rows))
+    """`gemm`, one of the sm_90a kernels, which also finds what traits.row_reductions asks for."""
+    rows = replace(traits.row_reductions, parts=parts)
+    gemm(a, b, c, d, alpha, beta, config, replace(traits, row_reductions=rows))
 
 
 @tc.kernel
 def divided_gemm_with_rows(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
-    sums: tc.Array, flags: tc.Array, gemm: tc.Const, config: tc.Const, variant: tc.Const,
+    sums: tc.Array, flags: tc.Array, gemm: tc.Const, config: tc.Const, traits: tc.Const,
 ):  # fmt: skip
     """The same of tiles that workers divide."""
-    rows = replace(variant.rows, parts=parts)
-    gemm(a, b, c, d, alpha, beta, sums, flags, config, replace(variant, rows=rows))
+    rows = replace(traits.row_reductions, parts=parts)
+    gemm(a, b, c, d, alpha, beta, sums, flags, config, replace(traits, row_reductions=rows))
 
 
 @tc.kernel
-def combine(parts: tc.Array, found: tc.Array, statistics: tc.Const):
+def combine_parts(parts: tc.Array, found: tc.Array, statistics: tc.Const):
     """found: (statistic, [matrix,] row), a thread for each; blockIdx.y tells the statistic."""
     tc.launch_bounds(THREADS)
-    tc.grid_wait()
+    tc.griddep_wait()
     _, count, rows = parts.shape
     row = tc.blockIdx.x * THREADS + tc.threadIdx.x
     if row < rows:
@@ -125,7 +125,7 @@ def combine(parts: tc.Array, found: tc.Array, statistics: tc.Const):
             if tc.blockIdx.y == i:
                 value = parts[i, 0, row]
                 for part in tc.range(1, count):
-                    value = statistics[i].join(value, parts[i, part, row])
+                    value = statistics[i].combine(value, parts[i, part, row])
                 of_matrix = found.shape[-1]
                 place = (row // of_matrix, row % of_matrix) if found.ndim == 3 else (row,)
                 found.at(i, *place).store(value)
@@ -138,15 +138,15 @@ def combine(parts: tc.Array, found: tc.Array, statistics: tc.Const):
 class Found:
     """What the caller gets, (statistic, [matrix,] row); to `launch_of`, a plan of what makes it."""
 
-    statistics: tuple[RowStatistic, ...]
+    statistics: tuple[RowReduction, ...]
     shape: tuple[int, ...]
     dtype: Any
-    kernel: Any = combine
+    kernel: Any = combine_parts
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
         """What was joined does not matter any more, so that few kernels serve all."""
-        return (("statistics", tuple(replace(s, of=None) for s in self.statistics)),)
+        return (("statistics", tuple(replace(s, transform=None) for s in self.statistics)),)
 
     def configured(self, stream: Any = None) -> Any:
         grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.statistics))
@@ -159,27 +159,27 @@ class Found:
     def fill(self, out: Any) -> None:
         """With what is found of no columns."""
         for i, statistic in enumerate(self.statistics):
-            out[i] = statistic.of_nothing(self.dtype)
+            out[i] = statistic.identity(self.dtype)
 
     def check(self, out: Any) -> None:
         """Can `out` receive this?"""
-        found = describe(out, "rows_out")
+        found = describe(out, "row_out")
         if (found.shape, found.type.dtype) != (self.shape, self.dtype):
             raise tc.ArgumentError(
-                f"rows_out holds {found.type.dtype} and has shape {found.shape}; needed are "
+                f"row_out holds {found.type.dtype} and has shape {found.shape}; needed are "
                 f"{self.dtype} and {self.shape}: statistics, matrices if these are many, rows"
             )
         if not found.type.writable:
-            raise tc.ArgumentError("rows_out is read-only")
+            raise tc.ArgumentError("row_out is read-only")
 
 
-def found_rows(rows: Any, out: Any, product: tuple[int, ...], dtype: Any) -> Found | None:
+def row_reductions_of(rows: Any, out: Any, product: tuple[int, ...], dtype: Any) -> Found | None:
     """What `rows` asks for of a product of some shape, if anything; refuses what cannot be."""
-    if not isinstance(rows, (tuple, list)) or not all(isinstance(s, RowStatistic) for s in rows):
-        raise tc.ArgumentError(f"rows is {rows!r}; a tuple of kernels.RowStatistic is needed")
+    if not isinstance(rows, (tuple, list)) or not all(isinstance(s, RowReduction) for s in rows):
+        raise tc.ArgumentError(f"row_reductions is {rows!r}; a tuple of kernels.RowReduction is needed")
     if not rows:
         if out is not None:
-            raise tc.ArgumentError("rows_out is given without rows, which say what it is to hold")
+            raise tc.ArgumentError("row_out is given without row_reductions, which say what it is to hold")
         return None
     found = Found(tuple(rows), (len(rows), *product[:-1]), dtype)
     if out is not None:

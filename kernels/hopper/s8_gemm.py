@@ -8,24 +8,24 @@ has the parts.
 from dataclasses import replace
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
 
 
 @tc.kernel
 def s8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
-    multiply(mma, a, b, c, d, alpha, beta, config, variant)
+    multiply(mma, a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
 def requantised_s8_gemm(
     a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """D = A B scale + zero in s8: rounded to nearest even, and to the ends of the range.
 
@@ -37,4 +37,4 @@ def requantised_s8_gemm(
         return tc.fma(value.to(tc.f32), factor, zero).to(tc.s8, rounding="rni")
 
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
-    multiply(mma, a, b, d, d, 1, 0, config, replace(variant, finish=requantise))
+    multiply(mma, a, b, d, d, 1, 0, config, replace(traits, epilogue=requantise))

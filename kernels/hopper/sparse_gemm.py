@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
 from tensorcore_dsl.kernels.hopper.pipeline import Ring, blocks, fill, open_barriers, open_side
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
@@ -24,15 +24,15 @@ DEPTH = {8: 64, 16: 32, 32: 16}  # of an instruction, by the bits of an element
 @tc.kernel
 def sparse_gemm_kernel(
     a: tc.Array, metadata: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta,
-    format: tc.Const = None, config: tc.Const = Config(), variant: tc.Const = Variant(),
+    format: tc.Const = None, config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A's kept half (M x K/2) and metadata, B K x N; the grid is a block an SM."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
+    tc.cluster_size(config.cluster_size)
     mma = instruction(format.dtype, config.BN)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads)
-    ring = open_sparse_ring(a, metadata, b, format, config, variant)
-    finish = finisher(c, alpha, beta, variant)
+    way_out = open_way_out(d, mma.d.dtype, config, traits.store_by_threads)
+    ring = open_sparse_ring(a, metadata, b, format, config, traits)
+    finish = finisher(c, alpha, beta, traits)
     share_work(
         ring, mma, Tiles(d.shape, config), way_out, finish,
         partial(produce, bring=bring), partial(consume, multiply_slot=multiply_slot),
@@ -54,16 +54,16 @@ class SparseRing(Ring):
     format: Format
 
 
-def open_sparse_ring(a, metadata, b, format: Format, config: Config, variant: Variant):
+def open_sparse_ring(a, metadata, b, format: Format, config: HopperConfig, traits: HopperTraits):
     """Tiles, maps and barriers; every thread of the cluster calls it.
 
     No products are left in flight: they read metadata late, and the next slot's are to take the
     same registers.
     """
-    config = replace(config, ahead=0)
+    config = replace(config, mma_in_flight=0)
     depth, stages = format.depth, config.stages
     side_a = open_side(a, 0, config.BM, depth // format.chunk * format.kept, True, config)
-    side_b = open_side(b, 1, config.BN, depth, variant.b_k_major, config)
+    side_b = open_side(b, 1, config.BN, depth, traits.b_k_major, config)
     shape = (config.BM // ROWS, THREADS * format.words)
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
@@ -76,7 +76,7 @@ def bring(ring, place, slot, k, full):
     """Order a slot's parts of A, its metadata and B, from depth k on."""
     config, stored = ring.config, ring.a.tile.shape[-1]
     lines = config.BM * stored + config.BN * ring.depth
-    full.expect(lines * ring.a.tile.dtype.itemsize + ring.metadata.bytes)
+    full.arrive_expect_tx(lines * ring.a.tile.dtype.itemsize + ring.metadata.bytes)
     step, words = k // ring.depth, ring.metadata
     fill(ring.a, 0, slot, (), place.m, step * stored, full)
     tc.tma_load(ring.words[slot], words, (place.m // ROWS, step, 0), full)
@@ -91,7 +91,7 @@ def multiply_slot(ring, mma, sums, upper, slot, accumulate):
     ]
     tc.wgmma_fence()
     for i in tc.static_range(len(sums)):
-        sums[i] = tc.multiply(
+        sums[i] = tc.wgmma_async(
             mma, sums[i], rows[slot, upper + i], ring.b.tile[slot], accumulate=accumulate,
             b_major="k" if ring.b.k_major else "mn",
             metadata=metadata[i],

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
 from tensorcore_dsl.kernels.hopper.pipeline import open_ring, release
 from tensorcore_dsl.kernels.hopper.tile_scheduler import Place, Tiles
@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.hopper.warp_specialization import (
 @tc.kernel
 def stream_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, sums: tc.Array,
-    flags: tc.Array, config: tc.Const = Config(workers=132), variant: tc.Const = Variant(),
+    flags: tc.Array, config: tc.Const = HopperConfig(streamk_units=132), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N; the grid is a block an SM.
 
@@ -35,14 +35,14 @@ def stream_gemm(
     after. kernels/exchange.py makes them.
     """
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
+    tc.cluster_size(config.cluster_size)
     mma = instruction(a.dtype, b.dtype, config.BN)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
-    ring = open_ring(a, b, config, variant)
+    way_out = open_way_out(d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions)
+    ring = open_ring(a, b, config, traits)
     work = open_work(Tiles(d.shape, config), ring.last)
-    finish = finisher(c, alpha, beta, variant)
+    finish = finisher(c, alpha, beta, traits)
     consume_parts = partial(consume, Exchange(sums, flags, config))
-    registers = config.registers_for(variant)
+    registers = config.registers_for(traits)
     share_work(
         ring, mma, work, way_out, finish, produce, consume_parts, registers=registers
     )  # fmt: skip
@@ -108,8 +108,8 @@ class Work:
 
 def open_work(tiles, steps):
     """Workers are numbered backwards: they wait for later ones, whose blocks started before."""
-    workers = tc.gridDim.x // tiles.config.blocks
-    worker = workers - 1 - tc.blockIdx.x // tiles.config.blocks
+    workers = tc.gridDim.x // tiles.config.cluster_size
+    worker = workers - 1 - tc.blockIdx.x // tiles.config.cluster_size
     over = tiles.count() % workers
     shared = tc.select(over > 0, min(over + workers, tiles.count()), 0)
     return Work(tiles, steps, worker, workers, shared)
@@ -133,7 +133,7 @@ def consume(exchange, ring, mma, consumer, work, finish_tile):
         steps = replace(ring, first=part.first, last=part.last)
         slot, phase, last = sum_slots(steps, mma, sums, consumer, slot, phase, multiply_slot)
         tc.wgmma_wait(0)
-        if ring.config.ahead > 0:
+        if ring.config.mma_in_flight > 0:
             release(ring.empty[last], ring.config)
         if part.first > 0:
             exchange.give(sums[0], work.worker, consumer)
@@ -155,10 +155,10 @@ class Exchange:
 
     sums: Any
     flags: Any
-    config: Config
+    config: HopperConfig
 
     def row(self, worker, consumer):
-        block = worker * self.config.blocks + tc.cluster_rank()
+        block = worker * self.config.cluster_size + tc.cluster_rank()
         return block * self.config.consumers + consumer
 
     def give(self, acc, worker, consumer):

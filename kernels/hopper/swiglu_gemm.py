@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, Config, Variant
+from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out, send
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Ring,
@@ -26,17 +26,17 @@ from tensorcore_dsl.kernels.hopper.warp_specialization import produce, share_wor
 @tc.kernel
 def swiglu_kernel(
     x: tc.Array, gate: tc.Array, up: tc.Array, d: tc.Array,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """X is M x K, G and U K x N, all with K contiguous; a tile of D is BM x BN / 2."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
+    tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(x.dtype, gate.dtype, tc.f32)
     halved = replace(config, BN=config.BN // 2)
     way_out = open_way_out(d, mma.d.dtype, halved)
     ring = open_gated_ring(x, gate, up, config)
     share_work(
-        ring, mma, Tiles(d.shape, halved), way_out, finisher(None, 1, 0, variant),
+        ring, mma, Tiles(d.shape, halved), way_out, finisher(None, 1, 0, traits),
         partial(produce, bring=bring), store=store_gated,
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ class GatedRing(Ring):
     up: Side
 
 
-def open_gated_ring(x, gate, up, config: Config):
+def open_gated_ring(x, gate, up, config: HopperConfig):
     """Tiles, maps and barriers; every thread of the cluster calls it."""
     depth, half = LINE // x.dtype.itemsize, config.BN // 2
     side_x = open_side(x, 0, config.BM, depth, True, config)
@@ -64,7 +64,7 @@ def open_gated_ring(x, gate, up, config: Config):
 
 def bring(ring, place, slot, k, full):
     """Order a slot's parts of X, G and U, from depth k on."""
-    full.expect((ring.config.BM + ring.config.BN) * LINE)
+    full.arrive_expect_tx((ring.config.BM + ring.config.BN) * LINE)
     fill(ring.a, 0, slot, (), place.m, k, full)
     fill(ring.gate, 1, slot, (), place.n, k, full)
     fill(ring.up, 1, slot, (), place.n, k, full)

@@ -8,15 +8,15 @@ has the parts.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config, Variant
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
 
 
 @tc.kernel
 def tf32_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    config: tc.Const = Config(), variant: tc.Const = Variant(),
+    config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
     mma = getattr(tc.wgmma, f"m64n{config.BN}k8")(tc.tf32, tc.tf32, tc.f32)
-    multiply(mma, a, b, c, d, alpha, beta, config, variant)
+    multiply(mma, a, b, c, d, alpha, beta, config, traits)

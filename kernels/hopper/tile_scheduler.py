@@ -26,7 +26,7 @@ class Place:
 
 def every_nth(count: Any, config: Any, turn: Any = None) -> Any:
     """Of `count` tiles, those of this block; of two consumers that take turns, those of one."""
-    first, step = tc.blockIdx.x // config.blocks, tc.gridDim.x // config.blocks
+    first, step = tc.blockIdx.x // config.cluster_size, tc.gridDim.x // config.cluster_size
     if turn is None:
         return tc.range(first, count, step)
     return tc.range(first + turn * step, count, 2 * step)
@@ -57,7 +57,7 @@ class Tiles:
 
     def extent(self) -> Any:
         """Rows and columns of tiles (or of clusters of tiles)."""
-        high, wide = self.config.BM * self.config.cluster, self.config.BN * self.config.across
+        high, wide = self.config.BM * self.config.cluster_m, self.config.BN * self.config.cluster_n
         M, N = self.shape[-2:]
         return (M + (high - 1)) // high, (N + (wide - 1)) // wide
 
@@ -69,12 +69,12 @@ class Tiles:
         if len(self.shape) == 3:
             batch = (number // (rows * cols),)
             number = number % (rows * cols)
-        span = cols * config.group
-        first = number // span * config.group
-        height = min(rows - first, config.group)
+        span = cols * config.group_m
+        first = number // span * config.group_m
+        height = min(rows - first, config.group_m)
         inside = number % span
-        row, col = (first + inside % height) * config.cluster, inside // height * config.across
-        if config.split == 1 and config.blocks > 1:
-            row = row + tc.cluster_rank() % config.cluster
-            col = col + tc.cluster_rank() // config.cluster
+        row, col = (first + inside % height) * config.cluster_m, inside // height * config.cluster_n
+        if config.split_k == 1 and config.cluster_size > 1:
+            row = row + tc.cluster_rank() % config.cluster_m
+            col = col + tc.cluster_rank() // config.cluster_m
         return Place(row * config.BM, col * config.BN, batch, batch, batch)

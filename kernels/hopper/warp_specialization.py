@@ -11,7 +11,7 @@ before the first, which a new barrier holds to be over: all slots are empty.
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, Config, Variant
+from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out, store
 from tensorcore_dsl.kernels.hopper.pipeline import blocks, fill, following, open_ring, release, skip
 from tensorcore_dsl.kernels.hopper.tile_scheduler import Tiles
@@ -20,9 +20,9 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import Tiles
 def bring(ring, place, slot, k, full):
     """Order a slot's parts of A and B, from depth k on; `full` counts their bytes."""
     config = ring.config
-    full.expect(((config.rows or config.BM) + config.BN) * LINE * config.lines)
-    for i in tc.static_range(config.lines):
-        line, at = slot * config.lines + i, k + i * (ring.depth // config.lines)
+    full.arrive_expect_tx(((config.valid_m or config.BM) + config.BN) * LINE * config.k_slabs)
+    for i in tc.static_range(config.k_slabs):
+        line, at = slot * config.k_slabs + i, k + i * (ring.depth // config.k_slabs)
         fill(ring.a, 0, line, place.of_a, place.m, at, full)
         fill(ring.b, 1, line, place.of_b, place.n, at, full)
 
@@ -45,13 +45,13 @@ def bring_steps(ring, place, slot, phase, bring=bring):
 
 def multiply_slot(ring, mma, sums, upper, slot, accumulate):
     """Start sums + A B for one slot, each of 64 rows, block `upper` and those below it."""
-    a, b, lines = ring.a, ring.b, ring.config.lines
+    a, b, lines = ring.a, ring.b, ring.config.k_slabs
     rows = blocks(a.tile, 64 if a.k_major else 1)
     tc.wgmma_fence()
     for i in tc.static_range(len(sums)):
         for j in tc.static_range(lines):
             line = slot * lines + j
-            sums[i] = tc.multiply(
+            sums[i] = tc.wgmma_async(
                 mma, sums[i], rows[line, upper + i], b.tile[line],
                 accumulate=accumulate if j == 0 else True,
                 a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
@@ -67,7 +67,7 @@ def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot
     `ring.turn` has the first one start at once, the second after it.
     """
     config, steps = ring.config, ring.last - ring.first
-    sums = [mma.d.zeros() for _ in range(config.height // 64)]
+    sums = [mma.d.zeros() for _ in range(config.rows_per_consumer // 64)]
     slot, phase, first, turn = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
     if config.pingpong:
         slot, phase = skip(slot, phase, consumer * steps, config.stages)
@@ -80,7 +80,7 @@ def consume(ring, mma, consumer, tiles, finish_tile, multiply_slot=multiply_slot
         if config.pingpong:
             ring.turn[1 - consumer].arrive(pred=tc.threadIdx.x % 128 == 0)
         tc.wgmma_wait(0)
-        if config.ahead > 0:
+        if config.mma_in_flight > 0:
             release(ring.empty[last], config)
         for i in tc.static_range(len(sums)):
             finish_tile(sums[i], place, (first + i) * 64)
@@ -99,8 +99,8 @@ def sum_slots(ring, mma, sums, first, slot, phase, multiply_slot):
         ring.full[slot].wait(phase)
         multiply_slot(ring, mma, sums, first, slot, step != ring.first)
         tc.wgmma_commit()
-        tc.wgmma_wait(config.ahead)
-        if config.ahead == 0:
+        tc.wgmma_wait(config.mma_in_flight)
+        if config.mma_in_flight == 0:
             release(ring.empty[slot], config)
         else:
             if step > ring.first:
@@ -120,15 +120,15 @@ def share_work(
     configuration does not tell. help(ring, tiles) is what the producer's second warp does.
     """
     config = ring.config
-    tc.grid_wait()  # what comes before may overlap with the kernel ahead in the stream
-    tc.grid_launch_dependents()
+    tc.griddep_wait()  # what comes before may overlap with the kernel ahead in the stream
+    tc.griddep_launch_dependents()
 
     def bring_tiles():
         if tc.threadIdx.x == 0:
             produce(ring, tiles)
         if help is not None and tc.warp_id() == 1:
             help(ring, tiles)
-        if config.split > 1:
+        if config.split_k > 1:
             tc.cluster_sync()
 
     def multiply_tiles(consumer):
@@ -139,16 +139,16 @@ def share_work(
         tc.tma_wait(0, reading=True)
 
     registers = registers or config.registers
-    tc.specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
+    tc.warp_specialize((1, bring_tiles), (config.consumers, multiply_tiles), registers=registers or None)
     tc.cluster_sync()
 
 
-def multiply(mma, a, b, c, d, alpha, beta, config: Config, variant: Variant):
+def multiply(mma, a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits):
     """The whole kernel, but for the instruction that it multiplies with."""
     tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.blocks)
-    way_out = open_way_out(d, mma.d.dtype, config, variant.d_by_threads, variant.rows)
-    ring = open_ring(a, b, config, variant)
-    finish = finisher(c, alpha, beta, variant)
-    registers = config.registers_for(variant)
+    tc.cluster_size(config.cluster_size)
+    way_out = open_way_out(d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions)
+    ring = open_ring(a, b, config, traits)
+    finish = finisher(c, alpha, beta, traits)
+    registers = config.registers_for(traits)
     share_work(ring, mma, Tiles(d.shape, config), way_out, finish, registers=registers)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import gcd
 
-from tensorcore_dsl.kernels.hopper.config import LINE, Config
+from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
 from tensorcore_dsl.kernels.host.candidates import candidates, divided
 from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape, at_once, blocks_of_grid, clusters
 
@@ -38,45 +38,45 @@ MEETING = 170  # elements of a split tile for a cycle of meeting; it grows with 
 HANDING_OVER = 4000  # cycles until a worker sees the sums that another has stored
 
 
-def choose(shape: Shape, suits: Callable[[Config], bool] = lambda config: True) -> Config:
-    """The cheapest configuration that suits."""
-    return next(config for _, config in ranking(shape) if suits(config))
+def choose(shape: Shape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True) -> HopperConfig:
+    """The cheapest configuration that is_feasible."""
+    return next(config for _, config in ranking(shape) if is_feasible(config))
 
 
-def plain(config: Config) -> bool:
+def plain(config: HopperConfig) -> bool:
     """Without turns, splits, few rows and tiles that workers divide."""
-    return not (config.pingpong or config.split > 1 or config.rows or config.workers)
+    return not (config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units)
 
 
 @lru_cache(maxsize=1024)
-def ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
+def ranking(shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
     """Seconds, by the model, and configuration: the fastest first."""
     return ranked(candidates(shape), shape)
 
 
 @lru_cache(maxsize=1024)
-def divided_ranking(shape: Shape) -> tuple[tuple[float, Config], ...]:
+def divided_ranking(shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
     """The same of tiles that workers divide, which `choose` takes for few tiles and long K."""
     return ranked(divided(shape), shape)
 
 
-def ranked(configs: Iterable[Config], shape: Shape) -> tuple[tuple[float, Config], ...]:
+def ranked(configs: Iterable[HopperConfig], shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
     found = [(cycles(config, shape) / CLOCK, config) for config in configs]
     return tuple(sorted(found, key=lambda entry: entry[0]))
 
 
-def cycles(config: Config, shape: Shape) -> float:
+def cycles(config: HopperConfig, shape: Shape) -> float:
     """The model."""
-    work = divided_work(config, shape) if config.workers else work_of_tiles(config, shape)
+    work = divided_work(config, shape) if config.streamk_units else work_of_tiles(config, shape)
     memory = memory_cycles(config, shape)
-    meeting = (config.BM * config.BN / MEETING) ** 2 if config.split > 1 else 0
-    launch = LAUNCH + (GATHERING if config.blocks > 1 else 0)
+    meeting = (config.BM * config.BN / MEETING) ** 2 if config.split_k > 1 else 0
+    launch = LAUNCH + (GATHERING if config.cluster_size > 1 else 0)
     return max(work, memory) + 0.05 * min(work, memory) + meeting + launch
 
 
-def work_of_tiles(config: Config, shape: Shape) -> float:
+def work_of_tiles(config: HopperConfig, shape: Shape) -> float:
     """Of the SM with the most tiles."""
-    steps = -(-shape.steps // config.split)
+    steps = -(-shape.steps // config.split_k)
     waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // at_once(config))
     tile = steps * step_cycles(config, shape)
     results = epilogue_cycles(config, shape.by_threads)
@@ -85,9 +85,9 @@ def work_of_tiles(config: Config, shape: Shape) -> float:
     return waves * (tile + results + DRAIN)
 
 
-def divided_work(config: Config, shape: Shape) -> float:
+def divided_work(config: HopperConfig, shape: Shape) -> float:
     """Of a worker: its share of all steps, what it sends out, and sums given and taken."""
-    steps, workers = shape.steps, config.workers
+    steps, workers = shape.steps, config.streamk_units
     tiles = clusters(config, shape.M, shape.N, shape.matrices)
     over = tiles % workers
     shared = min(tiles, over + workers) if over else 0
@@ -100,38 +100,38 @@ def divided_work(config: Config, shape: Shape) -> float:
     return work
 
 
-def step_cycles(config: Config, shape: Shape) -> float:
+def step_cycles(config: HopperConfig, shape: Shape) -> float:
     """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
     tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else TOGETHER)
-    lines = (config.rows or config.BM) / config.across + config.BN / config.cluster
+    lines = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
     cache = lines * LINE / L2_BYTES * (STRADDLING if shape.straddling else 1)
     read = config.BM / 64 * (64 + config.BN)  # by tensor cores: B for each 64 rows again
-    shared = (read + (config.rows or config.BM) + config.BN) * LINE / SHARED_BYTES
-    barriers = (STEP if config.peers == 1 else CLUSTER_STEP) / config.lines
+    shared = (read + (config.valid_m or config.BM) + config.BN) * LINE / SHARED_BYTES
+    barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
     *_, second, third, longest = sorted((tensor, cache, shared, barriers))
     return (longest + OVERLAP * (second + third)) * (1 if usual(config, shape) else UNUSUAL)
 
 
-def usual(config: Config, shape: Shape) -> bool:
+def usual(config: HopperConfig, shape: Shape) -> bool:
     """Results that take long to finish leave as well from other widths."""
     return config.BN & config.BN - 1 == 0 or (shape.finished and config.BN % 32 == 0)
 
 
-def epilogue_cycles(config: Config, by_threads: bool = False) -> float:
+def epilogue_cycles(config: HopperConfig, by_threads: bool = False) -> float:
     """A consumer sends its rows, a line's width of columns at a time; split sums meet before."""
     lines = config.BN // gcd(config.BN, 64)
     once = (config.BN * EPILOGUE + lines * EPILOGUE_LINE) * (BY_THREADS if by_threads else 1)
-    return config.height / 64 * once * (1 if config.split == 1 else 1.5)
+    return config.rows_per_consumer / 64 * once * (1 if config.split_k == 1 else 1.5)
 
 
-def memory_cycles(config: Config, shape: Shape) -> float:
+def memory_cycles(config: HopperConfig, shape: Shape) -> float:
     """Of all bytes once; of few rows, each block's columns of B, which it brings alone."""
     least = memory_bytes(shape) / MEMORY_BYTES
-    if shape.M > 128 or shape.matrices > 1 or config.workers:
+    if shape.M > 128 or shape.matrices > 1 or config.streamk_units:
         return least
     blocks = blocks_of_grid(config, shape.M, shape.N)
-    brought = -(-clusters(config, shape.M, shape.N) * config.blocks // blocks)
-    brought *= config.BN // config.cluster * shape.K // config.split * shape.itemsize
+    brought = -(-clusters(config, shape.M, shape.N) * config.cluster_size // blocks)
+    brought *= config.BN // config.cluster_m * shape.K // config.split_k * shape.itemsize
     alone = 2 * blocks <= SMS
     stream = brought * (1 if alone else 2) / STREAM_BYTES
     wide = config.BM == 64 and config.BN > 128

@@ -9,10 +9,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.errors import Loc
 
 
-def check_finish(finish: Any) -> None:
+def check_epilogue(epilogue: Any) -> None:
     """Refuse what cannot be called with an element, its row and its column."""
-    if finish is not None:
-        check_function("finish", finish, "value", "row", "col")
+    if epilogue is not None:
+        check_function("epilogue", epilogue, "value", "row", "col")
 
 
 def check_function(name: str, function: Any, *parameters: str) -> None:

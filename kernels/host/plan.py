@@ -16,17 +16,17 @@ from tensorcore_dsl.kernels.ampere import f64_gemm as sm80_f64_gemm
 from tensorcore_dsl.kernels.ampere import pipeline
 from tensorcore_dsl.kernels.ampere import s8_gemm as sm80_s8_gemm
 from tensorcore_dsl.kernels.ampere import tf32_gemm as sm80_tf32_gemm
-from tensorcore_dsl.kernels.ampere.pipeline import Config, Problem
+from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import bf16_gemm as sm90_bf16_gemm
 from tensorcore_dsl.kernels.hopper import fp8_gemm as sm90_fp8_gemm
-from tensorcore_dsl.kernels.hopper import pipeline as ring
 from tensorcore_dsl.kernels.hopper import s8_gemm as sm90_s8_gemm
 from tensorcore_dsl.kernels.hopper import streamk_gemm as sm90_stream_gemm
 from tensorcore_dsl.kernels.hopper import tf32_gemm as sm90_tf32_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
 from tensorcore_dsl.kernels.hopper.row_reduction import (
+    RowReduction,
     Rows,
-    RowStatistic,
     divided_gemm_with_rows,
     gemm_with_rows,
     parts_array,
@@ -85,7 +85,7 @@ class Plan:
 
     def configured(self, stream: Any = None) -> Any:
         """The kernel with its grid; the wgmma kernels may start while the one ahead ends."""
-        early = isinstance(self.config, ring.Config)
+        early = isinstance(self.config, HopperConfig)
         return self.kernel.configured(self.grid, self.config.threads, stream=stream, pdl=early)
 
     def room(self, a: Any, stream: Any = None) -> tuple[Any, ...]:
@@ -95,25 +95,25 @@ class Plan:
         return (*parts, *sums)
 
     @property
-    def problem(self) -> Any:
+    def traits(self) -> Any:
         """What the kernel assumes of its operands."""
-        return dict(self.options).get("problem") or dict(self.options).get("variant")
+        return dict(self.options).get("problem") or dict(self.options).get("traits")
 
 
 def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
-    finish: Callable[..., Any] | None = None, rows: tuple[RowStatistic, ...] = (),
+    epilogue: Callable[..., Any] | None = None, row_reductions: tuple[RowReduction, ...] = (),
     family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
-    """The kernel, tile and variant for these operands.
+    """The kernel, tile and traits for these operands.
 
     wgmma kernels need sm_90a and operands that TMA can read (16-byte aligned lines); the others
     take everything, but neither `finish` nor statistics of `rows`.
     """
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     check_accumulate(types["a"].dtype, accumulate)
-    not_sm80, not_sm90 = why_not_sm80(types, finish, rows), why_not_sm90(types, accumulate)
-    if config is None and accumulate is None and not rows:
+    not_sm80, not_sm90 = why_not_sm80(types, epilogue, row_reductions), why_not_sm90(types, accumulate)
+    if config is None and accumulate is None and not row_reductions:
         config = _remembered(types, a, b, family, not not_sm80, not not_sm90)
     family = _family(family, config)
     if family == "sm80" and not_sm80:
@@ -123,7 +123,7 @@ def plan(
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
     if only_sm90 or (family is None and not not_sm90 and on_hopper()):
-        return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, finish, rows, config)
+        return _plan_sm90(types, a, b, c, d, alpha, beta, accumulate, epilogue, row_reductions, config)
     return _plan_sm80(a, b, c, d, alpha, beta, accumulate, config)
 
 
@@ -136,7 +136,7 @@ def _family(family: str | None, config: Any) -> str | None:
     found = [name for name, kind in choices.FAMILIES.items() if isinstance(config, kind)]
     if not found or family not in (None, *found):
         raise tc.ArgumentError(
-            f"config is {config}; needed is a kernels.Config for sm80, or a kernels.config.Config "
+            f"config is {config}; needed is a kernels.AmpereConfig for sm80, or a kernels.HopperConfig "
             f"for sm90" + (f", and {family} was asked for" if family else "")
         )
     return found[0]
@@ -180,15 +180,15 @@ def on_hopper() -> bool:
     return current_target() == "cuda" and numba_target.device_number() == 90
 
 
-def why_not_sm80(types: dict[str, ArrayType], finish: Any = None, rows: Any = ()) -> str:
+def why_not_sm80(types: dict[str, ArrayType], epilogue: Any = None, row_reductions: Any = ()) -> str:
     """What keeps the mma.sync kernels from a product; empty when nothing does."""
     if types["a"].dtype not in SM80:
         return f"they have no {types['a'].dtype}"
     if types["d"].ndim == 3:
         return "they multiply single matrices, no batches"
-    if rows:
+    if row_reductions:
         return "they find no statistics of rows"
-    return "" if finish is None else "they apply no function to results"
+    return "" if epilogue is None else "they apply no function to results"
 
 
 def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
@@ -221,7 +221,7 @@ def written_by_threads(d: Any) -> bool:
 
 def _plan_sm90(
     types: dict[str, ArrayType], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float,
-    accumulate: Any, finish: Callable[..., Any] | None, rows: tuple[RowStatistic, ...], config: Any,
+    accumulate: Any, epilogue: Callable[..., Any] | None, row_reductions: tuple[RowReduction, ...], config: Any,
 ) -> Plan:  # fmt: skip
     (M, K), N = a.shape[-2:], b.shape[-1]
     matrices = d.shape[0] if d.ndim == 3 else 1
@@ -231,18 +231,18 @@ def _plan_sm90(
     shape = Shape(
         M, N, K, types["a"].dtype.itemsize, matrices, a_k_major, b_k_major,
         straddling=straddles(a) or straddles(b), by_threads=by_threads,
-        finished=finish is not None or beta != 0,
+        finished=epilogue is not None or beta != 0,
     )  # fmt: skip
     if config is None and kernel is sm90_fp8_gemm.promoted_fp8_gemm:
         config = choose_promoted(shape)
     reading = _reading_c(c if beta != 0 else None, N)
-    demanding = bool(rows) or (bool(reading) and not reading["c_in_pairs"])
+    needs_registers = bool(row_reductions) or (bool(reading) and not reading["c_in_pairs"])
     config = config or cost.choose(
-        shape, partial(suits, demanding=demanding, accumulate=accumulate)
+        shape, partial(is_feasible, needs_registers=needs_registers, accumulate=accumulate)
     )
-    check_rows(config, M)
+    check_valid_m(config, M)
     sums = None
-    if config.workers:
+    if config.streamk_units:
         if kernel is sm90_fp8_gemm.promoted_fp8_gemm:
             raise tc.ArgumentError(
                 f"workers divide no sums that f32 takes over; accumulate={FAST!r}, or not {config}"
@@ -250,29 +250,29 @@ def _plan_sm90(
         if accumulate == tc.f16:
             raise tc.ArgumentError(f"workers divide sums in f32, not in f16: {config}")
         kernel, sums = sm90_stream_gemm.stream_gemm, sums_of(types["a"].dtype)
-    variant = ring.Variant(
+    traits = HopperTraits(
         a_k_major=a_k_major, b_k_major=b_k_major,
-        d_by_threads=by_threads, scaled=alpha != 1, finish=finish,
-        sums=tc.f16 if accumulate == tc.f16 else None, **reading,
+        store_by_threads=by_threads, scaled=alpha != 1, epilogue=epilogue,
+        accumulate=tc.f16 if accumulate == tc.f16 else None, **reading,
     )  # fmt: skip
     grid = blocks_of_grid(config, M, N, matrices)
-    found = Plan(kernel, config, grid, (("config", config), ("variant", variant)), sums)
-    return _with_rows(found, rows, d, sums_of(types["a"].dtype)) if rows else found
+    found = Plan(kernel, config, grid, (("config", config), ("traits", traits)), sums)
+    return _with_rows(found, row_reductions, d, sums_of(types["a"].dtype)) if row_reductions else found
 
 
-def _with_rows(found: Plan, rows: tuple[RowStatistic, ...], d: Any, dtype: Any) -> Plan:
+def _with_rows(found: Plan, row_reductions: tuple[RowReduction, ...], d: Any, dtype: Any) -> Plan:
     """The plan, with a kernel that also finds statistics of rows, of sums of this type."""
     *matrices, M, N = d.shape
-    count = -(-N // (found.config.BN // found.config.split))
+    count = -(-N // (found.config.BN // found.config.split_k))
     return replace(
         found,
         kernel=gemm_with_rows if found.sums is None else divided_gemm_with_rows,
         options=(
             ("gemm", found.kernel),
             ("config", found.config),
-            ("variant", replace(found.problem, rows=Rows(rows))),
+            ("traits", replace(found.traits, row_reductions=Rows(row_reductions))),
         ),
-        parts=((len(rows), count, math.prod((*matrices, M))), dtype),
+        parts=((len(row_reductions), count, math.prod((*matrices, M))), dtype),
     )
 
 
@@ -281,10 +281,10 @@ def sums_of(dtype: Any) -> Any:
     return tc.f32 if dtype.is_float else tc.s32
 
 
-def check_rows(config: ring.Config, M: int) -> None:
+def check_valid_m(config: HopperConfig, M: int) -> None:
     """A tile of few rows is the only one: what lies below would stay zero."""
-    if config.rows and config.rows < M:
-        raise tc.ArgumentError(f"A has {M} rows, and rows={config.rows} brings no more: {config}")
+    if config.valid_m and config.valid_m < M:
+        raise tc.ArgumentError(f"A has {M} rows, and rows={config.valid_m} brings no more: {config}")
 
 
 def _reading_c(c: Any, N: int) -> dict[str, bool]:
@@ -304,16 +304,16 @@ def straddles(x: Any) -> bool:
     return any(stride * found.type.dtype.itemsize % 128 for stride in steps)
 
 
-def suits(config: ring.Config, demanding: bool, accumulate: Any) -> bool:
-    """Has a kernel room for it (see Variant.demanding)? Workers divide no sums in f16."""
-    if config.workers and accumulate == tc.f16:
+def is_feasible(config: HopperConfig, needs_registers: bool, accumulate: Any) -> bool:
+    """Has a kernel room for it (see HopperTraits.needs_registers)? Workers divide no sums in f16."""
+    if config.streamk_units and accumulate == tc.f16:
         return False
-    if demanding:  # no tile whose sums fill all registers that there are
-        return not config.registers and (not config.crowded or honours_registers())
+    if needs_registers:  # no tile whose sums fill all registers that there are
+        return not config.registers and (not config.register_limited or honours_registers())
     return assembled(config)
 
 
-def assembled(config: ring.Config) -> bool:
+def assembled(config: HopperConfig) -> bool:
     """Has this machine the assembler that the tile's registers want?"""
     return not config.registers or honours_registers()
 
@@ -328,7 +328,7 @@ NARROWER = 0.001  # of the time longer for each column that products have less t
 WIDE = 192
 
 
-def choose_promoted(shape: Shape) -> ring.Config:
+def choose_promoted(shape: Shape) -> HopperConfig:
     """Neither turns nor splits: sums beside the tensor cores' own leave no registers for them."""
     found = [
         (seconds * _promoted(config), config)
@@ -339,7 +339,7 @@ def choose_promoted(shape: Shape) -> ring.Config:
     return min(found, key=lambda entry: entry[0])[1]
 
 
-def _promoted(config: ring.Config) -> float:
+def _promoted(config: HopperConfig) -> float:
     """Times as long as without promotion: consumers wait for each part, and then add it."""
     if part_width(config) < config.BN:
         return HALVED
@@ -352,9 +352,9 @@ def _plan_sm80(
     dtype = describe(a, "a").type.dtype
     M, K, N = a.shape[0], a.shape[1], b.shape[1]
     config = config or choose_tile(dtype, M, N, K)
-    problem = study(a, b, c, d, config, alpha, beta)
+    traits = study(a, b, c, d, config, alpha, beta)
     grid = -(-M // config.BM) * -(-N // config.BN)
-    options = [("config", config), ("problem", problem)]
+    options = [("config", config), ("traits", traits)]
     if accumulate is not None and dtype == tc.f16:
         options.append(("accumulate", accumulate))
     return Plan(SM80[dtype], config, grid, tuple(options))
@@ -362,16 +362,16 @@ def _plan_sm80(
 
 # Tiles hold 128 bytes of K: one swizzled line of shared memory.
 _TILES = {
-    tc.f16: Config(BM=256, BK=64),
-    tc.bf16: Config(BM=256, BK=64),
-    tc.f32: Config(BK=32),
-    tc.s8: Config(BK=128),
-    tc.f64: Config(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group=16),
+    tc.f16: AmpereConfig(BM=256, BK=64),
+    tc.bf16: AmpereConfig(BM=256, BK=64),
+    tc.f32: AmpereConfig(BK=32),
+    tc.s8: AmpereConfig(BK=128),
+    tc.f64: AmpereConfig(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group_m=16),
 }
 _FEW_BLOCKS = 132  # of the large tile: fewer leave most of a chip idle
 
 
-def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
+def choose_tile(dtype: Any, M: int, N: int, K: int) -> AmpereConfig:
     """Large tiles where they fill the chip and its shared memory has room for them, small ones
     where the matrix is small."""
     config = _TILES[dtype]
@@ -384,7 +384,7 @@ def choose_tile(dtype: Any, M: int, N: int, K: int) -> Config:
     return config
 
 
-def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: float) -> Problem:
+def study(a: Any, b: Any, c: Any, d: Any, config: AmpereConfig, alpha: float, beta: float) -> AmpereTraits:
     """What the kernel may assume of the operands."""
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
     M, K, N = a.shape[0], a.shape[1], b.shape[1]
@@ -395,7 +395,7 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
         kind = describe(c, "c").type
         vec_d = min(vec_d, kind.align if kind.unit[1] else 1)
     a_k_major, b_k_major = types["a"].unit[1], types["b"].unit[0]
-    return Problem(
+    return AmpereTraits(
         a_k_major=a_k_major, b_k_major=b_k_major,
         vec_a=_vector(types["a"], a_k_major or K > 1),
         vec_b=_vector(types["b"], b_k_major or K > 1),
@@ -405,7 +405,7 @@ def study(a: Any, b: Any, c: Any, d: Any, config: Config, alpha: float, beta: fl
     )  # fmt: skip
 
 
-def _prefetches(dtype: Any, K: int, config: Config, k_major: bool) -> bool:
+def _prefetches(dtype: Any, K: int, config: AmpereConfig, k_major: bool) -> bool:
     """Enough tiles for the slot read ahead; bytes gathered one by one leave it no registers."""
     return config.stages <= -(-K // config.BK) and (k_major or dtype != tc.s8)
 
@@ -415,4 +415,4 @@ def _vector(kind: Any, lines: bool) -> int:
     return int(kind.align if lines and not all(kind.unit) else kind.dtype.itemsize)
 
 
-__all__ = ["OUTPUTS", "Config", "Plan", "Problem", "pipeline", "plan"]
+__all__ = ["OUTPUTS", "AmpereConfig", "AmpereTraits", "Plan", "pipeline", "plan"]

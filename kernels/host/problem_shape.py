@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorcore_dsl.kernels.hopper.config import LINE, Config
+from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
 
 SMS = 132  # of an H100 or H200
 CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
@@ -35,25 +35,25 @@ class Shape:
         return -(-self.K * self.itemsize // LINE)
 
 
-def clusters(config: Config, M: int, N: int, matrices: int = 1) -> int:
+def clusters(config: HopperConfig, M: int, N: int, matrices: int = 1) -> int:
     """Tiles of D, or groups of them, that clusters of blocks take."""
-    high, wide = config.BM * config.cluster, config.BN * config.across
+    high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
     return -(-M // high) * -(-N // wide) * matrices
 
 
-def blocks_of_grid(config: Config, M: int, N: int, matrices: int = 1) -> int:
+def blocks_of_grid(config: HopperConfig, M: int, N: int, matrices: int = 1) -> int:
     """A block an SM, each with many tiles; of split tiles, as many blocks as parts.
 
     Tiles that workers divide have all workers' blocks.
     """
-    if config.workers:
-        return config.workers * config.blocks
+    if config.streamk_units:
+        return config.streamk_units * config.cluster_size
     count = clusters(config, M, N, matrices)
-    if config.split == 1:
+    if config.split_k == 1:
         count = min(at_once(config), count)
-    return count * config.blocks
+    return count * config.cluster_size
 
 
-def at_once(config: Config) -> int:
+def at_once(config: HopperConfig) -> int:
     """Clusters that the chip runs together."""
-    return CLUSTERS.get(config.blocks, SMS // config.blocks)
+    return CLUSTERS.get(config.cluster_size, SMS // config.cluster_size)

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Variant
+from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.cost_model import choose, plain
 from tensorcore_dsl.kernels.host.dispatch_cache import Ready, launch_of, ready, recall
-from tensorcore_dsl.kernels.host.epilogue_function import check_finish
+from tensorcore_dsl.kernels.host.epilogue_function import check_epilogue
 from tensorcore_dsl.kernels.host.operands import check_operands, check_output, output_type
 from tensorcore_dsl.kernels.host.plan import (
     Plan,
-    check_rows,
+    check_valid_m,
     choose_promoted,
     why_not_sm90,
     written_by_threads,
@@ -30,7 +30,7 @@ from tensorcore_dsl.runtime.arguments import describe
 
 def scaled_gemm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
-    finish: Callable[..., Any] | None = None, config: Any = None, stream: Any = None,
+    epilogue: Callable[..., Any] | None = None, config: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
 
@@ -40,16 +40,16 @@ def scaled_gemm(
     in the tensor cores, scaled and added up in f32.
     """
     operands = (a, b, a_scales, b_scales)
-    found = ready(_prepare_scaled, operands, out, out_dtype, finish, config, stream)
+    found = ready(_prepare_scaled, operands, out, out_dtype, epilogue, config, stream)
     return found.into(out, *operands)
 
 
 def _prepare_scaled(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, out_dtype: Any, finish: Any,
+    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, out_dtype: Any, epilogue: Any,
     config: Any, stream: Any,
 ) -> Ready:  # fmt: skip
     dtype = check_operands(a, b, None)
-    check_finish(finish)
+    check_epilogue(epilogue)
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
     (M, K), N = a.shape, b.shape[1]
@@ -58,10 +58,10 @@ def _prepare_scaled(
     result = output_type(dtype, out_dtype)
     out = empty_like(a, (M, N), result) if out is None else out
     check_output(out, dtype, (M, N))
-    variant = _variant(a, b, out, finish)
+    traits = _variant(a, b, out, epilogue)
     config = config or with_scales(choose_promoted(Shape(M, N, K, 1)))
     operands = (a, b, a_scales, b_scales, out)
-    chosen = _plan(block_fp8_gemm, config, (M, N), variant)
+    chosen = _plan(block_fp8_gemm, config, (M, N), traits)
     return Ready((M, N), result, launch_of(chosen, stream, operands))
 
 
@@ -127,14 +127,14 @@ def _prepare_requantised(
         raise tc.ArgumentError(
             f"out holds {kind.type.dtype} of shape {kind.shape}; the product is s8 of {shape}"
         )
-    variant = _variant(a, b, out, None)
+    traits = _variant(a, b, out, None)
     config = config or choose(Shape(*shape, a.shape[1], 1), plain)
     operands = (a, b, out, *(number or (scale,)), zero)
-    chosen = _plan(requantised_s8_gemm, config, shape, variant)
+    chosen = _plan(requantised_s8_gemm, config, shape, traits)
     return Ready(shape, tc.s8, launch_of(chosen, stream, operands), (zero,))
 
 
-def _variant(a: Any, b: Any, out: Any, finish: Any) -> Variant:
+def _variant(a: Any, b: Any, out: Any, epilogue: Any) -> HopperTraits:
     """Of operands that TMA reads; refuses others."""
     if any(0 in matrix.shape for matrix in (a, b)):
         raise tc.ArgumentError("products with scales need at least one row, column and term")
@@ -142,10 +142,10 @@ def _variant(a: Any, b: Any, out: Any, finish: Any) -> Variant:
     obstacle = why_not_sm90(types)
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
-    return Variant(finish=finish, d_by_threads=written_by_threads(out))
+    return HopperTraits(epilogue=epilogue, store_by_threads=written_by_threads(out))
 
 
-def _plan(kernel: Any, config: Any, shape: tuple[int, int], variant: Variant) -> Plan:
-    check_rows(config, shape[0])
+def _plan(kernel: Any, config: Any, shape: tuple[int, int], traits: HopperTraits) -> Plan:
+    check_valid_m(config, shape[0])
     grid = blocks_of_grid(config, *shape)
-    return Plan(kernel, config, grid, (("config", config), ("variant", variant)))
+    return Plan(kernel, config, grid, (("config", config), ("traits", traits)))

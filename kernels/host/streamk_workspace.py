@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import Config
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.runtime.array_interop import cupy_stream, stream_handle, torch_stream
 
@@ -19,13 +19,13 @@ Pair = tuple[Any, Any]
 _kept: dict[Any, Pair] = {}
 
 
-def exchange(config: Config, dtype: Any, like: Any, stream: Any = None) -> Pair:
+def exchange(config: HopperConfig, dtype: Any, like: Any, stream: Any = None) -> Pair:
     """The sums and the flags, all 0, for a launch on `stream` (None: the current one).
 
     sums: a row for each consumer of the grid. What a CUDA graph captures gets its own, which the
     graph clears; NumPy arrays too, as threads may emulate at a time.
     """
-    rows = config.workers * config.blocks * config.consumers
+    rows = config.streamk_units * config.cluster_size * config.consumers
     shape = (rows, 64 * config.BN)
     if _passing(like):
         return _pair(like, shape, dtype)

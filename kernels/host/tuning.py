@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere import pipeline
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
@@ -66,13 +66,13 @@ class Tuning:
 
 def tune(
     a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
-    finish: Callable[..., Any] | None = None, candidates: Iterable[Any] | None = None,
+    epilogue: Callable[..., Any] | None = None, candidates: Iterable[Any] | None = None,
     remember: bool = True, timer: Timer | None = None, device: str | None = None,
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
-    Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.config.Config and
-    kernels.Config; without them those that suit are tried: first tiles, then the order of the
+    Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.HopperConfig and
+    kernels.AmpereConfig; without them those that suit are tried: first tiles, then the order of the
     fastest tiles. timer(launch) gives the seconds of one launch; CUDA events do when it is not
     given. `device` names the GPU, if not the current one.
     """
@@ -88,7 +88,7 @@ def tune(
     a, b, out = realigned(a, b, out) or (a, b, out)
     types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", out))}
     name = choices.key(types, M, N, K, device or choices.device_name())
-    launch = partial(gemm, a, b, c, out=out, alpha=alpha, beta=beta, finish=finish)
+    launch = partial(gemm, a, b, c, out=out, alpha=alpha, beta=beta, epilogue=epilogue)
     bench = Bench(launch, timer or event_timer(a))
     given = None if candidates is None else list(candidates)
     trials = _search(bench, given, types, (M, N, K))
@@ -141,7 +141,7 @@ def _search(bench: Bench, given: Any, types: Any, size: tuple[int, int, int]) ->
     if given is None:
         tried = {trial.config for trial in trials}
         more = [
-            replace(trial.config, group=group)
+            replace(trial.config, group_m=group)
             for trial in trials[:2] if not trial.failure
             for group in GROUPS
         ]  # fmt: skip
@@ -165,13 +165,13 @@ def tiles(types: Any, M: int, N: int, K: int) -> list[Any]:
     return [] if dtype not in SM80 else list(pipelines(dtype, M, N, K))
 
 
-def rings(shape: Shape) -> list[ring.Config]:
+def rings(shape: Shape) -> list[HopperConfig]:
     """What the cost model ranks highest, of tiles that workers divide too."""
     whole = dict.fromkeys(config for _, config in ranking(shape) if assembled(config))
     return [*whole][:TRIED] + [config for _, config in divided_ranking(shape)][:DIVIDED]
 
 
-def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[pipeline.Config]:
+def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[AmpereConfig]:
     """Tiles of the mma.sync kernels, gemm's own choice first."""
     base = choose_tile(dtype, M, N, K)
     yield base

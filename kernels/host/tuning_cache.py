@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorcore_dsl.codegen.cubin import cache_directory
-from tensorcore_dsl.kernels.ampere import pipeline
-from tensorcore_dsl.kernels.hopper import pipeline as ring
+from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.runtime.arguments import ArrayType
 
 FILE = "gemm-choices.json"
-FAMILIES: dict[str, Any] = {"sm80": pipeline.Config, "sm90": ring.Config}
+FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
 
 Entry = dict[str, Any]
 

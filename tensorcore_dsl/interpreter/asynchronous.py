@@ -142,7 +142,7 @@ class Asynchronous:
 
     # --- products and proxies ---------------------------------------------------------------
 
-    def fence_async(self) -> None:
+    def fence_proxy_async(self) -> None:
         self.proxies.fence(self._machine.mask)
 
     def wgmma_fence(self) -> None:

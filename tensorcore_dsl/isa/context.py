@@ -134,7 +134,7 @@ class Context(Protocol):
         """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) shared addresses, read by the
         async proxy for the warpgroups that are `whole`."""
 
-    def fence_async(self) -> None:
+    def fence_proxy_async(self) -> None:
         """fence.proxy.async: what the active threads wrote before is seen by the async proxy."""
 
     def wgmma_fence(self) -> None: ...

@@ -81,9 +81,9 @@ def nothing(ctx: Context, form: Instruction, *operands: Any) -> None:
     """Hints, and orderings that a machine keeps whose accesses take effect at once."""
 
 
-def fence_async(ctx: Context, form: Instruction) -> None:
+def fence_proxy_async(ctx: Context, form: Instruction) -> None:
     if form.params["space"] != ".global":
-        ctx.fence_async()
+        ctx.fence_proxy_async()
 
 
 def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
@@ -294,7 +294,7 @@ FENCES = [
     row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
     row("fence{sem}.{scope}",                 "", FENCE, nothing, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
     row("fence.proxy.alias",                  "", FENCE, nothing, effects=VOLATILE, requires="70", ptx="7.5"),
-    row("fence.proxy.async{space}",           "", FENCE, fence_async, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.proxy.async{space}",           "", FENCE, fence_proxy_async, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
     row("fence.mbarrier_init.release.cluster", "", FENCE, nothing, effects=VOLATILE, requires="90", ptx="8.0"),
 ]
 # fmt: on

@@ -45,7 +45,7 @@ class Barrier(Struct):
         else:
             emit(f"{name}.count", self.address, count, pred=pred)
 
-    def expect(self, bytes: Any, *, pred: Any = None) -> None:
+    def arrive_expect_tx(self, bytes: Any, *, pred: Any = None) -> None:
         """Arrive, and let the phase also wait for `bytes` of asynchronous copies."""
         emit("mbarrier.arrive.expect_tx.shared::cta.b64", self.address, bytes, pred=pred)
 
@@ -201,7 +201,7 @@ def tma_store(
 ) -> None:  # fmt: skip
     """Copy `tile` to the box at `index`, or combine it (reduce="add", "min", ...).
 
-    The writers of the tile must have fenced (`fence_async`) and synchronised before.
+    The writers of the tile must have fenced (`fence_proxy_async`) and synchronised before.
     """
     _check_tile(tile, target)
     rank = len(target.axes)
@@ -227,7 +227,7 @@ def bulk_copy(target: Tile, source: Tile, barrier: Barrier, *, pred: Any = None)
 
     `target` and `barrier` are that CTA's (`tile.remote(rank)`, `barrier.remote(rank)`): it waits
     there for `tile.bytes`. One thread issues it, after the writers of `source` have fenced
-    (`fence_async`) and synchronised.
+    (`fence_proxy_async`) and synchronised.
     """
     start = own_address(source, "the source of a bulk copy")
     if target.space != PEERS or not barrier.in_cluster:
@@ -269,7 +269,7 @@ def _u16(value: Any) -> Any:
     return builder.literal(int(value), dtypes.u16)
 
 
-def fence_async() -> None:
+def fence_proxy_async() -> None:
     """Generic writes to shared memory become visible to tensor copies and wgmma."""
     emit("fence.proxy.async.shared::cta")
 
@@ -284,7 +284,7 @@ def fence_mbarrier_init() -> None:
 SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
-def descriptor(tile: Tile, major: str = "k") -> Scalar:
+def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     """The matrix descriptor of a view of shared memory, at a compile-time place of its tile.
 
     major "k": (rows, K) or (atoms, rows, K), K along memory, lines as wide as the swizzle.
@@ -323,7 +323,7 @@ def _static(offset: Any) -> int:
     return int(offset)
 
 
-def wgmma(
+def wgmma_async(
     form: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
     a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
     metadata: Sequence[Any] = (),
@@ -348,7 +348,7 @@ def wgmma(
     for step in range(steps):
         given = {
             "c": acc,
-            "desc_b": descriptor(_k_part(b, b_major, step * depth, depth), b_major),
+            "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
             "scale_d": accumulate if step == 0 else True,
             "scale_a": -1 if negate_a else 1,
             "scale_b": -1 if negate_b else 1,
@@ -357,7 +357,7 @@ def wgmma(
             **places[step],
         }
         if isinstance(a, Tile):
-            given["desc_a"] = descriptor(_k_part(a, a_major, step * stored, stored), a_major)
+            given["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
         else:
             given["a"] = a[step]
         acc = form(*_operands(form, given))
@@ -432,7 +432,7 @@ def elect() -> Scalar:
     return emit("elect.sync", 0xFFFFFFFF)[1]  # type: ignore[no-any-return]
 
 
-def set_registers(count: int, *, grow: bool) -> None:
+def setmaxnreg(count: int, *, grow: bool) -> None:
     """setmaxnreg: this warpgroup takes or gives back registers (a multiple of 8, 24 to 256)."""
     if count % 8 or not 24 <= count <= 256:
         raise OperandError(f"setmaxnreg takes a multiple of 8 from 24 to 256, not {count}")
@@ -473,12 +473,12 @@ def cluster_sync() -> None:
     cluster_wait()
 
 
-def grid_wait() -> None:
+def griddep_wait() -> None:
     """griddepcontrol.wait: the kernels before this one in the stream have ended."""
     emit("griddepcontrol.wait")
 
 
-def grid_launch_dependents() -> None:
+def griddep_launch_dependents() -> None:
     """griddepcontrol.launch_dependents: the next kernel may start."""
     emit("griddepcontrol.launch_dependents")
 

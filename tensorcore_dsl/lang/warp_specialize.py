@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Kernel
-from tensorcore_dsl.lang.hopper import set_registers, warpgroup_id
+from tensorcore_dsl.lang.hopper import setmaxnreg, warpgroup_id
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import builder
 
@@ -34,10 +34,10 @@ class Role:
     registers: int = 0
 
 
-def specialize(
+def warp_specialize(
     *roles: tuple[int, Callable[..., Any]], registers: Sequence[int] | None = None
 ) -> None:
-    """Divide the warpgroups of the block: `specialize((1, bring), (2, multiply))`.
+    """Divide the warpgroups of the block: `warp_specialize((1, bring), (2, multiply))`.
 
     A role is a number of warpgroups and a function, which those warpgroups alone call; one that
     wants an argument gets their number within the role. Together the roles fill the block: the one
@@ -48,7 +48,7 @@ def specialize(
     """
     build = builder()
     if build.divided:
-        raise OperandError("tc.specialize divides the whole block: a role cannot be divided again")
+        raise OperandError("tc.warp_specialize divides the whole block: a role cannot be divided again")
     divided = _roles(roles, registers)
     _fill_block(build.kernel, divided)
     if registers is not None:
@@ -74,7 +74,7 @@ def _play(role: Role, number: Any) -> None:
     """What the warpgroups of a role do."""
     start = _registers_at_launch(builder().kernel)
     if role.registers and role.registers != start:
-        set_registers(role.registers, grow=role.registers > start)
+        setmaxnreg(role.registers, grow=role.registers > start)
     within = 0 if role.count == 1 else number - role.first
     arguments = [within] if _wants_argument(role.function) else []
     builder().call(role.function, arguments, {})
@@ -101,7 +101,7 @@ def _wants_argument(function: Any) -> bool:
 def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
     if not given:
-        raise OperandError("tc.specialize takes roles: (1, bring), (2, multiply); none were given")
+        raise OperandError("tc.warp_specialize takes roles: (1, bring), (2, multiply); none were given")
     for place, role in enumerate(given):
         _check_role(place, role)
     if registers is None:

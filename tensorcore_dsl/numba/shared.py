@@ -119,7 +119,7 @@ def _offset(name: str, given: Any) -> int:
     return int(value) // 16
 
 
-fence_async = intrinsic("fence.proxy.async.shared::cta")
+fence_proxy_async = intrinsic("fence.proxy.async.shared::cta")
 wgmma_commit = intrinsic("wgmma.commit_group.sync.aligned")
 _FENCE = isa.instruction("wgmma.fence.sync.aligned")
 _WAIT = isa.instruction("wgmma.wait_group.sync.aligned")

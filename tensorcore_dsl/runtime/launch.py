@@ -29,7 +29,7 @@ from tensorcore_dsl.runtime.array_interop import (
     stream_handle,
     torch_stream,
 )
-from tensorcore_dsl.runtime.launch_config import Config, Slot
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, Slot
 from tensorcore_dsl.runtime.native import driver_call
 from tensorcore_dsl.runtime.native_layout import Kind
 from tensorcore_dsl.runtime.native_plans import Chain, kinds_of
@@ -64,7 +64,7 @@ class Target(Protocol):
         """cuLaunchKernelEx(config, function, parameters, extra) -> CUresult."""
 
     def load(self, cubin: Cubin, device: int) -> Loaded: ...
-    def allow_shared(self, loaded: Loaded, config: Config) -> None: ...
+    def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None: ...
     def error_text(self, code: int) -> str: ...
     def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
         """The tensor map of an array at `pointer` (`cuTensorMapEncodeTiled`)."""
@@ -100,7 +100,7 @@ class Plan:
         self,
         cubin: Cubin,
         device: int,
-        config: Config,
+        config: LaunchConfig,
         arguments: Sequence[Description],
         target: Target,
         stream: Callable[[], int],
@@ -214,7 +214,7 @@ class HostPlan(Plan):
             staged.finish()
 
 
-def _explain(failure: str, loaded: Loaded, config: Config) -> str:
+def _explain(failure: str, loaded: Loaded, config: LaunchConfig) -> str:
     asked = [f"grid {config.grid}", f"block {config.block}"]
     asked += [f"cluster {config.cluster}"] if config.cluster else []
     asked += ["cooperative"] if config.cooperative else []
@@ -227,7 +227,7 @@ def _explain(failure: str, loaded: Loaded, config: Config) -> str:
     )
 
 
-def _check(loaded: Loaded, config: Config) -> None:
+def _check(loaded: Loaded, config: LaunchConfig) -> None:
     if config.threads > loaded.max_threads:
         failure = f"a block of {config.threads} threads is too large"
         raise LaunchError(_explain(failure, loaded, config))
@@ -247,7 +247,7 @@ class Launcher:
     def __init__(
         self,
         specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
-        config: Config,
+        config: LaunchConfig,
         target: Target,
         stream: Any = None,
         names: Sequence[str] = (),

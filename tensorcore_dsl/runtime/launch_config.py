@@ -19,7 +19,7 @@ Dim = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Config:
+class LaunchConfig:
     """Grid and block (in blocks and threads), bytes of dynamic shared memory, and the rest.
 
     cluster: blocks per cluster. cooperative: all blocks are resident, so that they may wait for
@@ -45,7 +45,7 @@ class Config:
         cluster: int | Sequence[int] | None = None,
         cooperative: bool = False,
         pdl: bool = False,
-    ) -> Config:
+    ) -> LaunchConfig:
         """A checked configuration; ints and short tuples are filled up with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535)),
@@ -60,7 +60,7 @@ class Config:
 
     def of_kernel(
         self, block_shared: int = 0, threads: int | None = None, cluster: Dim | None = None
-    ) -> Config:
+    ) -> LaunchConfig:
         """With what a kernel brings: bytes of shared memory, blocks and clusters of fixed size."""
         if threads not in (None, self.block[0]) or (threads and self.block[1:] != (1, 1)):
             raise LaunchError(
@@ -143,7 +143,7 @@ class Slot:
 
     def __init__(
         self,
-        config: Config,
+        config: LaunchConfig,
         packer: Packer,
         arguments: Sequence[Description],
         maps: Maps | None = None,
@@ -178,7 +178,7 @@ class Slot:
         self.stream = view[_STREAM_AT : _STREAM_AT + 8].cast("Q")
         self.places = _places(view[_PARAMETERS_AT:], packer, maps)
 
-    def _write_config(self, config: Config) -> None:
+    def _write_config(self, config: LaunchConfig) -> None:
         attributes = _attributes(config)
         _CONFIG.pack_into(
             self.buffer, 0, *config.grid, *config.block, config.shared_bytes,
@@ -199,7 +199,7 @@ def _places(parameters: memoryview, packer: Packer, maps: Maps | None) -> list[A
     return places
 
 
-def _attributes(config: Config) -> list[tuple[int, Dim]]:
+def _attributes(config: LaunchConfig) -> list[tuple[int, Dim]]:
     found: list[tuple[int, Dim]] = []
     if config.cooperative:
         found.append((_COOPERATIVE, (1, 0, 0)))
@@ -215,7 +215,7 @@ def _place(view: memoryview, at: int, code: str) -> memoryview:
     return cast(memoryview, part.cast(code))  # type: ignore[call-overload]
 
 
-def configuration(name: str, key: Any) -> tuple[Config, Any]:
+def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
     """The configuration and the stream of `kernel[key]`."""
     if not isinstance(key, tuple) or not 2 <= len(key) <= 4:
         raise ArgumentError(
@@ -224,4 +224,4 @@ def configuration(name: str, key: Any) -> tuple[Config, Any]:
         )
     grid, block, *more = key
     shared_bytes = more[1] if len(more) == 2 else 0
-    return Config.of(grid, block, shared_bytes or 0), more[0] if more else None
+    return LaunchConfig.of(grid, block, shared_bytes or 0), more[0] if more else None

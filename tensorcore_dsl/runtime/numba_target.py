@@ -26,7 +26,7 @@ from tensorcore_dsl.errors import AssemblyError, LaunchError
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.host_staging import Bytes
 from tensorcore_dsl.runtime.launch import STATIC_SHARED_LIMIT, Loaded
-from tensorcore_dsl.runtime.launch_config import Config
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import (
     DATA_TYPES,
     L2_PROMOTION,
@@ -286,7 +286,7 @@ class NumbaTarget:
             keep=(cubin, module, kernel, function),
         )
 
-    def allow_shared(self, loaded: Loaded, config: Config) -> None:
+    def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         """Let the kernel have more than 48 KiB of shared memory and over 8 blocks a cluster."""
         attribute = self._binding.CUfunction_attribute
         wanted = config.shared_bytes

@@ -71,7 +71,7 @@ class Builder:
         self._definitions: dict[Value, Op] = {}
         self._forms: dict[str, Instruction] = {}
         self.misfit: tuple[OperandError, int] | None = None  # and the place of the operand
-        self.divided = False  # within a role of tc.specialize
+        self.divided = False  # within a role of tc.warp_specialize
         self._ids = 0
 
     # -- structure ---------------------------------------------------------------------------
