@@ -1,8 +1,7 @@
-"""Kinds of products and their rivals, on the CPU: a pretended cuBLAS, torch, and stubs for kernels."""
+"""Kinds of GEMMs and their baselines on the CPU: a fake cuBLAS, torch, and stubs for kernels."""
 
 import importlib.util
 import json
-import math
 
 import numpy as np
 import pytest
@@ -11,17 +10,18 @@ from fake_cublaslt import FakeCublas, FakeCuda, FakeLibrary, FakeTorch
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
 from benchmarks import (
+    accuracy,
+    baselines,
     ceiling,
     cublas_grouped,
     cublaslt,
     gemm,
     gemm_gpu,
-    gemm_tables,
+    gemm_kinds,
+    gemm_summary,
     gpu,
     harness,
-    kinds,
     operands,
-    rivals,
     suites,
 )
 from benchmarks.gemm_cases import Case
@@ -47,16 +47,16 @@ def drawn(case, sets=2):
 def exact(case):
     """What stands for our kernels: double products, rounded once."""
 
-    def gemm(a, b, c=None, *, out, finish=None, family=None, accumulate=None):
+    def gemm(a, b, c=None, *, out, epilogue=None, family=None, accumulate=None):
         a = getattr(a, "dense", a)
         found = a.double() @ b.double() + (0 if c is None else c.double())
-        found = torch.nn.functional.gelu(found, approximate="tanh") if finish else found
+        found = torch.nn.functional.gelu(found, approximate="tanh") if epilogue else found
         out.copy_(found)
 
-    def grouped_gemm(a, b, offsets):
+    def grouped_gemm(a, b, offsets, out):
         ends = offsets.tolist()
         parts = [a[i:j].double() @ b[g].double() for g, (i, j) in enumerate(zip(ends, ends[1:]))]
-        return torch.cat(parts).to(a.dtype)
+        return out.copy_(torch.cat(parts))
 
     def swiglu(x, gate, up, out=None):
         silu = torch.nn.functional.silu(x.double() @ gate.double())
@@ -78,7 +78,7 @@ class Packed:
 
 
 def test_every_kind_of_the_suite_has_a_case_here():
-    assert set(CASES) == set(kinds.KINDS) == {c.kind for c in suites.cases("hopper")}
+    assert set(CASES) == set(gemm_kinds.KINDS) == {c.kind for c in suites.cases("hopper")}
 
 
 def test_operands_of_each_kind():
@@ -104,7 +104,7 @@ def test_counts():
     assert CASES["batched"].operations == 5 * 2 * 16 * 24 * 32
     assert CASES["swiglu"].operations == 2 * CASES["gelu"].operations
     assert CASES["grouped"].bytes == 2 * (59 * 32 + 3 * 32 * 24 + 59 * 24)
-    assert str(CASES["batched"]) == "bf16 5x(16x24x32) row.col 5 at once"
+    assert str(CASES["batched"]) == "bf16 5 times 16 x 24 x 32 row.col"
     assert "3 groups" in str(CASES["grouped"])
     read = json.loads(json.dumps(vars(CASES["grouped"])))
     assert Case.of(read) == CASES["grouped"] and Case.of({**read, "more": 1}).rows == ROWS
@@ -119,31 +119,25 @@ def test_ours_are_called_and_checked(kind, monkeypatch):
         monkeypatch.setattr(kernels, name, function, raising=False)
     monkeypatch.setattr(kernels, "compress", Packed)
     data = drawn(CASES[kind])
-    launch = kinds.ours(data)
+    launch = gemm_kinds.ours(data)
     launch(1)
     launch(0)
-    error, good = kinds.check(torch, data, data.d[0])
+    error, good = accuracy.check(torch, data, data.d[0])
     assert good and 0 < error < 0.01
     assert torch.equal(data.d[0], data.d[1])
     for place in ((0, 0), (-1, -1)):
         wrong = data.d[0].clone()
         wrong[(*[-1] * (wrong.dim() - 2), *place)] += 0.5 * float(wrong.abs().max())
-        assert not kinds.check(torch, data, wrong)[1]
-
-
-@pytest.mark.parametrize("kind", ["grouped", "swiglu"])
-def test_what_is_not_there_yet_is_told(kind, monkeypatch):
-    monkeypatch.delattr(kernels, "swiglu", raising=False)
-    monkeypatch.setattr(kernels, "grouped_gemm", math, raising=False)  # a module of that name
-    with pytest.raises(kinds.NotThere, match=r"not there: kernels\.\w+ does not exist yet"):
-        kinds.ours(drawn(CASES[kind]))
+        assert not accuracy.check(torch, data, wrong)[1]
 
 
 def test_precise_sums_are_asked_for(monkeypatch):
     asked = []
-    monkeypatch.setattr(kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"]))
+    monkeypatch.setattr(
+        kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"])
+    )
     for case in (Case("e4m3", 32, 32, 32), Case("e4m3", 32, 32, 32, precise=True), CASES["plain"]):
-        kinds.ours(drawn(case))(0)
+        gemm_kinds.ours(drawn(case))(0)
     assert asked == ["fast", None, None]
 
 
@@ -151,14 +145,18 @@ def test_our_gelu_is_cublas_s():
     """In emulation, on a wgmma kernel, beside torch's tanh formula."""
     case = Case("bf16", 64, 64, 64, kind="gelu")
     data = drawn(case, 1)
-    a, b, bias = (x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias))
+    a, b, bias = (
+        x.float().numpy().astype(tc.bf16.numpy) for x in (data.a[0], data.b[0].mT, data.bias)
+    )
     out = np.zeros((64, 64), tc.bf16.numpy)
     with tc.target("cpu", "sm_90a"):
-        kernels.gemm(a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=kinds.tanh_gelu)
-    assert kinds.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
+        kernels.gemm(
+            a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_kinds.tanh_gelu
+        )
+    assert accuracy.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
 
 
-# Rivals
+# Baselines
 
 
 @pytest.fixture
@@ -168,27 +166,29 @@ def cuda(monkeypatch):
     monkeypatch.setattr(cublaslt, "load", lambda: library)
     monkeypatch.setattr(cublas_grouped, "load", lambda: grouped)
     monkeypatch.setattr(gpu, "WARM_UP", 0)
-    monkeypatch.setattr(gemm_gpu, "compete", lambda c, rounds: gpu.compete(c, rounds, warm_up=0))
-    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    monkeypatch.setattr(
+        gemm_gpu, "time_interleaved", lambda c, rounds: gpu.time_interleaved(c, rounds, warm_up=0)
+    )
+    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
     cuda.library, cuda.cublas = library, grouped
     return cuda
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_rivals_multiply(kind, cuda):
-    """All that can run on a CPU: the pretended libraries, and torch."""
+def test_baselines_multiply(kind, cuda):
+    """All that can run on a CPU: the fake libraries, and torch."""
     case, fake = CASES[kind], FakeTorch(cuda)
     ran = []
-    for rival in rivals.rivals(fake):
-        if not rival.takes(case) or rival.name == "cuSPARSELt":
+    for baseline in baselines.available(fake):
+        if not baseline.supports(case) or baseline.name == "cuSPARSELt":
             continue
         data = drawn(case)
-        ready = rival.prepare(case, data)
+        ready = baseline.prepare(case, data)
         ready.launch(1)
         ready.launch(0)
-        error, good = kinds.check(torch, data, ready.data.d[0])
-        assert good and error < 0.02, rival.name
-        ran.append(rival.name)
+        error, good = accuracy.check(torch, data, ready.data.d[0])
+        assert good and error < 0.02, baseline.name
+        ran.append(baseline.name)
         ready.close()
     assert ran == {
         "plain": ["cuBLASLt", "torch"], "batched": ["cuBLASLt", "torch"],
@@ -201,14 +201,14 @@ def test_rivals_multiply(kind, cuda):
 
 
 def test_accuracy_of_fp8_is_a_choice(cuda):
-    lt = rivals.LtRival(FakeTorch(cuda))
+    lt = baselines.CublasLt(FakeTorch(cuda))
     for precise in (False, True):
         case = Case("e4m3", 32, 32, 32, precise=precise)
         lt.prepare(case, drawn(case)).close()
     assert cuda.library.fast == [1, 0]
 
 
-def test_the_fastest_fair_rival_with_a_right_result_is_the_reference():
+def test_the_fastest_fair_baseline_with_a_right_result_is_the_reference():
     timing = {"best": 1, "spread": 0, "samples": [1], "launched_as": "", "note": "", "error": 0}
     about = {
         "slow": {"median": 3.0, "name": "slow 1", "correct": True, **timing},
@@ -218,29 +218,36 @@ def test_the_fastest_fair_rival_with_a_right_result_is_the_reference():
         "broken": {"failure": "E: no"},
     }
     fair = [type("R", (), {"name": name}) for name in about if name != "unfair"]
-    found = gemm_gpu.reference(fair, {"rivals": about})
-    assert (found["reference_rival"], found["reference"]["median"]) == ("fast", 2.0)
-    assert gemm_gpu.reference(fair[-1:], {"rivals": about}) == {"reference_failure": "broken: E: no"}
+    found = gemm_gpu.reference(fair, {"baselines": about})
+    assert (found["reference_baseline"], found["reference"]["median"]) == ("fast", 2.0)
+    assert gemm_gpu.reference(fair[-1:], {"baselines": about}) == {
+        "reference_failure": "broken: E: no"
+    }
 
 
-def test_rivals_are_measured_where_ours_is_not_there(cuda, monkeypatch):
-    monkeypatch.delattr(kernels, "grouped_gemm", raising=False)
+def test_baselines_are_measured_where_our_kernel_fails(cuda, monkeypatch):
+    def missing(*operands, out):
+        raise ValueError("not here")
+
+    monkeypatch.setattr(kernels, "grouped_gemm", missing)
     fake = FakeTorch(cuda)
-    bench = gemm_gpu.GpuBench(fake, [rivals.GroupLoop(rivals.LtRival(fake))], gpu.Monitor(False), 3, 0, False)
+    bench = gemm_gpu.GpuBench(
+        fake, [baselines.CublasLtLoop(baselines.CublasLt(fake))], gpu.Monitor(False), 3, 0, False
+    )
     case = CASES["grouped"]
-    found = gemm.derived({**vars(case), "operations": case.operations, **bench(case)})
-    assert found["failure"] == "NotThere: not there: kernels.grouped_gemm does not exist yet"
+    found = gemm_summary.derive({**vars(case), "operations": case.operations, **bench(case)})
+    assert found["failure"] == "ValueError: not here"
     assert found["reference"]["median"] == pytest.approx(3e-3), "three groups of 1 ms"
-    assert found["reference_rival"] == "cuBLASLt loop" and "ratio" not in found
-    assert found["rivals"]["cuBLASLt loop"]["flops"] == pytest.approx(case.operations / 3e-3)
-    assert "not there" in gemm_tables.remarks(found)
+    assert found["reference_baseline"] == "cuBLASLt loop" and "ratio" not in found
+    assert found["baselines"]["cuBLASLt loop"]["flops"] == pytest.approx(case.operations / 3e-3)
+    assert "not here" in gemm_summary.notes(found)
     json.dumps(found, allow_nan=False)
 
 
-def test_a_rival_that_fails_is_told_and_the_others_go_on(cuda, monkeypatch):
+def test_a_baseline_that_fails_is_noted_and_the_others_go_on(cuda, monkeypatch):
     class Broken:
         name = "Broken"
-        takes = fair = staticmethod(lambda case: True)
+        supports = is_fair = staticmethod(lambda case: True)
 
         def prepare(self, case, data):
             raise RuntimeError("no such luck")
@@ -250,23 +257,25 @@ def test_a_rival_that_fails_is_told_and_the_others_go_on(cuda, monkeypatch):
 
     monkeypatch.setattr(gemm_gpu, "ours", slow)
     fake, case = FakeTorch(cuda), CASES["plain"]
-    bench = gemm_gpu.GpuBench(fake, [Broken(), rivals.LtRival(fake)], gpu.Monitor(False), 3, 0, False)
-    found = gemm.derived({**vars(case), "operations": case.operations, **bench(case)})
-    broken = found["rivals"]["Broken"]
+    bench = gemm_gpu.GpuBench(
+        fake, [Broken(), baselines.CublasLt(fake)], gpu.Monitor(False), 3, 0, False
+    )
+    found = gemm_summary.derive({**vars(case), "operations": case.operations, **bench(case)})
+    broken = found["baselines"]["Broken"]
     assert broken["failure"] == "RuntimeError: no such luck"
-    assert broken["raised_at"][-1].startswith("test_benchmark_rivals.py:")
-    assert found["ratio"] == pytest.approx(0.5) and found["reference_rival"] == "cuBLASLt"
-    assert "Broken: RuntimeError: no such luck" in gemm_tables.remarks(found)
+    assert broken["raised_at"][-1].startswith("test_benchmark_baselines.py:")
+    assert found["ratio"] == pytest.approx(0.5) and found["reference_baseline"] == "cuBLASLt"
+    assert "Broken: RuntimeError: no such luck" in gemm_summary.notes(found)
 
 
 def test_triton_tiles():
     if not importlib.util.find_spec("triton"):
         pytest.skip("Triton is not installed")
-    from benchmarks import triton_gemm
+    from benchmarks import triton_kernels
 
     for dtype in ("bf16", "e4m3"):
         for M in (1, 64, 4096):
-            found = triton_gemm.configurations(dtype, M, fast=False)
+            found = triton_kernels.configurations(dtype, M, fast=False)
             assert len(found) == len(set(found)) >= 2
             assert all(c.precise == (dtype == "e4m3") for c in found)
 
@@ -282,15 +291,15 @@ def test_the_loop_of_a_ceiling_multiplies(dtype):
     a, b = (x.view(torch.uint8).numpy().view(case.element.numpy) for x in (a, b))
     d, rounds = d.numpy(), 2
     with tc.target("cpu", "sm_90a"):
-        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype].form)
-    slots = [x.astype(np.float64).reshape(ceiling.SLOTS, -1, x.shape[1]) for x in (a, b)]
+        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype].instruction)
+    slots = [x.astype(np.float64).reshape(ceiling.STAGES, -1, x.shape[1]) for x in (a, b)]
     expected = rounds * sum(x @ y.T for x, y in zip(*slots))
     thread = np.arange(128)
     row = thread // 32 * 16 + thread % 32 // 4
     for group in range(2):
         exact = expected[group * 64 + row, thread % 4 * 2]
         np.testing.assert_allclose(d[group], exact, rtol=1e-2, atol=0.1 * (dtype != "s8"))
-    terms = a.shape[0] // ceiling.SLOTS * a.shape[1] * ceiling.SLOTS * rounds
+    terms = a.shape[0] // ceiling.STAGES * a.shape[1] * ceiling.STAGES * rounds
     assert ceiling.operations(dtype, rounds) == 2 * terms * ceiling.BN
 
 
@@ -298,28 +307,30 @@ def test_shares_of_the_ceiling_that_binds():
     def result(dtype, seconds, **more):
         case = Case(dtype, 1000, 1000, 1000, **more)
         found = {**vars(case), "operations": case.operations}
-        return gemm.derived({**found, "ours": {"median": seconds, "samples": [seconds]}})
+        return gemm_summary.derive({**found, "ours": {"median": seconds, "samples": [seconds]}})
 
     results = [result("bf16", 4e-6), result("f64", 2e-5), result("f64", 4e-5),
                result("bf16", 2e-6, kind="sparse")]  # fmt: skip
-    ceiling.with_shares(results, {"flops": {"bf16": 1e15}, "bytes": 1e15})
+    gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 1e15})
     assert [r["share"] for r in results] == pytest.approx([0.5, 1, 0.5, 0.5])
-    ceiling.with_shares(results, {"flops": {"bf16": 1e15}, "bytes": 2e12})
+    gemm_summary.add_shares(results, {"flops": {"bf16": 1e15}, "bytes": 2e12})
     assert results[0]["share"] == pytest.approx(3e-6 / 4e-6), "6 MB at 2 TB/s"
 
 
-def test_ceilings_that_fail_are_told():
-    found = {"flops": {}, "failures": {}}
-    ceiling._note(found, "bf16", lambda: 1 / 0)
-    ceiling._note(found, "bytes", lambda: 3.0)
-    assert found == {"flops": {}, "failures": {"bf16": "ZeroDivisionError: division by zero"}, "bytes": 3.0}
-    assert math.isfinite(found["bytes"])
+def test_ceilings_that_fail_are_noted(monkeypatch):
+    def broken(*arguments):
+        raise ValueError("no")
+
+    monkeypatch.setattr(ceiling, "tensor_rate", broken)
+    monkeypatch.setattr(ceiling, "memory_rate", lambda *arguments: 3.0)
+    found = ceiling.measured(torch, ["bf16"])
+    assert found == {"flops": {}, "failures": {"bf16": "ValueError: no"}, "bytes": 3.0}
 
 
 # The whole of it
 
 
-def test_a_suite_on_a_pretended_gpu(cuda, monkeypatch, tmp_path, capsys):
+def test_a_suite_on_a_fake_gpu(cuda, monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     fake = FakeTorch(cuda)
     plain = gemm_gpu.ours
@@ -334,21 +345,33 @@ def test_a_suite_on_a_pretended_gpu(cuda, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gemm_gpu, "ours", costly)
     monkeypatch.setattr(gemm, "torch_with_gpu", lambda: fake)
     monkeypatch.setattr(gemm, "ask_gpu", lambda fields: {"clock_sm_mhz": 1800.0})
-    monkeypatch.setattr(harness, "gpu", lambda: {"name": "Pretended", "driver": "1"})
+    monkeypatch.setattr(harness, "gpu", lambda: {"name": "Fake", "driver": "1"})
     monkeypatch.setattr(gemm, "Monitor", lambda wanted: gpu.Monitor(False))
-    monkeypatch.setattr(gemm, "rivals", lambda torch: [r for r in rivals.rivals(torch) if "torch" not in r.name
+    monkeypatch.setattr(gemm, "available", lambda torch: [r for r in baselines.available(torch) if "torch" not in r.name
                                                        and r.name not in ("cuSPARSELt", "cuBLAS grouped")])  # fmt: skip
     monkeypatch.setattr(tc, "target", lambda *where: targets_of("cpu"))
-    monkeypatch.setattr(ceiling, "measured", lambda torch, dtypes: {"flops": {"bf16": 1e9}, "failures": {}})
+    monkeypatch.setattr(
+        ceiling, "measured", lambda torch, dtypes: {"flops": {"bf16": 1e9}, "failures": {}}
+    )
     groups = "batched,grouped,gelu,swiglu,sparse bf16,mma.sync"
-    arguments = ["gemm", "--suite", "hopper", "--groups", groups, "--sizes", "32x48x64", "--target", "cuda"]
+    arguments = [
+        "gemm",
+        "--suite",
+        "hopper",
+        "--groups",
+        groups,
+        "--sizes",
+        "32x48x64",
+        "--target",
+        "cuda",
+    ]
     status = command.main([*arguments, "--repeats", "2", "--budget", "60", "--out", str(tmp_path)])
     text = capsys.readouterr().out
     (path,) = tmp_path.glob("*.json")
     found = json.loads(path.read_text())
     assert status == 1, "the sparse product is not there"
-    assert found["benchmark"] == "gemm-hopper" and found["schema"] == 1
-    assert set(found["method"]) >= {"reference", "rivals", "share", "ratio", "reference_chosen"}
+    assert found["benchmark"] == "gemm-hopper" and found["schema"] == 2
+    assert set(found["method"]) >= {"reference", "baselines", "share", "ratio", "reference_chosen"}
     assert found["method"]["reference"] == "cuBLASLt 13.2.4"
     assert {"gpu_before", "gpu_after", "versions"} <= set(found["machine"])
     ratios = {name: each["ratio"] for name, each in found["summary"]["groups"].items()}
@@ -356,9 +379,13 @@ def test_a_suite_on_a_pretended_gpu(cuda, monkeypatch, tmp_path, capsys):
                 "sparse bf16": None, "mma.sync bf16": 2}  # fmt: skip
     assert ratios == {name: mean and pytest.approx(mean) for name, mean in expected.items()}
     for result in found["results"]:
-        assert {"group", "kind", "operations", "rivals", "reference", "reference_name"} <= set(result)
+        assert {"group", "kind", "operations", "baselines", "reference", "reference_name"} <= set(
+            result
+        )
         assert result.get("correct") or "no attribute 'compress'" in result["failure"]
         assert result["reference"]["flops"] > 0
     assert found["summary"]["groups"]["sparse bf16"]["failed"] == 1
-    assert "1 failed" in text and "Beside cuBLASLt 13.2.4, cuBLASLt + pass, cuBLASLt loop" in text
+    assert (
+        "1 failed" in text and "Baselines: cuBLASLt 13.2.4, cuBLASLt + pass, cuBLASLt loop" in text
+    )
     assert list(tmp_path.glob("*.png"))
