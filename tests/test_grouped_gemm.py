@@ -105,7 +105,7 @@ def test_sizes_of_groups_are_those_of_each_call() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     """The operands that kernels.grouped_gemm checks from now on; `name` is what checks them."""
     seen: list[Any] = []
-    module = import_module("kernels.grouped_gemm")  # as an attribute of `kernels` it is a function
+    module = import_module("tensorcore_dsl.kernels.host.grouped_gemm")  # as an attribute of `kernels` it is a function
     check = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
     return seen
