@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorcore_dsl.codegen import cubin
 from tensorcore_dsl.codegen.cubin import (
     Cubin,
     cache_directory,

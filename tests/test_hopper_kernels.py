@@ -16,7 +16,7 @@ from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.plan import FAST, plan
 
 

@@ -16,8 +16,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts, parts_array
-from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.plan import FAST
+from tensorcore_dsl.kernels.host.plan import FAST, plan
 from tensorcore_dsl.runtime import numba_target
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -304,7 +303,7 @@ def test_statistics_that_there_are_not() -> None:
         RowReduction("mean")
     with pytest.raises(tc.ArgumentError, match="transform is 2; a function transform"):
         RowReduction("sum", transform=2)  # type: ignore[arg-type]
-    with pytest.raises(tc.ArgumentError, match=r"of is <lambda>\(v, w\); a function of\(value\)"):
+    with pytest.raises(tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function of\(value\)"):
         RowReduction("sum", transform=lambda v, w: v * w)  # type: ignore[misc]
 
 
