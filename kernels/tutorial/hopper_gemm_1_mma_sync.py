@@ -53,7 +53,7 @@ def load_tile(tile, array, first_row, k):
 
 
 def mma_tile(mma, acc, tile_a, tile_b):
-    """acc += A B for one slice of K. B is stored as N x K, so its transpose is the K x N operand."""
+    """acc += A B for one slice of K. The tile of B is N x K; its transpose is the operand."""
     for k in tc.static_range(0, BK, 16):
         # ldmatrix reads eight rows of 16 bytes at a time. Rows of 64 bytes put rows 0, 2, 4 and 6
         # into the same banks, so each read takes four passes. Step 2 removes these conflicts.

@@ -70,7 +70,7 @@ def load_tile(tile, stage, array, first_row, k):
 
 
 def mma_tile(mma, acc, tile_a, tile_b):
-    """acc += A B for one slice of K. B is stored as N x K, so its transpose is the K x N operand."""
+    """acc += A B for one slice of K. The tile of B is N x K; its transpose is the operand."""
     for k in tc.static_range(0, BK, 16):
         a = tc.ldmatrix(tile_a[:, k : k + 16], mma.a)
         b = tc.ldmatrix(tile_b[:, k : k + 16].T, mma.b)

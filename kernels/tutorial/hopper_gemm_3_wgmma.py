@@ -75,7 +75,7 @@ def load_tile(tile, array, first_row, k):
 
 
 def store_tile(acc, d, m, n):
-    """Warp w of the warpgroup holds rows 16 w to 16 w + 15 of D, laid out as by m16n8 of mma.sync."""
+    """Warp w of the warpgroup holds rows 16 w to 16 w + 15, laid out as by m16n8 of mma.sync."""
     for slot in tc.static_range(0, len(acc), 2):
         row, col = acc.coordinates(slot)
         d.at(m + row, n + col).store([acc[slot].to(d.dtype), acc[slot + 1].to(d.dtype)])

@@ -63,9 +63,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
             tc.wgmma_fence()
             # accumulate=False in the first step computes A B instead of acc + A B, so that nobody
             # has to set 128 registers to zero.
-            acc = tc.wgmma_async(
-                mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0
-            )
+            acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)
             tc.wgmma_commit()
             # One group stays in flight, so the tensor cores have work while this warpgroup waits
             # for the next stage. The wait proves that the group before has finished. Therefore the

@@ -110,7 +110,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
 
 def release(empty, pred):
-    """Thread r of a consumer arrives at the empty barrier of the CTA of rank r, its own included."""
+    """Thread r of a consumer arrives at the empty barrier of the CTA of rank r, its own or not."""
     empty.remote(tc.threadIdx.x % 128).arrive(pred=pred)
 
 

@@ -83,13 +83,13 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
                     tc.tma_load(tile_a[stage], map_a, (m, k), full[stage])
                     part = tile_b[stage, half : half + BN // CLUSTER]
                     tc.tma_load(part, map_b, (n + half, k), full[stage], multicast=MULTICAST_MASK)
-                    stage, phase = advance(stage, phase, 1, STAGES)
+                    stage, phase = advance(stage, phase, STAGES)
 
     def consume(consumer):
         acc = [mma.d.zeros() for _ in range(BM // 64)]  # 64 x BN each
         thread = tc.threadIdx.x % 128
         # Consumer 1 starts with the second tile, whose stages are `steps` further on.
-        stage, phase = advance(tc.u32(0), tc.u32(0), consumer * steps, STAGES)
+        stage, phase = skip(tc.u32(0), tc.u32(0), consumer * steps, STAGES)
         # Consumer 0 waits for parity 1, which a new barrier grants at once; consumer 1 for parity
         # 0, which consumer 0's first arrival completes. Then they alternate.
         turn = tc.u32(1 - consumer)
@@ -111,14 +111,14 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
                 tc.wgmma_wait(1)
                 release(empty[previous], (thread < CLUSTER) & (step > 0))
                 previous = stage
-                stage, phase = advance(stage, phase, 1, STAGES)
+                stage, phase = advance(stage, phase, STAGES)
             # All waits for full stages are done, the last wgmma still runs: the other may start.
             order[1 - consumer].arrive(pred=thread == 0)
             tc.wgmma_wait(0)
             release(empty[previous], thread < CLUSTER)
             for i in tc.static_range(BM // 64):
                 store_tile(acc[i], staging, consumer, map_d, m + 64 * i, n)
-            stage, phase = advance(stage, phase, steps, STAGES)  # over the other's tile
+            stage, phase = skip(stage, phase, steps, STAGES)  # over the other's tile
             turn = turn ^ 1
         tc.tma_wait(0, reading=True)
 
@@ -128,12 +128,18 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
 
 
 def release(empty, pred):
-    """Thread r of a consumer arrives at the empty barrier of the CTA of rank r, its own included."""
+    """Thread r of a consumer arrives at the empty barrier of the CTA of rank r, its own or not."""
     empty.remote(tc.threadIdx.x % 128).arrive(pred=pred)
 
 
-def advance(stage, phase, steps, stages):
-    """Stage and parity `steps` further on; the parity flips with each revolution of the ring."""
+def advance(stage, phase, stages):
+    """The next stage of the ring; the parity flips when the ring starts again."""
+    last = stage == stages - 1
+    return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
+
+
+def skip(stage, phase, steps, stages):
+    """Stage and parity `steps` further on: one flip for each revolution."""
     place = stage + tc.u32(steps)
     return place % stages, phase ^ (place // stages & 1)
 
