@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from tensorcore_dsl.errors import ArgumentError
+import tensorcore_dsl as tc
 
 NAMES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("hopper_gemm_*.py")))
 
@@ -23,12 +23,12 @@ def load_step(number: int) -> ModuleType:
 def edited_step(number: int, old: str, new: str) -> ModuleType:
     """The module of a step whose source has `new` in place of `old`, for experiments.
 
-    `old` must occur exactly once; ArgumentError otherwise.
+    `old` must occur exactly once; tc.ArgumentError otherwise.
     """
     name = f"{NAMES[number - 1]}.py"
     source = Path(__file__).with_name(name).read_text()
     if source.count(old) != 1:
-        raise ArgumentError(f"{name} contains {source.count(old)} times, not once: {old}")
+        raise tc.ArgumentError(f"{name} contains {source.count(old)} times, not once: {old}")
     source = source.replace(old, new)
     module = ModuleType(NAMES[number - 1])
     module.__file__ = f"edited {name}"

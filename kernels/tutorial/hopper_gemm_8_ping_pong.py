@@ -40,7 +40,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
     map_d = tc.tensor_map(d, (64, EPI_N), swizzle=128)
     full, empty, order = tc.mbarriers(STAGES), tc.mbarriers(STAGES), tc.mbarriers(CONSUMERS)
     (M, N), steps = d.shape, (a.shape[1] + BK - 1) // BK
-    # In units of what a cluster computes: 256 x 256.
+    # In units of what a cluster computes: 256 x BN.
     tiles_m, tiles_n = (M + CLUSTER * BM - 1) // (CLUSTER * BM), (N + BN - 1) // BN
 
     if tc.threadIdx.x == 0:
