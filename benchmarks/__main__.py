@@ -21,6 +21,7 @@ BENCHMARKS = {
 TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
+    "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "report": ("benchmarks.page", "docs/performance.md from the newest recorded results"),
 }
 EPILOG = """\
