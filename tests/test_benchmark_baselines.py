@@ -268,6 +268,27 @@ def test_a_baseline_that_fails_is_noted_and_the_others_go_on(cuda, monkeypatch):
     assert "Broken: RuntimeError: no such luck" in gemm_summary.notes(found)
 
 
+def test_results_of_captured_launches_are_not_checked(cuda, monkeypatch):
+    """Functions of torch that return new tensors, as cuSPARSELt: a capture computes nothing."""
+
+    class Returning(baselines.Baseline):
+        name, kinds = "Returning", ("plain",)
+
+        def prepare(self, case, data):
+            def launch(i):
+                cuda.spend(1.0)
+                captured = cuda.graph is not None
+                data.d[i] = torch.zeros_like(data.d[i]) if captured else data.a[i] @ data.b[i]
+
+            return baselines.Prepared("Returning", launch, data)
+
+    for name, function in exact(None).items():
+        monkeypatch.setattr(kernels, name, function)
+    bench = gemm_gpu.GpuBench(FakeTorch(cuda), [Returning()], gpu.Monitor(False), 3, 0, True)
+    result = bench(CASES["plain"])
+    assert result["baselines"]["Returning"]["correct"] and result["reference_correct"]
+
+
 def test_triton_tiles():
     if not importlib.util.find_spec("triton"):
         pytest.skip("Triton is not installed")
