@@ -24,7 +24,9 @@ def whole(rows: int, cols: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, (rows, cols)).astype(ml_dtypes.bfloat16)
 
 
-def check(module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any) -> None:
+def check(
+    module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any
+) -> None:
     a, b, d = whole(M, K, 1), whole(N, K, 2), np.full((M, N), 77, out)
     module.gemm(a, b, d, kernel or module.matmul, **options)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
