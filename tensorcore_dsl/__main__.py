@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import TensorCoreError
-from tensorcore_dsl.isa.card import card, search
+from tensorcore_dsl.isa.description import describe, search
 
 MANY = 60  # lines that `list` prints without --all
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None:
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
     forms = [isa.instruction(text) for text in mnemonics]
-    print("\n\n".join(card(form, layouts, width) for form in forms))
+    print("\n\n".join(describe(form, layouts, width) for form in forms))
     if directory is not None:
         from tensorcore_dsl.viz.plot import plot_form
 
@@ -60,7 +60,7 @@ def find(options: argparse.Namespace) -> None:
 
 
 def print_opcodes() -> None:
-    counts = {opcode: len(list(isa.forms(opcode))) for opcode in isa.opcodes()}
+    counts = {opcode: len(list(isa.instructions(opcode))) for opcode in isa.opcodes()}
     for opcode, count in counts.items():
         print(f"{opcode:<16}{count:>6}")
     print(f"{sum(counts.values())} forms of {len(counts)} opcodes; --opcode lists those of one")

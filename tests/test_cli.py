@@ -8,7 +8,7 @@ import pytest
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.__main__ import MANY, main
-from tensorcore_dsl.isa.card import EFFECTS, card, constructor, search
+from tensorcore_dsl.isa.description import EFFECTS, constructor, describe, search
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
@@ -47,7 +47,7 @@ def test_layouts_can_be_left_out(capsys):
 
 def test_wide_layouts_are_cut_and_say_so():
     form = isa.wgmma.m64n256k16("bf16", "bf16", "f32")
-    text = card(form, width=100)
+    text = describe(form, width=100)
     assert "rows 0 to 31, columns 0 to" in text
     assert all(len(line) <= 100 for line in text.splitlines() if re.match(r" +\d+ +T", line))
 
@@ -66,10 +66,10 @@ def test_show_plots(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
-def test_every_form_has_a_card(opcode):
+def test_every_instruction_has_a_description(opcode):
     """Each form of the table (of wgmma: a part) can be shown, its effects in words."""
-    for form in list(isa.forms(opcode))[:: 11 if opcode == "wgmma" else 1]:
-        text = card(form, layouts=False)
+    for form in list(isa.instructions(opcode))[:: 11 if opcode == "wgmma" else 1]:
+        text = describe(form, layouts=False)
         assert form.mnemonic in text and "no known target" not in text, form
         assert all(EFFECTS[e] in text for e in form.effects & set(EFFECTS)), form
 
@@ -78,7 +78,7 @@ def test_constructors_lead_back_to_their_forms():
     """What a card offers under "in a kernel" makes that very form."""
     import tensorcore_dsl as tc
 
-    forms = [f for f in isa.forms("mma")] + list(isa.forms("wgmma"))[::37]
+    forms = [f for f in isa.instructions("mma")] + list(isa.instructions("wgmma"))[::37]
     for form in forms:
         text = constructor(form)
         assert text is not None, form
@@ -125,12 +125,12 @@ def test_list_is_cut_until_all_are_wanted(capsys):
     short = printed(capsys, "list", "--opcode", "setp").splitlines()
     assert len(short) == MANY + 2 and "--all" in short[-2]
     every = printed(capsys, "list", "--opcode", "setp", "--all").splitlines()
-    assert len(every) == len(list(isa.forms("setp"))) + 1
+    assert len(every) == len(list(isa.instructions("setp"))) + 1
 
 
 def test_list_alone_counts_opcodes(capsys):
     text = printed(capsys, "list")
-    assert re.search(rf"^mma +{len(list(isa.forms('mma')))}$", text, re.M)
+    assert re.search(rf"^mma +{len(list(isa.instructions('mma')))}$", text, re.M)
     assert f"forms of {len(isa.opcodes())} opcodes" in text
 
 

@@ -90,14 +90,14 @@ class ScaledFamily:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         spelled = (True, False) if self.implied else (True,)
         for is_sparse, (a, b), explicit in itertools.product(
             (False, True), pairs(self.ab), spelled
         ):
-            yield self._form(is_sparse, a, b, explicit)
+            yield self._instruction(is_sparse, a, b, explicit)
 
-    def _form(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
+    def _instruction(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
         count, scale_type = self.scale.split("/")
         shape = f"m16n8k{self.k * 2 if is_sparse else self.k}"
         packed = self.kind != "mxf8f6f4"

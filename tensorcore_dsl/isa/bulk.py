@@ -21,7 +21,7 @@ WAIT = BLOCKING | {"mbarrier"}
 COPY = VOLATILE | {"load", "store", "bulk"}
 
 
-# -- meaning -----------------------------------------------------------------------------------
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def init(ctx: Context, form: Instruction, bar: Any, count: Any) -> None:

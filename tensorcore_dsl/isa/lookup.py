@@ -39,7 +39,7 @@ class Family(Protocol):
     @property
     def opcode(self) -> str: ...
 
-    def forms(self) -> Iterator[Instruction]: ...
+    def instructions(self) -> Iterator[Instruction]: ...
 
 
 _MODULES = (
@@ -67,14 +67,14 @@ def opcodes() -> tuple[str, ...]:
 def _family(opcode: str) -> MappingProxyType[str, Instruction]:
     found: dict[str, Instruction] = {}
     for row in _ROWS.get(opcode, ()):
-        for form in row.forms():
+        for form in row.instructions():
             if form.mnemonic in found:
                 raise AssertionError(f"two rows of the table make {form.mnemonic}")
             found[form.mnemonic] = form
     return MappingProxyType(found)
 
 
-def forms(opcode: str | None = None) -> Iterator[Instruction]:
+def instructions(opcode: str | None = None) -> Iterator[Instruction]:
     """Every form of `opcode`, or of the whole table."""
     for name in (opcode,) if opcode is not None else _ROWS:
         yield from _family(name).values()
@@ -103,12 +103,12 @@ def _explain(text: str) -> str:
     given = tuple(modifiers)
     repairs = [*_replacements(given, known), *_additions(given, known)]
     if repairs:
-        return f"no form {text!r}: " + "; or ".join(dict.fromkeys(repairs))
+        return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
     prefix, tails = _continuations(given, known)
     if prefix and len(tails) <= MOST_TAILS:
-        return f"no form {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
+        return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
-    return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
+    return f"no instruction {text!r}; the nearest of {len(family)} are {listing(near)}"
 
 
 MOST_TAILS = 60  # of which a message shows the first

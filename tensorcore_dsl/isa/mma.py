@@ -50,14 +50,14 @@ class Family:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.shapes.split(), self.layouts, pairs(self.dc), pairs(self.ab), self.values
         )
         for shape, layout, (d, c), (a, b), value in product:
-            yield self._form(shape, layout, d, a, b, c, value)
+            yield self._instruction(shape, layout, d, a, b, c, value)
 
-    def _form(
+    def _instruction(
         self, shape: str, layout: str, d: str, a: str, b: str, c: str, value: str
     ) -> Instruction:
         before = value if self.modifier in ("satfinite", "kind") else ""

@@ -39,7 +39,7 @@ class Namespace:
         return f"{self._opcode}.{self._group}" if self._group else self._opcode
 
     def _forms(self) -> list[Instruction]:
-        every = lookup.forms(self._opcode)
+        every = lookup.instructions(self._opcode)
         return [f for f in every if "shape" in f.params and f.params.get("group", "") == self._group]
 
     def __dir__(self) -> list[str]:
@@ -74,27 +74,27 @@ class Shape:
     def __init__(self, namespace: Namespace, name: str) -> None:
         self._namespace, self._shape = namespace, name
 
-    def forms(self) -> list[Instruction]:
+    def instructions(self) -> list[Instruction]:
         """Every form of this shape."""
         return [f for f in self._namespace._forms() if f.params["shape"] == self._shape]
 
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """`(a, b, accumulator[, d])` and the form's options, for example `satfinite=True`."""
         what = f"{self._namespace._name}.{self._shape}"
-        if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.forms()):
-            raise UnknownInstruction(_no_such(what, self.forms(), types) + self._others(types))
-        return _choose(what, self.forms(), types, options)
+        if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.instructions()):
+            raise UnknownInstruction(_no_such(what, self.instructions(), types) + self._others(types))
+        return _choose(what, self.instructions(), types, options)
 
     def _others(self, types: tuple[DType | str, ...]) -> str:
         """Where else the types are: shapes that differ in one extent, or all."""
         found = [f for f in self._namespace._forms() if _matches(f, types)]
-        own = self.forms()[0].shape or ()
+        own = self.instructions()[0].shape or ()
         shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in found}
         near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
         return f"; {_named(types)} exists as {listing(near)}" if near else ""
 
     def __repr__(self) -> str:
-        return f"<{self._namespace._name}.{self._shape}: {_combinations(self.forms())}>"
+        return f"<{self._namespace._name}.{self._shape}: {_combinations(self.instructions())}>"
 
 
 def _matches(form: Instruction, types: tuple[DType | str, ...]) -> bool:

@@ -59,7 +59,7 @@ that knows the forms, *manual* the section of the PTX manual 9.1.
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION.format(forms=sum(1 for _ in isa.forms()), opcodes=len(isa.opcodes()))]
+    lines = [INTRODUCTION.format(forms=sum(1 for _ in isa.instructions()), opcodes=len(isa.opcodes()))]
     chapters: dict[str, list[Entry]] = {}
     for entry in entries():
         chapters.setdefault(chapter(entry.section), []).append(entry)
@@ -118,9 +118,9 @@ def entries() -> Iterator[Entry]:
         products: list[Instruction] = []
         for family in lookup._ROWS[opcode]:
             if isinstance(family, Row):
-                yield from _of_family(list(family.forms()), _splitter(family))
+                yield from _of_family(list(family.instructions()), _splitter(family))
             else:
-                products += family.forms()
+                products += family.instructions()
         yield from _of_family(products, dotted)
 
 

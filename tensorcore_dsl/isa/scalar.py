@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.isa.meaning import (
+from tensorcore_dsl.isa.semantics import (
     boolean,
     compare,
     copy,

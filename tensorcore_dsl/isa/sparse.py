@@ -138,14 +138,14 @@ class SparseFamily:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.variants, self.shapes.split(), pairs(self.dc), pairs(self.ab), self.values
         )
         for variant, shape, (d, c), (a, b), value in product:
-            yield self._form(variant, shape, d, a, b, c, value)
+            yield self._instruction(variant, shape, d, a, b, c, value)
 
-    def _form(
+    def _instruction(
         self, variant: str, shape: str, d: str, a: str, b: str, c: str, value: str
     ) -> Instruction:
         params: dict[str, Any] = dict(

@@ -184,7 +184,7 @@ class Row:
     def opcode(self) -> str:
         return re.split(r"[.{]", self.mnemonic, maxsplit=1)[0]
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         """Every form of the family, in the order of the axes."""
         names = {name for key in self.axes for name in key.split("_")}
         clash = names & set(re.findall(r"(\w+):", self.signature)) if self.template else set()
@@ -192,9 +192,9 @@ class Row:
         for combination in itertools.product(*map(_bindings, self.axes, self.axes.values())):
             axes = dict(itertools.chain.from_iterable(combination))
             if self.where(axes):
-                yield self._form(axes)
+                yield self._instruction(axes)
 
-    def _form(self, axes: dict[str, str]) -> Instruction:
+    def _instruction(self, axes: dict[str, str]) -> Instruction:
         left, _, right = self.signature.format_map(axes).rpartition("=")
         requires = self.requires(axes) if callable(self.requires) else self.requires
         return Instruction(

@@ -16,9 +16,10 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.errors import Divergence, EmulationError
+from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.descriptor import Descriptor
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
 from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
@@ -63,74 +64,7 @@ def a_layout(k: int, dtype: str) -> Layout:
     return fragments.checked(f"wgmma.A.64x{k}.{dtype}", 64, k, dtype, formula, threads=THREADS)
 
 
-# -- matrices in shared memory -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup.
-
-    Addresses, strides and widths of swizzles (0, 32, 64, 128) are in bytes; the base offset is in
-    lines of 128 bytes.
-    """
-
-    start: np.ndarray
-    leading: np.ndarray
-    stride: np.ndarray
-    base: np.ndarray
-    swizzle: np.ndarray
-
-    @classmethod
-    def of(cls, form: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
-        """From the registers (warpgroups, 128), which must agree within those that take part."""
-        words = bits[:, 0]
-        if (bits != words[:, None])[whole].any():
-            raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
-
-        def field(low: int) -> np.ndarray:
-            return ((words >> np.uint64(low) & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
-
-        base = (words >> np.uint64(49) & np.uint64(7)).astype(np.int64)
-        modes = np.array([0, 128, 64, 32])[(words >> np.uint64(62)).astype(np.int64)]
-        return cls(field(0), field(16), field(32), base, modes)
-
-    def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
-        """(warpgroups, chunks) addresses of 16 bytes each, in the order (row of memory, chunk).
-
-        K-major: `outer` rows of the operand, `inner` bytes of k. Transposed: `outer` values of k,
-        `inner` bytes along the rows.
-        """
-        line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
-        found = np.empty((len(self.start), len(line)), np.int64)
-        for width in np.unique(self.swizzle):
-            some = self.swizzle == width
-            found[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
-        return found
-
-    def _chunks(
-        self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
-    ) -> np.ndarray:
-        """The addresses of the warpgroups that have a swizzle of this width."""
-        leading, stride = self.leading[some, None], self.stride[some, None]
-        if transposed and width:
-            places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
-        elif transposed:
-            places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
-        elif width:
-            places = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
-        else:
-            places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
-        return swizzled(self.start[some, None] + places, width, self.base[some, None])
-
-
-def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
-    """Bits 4 to 6 of an address, as many as the width has, change with those from 7 on.
-
-    The pattern repeats every 8 * width bytes, from where a base offset of 0 has a boundary of its
-    own size, and others a line of 128 bytes that far behind one of 1024.
-    """
-    mask = width - 16 if width else 0
-    return np.asarray(address ^ (((address >> 7) - base << 4) & mask))
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def matrix(
@@ -151,9 +85,6 @@ def matrix(
         else data.view(f"u{element.bits // 8}")
     )
     return np.ascontiguousarray(found.swapaxes(1, 2) if transposed else found)
-
-
-# -- meaning -----------------------------------------------------------------------------------
 
 
 def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
@@ -253,15 +184,15 @@ class WarpgroupFamily:
 
     opcode = "wgmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         values = SATURATE if self.satfinite else ("",)
         every = itertools.product(
             ("", "registers"), self.widths, self.d.split(), fragments.pairs(self.ab), values
         )
         for source, n, d, (a, b), saturate in every:
-            yield self._form(source, n, d, a, b, saturate)
+            yield self._instruction(source, n, d, a, b, saturate)
 
-    def _form(self, source: str, n: int, d: str, a: str, b: str, saturate: str) -> Instruction:
+    def _instruction(self, source: str, n: int, d: str, a: str, b: str, saturate: str) -> Instruction:
         k = self.k * 2 if self.sparse else self.k
         head = "wgmma.mma_async" + (".sp" if self.sparse else "")
         ptx = f"{head}.sync.aligned.m64n{n}k{k}{saturate}.{d}.{a}.{b}{self.tail}"

@@ -84,7 +84,7 @@ def fragment(role: str, shape: str, dtype: str) -> Layout:
     return checked(f"wmma.{role}.{shape}.{dtype}", rows, cols, dtype, formula, copies=copies)
 
 
-# -- meaning -----------------------------------------------------------------------------------
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarray:
@@ -168,7 +168,7 @@ class Fragments:
 
     opcode = "wmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         orders = {"a": "row col", "b": "row col", "c": "row col"}
         if self.orders != "row col":
             orders |= {"a": self.orders.split("/")[0], "b": self.orders.split("/")[1]}
@@ -241,7 +241,7 @@ class WmmaFamily:
 
     opcode = "wmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.layouts, self.shapes.split(), self.dabc.split(), self.values
         )

@@ -176,7 +176,7 @@ class Intrinsics:
 @cache
 def _immediates(opcode: str) -> frozenset[str]:
     """Names of immediates that some form has."""
-    operands = (o for form in isa.forms(opcode) for o in form.operands)
+    operands = (o for form in isa.instructions(opcode) for o in form.operands)
     return frozenset(o.name for o in operands if o.kind == "imm")
 
 

@@ -8,13 +8,12 @@ from llvmlite import ir
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import listing
+from tensorcore_dsl.isa.descriptor import DESCRIPTOR_SWIZZLES, FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import VOLATILE, WARP
-from tensorcore_dsl.lang.hopper import SWIZZLE_CODES
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
-_FIELD = 0x3FFF  # of a descriptor: 14 bits that count 16 bytes
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
 
 
@@ -88,35 +87,35 @@ def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: A
     leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
     """
     _checked_place("descriptor", "place", place)
-    bits = _offset("leading", leading) << 16 | _offset("stride", stride) << 32
+    offsets = _offset("leading", leading), _offset("stride", stride)
     width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
-    if width not in SWIZZLE_CODES:
+    if width not in DESCRIPTOR_SWIZZLES:
         raise TypingError(
             f"descriptor: swizzle is {swizzle}; it must be a constant, one of "
-            f"{listing(SWIZZLE_CODES)}"
+            f"{listing(DESCRIPTOR_SWIZZLES)}"
         )
-    bits |= SWIZZLE_CODES[width] << 62
-    kept = swizzle if isinstance(swizzle, types.Type) else types.intp
+    bits = pack_descriptor(0, *offsets, width)
+    swizzle_type = swizzle if isinstance(swizzle, types.Type) else types.intp
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start = registers.address(context, builder, place, arguments[0], 32)
         word = ir.IntType(64)
         units = builder.lshr(builder.zext(start, word), ir.Constant(word, 4))
-        units = builder.and_(units, ir.Constant(word, _FIELD))
+        units = builder.and_(units, ir.Constant(word, FIELDS["start"].mask))
         return builder.or_(units, ir.Constant(word, bits))
 
-    return types.uint64(place, leading, stride, kept), generate
+    return types.uint64(place, leading, stride, swizzle_type), generate
 
 
 def _offset(name: str, given: Any) -> int:
-    """A field of a descriptor: the offset in units of 16 bytes."""
+    """The constant offset in bytes that `given` holds."""
     value = given.literal_value if isinstance(given, types.IntegerLiteral) else -1
-    if value % 16 or not 0 <= value // 16 <= _FIELD:
+    most = FIELDS[name].mask * FIELDS[name].unit
+    if value % FIELDS[name].unit or not 0 <= value <= most:
         raise TypingError(
-            f"descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
-            f"{16 * _FIELD}"
+            f"descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to {most}"
         )
-    return int(value) // 16
+    return int(value)
 
 
 fence_proxy_async = intrinsic("fence.proxy.async.shared::cta")

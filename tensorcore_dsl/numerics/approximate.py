@@ -15,6 +15,7 @@ import numpy as np
 
 from . import function_unit
 from .approximate_sm90 import lower
+from .convert import convert
 from .number_formats import FLOATS, Bits, find, values
 
 Function = Callable[..., Any]
@@ -41,8 +42,6 @@ ONLY = frozenset(TYPES) - {"rcp", "sqrt", "div", "div.full"}
 @cache
 def _table16(op: str, type: str) -> Bits:
     """Results for all 2**16 inputs of f16 or bf16."""
-    from .convert import convert
-
     f = FLOATS[type]
     with np.errstate(all="ignore"):
         exact = EXACT[op](values(type))

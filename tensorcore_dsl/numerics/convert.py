@@ -31,7 +31,7 @@ from .number_formats import (
     register_dtype,
     values,
 )
-from .scalar import flush, is_nan, registers
+from .registers import flush, is_nan, registers
 from .softfloat import INTEGRAL, ROUNDINGS
 
 Converter = Callable[..., Bits]
@@ -266,9 +266,6 @@ def convert(
         return _fixed(_split(bits, from_element, 2), from_element, to_element, relu, scale)
     convert_one = _converter(from_element, to_element, rounding, sat, flags)
     return _join([convert_one(x, NO_RANDOM) for x in _split(bits, from_element, count)], to_element)
-
-
-convert_unpack = convert
 
 
 def convert_pair(

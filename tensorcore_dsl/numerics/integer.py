@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
-from .scalar import halves, registers
+from .registers import halves, registers
 from .softfloat import bit_reverse, clz, compile_ufunc, high_product
 
 Ufunc = Callable[..., Any]

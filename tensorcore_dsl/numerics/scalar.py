@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import approximate
+from .convert import convert
 from .ieee import ARITY, Ufunc, ieee, signature
 from .number_formats import FLOATS, INTS, Bits, FloatFormat, find, packed, register_dtype
+from .registers import flush, halves, is_nan, register_constants, registers, relu, saturate
 from .softfloat import as_float, compile_ufunc
 
-# --- signs, extremes, modifiers ---------------------------------------------------------------
+# --- signs and extremes -----------------------------------------------------------------------
 
 
 @cache
@@ -48,40 +50,6 @@ def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
 
 
 @cache
-def _register(type: str) -> dict[str, Any]:
-    """Constants of a format as scalars of its registers."""
-    f, dtype = FLOATS[type], register_dtype(FLOATS[type].bits).type
-    one = f.bias << f.mantissa
-    bits = {"sign": 1 << f.sign_shift, "magnitude": f.magnitude, "inf": f.inf or 0, "nan": f.nan}
-    bits |= {"least": 1 << f.mantissa, "one": one, "zero": 0}
-    return {name: dtype(value) for name, value in bits.items()}
-
-
-def is_nan(bits: Bits, type: str) -> Bits:
-    k = _register(type)
-    return np.greater(bits & k["magnitude"], k["inf"])
-
-
-def flush(bits: Bits, type: str) -> Bits:
-    """Subnormal numbers to zero of the same sign (.ftz)."""
-    k = _register(type)
-    return np.where(bits & k["magnitude"] < k["least"], bits & k["sign"], bits)
-
-
-def saturate(bits: Bits, type: str) -> Bits:
-    """.sat: clamp to [0, 1]; NaN and -0.0 give +0.0."""
-    k = _register(type)
-    zero = (bits > k["inf"]) | (bits >= k["sign"])
-    return np.where(zero, k["zero"], np.minimum(bits, k["one"]))
-
-
-def relu(bits: Bits, type: str) -> Bits:
-    """.relu: negative numbers to +0.0; NaN to the canonical NaN."""
-    k = _register(type)
-    return np.where(is_nan(bits, type), k["nan"], np.where(bits >= k["sign"], k["zero"], bits))
-
-
-@cache
 def _sign(type: str, op: str) -> Ufunc:
     """neg or abs; NaN gives the canonical NaN, f64 keeps its sign and payload."""
     f = FLOATS[type]
@@ -97,13 +65,13 @@ def _sign(type: str, op: str) -> Ufunc:
 
 
 def _copysign(type: str, a: Bits, b: Bits) -> Bits:
-    k = _register(type)
+    k = register_constants(type)
     return (a & k["sign"]) | (b & k["magnitude"])
 
 
 def _min_max(op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool) -> Bits:
     """Two or three operands (9.7.3.11, 9.7.4.7)."""
-    k = _register(type)
+    k = register_constants(type)
     if not 2 <= len(x) <= 3 or (xorsign and (len(x) == 3 or not abs)):
         raise ValueError(f"{op} takes two operands, or three without .xorsign, which needs .abs")
     sign = (x[0] ^ x[1]) & k["sign"]
@@ -147,26 +115,6 @@ _ALLOWED = {
     "relu": "f16 bf16",
     "oob": "f16 bf16",
 }
-
-
-def registers(x: Any, dtype: np.dtype[Any]) -> Bits:
-    """An operand as an array of registers; Python integers are taken modulo the width."""
-    if isinstance(x, np.ndarray) and x.dtype == dtype:
-        return x
-    if isinstance(x, int):
-        x &= (1 << 8 * dtype.itemsize) - 1
-    return np.asarray(x).astype(dtype)
-
-
-def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> Bits:
-    """Apply a function of registers to the parts of packed registers, all at once."""
-    whole = register_dtype(2 * element_bits)
-    part = register_dtype(element_bits)
-    arrays = [registers(x, whole) for x in operands]
-    if any(x.shape != arrays[0].shape for x in arrays):
-        arrays = list(np.broadcast_arrays(*arrays))
-    parts = [np.ascontiguousarray(x).reshape(-1).view(part) for x in arrays]
-    return np.asarray(function(*parts)).view(whole).reshape(arrays[0].shape)
 
 
 def arith(
@@ -230,8 +178,6 @@ def _mixed(
     op: str, type: str, source: str, dtypes: list[np.dtype[Any]], run: Callable[..., Bits]
 ) -> tuple[list[np.dtype[Any]], Callable[..., Bits]]:
     """Convert the narrow operands of add.f32.f16 and its kind first (9.7.5)."""
-    from .convert import convert
-
     count = find(_MIXED, op, "mixed precision operation")
     narrow = register_dtype(find(TYPES, source, "source type").bits)
 
@@ -282,7 +228,7 @@ def _core(
         return arity, function, True
     rounding = rounding or "rn"
     if op == "rcp":
-        one = np.asarray(_register(type)["one"])
+        one = np.asarray(register_constants(type)["one"])
         return 1, partial(ieee("div", type, rounding, m.ftz), one), True
     op = "fma" if op == "mad" else op
     return ARITY.get(op, 0), ieee(op, type, rounding, m.ftz), True
@@ -290,7 +236,7 @@ def _core(
 
 def _out_of_bounds(d: Bits, type: str, *operands: Bits) -> Bits:
     """.oob: +0.0 where a or b is the NaN of either sign that stands for "out of bounds"."""
-    k = _register(type)
+    k = register_constants(type)
     hit = reduce(np.logical_or, (v & k["magnitude"] == _OOB_NAN for v in operands[:2]))
     return np.where(hit, register_dtype(16).type(0), d)
 
@@ -368,7 +314,7 @@ def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:
 
 def testp(op: str, type: str, a: Any) -> Bits:
     """testp.op.type: finite infinite number notanumber normal subnormal; zero counts as normal."""
-    k = _register(find({t: t for t in ("f32", "f64")}, type, "type of testp"))
+    k = register_constants(find({t: t for t in ("f32", "f64")}, type, "type of testp"))
     m = registers(a, register_dtype(FLOATS[type].bits)) & k["magnitude"]
     tests: dict[str, Callable[[], Bits]] = {
         "finite": lambda: m < k["inf"],

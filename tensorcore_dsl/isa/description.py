@@ -31,7 +31,7 @@ _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", 
 _MOST_ROWS = 32  # of a drawing on a card
 
 
-def card(form: Instruction, layouts: bool = True, width: int = 100) -> str:
+def describe(form: Instruction, layouts: bool = True, width: int = 100) -> str:
     """Everything the table says of `form`; layouts wider than `width` characters are cut."""
     lines = [form.mnemonic, ""]
     lines += [f"  {name:<12}{text}" for name, text in _facts(form)]
@@ -88,8 +88,8 @@ def _named(operand: Operand) -> str:
 
 
 def _operands(form: Instruction) -> Iterator[str]:
-    rows = [(o.name, *described(o)) for o in form.operands]
-    rows = [(o.name, *described(o, "result")) for o in form.results] + rows
+    rows = [(o.name, *describe_operand(o)) for o in form.operands]
+    rows = [(o.name, *describe_operand(o, "result")) for o in form.results] + rows
     widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
     for row in rows:
         yield "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() + f"  {row[3]}"
@@ -97,7 +97,7 @@ def _operands(form: Instruction) -> Iterator[str]:
         yield "none"
 
 
-def described(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
+def describe_operand(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
     """(role, element type, registers and layout) of an operand, in words."""
     if operand.kind == "imm":
         values = f"one of {listing(operand.values)}" if operand.values else "a constant of the text"
@@ -191,7 +191,7 @@ def search(
     """
     if opcode is not None and opcode not in isa.opcodes():
         isa.instruction(opcode)  # raises, naming the nearest
-    found = list(isa.forms(opcode))
+    found = list(isa.instructions(opcode))
     if arch is not None:
         target = arch_named(arch)
         found = [f for f in found if f.requires.met_by(target)]
