@@ -172,5 +172,5 @@ def _row(mnemonic: str) -> Any:
 
 
 def remade(mnemonic: str) -> Instruction:
-    """The form, made again from its row."""
-    return next(f for f in _row(mnemonic).forms() if f.mnemonic == mnemonic)
+    """The instruction, made again from its row."""
+    return next(f for f in _row(mnemonic).instructions() if f.mnemonic == mnemonic)

@@ -1,4 +1,4 @@
-"""The table on a terminal: cards, search, errors."""
+"""The table on a terminal: descriptions, search, errors."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def test_wide_layouts_are_cut_and_say_so():
     assert all(len(line) <= 100 for line in text.splitlines() if re.match(r" +\d+ +T", line))
 
 
-def test_several_forms_have_several_cards(capsys):
+def test_several_instructions_have_several_descriptions(capsys):
     text = printed(capsys, "show", "add.rn.f32", "bar.sync")
     assert "add.rn.f32 d, a, b;" in text and "bar.sync id;" in text
 
@@ -67,26 +67,26 @@ def test_show_plots(capsys, tmp_path):
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_every_instruction_has_a_description(opcode):
-    """Each form of the table (of wgmma: a part) can be shown, its effects in words."""
+    """Each instruction (of wgmma: a part) can be shown, its effects in words."""
     for form in list(isa.instructions(opcode))[:: 11 if opcode == "wgmma" else 1]:
         text = describe(form, layouts=False)
         assert form.mnemonic in text and "no known target" not in text, form
         assert all(EFFECTS[e] in text for e in form.effects & set(EFFECTS)), form
 
 
-def test_constructors_lead_back_to_their_forms():
-    """What a card offers under "in a kernel" makes that very form."""
+def test_constructors_lead_back_to_their_instructions():
+    """What `show` prints under "in a kernel" makes that very instruction."""
     import tensorcore_dsl as tc
 
-    forms = [f for f in isa.instructions("mma")] + list(isa.instructions("wgmma"))[::37]
-    for form in forms:
+    every = [f for f in isa.instructions("mma")] + list(isa.instructions("wgmma"))[::37]
+    for form in every:
         text = constructor(form)
         assert text is not None, form
         assert eval(text, {"tc": _Offered(tc)}) is form, text
 
 
 class _Offered:
-    """The package, with namespaces of forms from the table itself."""
+    """The package, with namespaces of instructions from the table itself."""
 
     def __init__(self, package):
         self._package = package
@@ -109,7 +109,7 @@ def test_list_chooses(capsys):
         "sm_89",
     )
     lines = text.splitlines()
-    assert lines[-1] == f"{len(lines) - 1} forms"
+    assert lines[-1] == f"{len(lines) - 1} instructions"
     assert all("m16n8k16" in line and "e4m3" in line for line in lines[:-1])
     assert "mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e5m2.f32" in text
 
@@ -131,7 +131,7 @@ def test_list_is_cut_until_all_are_wanted(capsys):
 def test_list_alone_counts_opcodes(capsys):
     text = printed(capsys, "list")
     assert re.search(rf"^mma +{len(list(isa.instructions('mma')))}$", text, re.M)
-    assert f"forms of {len(isa.opcodes())} opcodes" in text
+    assert f"instructions of {len(isa.opcodes())} opcodes" in text
 
 
 @pytest.mark.parametrize(

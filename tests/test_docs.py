@@ -73,14 +73,14 @@ def test_instruction_page_is_current():
 
 def test_instruction_page_holds_exactly_the_table():
     """What a shell would make of the braces are all the mnemonics, each once."""
-    spelled = []
+    mnemonics = []
     for line in page().splitlines():
         match = re.match(r"\| `(\S+)`", line)
         if match:
             names = list(expanded(match[1]))
             assert len(names) == int(line.rstrip(" |").rsplit("|", 1)[1]), line
-            spelled += names
-    assert sorted(spelled) == sorted(f.mnemonic for f in isa.instructions())
+            mnemonics += names
+    assert sorted(mnemonics) == sorted(f.mnemonic for f in isa.instructions())
 
 
 def expanded(text):

@@ -412,10 +412,10 @@ def test_a_loosened_requirement_is_refused() -> None:
 
 def test_a_row_with_one_name_for_two_things_is_an_error() -> None:
     with pytest.raises(AssertionError, match="both an axis and an operand"):
-        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").forms())
+        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").instructions())
 
 
-# -- meaning that the manual spells out --------------------------------------------------------
+# -- semantics stated by the manual -----------------------------------------------------------
 
 
 class Warps:

@@ -112,7 +112,6 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (sparse, "selection", SPARSE),
     (wgmma, "_c", GROUP),
     (wgmma, "_a", GROUP),
-    (descriptor.Descriptor, "of", GROUP),
     (descriptor.Descriptor, "chunks", GROUP),
     (descriptor.Descriptor, "_chunks", GROUP),
     (descriptor, "swizzled", GROUP),
@@ -172,8 +171,7 @@ SAME = {
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":
         "the next reshape restores it",
     "isa.wgmma._a: inner = fragments.a_formula(<17>, e)": "17 rows are two blocks of 8 too",
-    "Descriptor.of: words = bits[:, <1>]": "all threads have the same descriptor",
-    "Descriptor.of: words = bits[:, <-1>]": "all threads have the same descriptor",
+    'isa.descriptor.FIELDS: "stride":  Field(32, <16382>16),': "recorded strides are multiples of 32",
     "Descriptor._chunks: places = line // 8 * stride + line % 8 * 16 + byte // <15> * leading":
         "K has 64 bytes at most",
     "isa.descriptor.swizzled: mask = width - <15> if width else 0": "bit 0 of the flip is 0",

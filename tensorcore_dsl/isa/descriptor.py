@@ -12,9 +12,11 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class Field(NamedTuple):
-    low: int  # the lowest bit
-    mask: int  # of the value, at bit 0
-    unit: int  # bytes for each step of an address or offset; 1 for other fields
+    """A bit field of the descriptor."""
+
+    low: int  # lowest bit
+    mask: int  # of the value, shifted down to bit 0
+    unit: int  # bytes per step of an address or offset, 1 for other fields
 
 
 # fmt: off
@@ -32,7 +34,7 @@ DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code 
 def pack_descriptor(
     start: int = 0, leading: int = 0, stride: int = 0, swizzle: int = 0, base: int = 0
 ) -> int:
-    """The bits of a descriptor; arguments as the attributes of `Descriptor`."""
+    """The 64 bits of a descriptor, from the attributes of `Descriptor`."""
     code = DESCRIPTOR_SWIZZLES.index(swizzle)
     values = dict(start=start, leading=leading, stride=stride, base=base, swizzle=code)
     return sum(v // FIELDS[name].unit << FIELDS[name].low for name, v in values.items())
@@ -50,10 +52,10 @@ def unpack_descriptor(words: np.ndarray) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup.
+    """Fields of the descriptors of a batch, one array element per warpgroup.
 
-    Addresses, strides and widths of swizzles (0, 32, 64, 128) are in bytes; the base offset is in
-    lines of 128 bytes.
+    Addresses, offsets and swizzles (0, 32, 64 or 128) are in bytes, the base offset in 128-byte
+    units.
     """
 
     start: np.ndarray
@@ -64,17 +66,20 @@ class Descriptor:
 
     @classmethod
     def of(cls, form: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
-        """From the registers (warpgroups, 128), which must agree within those that take part."""
+        """Decode registers (warpgroups, 128).
+
+        EmulationError if the threads of an active warpgroup (`whole`) hold different descriptors.
+        """
         words = bits[:, 0]
         if (bits != words[:, None])[whole].any():
             raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
         return cls(**unpack_descriptor(words))
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
-        """(warpgroups, chunks) addresses of 16 bytes each, in the order (row of memory, chunk).
+        """(warpgroups, chunks) addresses of 16-byte chunks, in the order (row of memory, chunk).
 
-        K-major: `outer` rows of the operand, `inner` bytes of k. Transposed: `outer` values of k,
-        `inner` bytes along the rows.
+        K-major: `outer` rows of the operand, `inner` bytes of k. Transposed (MN-major): `outer`
+        values of k, `inner` bytes along the rows.
         """
         line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
         found = np.empty((len(self.start), len(line)), np.int64)
@@ -86,7 +91,7 @@ class Descriptor:
     def _chunks(
         self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
     ) -> np.ndarray:
-        """The addresses of the warpgroups that have a swizzle of this width."""
+        """The addresses of the warpgroups whose swizzle has this width."""
         leading, stride = self.leading[some, None], self.stride[some, None]
         if transposed and width:
             places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
@@ -100,10 +105,10 @@ class Descriptor:
 
 
 def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
-    """Bits 4 to 6 of an address, as many as the width has, change with those from 7 on.
+    """The address with bits 4 to 6 (as many as the width has) XORed with bits 7 and up.
 
-    The pattern repeats every 8 * width bytes, from where a base offset of 0 has a boundary of its
-    own size, and others a line of 128 bytes that far behind one of 1024.
+    The pattern repeats every 8 * width bytes. With a base offset of 0 it starts at a multiple of
+    that size; otherwise `base` 128-byte units behind a multiple of 1024 bytes.
     """
     mask = width - 16 if width else 0
     return np.asarray(address ^ (((address >> 7) - base << 4) & mask))

@@ -1,6 +1,6 @@
-"""The table of instructions: `instruction(text)` and `forms()` look rows up.
+"""Lookup in the table: `instruction(text)` and `instructions(opcode)`.
 
-Forms of an opcode are made when one of them is first asked for, and kept.
+The instructions of an opcode are created at the first lookup of that opcode, and cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class Family(Protocol):
-    """A line of the table: a `Row`, or what a family of matrix products is declared with."""
+    """A line of the table: a `Row`, or a family of matrix products."""
 
     @property
     def opcode(self) -> str: ...
@@ -75,16 +75,16 @@ def _family(opcode: str) -> MappingProxyType[str, Instruction]:
 
 
 def instructions(opcode: str | None = None) -> Iterator[Instruction]:
-    """Every form of `opcode`, or of the whole table."""
+    """All instructions of `opcode`, or of the whole table."""
     for name in (opcode,) if opcode is not None else _ROWS:
         yield from _family(name).values()
 
 
 def instruction(mnemonic: str) -> Instruction:
-    """The form whose PTX text is `mnemonic`, for example "add.rn.f32"."""
+    """The instruction with this mnemonic, for example "add.rn.f32"."""
     text = mnemonic.strip().rstrip(";")
     if text.split(".", 1)[0] == "vprintf":
-        return printing.form(text)
+        return printing.instruction(text)
     found = _family(text.split(".", 1)[0]).get(text)
     if found is None:
         raise UnknownInstruction(_explain(text))
@@ -92,7 +92,7 @@ def instruction(mnemonic: str) -> Instruction:
 
 
 def _explain(text: str) -> str:
-    """What is wrong with `text`, and what may stand there instead."""
+    """Error text for an unknown mnemonic: the wrong part, and what is allowed in its place."""
     opcode, *modifiers = text.split(".")
     family = _family(opcode)
     if not family:
@@ -111,13 +111,13 @@ def _explain(text: str) -> str:
     return f"no instruction {text!r}; the nearest of {len(family)} are {listing(near)}"
 
 
-MOST_TAILS = 60  # of which a message shows the first
+MOST_TAILS = 60  # a message shows the first of them
 
 
 def _continuations(
     given: tuple[str, ...], known: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The modifiers that some form begins with, up to the element types, and how forms go on."""
+    """The longest known prefix of modifiers (without element types), and all its continuations."""
     length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
     while length and given[length - 1] in ALL:
         length -= 1
@@ -131,7 +131,7 @@ def _alike(pair: tuple[str, str]) -> bool:
 
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
-    """Modifiers whose exchange alone makes a form."""
+    """Corrections that replace one modifier."""
     found = []
     for i, wrong in enumerate(given):
         rest = given[:i] + given[i + 1 :]
@@ -142,7 +142,7 @@ def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[
 
 
 def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
-    """Modifiers that are one too many, or one that is missing."""
+    """Corrections that remove or insert one modifier."""
     found = []
     for i, extra in enumerate(given):
         if given[:i] + given[i + 1 :] in known:

@@ -1,7 +1,7 @@
-"""`wgmma.mma_async`, dense and sparse, and what orders it (9.7.15).
+"""`wgmma.mma_async`, dense and sparse, with its fence, commit and wait (9.7.15).
 
-D is read and written: forms take it as operand `c`, whose registers must be the result's. A comes
-through a descriptor, or from registers: PTX spells both alike, the table adds `.registers`.
+D is read and written: operand `c` must be in the result's registers. A comes through a descriptor
+or from registers; PTX has one mnemonic for both, so the table appends `.registers` to the second.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MMA, SPARSE = "9.7.15.5.2", "9.7.15.6.3"
 
 
 def _c(thread: Any, slot: Any) -> tuple[Any, Any]:
-    """D: every warp holds 16 rows; 8 columns a step of four slots."""
+    """D: every warp holds 16 rows; four slots cover 8 columns of rows r and r + 8."""
     row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (slot // 2 % 2)
     return row, 8 * (slot // 4) + 2 * (thread % 4) + slot % 2
 
 
 def _a(e: int) -> Formula:
-    """A in registers: every warp holds 16 rows as `mma` does."""
+    """A in registers: every warp holds 16 rows, laid out as in `mma`."""
     inner = fragments.a_formula(16, e)
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
@@ -51,7 +51,7 @@ def _a(e: int) -> Formula:
 
 @cache
 def d_layout(n: int, dtype: str) -> Layout:
-    """D of m64n`n`; one formula serves all n, so only the widest is checked on the way."""
+    """D of m64n`n`; all n share one formula, so only the widest layout is checked."""
     if n != 256:
         d_layout(256, dtype)
     make = fragments.checked if n == 256 else fragments.unchecked
@@ -88,7 +88,7 @@ def matrix(
 
 
 def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
-    """(warpgroups,) bool of those that take part; a divided warpgroup is an error."""
+    """(warpgroups,) bool of the active warpgroups; Divergence if one is active in part."""
     if ctx.threads % THREADS:
         raise Divergence(f"{form.mnemonic}: {ctx.threads} threads are not whole warpgroups")
     warps = ctx.whole_warps()
@@ -101,7 +101,7 @@ def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
 
 
 def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndarray:
-    """d = scale_a * a * scale_b * b + (c where scale_d holds, else +0)."""
+    """d = scale_a * a * scale_b * b + (c if scale_d else +0)."""
     from tensorcore_dsl.numerics import products
 
     given = dict(zip((o.name for o in form.operands[1:]), operands, strict=True))
@@ -127,7 +127,7 @@ def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndar
 def _operand_a(
     ctx: Context, form: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
 ) -> np.ndarray:
-    """The register image of A, or the matrices (warpgroups, 64, k) that its descriptor names."""
+    """The register image of A, or the matrices (warpgroups, 64, k) at its descriptors."""
     sign = given.get("scale_a", 1)
     if "a" in given:
         words = fragments.image(ctx, form, "a", given["a"])
@@ -140,7 +140,7 @@ def _operand_a(
     return _negated(found, form.params["a"], sign)
 
 
-_SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # of all elements of a register
+_SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all elements of a register
 
 
 def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
@@ -166,10 +166,10 @@ def wait(ctx: Context, form: Instruction, pending: int) -> None:
 
 @dataclass(frozen=True)
 class WarpgroupFamily:
-    """Forms that differ in N, in D's type and in A's and B's.
+    """Instructions that differ in N and in the types of D, A and B.
 
-    `options`: "trans" (16-bit types may be transposed in memory), "scale" (floats have signs),
-    "" (integers). k is that of the dense shape; `sparse` doubles it.
+    `options`: "trans" (16-bit types, transposed in memory on request), "scale" (floats, negated on
+    request) or "" (integers). `k` is the depth of the dense shape; `sparse` doubles it.
     """
 
     k: int
@@ -244,7 +244,7 @@ def _immediate(name: str, values: tuple[int, ...]) -> Operand:
 
 
 FLOAT = tuple(range(8, 257, 8))
-# The syntax of 8-bit integers in 9.7.15.5.2 ends at 224, the table of shapes (9.7.15.2) at 256.
+# 8-bit integers: the syntax in 9.7.15.5.2 ends at 224, the table of shapes in 9.7.15.2 at 256.
 WHOLE = (8, 16, 24, *range(32, 257, 16))
 
 # fmt: off

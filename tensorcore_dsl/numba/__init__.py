@@ -1,16 +1,16 @@
-"""The table's instructions inside ordinary Numba kernels, as inline PTX.
+"""The table's instructions in ordinary Numba kernels, as inline PTX.
 
     from numba import cuda
     from tensorcore_dsl import bf16, f32
     from tensorcore_dsl.numba import mma
 
-    product = mma.m16n8k16(bf16, bf16, f32)     # made once, outside the kernel
+    product = mma.m16n8k16(bf16, bf16, f32)     # created once, outside the kernel
 
     @cuda.jit
     def kernel(...):
         acc = product(a, b, acc)                # tuples of registers
 
-`docs/numba.md` adds tensor cores to a plain matrix product.
+See `docs/numba.md` for a complete matrix product.
 """
 
 from tensorcore_dsl.numba.intrinsics import intrinsic, mma, wgmma, wmma

@@ -1,4 +1,4 @@
-"""Addresses in shared memory, asynchronous copies into it, and what wgmma needs of it."""
+"""Shared-memory addresses, cp.async, and the descriptors and fences of wgmma."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cp_async(
 ) -> Any:
     """Copy `bytes` (4, 8, 16) from `src[j]` in global memory to `dst[i]` in shared memory.
 
-    Both lie at multiples of `bytes`. With `valid`, only as many bytes are read; the rest are
-    zeros. Takes effect at a wait.
+    Both addresses are aligned to `bytes`. With `valid`, only that many bytes are read and the rest
+    are zero. The copy takes effect at a wait.
     """
     size = bytes.literal_value if isinstance(bytes, types.IntegerLiteral) else None
     if size not in (4, 8, 16):
@@ -74,7 +74,7 @@ def cp_async(
 
 
 cp_async_commit = intrinsic("cp.async.commit_group")
-cp_async_wait = intrinsic("cp.async.wait_group")  # (n): until at most n groups are in flight
+cp_async_wait = intrinsic("cp.async.wait_group")  # (n): wait until at most n groups are pending
 
 
 # -- wgmma -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ cp_async_wait = intrinsic("cp.async.wait_group")  # (n): until at most n groups 
 
 @literal_intrinsic
 def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
-    """The 64-bit descriptor of a matrix in shared memory that wgmma reads (9.7.15.5.1.2.2).
+    """The 64-bit descriptor of a matrix in shared memory, for wgmma (9.7.15.5.1.2.2).
 
     leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
     """
@@ -108,7 +108,7 @@ def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: A
 
 
 def _offset(name: str, given: Any) -> int:
-    """The constant offset in bytes that `given` holds."""
+    """The constant offset in bytes."""
     value = given.literal_value if isinstance(given, types.IntegerLiteral) else -1
     most = FIELDS[name].mask * FIELDS[name].unit
     if value % FIELDS[name].unit or not 0 <= value <= most:
@@ -126,14 +126,14 @@ _WAIT = isa.instruction("wgmma.wait_group.sync.aligned")
 
 @literal_intrinsic
 def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
-    """Order earlier accesses to the registers before the following wgmma; returns them."""
+    """Order earlier register accesses before the following wgmma; returns the registers."""
     _check_accumulator("wgmma_fence", accumulator)
     return accumulator(accumulator), _passing(_FENCE, {}, 0)
 
 
 @literal_intrinsic
 def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
-    """Wait until at most `pending` groups are in flight; returns the registers, now readable."""
+    """Wait until at most `pending` groups are in flight; returns the accumulators, now readable."""
     if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
         raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
     _check_accumulator("wgmma_wait", accumulator)
@@ -150,7 +150,7 @@ def _check_accumulator(what: str, given: Any) -> None:
 
 
 def _passing(form: Any, immediates: dict[str, int], position: int) -> Any:
-    """Code for a form whose text names no register, with the accumulator passing through it."""
+    """Code of an instruction without register operands; the accumulator passes through it."""
     text = assembly.assembly(form, immediates).text.rstrip(";")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
