@@ -109,7 +109,7 @@ def _meets(part: str, target: Arch) -> bool:
     number, kind = int(match[1]), match[2]
     if kind == "a":
         return target.number == number and target.suffix == "a"
-    if kind == "f":  # family: same major version, at least this minor version, architecture-specific
+    if kind == "f":  # family: same major, at least this minor version, architecture-specific
         same = target.number // 10 == number // 10
         return same and target.number >= number and target.suffix == "a"
     if kind == "-":  # inclusive range of generations

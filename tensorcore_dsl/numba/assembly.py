@@ -15,7 +15,7 @@ from llvmlite import ir
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.errors import ArchError, OperandError, listing
 from tensorcore_dsl.isa.spec import PURE, Instruction, Operand
-from tensorcore_dsl.numba.border import targetconfig
+from tensorcore_dsl.numba.compat import targetconfig
 from tensorcore_dsl.numba.registers import is_tuple, slot
 
 _MEMORY = {
@@ -159,7 +159,7 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
     return [Arch(number, s, (0, 0), 0, "") for s in suffixes]
 
 
-def check_form(form: Instruction) -> None:
+def check_supported(form: Instruction) -> None:
     """OperandError for instructions that only this package's own kernels support."""
     if form.opcode == "shared":
         raise OperandError(f"{form} is no instruction: take the address of a cuda.shared.array")

@@ -11,7 +11,7 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 
 NEUTRAL = {"scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
 
@@ -33,13 +33,13 @@ def intrinsic(form: Instruction | str, **immediates: int) -> Any:
 
 @cache
 def _made(form: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
-    assembly.check_form(form)
+    assembly.check_supported(form)
     for operand in (*form.results, *form.operands):
         registers.slot(operand)
     fixed = _fixed(form, dict(immediates))
     found = literal_intrinsic(_definition(form, fixed))
     named = {o.name: o for o in (*form.operands, *form.results)}
-    vars(found).update(form=form, ptx=form.ptx, **named)
+    vars(found).update(instruction=form, ptx=form.ptx, **named)
     return found
 
 

@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
 WORD = ir.IntType(32)

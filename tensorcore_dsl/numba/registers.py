@@ -22,7 +22,7 @@ from llvmlite import ir
 
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa.spec import Operand
-from tensorcore_dsl.numba.border import TypingError, cgutils, types
+from tensorcore_dsl.numba.compat import TypingError, cgutils, types
 
 SHARED, GLOBAL = 3, 1  # address spaces of LLVM
 INDEX = types.intp

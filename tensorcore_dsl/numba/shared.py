@@ -11,7 +11,7 @@ from tensorcore_dsl.errors import listing
 from tensorcore_dsl.isa.descriptor import DESCRIPTOR_SWIZZLES, FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import VOLATILE, WARP
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
@@ -81,17 +81,19 @@ cp_async_wait = intrinsic("cp.async.wait_group")  # (n): wait until at most n gr
 
 
 @literal_intrinsic
-def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
+def wgmma_descriptor(
+    typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0
+) -> Any:
     """The 64-bit descriptor of a matrix in shared memory, for wgmma (9.7.15.5.1.2.2).
 
     leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
     """
-    _checked_place("descriptor", "place", place)
+    _checked_place("wgmma_descriptor", "place", place)
     offsets = _offset("leading", leading), _offset("stride", stride)
     width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
     if width not in DESCRIPTOR_SWIZZLES:
         raise TypingError(
-            f"descriptor: swizzle is {swizzle}; it must be a constant, one of "
+            f"wgmma_descriptor: swizzle is {swizzle}; it must be a constant, one of "
             f"{listing(DESCRIPTOR_SWIZZLES)}"
         )
     bits = pack_descriptor(0, *offsets, width)
@@ -113,7 +115,8 @@ def _offset(name: str, given: Any) -> int:
     most = FIELDS[name].mask * FIELDS[name].unit
     if value % FIELDS[name].unit or not 0 <= value <= most:
         raise TypingError(
-            f"descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to {most}"
+            f"wgmma_descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
+            f"{most}"
         )
     return int(value)
 

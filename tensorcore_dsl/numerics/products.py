@@ -116,7 +116,7 @@ def _several(
             f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
         )
     extra = extra_operands(product, model, warps, *more)
-    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # small: reuses memory pages
+    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # reuses memory pages
     uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
     _run(product, prepared, uses, extra, np.ascontiguousarray(active))
     return results

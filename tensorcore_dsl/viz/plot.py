@@ -18,7 +18,7 @@ from tensorcore_dsl.layout import Layout
 
 CELL = 0.5  # inches per matrix element
 MOST = (64, 32)  # most rows and columns of a drawing
-BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # bytes of a shared-memory line (32 banks); bytes that a swizzle moves as a unit
+BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes that a swizzle moves as a unit
 LINE = BANKS * BANK_BYTES
 # Swizzle in bytes -> bits of an offset (from bit 4 up) that are XORed with the bits 3 above.
 MASKS = {0: 0x00, 32: 0x10, 64: 0x30, 128: 0x70}
