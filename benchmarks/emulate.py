@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=archs_of,
         default=ARCHS,
         metavar="sm_XX,...",
-        help=f"architectures to imitate (default: {','.join(ARCHS)})",
+        help=f"architectures to emulate (default: {','.join(ARCHS)})",
     )
     parser.add_argument(
         "--batch",
