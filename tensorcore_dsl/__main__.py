@@ -49,14 +49,14 @@ def find(options: argparse.Namespace) -> None:
     if not any(asked):
         print_opcodes()
         return
-    found = search(*asked)
-    shown = found if options.all else found[:MANY]
+    matches = search(*asked)
+    shown = matches if options.all else matches[:MANY]
     width = max((len(f.mnemonic) for f in shown), default=0)
     for form in shown:
         print(f"{form.mnemonic:<{width}}  {form.requires}, PTX {form.version[0]}.{form.version[1]}")
-    if len(found) > len(shown):
-        print(f"... and {len(found) - len(shown)} more; --all prints them, other options choose")
-    print(f"{len(found)} instruction{'' if len(found) == 1 else 's'}")
+    if len(matches) > len(shown):
+        print(f"... and {len(matches) - len(shown)} more; --all prints them, other options choose")
+    print(f"{len(matches)} instruction{'' if len(matches) == 1 else 's'}")
 
 
 def print_opcodes() -> None:

@@ -65,14 +65,14 @@ class Layout:
         flat = self.coords[..., 0] * self.cols + self.coords[..., 1]
         if flat.min() < 0 or flat.max() >= self.rows * self.cols:
             raise LayoutError(f"{self.name}: the formula leaves the {self.rows}x{self.cols} matrix")
-        held = np.bincount(flat.ravel(), minlength=self.rows * self.cols)
-        if held.min() == 0:
-            missing = divmod(int(np.argmin(held)), self.cols)
+        counts = np.bincount(flat.ravel(), minlength=self.rows * self.cols)
+        if counts.min() == 0:
+            missing = divmod(int(np.argmin(counts)), self.cols)
             raise LayoutError(f"{self.name}: nobody holds element {missing}")
-        if held.max() > self.copies:
-            often = divmod(int(np.argmax(held)), self.cols)
+        if counts.max() > self.copies:
+            often = divmod(int(np.argmax(counts)), self.cols)
             raise LayoutError(
-                f"{self.name}: element {often} is held {held.max()} times, not {self.copies}"
+                f"{self.name}: element {often} is held {counts.max()} times, not {self.copies}"
             )
 
     def __str__(self) -> str:

@@ -111,12 +111,12 @@ def _droppable(node: Node) -> bool:
 
 def _rewrite(block: Block, change: Callable[[Node], Iterable[Node]]) -> None:
     """Replace every node by the nodes that `change` returns, children first."""
-    kept: list[Node] = []
+    nodes: list[Node] = []
     for node in block.nodes:
         for child in children(node):
             _rewrite(child, change)
-        kept.extend(change(node))
-    block.nodes[:] = kept
+        nodes.extend(change(node))
+    block.nodes[:] = nodes
 
 
 # --- which values to merge -----------------------------------------------------------------
@@ -157,22 +157,22 @@ def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
 
 def _typed(kernel: Kernel) -> set[Value]:
     """Values whose type matters: all except those that every use treats as untyped bits."""
-    found = {p.value for p in kernel.params}
+    values = {p.value for p in kernel.params}
     for node in walk(kernel.body):
         if isinstance(node, Op):
             named = zip((*node.results, *node.operands), (*node.form.results, *node.form.operands))
-            found.update(
+            values.update(
                 source if isinstance(source, Value) else source.base  # type: ignore[misc]
                 for source, operand in named
                 if not isinstance(source, Const)
                 and (operand.dtype.kind != "b" or operand.layout or operand.kind == "addr")
             )
-            found.update([node.guard] if node.guard is not None else [])
+            values.update([node.guard] if node.guard is not None else [])
         elif not isinstance(node, Assign):
-            found.update((*reads(node), *writes(node)))
+            values.update((*reads(node), *writes(node)))
         else:
-            found.update(v for v in writes(node) if v.type.dtype.kind != "b" or v.type.layout)
-    return found
+            values.update(v for v in writes(node) if v.type.dtype.kind != "b" or v.type.layout)
+    return values
 
 
 def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
@@ -184,12 +184,12 @@ def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
 
 def _only_read(kernel: Kernel) -> set[Value]:
     """Fragments that asynchronous instructions read after they are issued."""
-    found: set[Value] = set()
+    fragments: set[Value] = set()
     for op in _ops(kernel, "async"):
         tied = None if op.form.tied is None else op.operands[_tied_index(op.form)]
         values = (s for s in op.operands if isinstance(s, Value) and s is not tied)
-        found.update(v for v in values if v.type.is_group)
-    return found
+        fragments.update(v for v in values if v.type.is_group)
+    return fragments
 
 
 def _pending(kernel: Kernel) -> set[Value]:

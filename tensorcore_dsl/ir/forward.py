@@ -95,13 +95,13 @@ class _Forward:
         """An operand of an instruction: a register of the same type, or of untyped bits."""
         if isinstance(source, Address):
             base = source.base
-            found = self.operand(base, known)
-            return replace(source, base=found) if isinstance(found, Value) else source
+            original = self.operand(base, known)
+            return replace(source, base=original) if isinstance(original, Value) else source
         if isinstance(source, Const) or (isinstance(source, Value) and source.type.is_group):
             return source
-        found = self.register(source, known)
-        have, want = _dtype(found), _dtype(source)
-        return found if have in (want, named(f"b{want.register_bits}")) else source
+        original = self.register(source, known)
+        have, want = _dtype(original), _dtype(source)
+        return original if have in (want, named(f"b{want.register_bits}")) else source
 
 
 def _expanded(node: Assign) -> tuple[Register, ...]:

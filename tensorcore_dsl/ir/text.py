@@ -209,9 +209,9 @@ class _Cursor:
     position: int = 0
 
     def fail(self, expected: str) -> CompileError:
-        found = self.text[self.position :].strip()
-        found = f"found {found!r}" if found else "the line ends"
-        return CompileError(f"line {self.number}: expected {expected}, {found}\n    {self.text}")
+        rest = self.text[self.position :].strip()
+        rest = f"found {rest!r}" if rest else "the line ends"
+        return CompileError(f"line {self.number}: expected {expected}, {rest}\n    {self.text}")
 
     def maybe(self, pattern: str) -> re.Match[str] | None:
         """Skip blanks and read `pattern`; None if it does not match."""
@@ -387,14 +387,14 @@ class _Reader:
             raise UnknownInstruction(f"line {c.number}: {error.message}") from None
 
     def operands(self, c: _Cursor, form: Instruction) -> tuple[Source, ...]:
-        found: list[Source] = []
+        operands: list[Source] = []
         while not c.maybe(r"(?=$|#)"):
-            if found:
+            if operands:
                 c.take(",", "`,` or the end of the line")
-            place = len(found)
+            place = len(operands)
             wanted = form.operands[place].dtype if place < len(form.operands) else pred
-            found.append(self.source(c, wanted))
-        return tuple(found)
+            operands.append(self.source(c, wanted))
+        return tuple(operands)
 
     def loc(self, c: _Cursor) -> Loc | None:
         mark = c.maybe(r"#(\d+)")

@@ -143,9 +143,9 @@ def tensor_maps_come_last(kernel: Kernel) -> Complaints:
 
 def params_are_distinct(kernel: Kernel) -> Complaints:
     for key in (lambda p: p.name, lambda p: str(p.value)):
-        found = Counter(map(key, kernel.params)).most_common(1)
-        if found and found[0][1] > 1:
-            yield f"{found[0][1]} parameters are called {found[0][0]}"
+        most_common = Counter(map(key, kernel.params)).most_common(1)
+        if most_common and most_common[0][1] > 1:
+            yield f"{most_common[0][1]} parameters are called {most_common[0][0]}"
 
 
 def threads_fit_a_block(kernel: Kernel) -> Complaints:

@@ -111,8 +111,8 @@ def describe_operand(operand: Operand, role: str = "operand") -> tuple[str, str,
     )
     if operand.layout is None:
         return role, operand.dtype.name, size
-    held = operand.layout
-    return role, operand.dtype.name, f"{size} in each of {held.threads} threads, {held.name}"
+    layout = operand.layout
+    return role, operand.dtype.name, f"{size} in each of {layout.threads} threads, {layout.name}"
 
 
 def _cut(layout: Layout, width: int) -> list[str]:
@@ -190,16 +190,16 @@ def search(
     """
     if opcode is not None and opcode not in isa.opcodes():
         isa.instruction(opcode)  # raises, with the nearest names
-    found = list(isa.instructions(opcode))
+    matches = list(isa.instructions(opcode))
     if arch is not None:
         target = arch_named(arch)
-        found = [f for f in found if f.requires.met_by(target)]
+        matches = [f for f in matches if f.requires.met_by(target)]
     if dtype is not None:
         dtypes.named(dtype)
-        found = [f for f in found if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
+        matches = [f for f in matches if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
     if shape is not None:
-        found = _of_shape(found, shape)
-    return [f for f in found if text is None or text in f.mnemonic]
+        matches = _of_shape(matches, shape)
+    return [f for f in matches if text is None or text in f.mnemonic]
 
 
 def types_of(form: Instruction) -> set[str]:

@@ -82,11 +82,11 @@ class Descriptor:
         values of k, `inner` bytes along the rows.
         """
         line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
-        found = np.empty((len(self.start), len(line)), np.int64)
+        addresses = np.empty((len(self.start), len(line)), np.int64)
         for width in np.unique(self.swizzle):
             some = self.swizzle == width
-            found[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
-        return found
+            addresses[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
+        return addresses
 
     def _chunks(
         self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool

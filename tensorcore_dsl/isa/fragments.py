@@ -141,9 +141,9 @@ def multiply_several(
 
 def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
     """The operand as (registers, T); a constant is broadcast to all threads."""
-    wanted = form.operand(name)
-    word = np.uint64 if wanted.register_bits == 64 else np.uint32
-    shape = wanted.registers, ctx.threads
+    target = form.operand(name)
+    word = np.uint64 if target.register_bits == 64 else np.uint32
+    shape = target.registers, ctx.threads
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == word:
         return value
     array = np.asarray(value).astype(word, copy=False)

@@ -65,13 +65,13 @@ def opcodes() -> tuple[str, ...]:
 
 @cache
 def _family(opcode: str) -> MappingProxyType[str, Instruction]:
-    found: dict[str, Instruction] = {}
+    family: dict[str, Instruction] = {}
     for row in _ROWS.get(opcode, ()):
         for form in row.instructions():
-            if form.mnemonic in found:
+            if form.mnemonic in family:
                 raise AssertionError(f"two rows of the table make {form.mnemonic}")
-            found[form.mnemonic] = form
-    return MappingProxyType(found)
+            family[form.mnemonic] = form
+    return MappingProxyType(family)
 
 
 def instructions(opcode: str | None = None) -> Iterator[Instruction]:
@@ -85,10 +85,10 @@ def instruction(mnemonic: str) -> Instruction:
     text = mnemonic.strip().rstrip(";")
     if text.split(".", 1)[0] == "vprintf":
         return printing.instruction(text)
-    found = _family(text.split(".", 1)[0]).get(text)
-    if found is None:
+    result = _family(text.split(".", 1)[0]).get(text)
+    if result is None:
         raise UnknownInstruction(_explain(text))
-    return found
+    return result
 
 
 def _explain(text: str) -> str:
@@ -132,21 +132,21 @@ def _alike(pair: tuple[str, str]) -> bool:
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
     """Corrections that replace one modifier."""
-    found = []
+    corrections = []
     for i, wrong in enumerate(given):
         rest = given[:i] + given[i + 1 :]
         allowed = [k[i] for k in known if len(k) == len(given) and k[:i] + k[i + 1 :] == rest]
         if allowed:
-            found.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
-    return found
+            corrections.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
+    return corrections
 
 
 def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
     """Corrections that remove or insert one modifier."""
-    found = []
+    corrections = []
     for i, extra in enumerate(given):
         if given[:i] + given[i + 1 :] in known:
-            found.append(f".{extra} is one too many")
+            corrections.append(f".{extra} is one too many")
     for i in range(len(given) + 1):
         missing = [
             k[i]
@@ -155,8 +155,8 @@ def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str
         ]
         if missing:
             where = f"after .{given[i - 1]}" if i else "after the opcode"
-            found.append(f"{where} one of {_dotted(missing)} is missing")
-    return found
+            corrections.append(f"{where} one of {_dotted(missing)} is missing")
+    return corrections
 
 
 def _dotted(names: list[str]) -> str:

@@ -56,8 +56,8 @@ def _rows(form: Instruction) -> int:
 def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
     """ldmatrix: rows of 16 bytes become fragments."""
     if form.params["t"] == "b16":
-        found = _halves(ctx, form, address)
-        return found if form.results[0].registers > 1 else found[0]
+        words = _halves(ctx, form, address)
+        return words if form.results[0].registers > 1 else words[0]
     packed = {"p32": 12, "p64": 8}.get(form.params.get("pad", ""), 16)
     data = _row_bytes(ctx, form, address, 16)
     if packed != 16:

@@ -78,7 +78,7 @@ def wait_group(ctx: Context, form: Instruction, pending: int = 0) -> None:
 
 
 def no_effect(ctx: Context, form: Instruction, *operands: Any) -> None:
-    """Hints, and orderings that a machine keeps whose accesses take effect at once."""
+    """Cache hints, and fences without effect in a memory model where accesses are immediate."""
 
 
 def fence_proxy_async(ctx: Context, form: Instruction) -> None:

@@ -58,11 +58,11 @@ class Namespace:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
         if "shape" in options:
             return getattr(self, options.pop("shape"))(*types, **options)  # type: ignore[no-any-return]
-        found = [f for f in self._instructions() if _matches(f, types)]
-        shapes = list(dict.fromkeys(f.params["shape"] for f in found))
+        matches = [f for f in self._instructions() if _matches(f, types)]
+        shapes = list(dict.fromkeys(f.params["shape"] for f in matches))
         if len(shapes) > 1:
             raise UnknownInstruction(f"{self._name}{_named(types)} exists as {listing(shapes)}: choose one")
-        return _choose(self._name, found or self._instructions(), types, options)
+        return _choose(self._name, matches or self._instructions(), types, options)
 
     def __repr__(self) -> str:
         return f"<{self._name}: {listing(self.__dir__())}>"
@@ -87,9 +87,9 @@ class Shape:
 
     def _others(self, types: tuple[DType | str, ...]) -> str:
         """Hint at other shapes with these types, preferring those that differ in one extent."""
-        found = [f for f in self._namespace._instructions() if _matches(f, types)]
+        matches = [f for f in self._namespace._instructions() if _matches(f, types)]
         own = self.instructions()[0].shape or ()
-        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in found}
+        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in matches}
         near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
         return f"; {_named(types)} exists as {listing(near)}" if near else ""
 
@@ -119,14 +119,14 @@ def _choose(
             f"{what} takes the element types of a, b and the accumulator (and of d where it "
             f"differs); {_named(types)} was given, there are {_combinations(variants)}"
         )
-    found = [f for f in variants if _matches(f, types)]
+    matches = [f for f in variants if _matches(f, types)]
     if len(types) == 3:
-        found = [f for f in found if f.params["d"] == f.params["c"]] or found
-    if not found:
+        matches = [f for f in matches if f.params["d"] == f.params["c"]] or matches
+    if not matches:
         raise UnknownInstruction(_no_such(what, variants, types))
     for key, value in options.items():
-        found = _with_option(what, found, key, value)
-    return _by_default(what, found)
+        matches = _with_option(what, matches, key, value)
+    return _by_default(what, matches)
 
 
 def _no_such(what: str, variants: list[Instruction], types: tuple[DType | str, ...]) -> str:
@@ -145,12 +145,12 @@ def _with_option(what: str, variants: list[Instruction], key: str, value: Any) -
         raise UnknownInstruction(
             f"{what} has no option {key!r} here; it has {listing(dict.fromkeys(allowed)) or 'none'}"
         )
-    wanted = key if value is True else _option_text(value)
-    found = [f for f in variants if f.params.get(key, "") == wanted]
-    if not found:
+    text = key if value is True else _option_text(value)
+    matches = [f for f in variants if f.params.get(key, "") == text]
+    if not matches:
         shown = listing(repr(_shown(key, v)) for v in values)
         raise UnknownInstruction(f"{what}: {key} may be {shown}; {value!r} was given")
-    return found
+    return matches
 
 
 def _shown(key: str, value: str) -> Any:

@@ -81,11 +81,11 @@ def _numbers(section: str) -> list[int]:
     return [int(n) for n in section.split(".") if n.isdigit()]
 
 
-def _table(found: Iterable[Entry]) -> Iterator[str]:
+def _table(entries: Iterable[Entry]) -> Iterator[str]:
     yield "| syntax | operands | target | PTX | manual | count |"
     yield "|---|---|---|---|---|---:|"
     notes: dict[str, int] = {}
-    for entry in found:
+    for entry in entries:
         mark = ""
         if entry.note:
             mark = f" ({notes.setdefault(entry.note, len(notes) + 1)})"
@@ -158,28 +158,28 @@ def _of_family(
         groups.setdefault(key, []).append(form)
     for group in groups.values():
         named = [(split(form), form) for form in group]
-        for pattern, held in merged(named):
-            first = held[0]
+        for pattern, members in merged(named):
+            first = members[0]
             yield Entry(
                 pattern_text(pattern, [p for parts, _ in named for p in parts]),
-                signature(held), str(first.requires), "{}.{}".format(*first.version), first.section,
-                first.note, len(held),
+                signature(members), str(first.requires), "{}.{}".format(*first.version), first.section,
+                first.note, len(members),
             )  # fmt: skip
 
 
 def merged(named: Iterable[tuple[Parts, Any]]) -> list[tuple[Pattern, list[Any]]]:
     """Cover the given mnemonics by few products of sets; each product comes with its members."""
-    found: Groups = {tuple(frozenset({p}) for p in parts): [member] for parts, member in named}
+    patterns: Groups = {tuple(frozenset({p}) for p in parts): [member] for parts, member in named}
     before = 0
-    while before != len(found):
-        before = len(found)
-        longest = max(map(len, found), default=0)
+    while before != len(patterns):
+        before = len(patterns)
+        longest = max(map(len, patterns), default=0)
         for place in reversed(range(longest)):
-            found = _merged_at(place, found)
-        if before == len(found):
+            patterns = _merged_at(place, patterns)
+        if before == len(patterns):
             for place in range(1, longest):
-                _absorb(place, found)
-    return list(found.items())
+                _absorb(place, patterns)
+    return list(patterns.items())
 
 
 def _merged_at(place: int, patterns: Groups) -> Groups:
@@ -188,14 +188,14 @@ def _merged_at(place: int, patterns: Groups) -> Groups:
     for pattern in patterns:
         key = (pattern[:place], pattern[place + 1 :]) if len(pattern) > place else (pattern, ())
         alike.setdefault((*key, len(pattern)), []).append(pattern)  # type: ignore[arg-type]
-    found: Groups = {}
+    result: Groups = {}
     for group in alike.values():
         first = group[0]
         if len(group) > 1:
             values = frozenset().union(*(p[place] for p in group))
             first = (*first[:place], values, *first[place + 1 :])
-        found[first] = [form for p in group for form in patterns[p]]
-    return found
+        result[first] = [form for p in group for form in patterns[p]]
+    return result
 
 
 def _absorb(place: int, patterns: Groups) -> None:
@@ -221,9 +221,9 @@ def braces(values: Sequence[str]) -> str:
     if len(values) == 1:
         return values[0]
     if any(v.count(".") > 1 for v in values):
-        found = merged((pieces(v), v) for v in values)
+        patterns = merged((pieces(v), v) for v in values)
         parts = [p for v in values for p in pieces(v)]
-        texts = [pattern_text(pattern, parts) for pattern, _ in found]
+        texts = [pattern_text(pattern, parts) for pattern, _ in patterns]
         return texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
     runs = [re.findall(r"\d+|\D+", v) for v in values]
     differ = [i for i, column in enumerate(zip(*runs)) if len(set(column)) > 1]

@@ -54,8 +54,8 @@ def compare(ctx: Context, form: Instruction, a: Bits, b: Bits, *condition: Bits)
     from tensorcore_dsl.numerics import scalar
 
     p = form.params
-    found = scalar.compare(p["cmp"], p["t"], a, b, bool(p.get("ftz")))
-    return _COMBINE[p["bool"]](found, condition[0]) if condition else found
+    result = scalar.compare(p["cmp"], p["t"], a, b, bool(p.get("ftz")))
+    return _COMBINE[p["bool"]](result, condition[0]) if condition else result
 
 
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}

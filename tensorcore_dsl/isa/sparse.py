@@ -70,17 +70,17 @@ def selection(ctx: Context, form: Instruction, e: Any, selector: int) -> np.ndar
     packed = p["a"] == "e2m1" and form.a.layout is not None and not form.a.layout.container
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
-    found = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
-    found = found.astype(np.int32)
-    _check(ctx, form, found)
+    codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
+    codes = codes.astype(np.int32)
+    _check(ctx, form, codes)
     chunk = np.arange(nibbles, dtype=np.int32)
     if p["a"] == "tf32":
-        return np.asarray(2 * chunk + (found == 0xE))
-    places = np.stack([found & 3, found >> 2], axis=-1)
+        return np.asarray(2 * chunk + (codes == 0xE))
+    places = np.stack([codes & 3, codes >> 2], axis=-1)
     if packed or stored_per_nibble(p["a"]) == 4:
-        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*found.shape, 4)
-        return (8 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
-    return (4 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
+        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*codes.shape, 4)
+        return (8 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
+    return (4 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
 
 
 def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:

@@ -79,12 +79,12 @@ def matrix(
     size = inner * element.bits // 8
     data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
     data = data.reshape(len(words), outer, size)
-    found = (
+    elements = (
         np.unpackbits(data, axis=-1, bitorder="little")
         if element.bits == 1
         else data.view(f"u{element.bits // 8}")
     )
-    return np.ascontiguousarray(found.swapaxes(1, 2) if transposed else found)
+    return np.ascontiguousarray(elements.swapaxes(1, 2) if transposed else elements)
 
 
 def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
@@ -136,8 +136,8 @@ def _operand_a(
         )
         return words ^ flip
     transposed = given.get("trans_a", 0) == 1
-    found = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
-    return _negated(found, form.params["a"], sign)
+    elements = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
+    return _negated(elements, form.params["a"], sign)
 
 
 _SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all elements of a register

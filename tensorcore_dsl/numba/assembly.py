@@ -46,10 +46,10 @@ class Assembly:
         code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
         attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
         attributes += ["convergent"] if self.effects & _CONVERGENT else []
-        found = builder.call(code, inputs, attrs=attributes)
+        value = builder.call(code, inputs, attrs=attributes)
         if len(self.outputs) > 1:
-            return [builder.extract_value(found, i) for i in range(len(self.outputs))]
-        return [found] if self.outputs else []
+            return [builder.extract_value(value, i) for i in range(len(self.outputs))]
+        return [value] if self.outputs else []
 
 
 def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:

@@ -37,10 +37,10 @@ def _made(form: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
     for operand in (*form.results, *form.operands):
         registers.slot(operand)
     fixed = _fixed(form, dict(immediates))
-    found = literal_intrinsic(_definition(form, fixed))
+    function = literal_intrinsic(_definition(form, fixed))
     named = {o.name: o for o in (*form.operands, *form.results)}
-    vars(found).update(instruction=form, ptx=form.ptx, **named)
-    return found
+    vars(function).update(instruction=form, ptx=form.ptx, **named)
+    return function
 
 
 def _fixed(form: Instruction, given: Mapping[str, int]) -> dict[str, int]:
@@ -93,11 +93,11 @@ def _bound(
 ) -> dict[str, Any]:
     """The type of each argument by the name of its operand."""
     names = [o.name for o in called]
-    found = {**dict(zip(names, given, strict=False)), **named}
-    if len(given) + len(named) != len(names) or set(found) != set(names):
+    arguments = {**dict(zip(names, given, strict=False)), **named}
+    if len(given) + len(named) != len(names) or set(arguments) != set(names):
         count = f"{len(given)} arguments" + "".join(f", {n}=" for n in named)
         raise TypingError(f"{form.ptx} takes ({', '.join(names)}); {count} were given")
-    return {name: found[name] for name in names}
+    return {name: arguments[name] for name in names}
 
 
 def _literal(form: Instruction, operand: Operand, given: Any) -> int:

@@ -65,8 +65,8 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(form)
         pair = _pair(context, builder, place, *arguments[:2])
-        found = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
-        return context.make_tuple(builder, kind, found)
+        words = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
+        return context.make_tuple(builder, kind, words)
 
     return kind(array, index, count, _kept(trans, types.boolean)), generate
 
@@ -143,8 +143,8 @@ class Index:
 
 def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any, Any]:
     """(row, col) of an element, as LLVM values."""
-    found = layout.formula(Index(builder, thread), Index(builder, slot))
-    row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in found)
+    position = layout.formula(Index(builder, thread), Index(builder, slot))
+    row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in position)
     return row.value, col.value
 
 
@@ -262,7 +262,7 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, values = signature.args[0], arguments
         origin, thread = _origin(context, builder, signature.args, values)
-        found = []
+        words = []
         for first in range(0, layout.slots, layout.per_register):
             whole = ir.Constant(ir.IntType(wanted.bits), 0)
             for part in range(layout.per_register):
@@ -272,8 +272,8 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
                 bits = builder.zext(builder.load(pointer), whole.type)
                 shift = ir.Constant(whole.type, width * part)
                 whole = builder.or_(whole, builder.shl(bits, shift))
-            found.append(builder.bitcast(whole, wanted.llvm))
-        return registers.result(context, builder, operand, found)
+            words.append(builder.bitcast(whole, wanted.llvm))
+        return registers.result(context, builder, operand, words)
 
     return generate
 

@@ -151,8 +151,8 @@ def is_place(given: Any) -> bool:
 
 
 def is_index(array: Any, index: Any) -> bool:
-    found = parts(index)
-    return len(found) == array.ndim and all(isinstance(i, types.Integer) for i in found)
+    integers = parts(index)
+    return len(integers) == array.ndim and all(isinstance(i, types.Integer) for i in integers)
 
 
 # -- values ------------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def _register(context: Any, builder: Any, wanted: Slot, given: Any, value: Any) 
 def result(context: Any, builder: Any, operand: Operand, values: Sequence[Any]) -> Any:
     """The value of a result from its registers."""
     wanted = slot(operand)
-    found = [_value(context, builder, wanted, value) for value in values]
+    converted = [_value(context, builder, wanted, value) for value in values]
     if is_tuple(operand):
-        return context.make_tuple(builder, numba_type(operand), found)
-    return found[0]
+        return context.make_tuple(builder, numba_type(operand), converted)
+    return converted[0]
 
 
 def _value(context: Any, builder: Any, wanted: Slot, value: Any) -> Any:

@@ -81,12 +81,12 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
     operands = {}
     for name, shape in shapes.items():
         kind = getattr(product, name)
-        lies = getattr(maps, name) if maps is not None else None
-        if lies is None:
+        coordinates = getattr(maps, name) if maps is not None else None
+        if coordinates is None:
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
-            operands[name] = _registers(product, name, shape, lies, storage, total)
+            operands[name] = _registers(product, name, shape, coordinates, storage, total)
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
         operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
@@ -153,34 +153,34 @@ def _registers(
     product: Product,
     name: str,
     shape: tuple[int, int],
-    lies: Array,
+    coordinates: Array,
     storage: tuple[int, int],
     total: int,
 ) -> Operand:
     """An operand in a register image of `total` threads."""
-    threads, slots, _ = lies.shape
+    threads, slots, _ = coordinates.shape
     if total % threads:
         raise ValueError(f"{product}: {total} threads are no multiple of the {threads} of {name}")
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)
     words = slot // packed * total + np.arange(threads)[:, None]
-    held = 32 * words + slot % packed * bits + low
+    bit_places = 32 * words + slot % packed * bits + low
     tiles = _tiles_of_lanes(product, threads)
-    position = lies[..., 0] * shape[1] + lies[..., 1]
-    if lies.min() < 0 or (lies.reshape(-1, 2).max(axis=0) >= shape).any():
+    position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
+    if coordinates.min() < 0 or (coordinates.reshape(-1, 2).max(axis=0) >= shape).any():
         raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
     places = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
     for tile, lanes in enumerate(tiles):  # the first copy of an element is read
-        places[tile, position[lanes].ravel()[::-1]] = held[lanes].ravel()[::-1]
+        places[tile, position[lanes].ravel()[::-1]] = bit_places[lanes].ravel()[::-1]
     if name != "d":
         if (places < 0).any():
             missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
             raise ValueError(f"{product}: no thread holds element {missing} of {name}")
     else:
-        places = np.stack([np.sort(held[lanes], axis=None) for lanes in tiles])
+        places = np.stack([np.sort(bit_places[lanes], axis=None) for lanes in tiles])
     # Sorted by place, so that successive writes are close to each other.
-    order = [np.argsort(held[lanes], axis=None) for lanes in tiles]
+    order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     return Operand(places, threads, (-(-slots // packed), total), positions)
 

@@ -166,12 +166,12 @@ class _Images:
 
     def number(self, operand: Array) -> int:
         """The index of an array; the same array has the same index."""
-        found = self.known.get(id(operand))
-        if found is None:
+        entry = self.known.get(id(operand))
+        if entry is None:
             words = _words(operand, np.uint32)
-            found = self.known[id(operand)] = len(self.addresses), operand, words
+            entry = self.known[id(operand)] = len(self.addresses), operand, words
             self.addresses.append(words.__array_interface__["data"][0])
-        return found[0]
+        return entry[0]
 
     def address(self, operand: Array) -> int:
         return self.addresses[self.number(operand)]

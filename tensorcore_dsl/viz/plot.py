@@ -108,11 +108,11 @@ def plot_layout(
 
 def holders(layout: Layout) -> np.ndarray:
     """(rows, cols, 2): the first (thread, slot) that holds each element."""
-    found = np.zeros((layout.rows, layout.cols, 2), np.int64)
+    first = np.zeros((layout.rows, layout.cols, 2), np.int64)
     thread, slot = np.indices(layout.coords.shape[:2])
     rows, cols = layout.coords[..., 0].ravel()[::-1], layout.coords[..., 1].ravel()[::-1]
-    found[rows, cols] = np.stack([thread.ravel(), slot.ravel()], axis=-1)[::-1]
-    return found
+    first[rows, cols] = np.stack([thread.ravel(), slot.ravel()], axis=-1)[::-1]
+    return first
 
 
 def thread_colors(colormap: Any, threads: int) -> Any:
@@ -177,9 +177,9 @@ def chunks(rows: int, row_bytes: int, swizzle: int) -> np.ndarray:
     offsets = np.arange(0, total, CHUNK)
     places = swizzled(offsets, swizzle)
     lines = -(-(int(places.max()) + CHUNK) // LINE)
-    found = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
-    found[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
-    return found.reshape(lines, LINE // CHUNK, 2)
+    cells = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
+    cells[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
+    return cells.reshape(lines, LINE // CHUNK, 2)
 
 
 def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
