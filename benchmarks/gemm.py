@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--arch",
         metavar="sm_XX",
-        help=f"architecture that the emulator imitates (default: {emulated_arch()})",
+        help=f"emulated architecture (default: {emulated_arch()})",
     )
     add(
         "--hot",

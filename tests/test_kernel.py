@@ -231,7 +231,7 @@ def arch_of_launch() -> int:
     return int(out[0])
 
 
-def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
+def test_the_cpu_emulates_what_is_asked_for(monkeypatch: Any):
     monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: False)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)

@@ -147,7 +147,7 @@ def test_numbers_of_the_driver():
     }
     assert expected == tensor_maps.DATA_TYPES
     swizzles = driver.CUtensorMapSwizzle
-    for bytes_, code in tensor_maps.SWIZZLE_CODES.items():
+    for bytes_, code in tensor_maps.TENSOR_MAP_SWIZZLES.items():
         name = f"{bytes_}B" if bytes_ else "NONE"
         assert int(getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{name}")) == code
     promotion = driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B

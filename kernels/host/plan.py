@@ -195,7 +195,7 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     """What keeps the wgmma kernels from a product; empty when nothing does."""
     dtype = types["a"].dtype
     if current_target() == "cpu" and emulated_arch() != "sm_90a":
-        return f"they run on sm_90a, and the CPU imitates {emulated_arch()}"
+        return f"they run on sm_90a, and the CPU emulates {emulated_arch()}"
     if dtype not in SM90:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):

@@ -32,7 +32,7 @@ from tensorcore_dsl.runtime.tensor_maps import (
     L2_PROMOTION,
     MAP_ALIGN,
     MAP_BYTES,
-    SWIZZLE_CODES,
+    TENSOR_MAP_SWIZZLES,
     Tiled,
 )
 
@@ -311,7 +311,7 @@ class NumbaTarget:
             address, DATA_TYPES[tile.dtype.name], rank, pointer,
             (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
             (ctypes.c_uint32 * rank)(*tile.box), (ctypes.c_uint32 * rank)(*(1,) * rank),
-            _NO_INTERLEAVE, SWIZZLE_CODES[tile.swizzle], L2_PROMOTION, _FILL_ZEROS,
+            _NO_INTERLEAVE, TENSOR_MAP_SWIZZLES[tile.swizzle], L2_PROMOTION, _FILL_ZEROS,
         )  # fmt: skip
         code = self._encode(*given)
         if code == _NO_CONTEXT:

@@ -1,4 +1,4 @@
-"""Where kernels run: on the GPU or the CPU, and which architecture the CPU imitates."""
+"""Where kernels run: on the GPU or the CPU, and which architecture the CPU emulates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", defaul
 
 @contextmanager
 def target(name: str, arch: str | None = None) -> Iterator[None]:
-    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU imitates."""
+    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU emulates."""
     if name not in TARGETS:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
@@ -45,7 +45,7 @@ def current_target() -> str:
 
 
 def emulated_arch() -> str:
-    """The architecture that the CPU imitates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
+    """The architecture that the CPU emulates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
     return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
 
 
@@ -59,7 +59,7 @@ def device_arch() -> Arch:
 
 
 def target_arch() -> Arch:
-    """Where kernels run now: the GPU's architecture, or the one that the CPU imitates."""
+    """Where kernels run now: the GPU's architecture, or the one that the CPU emulates."""
     return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
 
 

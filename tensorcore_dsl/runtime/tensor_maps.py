@@ -31,7 +31,7 @@ DATA_TYPES = {
     **{"u32": 2, "b32": 2, "s32": 3, "u64": 4, "b64": 4, "s64": 5},
     **{"f16": 6, "f32": 7, "tf32": 7, "f64": 8, "bf16": 9},
 }
-SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
+TENSOR_MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes: CUtensorMapSwizzle
 L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 256 bytes read few rows 4 % slower
 
 
