@@ -31,7 +31,7 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.kernel import Array, Kernel, kernel
 from tensorcore_dsl.runtime import numba_target
-from tensorcore_dsl.runtime.arguments import Description
+from tensorcore_dsl.runtime.arguments import Description, describe
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.launch import Launcher, Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
@@ -179,13 +179,12 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     sizes = [np.int32(SHAPE[0]), np.int32(SHAPE[1]), np.int64(SHAPE[1])]
     flat = [value for pointer in pointers for value in (pointer, *sizes)]
     plan = touch[1, 32].launcher({}).prepare(*arrays)
-    slot = plan.new_slot()  # its memory lives as long as the tuple
-    *_, address, function, parameters, extra, _ = slot
-    call = target.launch
+    buffer = plan.buffer([describe(array) for array in arrays])
+    call, function = target.launch, plan.function
     return {
         "cuda.core, 3 arrays as 12 numbers": lambda: launch(stream, config, loaded, *flat),
-        "the driver's call alone, by ctypes": lambda kept=slot: call(
-            address, function, parameters, extra
+        "the driver's call alone, by ctypes": lambda: call(
+            buffer.config, function, buffer.parameters, buffer.extra
         ),
     }
 

@@ -10,7 +10,8 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.runtime import native, native_layout, numba_target
+from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime.fast_launch import native_function
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,7 +56,7 @@ def test_tensors_of_many_shapes_and_places() -> None:
             y = torch.zeros(size, device="cuda")
             launch(x, y, turn + 0.5, size)
             assert (y == size + turn + 0.5).all()
-    assert native_layout.exchange_of(torch.Tensor) is None or is_native(launch.launcher({}).fast)
+    assert not native_function.available() or is_native(launch.launcher({}).fast)
 
 
 def test_handles() -> None:
@@ -69,7 +70,7 @@ def test_handles() -> None:
     assert z.tolist() == [9.0] * 999 + [3.0]
     a, b = cuda.to_device(np.full(1000, 3, np.float32)), cuda.device_array(1000, np.float32)
     prepared = add[8, 128].prepare(a, b, 1.0, 1000)
-    assert not native.available() or is_native(prepared)
+    assert not native_function.available() or is_native(prepared)
     prepared(a, b, 2.0, 1000)
     assert (b.copy_to_host() == 5).all()
     prepared(b, a, 2.0, 1000)

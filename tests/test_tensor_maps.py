@@ -19,11 +19,11 @@ from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import _map_argument
-from tensorcore_dsl.runtime import numba_target, tensor_maps
+from tensorcore_dsl.runtime import launch, numba_target, tensor_maps
 from tensorcore_dsl.runtime.arguments import Packer, describe
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
-from tensorcore_dsl.runtime.tensor_maps import Images, Tiled, tiled
+from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
 
 def aligned(shape, dtype, at=0):
@@ -280,14 +280,15 @@ def test_maps_are_encoded_once_for_a_pointer():
 
 
 def test_kept_maps_are_bounded(monkeypatch):
-    monkeypatch.setattr(tensor_maps, "MOST_IMAGES", 4)
-    made = []
-    images = Images(lambda pointer, tile: made.append(pointer) or b"%d" % pointer)
-    images.add(0, None)
-    for pointer in range(10):
-        assert images[pointer] == (b"%d" % pointer,)
-        assert len(images) <= 4
-    assert images[9] == (b"9",) and made == list(range(10))
+    monkeypatch.setattr(launch, "MOST_MAPS", 4)
+    gpu = FakeGpu(sizes=(8, 4, 4, 8, 128))
+    run = mapped_launcher(gpu, MAPS[:1])
+    several = [arrays()[0] for _ in range(10)]
+    for array in (*several, several[9]):
+        run(array)
+    assert [pointer for pointer, *_ in gpu.encoded] == [a.array.ctypes.data for a in several]
+    run(several[0])
+    assert len(gpu.encoded) == 11
 
 
 def test_a_map_that_fails_leaves_the_launcher_usable():

@@ -146,7 +146,9 @@ _DL_DTYPES: dict[tuple[int, int], Any] = {
 }
 
 
-class _DLTensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """DLTensor of DLPack; strides in elements."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -177,7 +179,7 @@ def _dlpack(obj: Any) -> Raw:
     capsule = (
         obj.__dlpack__(stream=1) if on_gpu else obj.__dlpack__()
     )  # 1: the legacy default stream
-    tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ArgumentError(
