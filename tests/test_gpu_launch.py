@@ -10,12 +10,12 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not numba_target.cuda_available(), reason="no GPU that Numba can use"),
+    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
 ]
 
 
@@ -132,7 +132,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.skipif(
-    numba_target.cuda_available() and numba_target.device_number() < 90, reason="TMA needs sm_90"
+    driver.cuda_available() and driver.compute_capability() < 90, reason="TMA needs sm_90"
 )
 def test_tensor_maps_follow_their_pointers() -> None:
     torch = pytest.importorskip("torch")
@@ -169,7 +169,7 @@ def changing_registers(x: tc.Array):
 
 
 @pytest.mark.skipif(
-    numba_target.cuda_available() and numba_target.device_number() != 90, reason="needs sm_90a"
+    driver.cuda_available() and driver.compute_capability() != 90, reason="needs sm_90a"
 )
 def test_registers_change_hands_where_ptxas_is() -> None:
     """Assembled by ptxas, loaded, and run; by nvJitLink, which ignores it, it runs as well."""

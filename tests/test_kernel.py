@@ -232,7 +232,7 @@ def arch_of_launch() -> int:
 
 
 def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: False)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: False)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
     assert tc.current_target() == "cpu" and arch_of_launch() == 90
@@ -247,7 +247,7 @@ def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
 
 
 def test_the_environment_and_the_context_choose(monkeypatch: Any):
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     assert tc.current_target() == "cuda"
     monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
@@ -262,9 +262,9 @@ def test_the_environment_and_the_context_choose(monkeypatch: Any):
 def gpu(monkeypatch: Any) -> FakeGpu:
     fake = FakeGpu()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.numba_target, "device_number", lambda: 90)
-    monkeypatch.setattr(targets.numba_target, "gpu", lambda: fake)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
     return fake
 
 

@@ -24,7 +24,7 @@ from tensorcore_dsl.ir.nodes import Assign, Block, Const, Kernel, Op, Param, Typ
 from tensorcore_dsl.ir.text import parse_kernel
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa import instruction
-from tensorcore_dsl.runtime.numba_target import assemble
+from tensorcore_dsl.codegen.assemble import assemble
 
 GOLDEN = Path(__file__).parent / "golden" / "ptx"
 

@@ -3,7 +3,7 @@
 Reached from a function are: the text of its file, its code, defaults and closure, and the values of
 the global names that it mentions, and so on for functions, classes and modules among them. What
 installed packages define counts by name, and by the versions of all of them, unless it is written
-for this package. A value that cannot be told from others, as pickle cannot either, raises `Untold`:
+for this package. A value that cannot be told from others, as pickle cannot either, raises `Unhashable`:
 its kernel is not kept.
 """
 
@@ -51,12 +51,12 @@ _CLASS_CLUTTER = frozenset(
 )  # fmt: skip
 
 
-class Untold(Exception):
+class Unhashable(Exception):
     """A value that cannot be told from others."""
 
 
-def fingerprint(*values: Any) -> str:
-    """A name for the values and all that they depend on; Untold if there is none."""
+def cache_key(*values: Any) -> str:
+    """A name for the values and all that they depend on; Unhashable if there is none."""
     walk = _Walk()
     walk.visit((sys.version, package_state(), installed()))
     for value in values:
@@ -140,7 +140,7 @@ class _Walk:
             self.visit_all(*(part for item in value.items() for part in item))
         elif isinstance(value, (set, frozenset)):
             if not all(type(item) in _PLAIN for item in value):
-                raise Untold(f"a set of {value}")
+                raise Unhashable(f"a set of {value}")
             self.put(*sorted(map(repr, value)))
         else:
             self.visit_all(*value)
@@ -155,7 +155,7 @@ class _Walk:
 
     def numbers(self, value: Any) -> None:
         if value.dtype.hasobject:
-            raise Untold("an array of objects")
+            raise Unhashable("an array of objects")
         self.put(value.dtype, np.shape(value), value.tobytes().hex())
 
     def instance(self, value: Any) -> None:
@@ -175,7 +175,7 @@ class _Walk:
             reduced = copyreg.dispatch_table.get(type(value))
             parts = reduced(value) if reduced else value.__reduce_ex__(2)
         except Exception as error:  # whatever it raises that cannot be pickled
-            raise Untold(f"a {type(value).__qualname__}, which hides what it holds") from error
+            raise Unhashable(f"a {type(value).__qualname__}, which hides what it holds") from error
         if isinstance(parts, str):
             self.put(parts)
             return
@@ -200,7 +200,7 @@ class _Walk:
 
     def module(self, module: types.ModuleType) -> None:
         if not _is_opaque(module):
-            raise Untold(f"{module} somewhere else than in a name, so that any of it may be used")
+            raise Unhashable(f"{module} somewhere else than in a name, so that any of it may be used")
         self.put(module.__name__, getattr(module, "__version__", ""))
 
     def function(self, function: types.FunctionType) -> None:
@@ -229,7 +229,7 @@ class _Walk:
         """Names from outside that the code mentions, and names of modules among them."""
         names = sorted(set(_names(code)))
         if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
-            raise Untold(f"{code.co_name}, which imports or reads what may be anything")
+            raise Unhashable(f"{code.co_name}, which imports or reads what may be anything")
         whole = not _BY_TEXT.isdisjoint(names)
         modules = [value for name in names if name in scope for value in [self.named(name, scope)]]
         done: set[int] = set()
@@ -335,7 +335,7 @@ def _refuse_outside(value: Any) -> None:
         value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
     )
     if name in _OUTSIDE_MODULES and not isinstance(value, type):
-        raise Untold(f"{value} tells what may differ from process to process")
+        raise Unhashable(f"{value} tells what may differ from process to process")
 
 
 def _slots(cls: type) -> tuple[str, ...]:

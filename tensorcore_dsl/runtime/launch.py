@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.runtime.arguments import (
@@ -40,7 +41,6 @@ from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
-STATIC_SHARED_LIMIT = 48 * 1024  # dynamic shared memory beyond this needs the kernel's consent
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
 MOST_MAPS = 4096  # encoded tensor maps of one plan
 
@@ -62,8 +62,8 @@ class Loaded:
     allowed: int = field(default=STATIC_SHARED_LIMIT)  # dynamic bytes consented to so far
 
 
-class Target(Protocol):
-    """The driver, as the launch path needs it."""
+class Driver(Protocol):
+    """The CUDA driver, as the launch path uses it."""
 
     @property
     def launch(self) -> Callable[[int, int, int | None, int | None], int]:
@@ -76,10 +76,10 @@ class Target(Protocol):
         """The tensor map of an array at `pointer` (`cuTensorMapEncodeTiled`)."""
 
     def on_device(self, device: int) -> AbstractContextManager[Any]:
-        """The device's context is current inside; CURRENT_DEVICE keeps the one that is."""
+        """A context manager that makes the device's context current; CURRENT_DEVICE changes none."""
 
     def attach(self, device: int) -> None:
-        """Make the device's context current in this thread, which had none."""
+        """Make the device's context current in a thread that has none."""
 
     def synchronize(self, stream: int) -> None: ...
     def memory(self, stream: int) -> Memory: ...
@@ -104,7 +104,7 @@ class Plan:
         device: int,
         config: LaunchConfig,
         arguments: Sequence[Description],
-        target: Target,
+        driver: Driver,
         stream: Callable[[], int],
         tiles: Sequence[Tiled] = (),
     ) -> None:
@@ -114,7 +114,7 @@ class Plan:
         self._device = device
         self._config = config
         self._packer = Packer([argument.type for argument in arguments])
-        self._target = target
+        self._driver = driver
         self._tiles = tiles
         self._producers = {a.stream for a in arguments if a.stream is not None}
         self.encoded_map = lru_cache(MOST_MAPS)(self._encode)
@@ -134,7 +134,7 @@ class Plan:
         stream = self.stream()
         for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
             if producer != (stream or _LEGACY_STREAM):
-                self._target.synchronize(producer)
+                self._driver.synchronize(producer)
         self._launch(arguments, stream)
 
     def buffer(self, arguments: Sequence[Description]) -> LaunchBuffer:
@@ -147,14 +147,14 @@ class Plan:
         """Launch again in the right context, if another one was current, or none."""
         device = self._device
         if code == _NO_CONTEXT:
-            self._target.attach(self._loaded.device)
+            self._driver.attach(self._loaded.device)
         elif code == _WRONG_CONTEXT and device == CURRENT_DEVICE:
             self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
-            with self._target.on_device(device):
+            with self._driver.on_device(device):
                 code = self._call(buffer)
         if code:
-            raise LaunchError(_explain(self._target.error_text(code), self._loaded, self._config))
+            raise LaunchError(_explain(self._driver.error_text(code), self._loaded, self._config))
 
     def _launch(self, arguments: Sequence[Description], stream: int) -> None:
         buffer = self.buffer(arguments)
@@ -163,16 +163,16 @@ class Plan:
             self.retry(code, buffer)
 
     def _call(self, buffer: LaunchBuffer) -> int:
-        return self._target.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
+        return self._driver.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
 
     def _load(self) -> None:
-        self._loaded = self._target.load(self._cubin, self._device)
+        self._loaded = self._driver.load(self._cubin, self._device)
         _check(self._loaded, self._config)
-        self._target.allow_shared(self._loaded, self._config)
+        self._driver.allow_shared(self._loaded, self._config)
 
     def _encode(self, number: int, pointer: int) -> ctypes.Array[ctypes.c_char]:
         """One tensor map of an array at `pointer`."""
-        image = self._target.encode_tiled(pointer, self._tiles[number], self._loaded.device)
+        image = self._driver.encode_tiled(pointer, self._tiles[number], self._loaded.device)
         return ctypes.create_string_buffer(image, len(image))
 
 
@@ -182,9 +182,9 @@ class HostPlan(Plan):
     fast = False
 
     def launch(self, arguments: Sequence[Description], args: Sequence[Any]) -> None:
-        with self._target.on_device(self._device):
+        with self._driver.on_device(self._device):
             stream = self.stream()
-            staged = Staging(arguments, args, self._target.memory(stream))
+            staged = Staging(arguments, args, self._driver.memory(stream))
             self._launch(staged.arguments, stream)
             staged.finish()
 
@@ -225,14 +225,14 @@ class Launcher:
         self,
         specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
         config: LaunchConfig,
-        target: Target,
+        driver: Driver,
         stream: Any = None,
         names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
     ) -> None:
         self._specialise = specialise
         self._config = config
-        self._target = target
+        self._driver = driver
         self._stream_object = stream  # keeps the stream alive
         self._handle = None if stream is None else stream_handle(stream)
         self._names = tuple(names)
@@ -275,7 +275,7 @@ class Launcher:
 
     def _new_fast_path(self, fallback: Callable[..., None], keep: Any = None) -> FastPath:
         fixed_stream = self._handle is not None
-        return FastPath(self._target.launch, fallback, self._declared_for, fixed_stream, keep)
+        return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
     def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
         device = self._device(arguments, args)
@@ -284,7 +284,7 @@ class Launcher:
         stream = self._stream(args, device)
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
-        return plan(cubin, device, config, arguments, self._target, stream, tiles)
+        return plan(cubin, device, config, arguments, self._driver, stream, tiles)
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
