@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.codegen import assemble
+from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.runtime import driver
 
 RESULTS = Path(__file__).parent / "results"

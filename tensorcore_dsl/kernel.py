@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
@@ -29,7 +29,6 @@ from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.interpreter.order import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
-from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host

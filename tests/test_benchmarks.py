@@ -34,13 +34,12 @@ from benchmarks import (
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.f64_gemm import f64_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.cost_model import choose
 from tensorcore_dsl.kernels.host.problem_shape import Shape
-from tensorcore_dsl.codegen import assemble
-from tensorcore_dsl.runtime import driver
 
 # Statistics and files
 

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.codegen import assemble, ptxas
 from tensorcore_dsl.codegen.cubin import Cubin, sections
 from tensorcore_dsl.codegen.diagnostics import diagnostics_of, source_lines
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
-from tensorcore_dsl.codegen import assemble
 
 X = np.zeros(2048, np.float32)
 NO_SPILLS = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"

@@ -383,25 +383,25 @@ def test_bf16_arrays_and_a_report():
     assert np.array_equal(out, 2 * x) and report is not None
 
 
-def test_wishes_tell_targets_apart(monkeypatch):
+def test_target_keys(monkeypatch):
     monkeypatch.delenv(targets.TARGET_VARIABLE, raising=False)
     monkeypatch.delenv(targets.ARCH_VARIABLE, raising=False)
-    seen = [targets.wishes()]
+    seen = [targets.target_key()]
     assert targets.gpu_chosen()
     with tc.target("cpu"):
-        seen.append(targets.wishes())
+        seen.append(targets.target_key())
         assert not targets.gpu_chosen()
     with tc.target("cpu", "sm_80"):
-        seen.append(targets.wishes())
+        seen.append(targets.target_key())
     monkeypatch.setenv(targets.ARCH_VARIABLE, "sm_80")
-    seen.append(targets.wishes())
+    seen.append(targets.target_key())
     monkeypatch.setenv(targets.TARGET_VARIABLE, "cpu")
-    seen.append(targets.wishes())
+    seen.append(targets.target_key())
     assert not targets.gpu_chosen()
     assert len(set(seen)) == len(seen)
     monkeypatch.delenv(targets.TARGET_VARIABLE)
     monkeypatch.delenv(targets.ARCH_VARIABLE)
-    assert targets.wishes() == seen[0]
+    assert targets.target_key() == seen[0]
 
 
 def test_launches_are_prepared_where_there_is_no_gpu():

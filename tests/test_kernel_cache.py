@@ -20,18 +20,17 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
-from tensorcore_dsl.codegen import cache_key as fp
-from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen import assemble, kernel_cache
+from tensorcore_dsl.codegen import cache_key as cache_keys
 from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.codegen import assemble
 
 X = np.zeros(16, np.float32)
-ROOT = Path(fp.__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +44,11 @@ def assembled(monkeypatch):
     """The PTX that was assembled; the assembler is a stand-in."""
     found = []
 
-    def assemble(ptx, arch, name):
+    def fake_assemble(ptx, arch, name):
         found.append(ptx)
         return Cubin(name, arch.name, ptx, b"code", LOG.format(name))
 
-    monkeypatch.setattr(assemble, "assemble", assemble)
+    monkeypatch.setattr(assemble, "assemble", fake_assemble)
     monkeypatch.setattr(assemble, "versions", lambda: "stand-in 1")
     return found
 
@@ -83,8 +82,8 @@ FILES = {
         import numpy as np
         import tensorcore_dsl as tc
         import helper
-        from tensorcore_dsl import numba_target
-        from tensorcore_dsl.cubin import Cubin
+        from tensorcore_dsl.codegen import assemble as assembler
+        from tensorcore_dsl.codegen.cubin import Cubin
         from helper import Shape
         LIMIT = 7
         def maker(offset):
@@ -98,7 +97,7 @@ FILES = {
         def assemble(ptx, arch, name):
             count.append(1)
             return Cubin(name, arch.name, ptx, b"code", LOG)
-        assemble.assemble, assemble.versions = assemble, lambda: "stand-in"
+        assembler.assemble, assembler.versions = assemble, lambda: "stand-in"
         run = maker(1.5)
         made = run.specialise([np.zeros(16, np.float32)], {}, "sm_90a")
         made.cubin
@@ -161,14 +160,14 @@ def test_a_change_in_any_file_is_seen(tmp_path, name, old, new, compiles):
 
 
 def test_everything_comes_back(directory):
-    remarks = (Diagnostic("slow", "file.py", 12), Diagnostic("slower", "other.py", 1))
+    diagnostics = (Diagnostic("slow", "file.py", 12), Diagnostic("slower", "other.py", 1))
     made = Cubin(
         "name", "sm_90a", "the text é", b"\x7fELF\0\xff", "the log", block_shared=70000,
         threads=384, cluster=(2, 1, 1),
         tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128), TensorMap(1, (0,), (8,))),
     )  # fmt: skip
-    kernel_cache.store("ab" * 32, made, remarks)
-    assert kernel_cache.load("ab" * 32) == (made, remarks)
+    kernel_cache.store("ab" * 32, made, diagnostics)
+    assert kernel_cache.load("ab" * 32) == (made, diagnostics)
     assert kernel_cache.load("cd" * 32) is None
 
 
@@ -219,7 +218,7 @@ def test_assembler_and_package_count(assembled, monkeypatch):
     monkeypatch.setattr(assemble, "versions", lambda: "stand-in 2")
     cubin_of(simple)
     assert len(assembled) == 2
-    monkeypatch.setattr(fp, "package_state", lambda: "edited")
+    monkeypatch.setattr(cache_keys, "package_state", lambda: "edited")
     cubin_of(simple)
     assert len(assembled) == 3
 
@@ -470,7 +469,7 @@ def test_versions_of_installed_packages_count(tmp_path, assembled, monkeypatch):
     cubin_of(simple)
     (tmp_path / "something-2.0.dist-info").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    fp.installed.cache_clear()
+    cache_keys.installed.cache_clear()
     cubin_of(simple)
-    fp.installed.cache_clear()
+    cache_keys.installed.cache_clear()
     assert len(assembled) == 2

@@ -27,11 +27,11 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl import numba as tn
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.errors import OperandError, UnknownInstruction
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.intrinsics import _fixed
-from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.runtime import driver
 
 ROOT = Path(__file__).parent.parent
