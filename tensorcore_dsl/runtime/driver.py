@@ -1,4 +1,4 @@
-"""The CUDA driver, through Numba: loads kernels, launches them, copies memory, encodes tensor maps.
+"""The CUDA driver, through Numba: loads and launches kernels, copies memory, encodes maps.
 
 `numba.cuda` is imported when first needed.
 """
@@ -140,7 +140,7 @@ class NumbaDriver:
         )
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
-        """Allow the kernel more than 48 KiB of shared memory, and clusters of more than 8 blocks."""
+        """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""
         attribute = self._binding.CUfunction_attribute
         wanted = config.shared_bytes
         if wanted > loaded.allowed:

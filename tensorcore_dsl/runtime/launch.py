@@ -76,7 +76,7 @@ class Driver(Protocol):
         """The tensor map of an array at `pointer` (`cuTensorMapEncodeTiled`)."""
 
     def on_device(self, device: int) -> AbstractContextManager[Any]:
-        """A context manager that makes the device's context current; CURRENT_DEVICE changes none."""
+        """Makes the device's context current inside; CURRENT_DEVICE changes nothing."""
 
     def attach(self, device: int) -> None:
         """Make the device's context current in a thread that has none."""

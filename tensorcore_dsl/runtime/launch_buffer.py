@@ -61,7 +61,7 @@ class LaunchBuffer:
         self._values = ctypes.create_string_buffer(max(packer.size, 1))
         packer.pack_into(self._values, arguments)
         base = ctypes.addressof(self._values)
-        self.value_at = [base + offset for offset, _ in packer.values]
+        self.value_at = [base + offset for offset in packer.value_offsets]
         self.parameters: int | None = None
         self.extra: int | None = None
         self.map_at: list[int] = []

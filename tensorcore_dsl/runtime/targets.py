@@ -35,7 +35,7 @@ def target(name: str, arch: str | None = None) -> Iterator[None]:
 
 
 def current_target() -> str:
-    """"cuda" or "cpu": `with target(...)`, else TENSORCORE_DSL_TARGET, else "cuda" if possible."""
+    """cuda or cpu: `with target(...)`, else TENSORCORE_DSL_TARGET, else cuda if there is a GPU."""
     chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
     if chosen is None:
         return "cuda" if driver.cuda_available() else "cpu"
@@ -45,7 +45,7 @@ def current_target() -> str:
 
 
 def emulated_arch() -> str:
-    """The architecture that the CPU emulates: `with target`, else TENSORCORE_DSL_ARCH, else sm_90a."""
+    """The architecture that the CPU emulates: `with target`, TENSORCORE_DSL_ARCH, or sm_90a."""
     return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
 
 

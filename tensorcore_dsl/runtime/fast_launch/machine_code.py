@@ -325,26 +325,30 @@ class Launch(Reader):
     """Launches the plan whose key equals that of the arguments.
 
     own_stream: launches join the current stream of the first array's library; else the stream
-    is fixed. All that can fail comes before the plan is marked as busy.
+    is fixed. The plan is marked as busy before other Python code can run, so it stays alive.
     """
 
     def __init__(self, kinds: Sequence[Kind], own_stream: bool, driver: int, name: str) -> None:
         super().__init__(kinds, name)
         plan = self._find_plan()
-        stream = self._current_stream(plan) if own_stream else None
+        self._require(self._equal(self._load(plan, Plan.busy), 0))
+        self._store(plan, Plan.busy, 1)
+        miss, self.miss = self.miss, self.builder.append_basic_block("release")
+        if own_stream:
+            self._store_at(self._load(plan, Plan.stream_at), self._current_stream(plan))
         arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, (Tensor, AttributeArray))]
         maps = {i: self._load(plan, _argument(i, Argument.maps)) for i in arrays}
         entries = {i: self._find_entry(maps[i], self.values[i]) for i in arrays}
-        self._require(self._equal(self._load(plan, Plan.busy), 0))
-        self._store(plan, Plan.busy, 1)
         for i, value in enumerate(self.values):
             if value is not None:
                 self._store_at(self._load(plan, _argument(i, Argument.value_at)), value)
         for i in arrays:
             self._place_maps(maps[i], entries[i], self.values[i])
-        if stream is not None:
-            self._store_at(self._load(plan, Plan.stream_at), stream)
         self._launch(plan, driver)
+        self.builder.position_at_end(self.miss)
+        self._store(plan, Plan.busy, 0)
+        self.builder.branch(miss)
+        self.miss = miss
         self._return_fallback()
 
     def _find_plan(self) -> Any:
@@ -392,6 +396,7 @@ class Launch(Reader):
         self._require_success(self.builder.not_(self._equal(number, 0)))
         stream = self._python("PyLong_AsUnsignedLongLong", number)
         self._release(number)
+        self._require_success(self._no_error())
         return stream
 
     def _find_entry(self, maps: Any, pointer: Any) -> Any:

@@ -30,6 +30,7 @@ from tensorcore_dsl.runtime.fast_launch.memory_layout import WORD, Table
 
 _CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # base class of all functions of ctypes
 _METH_FASTCALL = 0x80
+_OPTIMISED = 1  # LLVM's level of code generation
 
 
 class FunctionTable(bytearray):
@@ -64,26 +65,26 @@ def launch_function(
     """
     if not isinstance(driver, _CTYPES_FUNCTION):
         return None
-    return _native(table, Launch, tuple(kinds), own_stream, address_of(driver))
+    return _native(table, _OPTIMISED, Launch, tuple(kinds), own_stream, address_of(driver))
 
 
 def key_function(
-    kinds: Sequence[Kind], fallback: Callable[..., Any]
+    kinds: Sequence[Kind], fallback: Callable[..., Any], optimise: bool = True
 ) -> Callable[..., Any] | None:
     """A function that returns the key of arguments of these kinds as bytes.
 
-    It returns what `fallback` returns for arguments that machine code cannot read.
+    It returns what `fallback` returns for arguments that machine code cannot read. Code that is
+    not optimised is compiled in a fifth of the time.
     """
-    return _native(FunctionTable(fallback), Key, tuple(kinds))
+    level = _OPTIMISED if optimise else 0
+    return _native(FunctionTable(fallback), level, Key, tuple(kinds))
 
 
-def _native(
-    table: FunctionTable, code: Callable[..., Reader], *parts: Any
-) -> Callable[..., Any] | None:
+def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
     if not available():
         return None
     try:
-        return _builtin(_compiled(code, *parts), table)
+        return _builtin(_compiled(*code), table)
     except RuntimeError:  # LLVM cannot generate code for this processor
         return None
 
@@ -115,13 +116,13 @@ _engines: list[Any] = []  # own the machine code
 
 
 @lru_cache(maxsize=256)
-def _compiled(code: Callable[..., Reader], *parts: Any) -> int:
+def _compiled(level: int, code: Callable[..., Reader], *parts: Any) -> int:
     """The address of the function `code(*parts)`: compiled once, never freed."""
     name = f"launch_{next(_numbers)}"
     module = code(*parts, name).module
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=level)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.finalize_object()
     _engines.append(engine)

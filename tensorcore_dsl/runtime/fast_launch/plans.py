@@ -117,7 +117,7 @@ class _Chain:
     ) -> None:
         self._kinds = kinds
         self._plans: dict[bytes, _PlanMemory] = {}
-        self._key = native_function.key_function(kinds, lambda *args: None)
+        self._key = native_function.key_function(kinds, lambda *args: None, optimise=False)
         self._table = native_function.FunctionTable(fallback, (self._plans, keep))
         self.launch = native_function.launch_function(kinds, own_stream, driver, self._table)
 
