@@ -42,7 +42,7 @@ class Format:
         return int(16 // self.dtype.itemsize)
 
 
-UNSIGNED = {8: tc.u8, 16: tc.u16, 32: tc.u32}  # by the bits of an element: the type that moves its bits
+UNSIGNED = {8: tc.u8, 16: tc.u16, 32: tc.u32}  # moves elements of so many bits
 FORMATS = {
     **{t: Format(t, 4, 2, 1) for t in (tc.f16, tc.bf16)},
     **{t: Format(t, 4, 2, 2) for t in (tc.e4m3, tc.e5m2, tc.s8)},
