@@ -25,7 +25,7 @@ from benchmarks.kinds import CHECKED, ROWS
 from benchmarks.rivals import rivals
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import tuning_cache as choices
-from tensorcore_dsl.runtime.numba_target import cuda_available
+from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = (

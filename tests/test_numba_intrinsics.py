@@ -27,11 +27,12 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl import numba as tn
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.errors import OperandError, UnknownInstruction
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.intrinsics import _fixed
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 ROOT = Path(__file__).parent.parent
 
@@ -233,7 +234,7 @@ def test_wgmma_is_not_serialised(kernel, remarks):
     text, _ = cuda.compile_ptx(kernel, (types.float32[:, ::1], types.int32), cc=(9, 0, "a"))
     text = text.rstrip("\0")
     name = re.search(r"\.entry (\w+)", text)[1]
-    log = numba_target.assemble(text, "sm_90a", name).resources.warnings
+    log = assemble.assemble(text, "sm_90a", name).resources.warnings
     assert bool(log) == remarks, log
     assert len(statements(text, r"wgmma\.mma_async")) >= 1
 
@@ -426,9 +427,9 @@ def test_forms_that_cannot_be():
 
 # -- on the GPU ----------------------------------------------------------------------------------
 
-gpu = pytest.mark.skipif(not numba_target.cuda_available(), reason="there is no GPU")
+gpu = pytest.mark.skipif(not driver.cuda_available(), reason="there is no GPU")
 CC = (0, 0)
-if numba_target.cuda_available():
+if driver.cuda_available():
     CC = tuple(cuda.get_current_device().compute_capability)
 ON_HOPPER = [name for name, arch in PRODUCTS if arch != "sm_120a" and not name.startswith("wgmma")]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tensorcore_dsl.runtime.numba_target import INSTALL_HINT
+from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 
 try:
     types: Any = import_module("numba.cuda.types")

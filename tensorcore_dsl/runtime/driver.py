@@ -1,31 +1,25 @@
-"""From PTX text to a loaded kernel: the border to Numba, and the only file that knows it.
+"""The CUDA driver, through Numba: loads and launches kernels, copies memory, encodes maps.
 
-`assemble` takes nvJitLink, by Numba's linker, or `ptxas` for what needs a whole program. It needs
-no GPU and no driver, `load` does. `numba.cuda` is imported when first needed; an assembled kernel
-that the cache holds does not need it.
+`numba.cuda` is imported when first needed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import numba
-
-from tensorcore_dsl import arch as archs
-from tensorcore_dsl.codegen import cubin, ptxas
-from tensorcore_dsl.codegen.cubin import Cubin, quote
-from tensorcore_dsl.errors import AssemblyError, LaunchError
+from tensorcore_dsl.codegen.assemble import INSTALL_HINT, simulated
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
+from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.host_staging import Bytes
-from tensorcore_dsl.runtime.launch import STATIC_SHARED_LIMIT, Loaded
+from tensorcore_dsl.runtime.launch import Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.tensor_maps import (
     DATA_TYPES,
@@ -36,150 +30,14 @@ from tensorcore_dsl.runtime.tensor_maps import (
     Tiled,
 )
 
-INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
-_VERBOSE = "-v"  # ptxas prints registers, spills and stack
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-_FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
-
-
-def assemble(
-    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None
-) -> Cubin:
-    """Machine code of the kernel `name` in `ptx` for `arch`, from the cache if it is there.
-
-    AssemblyError quotes the PTX lines that ptxas refuses.
-    """
-    target = archs.arch(arch)
-    options = [_VERBOSE] if max_registers is None else [_VERBOSE, _FORCE]
-    program = whole_program(ptx)
-    made_by = ptxas.identity(program) if program else toolchain()
-    key = cubin.cache_key([ptx, target.name, options, max_registers, made_by])
-    found = cubin.cached(key)
-    if found is None:
-        if program:
-            found = _run(program, ptx, target, max_registers, options)
-        else:
-            found = _link(ptx, target, name, max_registers, options)
-        cubin.keep(key, *found)
-    return Cubin(name, target.name, ptx, *found)
-
-
-def whole_program(ptx: str) -> Path | None:
-    """The ptxas that assembles this text; None: nvJitLink does."""
-    return ptxas.find(ptxas.version_of(ptx)) if ptxas.wants_whole_program(ptx) else None
-
-
-def assembler() -> str:
-    """Names and versions of everything that `assemble` may use on this machine."""
-    return " ".join([toolchain(), *map(ptxas.identity, ptxas.candidates())])
-
-
-def _run(
-    program: Path, ptx: str, target: archs.Arch, max_registers: int | None, options: list[str]
-) -> tuple[bytes, str]:
-    """Code and log of ptxas."""
-    limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
-    try:
-        code, log = ptxas.assemble(program, ptx, target.name, [*options, *limit])
-    except (ptxas.Refusal, OSError) as error:
-        raise AssemblyError(_explain(error, ptx, target)) from error
-    return code, _tidy(log)
-
-
-def _link(
-    ptx: str, target: archs.Arch, name: str, max_registers: int | None, options: list[str]
-) -> tuple[bytes, str]:
-    """Code and log of Numba's linker."""
-    linker_class = _linker_class()
-    try:
-        linker = linker_class(max_registers=max_registers, cc=target.cc, lto=False)
-        linker.ptxas_options = options
-        linker.add_ptx(ptx.encode(), name)
-        return bytes(linker.complete().code), _tidy(linker.info_log)
-    except Exception as error:  # nvJitLink, its loader and cuda.core each have their own
-        raise AssemblyError(_explain(error, ptx, target)) from error
-
-
-def _tidy(log: str) -> str:
-    """The log without what differs from run to run, so that equal texts give equal cubins."""
-    lines = log.replace("\0", "").splitlines()
-    return "\n".join(line.rstrip() for line in lines if line.strip() and "Compile time" not in line)
-
-
-@lru_cache
-def _linker_class() -> Any:
-    """Numba's linker, told to let ptxas speak."""
-    if _simulated():
-        raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
-    try:
-        linker = import_module("numba.cuda.cudadrv.driver")._Linker
-    except ImportError as error:
-        raise AssemblyError(f"numba-cuda cannot be imported ({error}); {INSTALL_HINT}") from error
-
-    class SpeakingLinker(linker):  # type: ignore[misc, valid-type]
-        ptxas_options: list[str]
-
-        def _get_linker_options(self, ptx: bool) -> Any:
-            options = super()._get_linker_options(ptx)
-            options.ptxas_options = self.ptxas_options
-            return options
-
-    return SpeakingLinker
-
-
-def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
-    """ptxas' complaints, each with its PTX line; else what the linker said."""
-    text = str(error)
-    found = re.findall(r"(?:line (\d+); )?(?:error|fatal) +: (.*)", text)
-    complaints = [
-        quote(f"line {line}: {message}" if line else message, ptx)
-        for line, message in found
-        if "aborted due to errors" not in message
-    ]
-    if complaints:
-        return "\n".join([f"ptxas refuses the PTX for {target}:", *complaints])
-    return f"cannot assemble for {target}: {type(error).__name__}: {text[:2000]}"
-
-
-@lru_cache
-def toolchain() -> str:
-    """Names and versions of what turns PTX into machine code, without importing it."""
-    names = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "cuda-bindings", "cuda-core")
-    installed = _installed()
-    found = {name: installed[name] for name in names if name in installed}
-    if not any("nvjitlink" in name for name in found):
-        found["libnvJitLink"] = _library_version()
-    return " ".join(f"{name}={version}" for name, version in found.items())
-
-
-def _installed() -> dict[str, str]:
-    """Versions of installed packages, by what their folders are called: quicker than metadata."""
-    found: dict[str, str] = {}
-    for entry in reversed(sys.path):  # the first wins, as for imports
-        with suppress(OSError):
-            for name in os.listdir(entry or "."):
-                package, _, version = name.removesuffix(".dist-info").partition("-")
-                if name.endswith(".dist-info"):
-                    found[package.replace("_", "-").lower()] = version
-    return found
-
-
-def _library_version() -> str:
-    """Of an nvJitLink that no wheel brought: the CUDA toolkit's."""
-    try:
-        return str(import_module("cuda.bindings.nvjitlink").version())
-    except Exception as error:  # no bindings, or no library for them
-        raise AssemblyError(f"there is no nvJitLink ({error}); {INSTALL_HINT}") from error
-
-
-# The driver.
 
 
 @lru_cache
 def cuda_available() -> bool:
     """Whether there is a GPU that Numba can use; False where numba-cuda is missing."""
-    if not _driver_library() or _simulated():
+    if not _driver_library() or simulated():
         return False
     try:
         driver = import_module("numba.cuda.cudadrv.driver")
@@ -192,7 +50,7 @@ def cuda_available() -> bool:
 
 
 def _driver_library() -> bool:
-    """Whether a CUDA driver can be loaded: spares most machines the import of numba.cuda."""
+    """Whether a CUDA driver can be loaded. Without one, numba.cuda is not imported."""
     if "NUMBA_CUDA_DRIVER" in os.environ:
         return True
     for name in ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so"):
@@ -204,27 +62,22 @@ def _driver_library() -> bool:
     return False
 
 
-def _simulated() -> bool:
-    """Numba runs kernels as plain Python, and has no driver or linker."""
-    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
-
-
-def device_number() -> int:
+def compute_capability() -> int:
     """Compute capability of the current GPU, as 90 for 9.0."""
-    major, minor = gpu().capability()
+    major, minor = cuda_driver().capability()
     return 10 * major + minor
 
 
 @lru_cache
-def gpu() -> NumbaTarget:
-    """The one target of this process; LaunchError where there is no GPU."""
+def cuda_driver() -> NumbaDriver:
+    """The driver of this process; LaunchError where there is no GPU."""
     if not cuda_available():
-        raise LaunchError(f"there is no GPU that Numba can use ({_why_not()})")
-    return NumbaTarget()
+        raise LaunchError(f"there is no GPU that Numba can use ({_reason()})")
+    return NumbaDriver()
 
 
-def _why_not() -> str:
-    if _simulated():
+def _reason() -> str:
+    if simulated():
         return "NUMBA_ENABLE_CUDASIM is set"
     try:
         return str(import_module("numba.cuda").cuda_error() or "no device").strip()
@@ -232,8 +85,8 @@ def _why_not() -> str:
         return f"{error}; {INSTALL_HINT}"
 
 
-class NumbaTarget:
-    """Numba's driver and contexts, as the launch path needs them (`launch.Target`)."""
+class NumbaDriver:
+    """Numba's driver and contexts (implements `launch.Driver`)."""
 
     def __init__(self) -> None:
         driver = import_module("numba.cuda.cudadrv.driver")
@@ -287,7 +140,7 @@ class NumbaTarget:
         )
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
-        """Let the kernel have more than 48 KiB of shared memory and over 8 blocks a cluster."""
+        """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""
         attribute = self._binding.CUfunction_attribute
         wanted = config.shared_bytes
         if wanted > loaded.allowed:
@@ -303,20 +156,20 @@ class NumbaTarget:
             self._driver.cuFuncSetAttribute(function, attribute, value)
 
     def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
-        """The 128 bytes of a tensor map; the driver wants them made at a multiple of 64."""
+        """The 128 bytes of a tensor map; the driver encodes at multiples of 64 bytes only."""
         rank = len(tile.extents)
         buffer = (ctypes.c_char * (MAP_BYTES + MAP_ALIGN))()
         address = -(-ctypes.addressof(buffer) // MAP_ALIGN) * MAP_ALIGN
-        given = (
+        arguments = (
             address, DATA_TYPES[tile.dtype.name], rank, pointer,
             (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
             (ctypes.c_uint32 * rank)(*tile.box), (ctypes.c_uint32 * rank)(*(1,) * rank),
             _NO_INTERLEAVE, TENSOR_MAP_SWIZZLES[tile.swizzle], L2_PROMOTION, _FILL_ZEROS,
         )  # fmt: skip
-        code = self._encode(*given)
+        code = self._encode(*arguments)
         if code == _NO_CONTEXT:
             self.attach(device)
-            code = self._encode(*given)
+            code = self._encode(*arguments)
         if code:
             raise LaunchError(
                 f"the driver makes no tensor map of an array at {pointer:#x} with {tile}: "
@@ -326,10 +179,10 @@ class NumbaTarget:
 
     @cached_property
     def _encode(self) -> Any:
-        """cuTensorMapEncodeTiled, called past the bindings: their maps lie at multiples of 16."""
-        number, pointer, wide = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p
+        """cuTensorMapEncodeTiled by ctypes: maps of the bindings are at multiples of 16 bytes."""
+        number, pointer = ctypes.c_uint32, ctypes.c_void_p
         prototype = ctypes.CFUNCTYPE(
-            ctypes.c_int, pointer, number, number, pointer, *[wide] * 4, *[number] * 4
+            ctypes.c_int, pointer, number, number, pointer, *[pointer] * 4, *[number] * 4
         )
         try:
             return prototype(("cuTensorMapEncodeTiled", self._driver.lib))
@@ -356,7 +209,7 @@ class NumbaTarget:
 
 
 class NumbaMemory:
-    """Device memory from Numba, used in the order of one stream (`transfer.Memory`)."""
+    """Numba's device memory, used in stream order (implements `host_staging.Memory`)."""
 
     def __init__(self, cuda: Any, driver: Any, stream: int) -> None:
         self._cuda, self._driver, self._stream = cuda, driver, stream
