@@ -16,6 +16,7 @@ from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
 from tensorcore_dsl.interpreter.program import unit
+from tensorcore_dsl.isa.descriptor import pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 # PTX text -> instructions in a batch.
@@ -160,5 +161,4 @@ def _shared(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[int, np.n
 
 def _descriptor(start: int) -> np.uint64:
     """K-major without swizzle: two core matrices along K, then those of the next eight rows."""
-    along_k, next_rows = CORE, 2 * CORE
-    return np.uint64(start >> 4 | (along_k >> 4) << 16 | (next_rows >> 4) << 32)
+    return np.uint64(pack_descriptor(start, leading=CORE, stride=2 * CORE))

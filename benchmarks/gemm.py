@@ -25,7 +25,7 @@ from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
 from benchmarks.tables import duration, number, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.runtime.numba_target import cuda_available
+from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = "NO GPU HERE: these GEMMs are emulated on the CPU, and not compared with cuBLAS."

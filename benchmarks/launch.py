@@ -25,10 +25,11 @@ from benchmarks.harness import Report, Timing, elapsed
 from benchmarks.tables import Table
 from tensorcore_dsl import kernels, tensor_map
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.kernel import Array, Kernel, kernel
-from tensorcore_dsl.runtime import numba_target
-from tensorcore_dsl.runtime.arguments import Description
+from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.arguments import Description, describe
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.launch import Launcher, Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    on_gpu = numba_target.cuda_available()
+    on_gpu = driver.cuda_available()
     rounds = options.rounds or (20 if options.quick else 60)
     if not on_gpu:
         print(NO_GPU)
@@ -132,7 +133,7 @@ def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
         if torch.cuda.is_available():
             tensors = [torch.zeros(SHAPE, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
             cases |= _ours("torch tensors", tensors)
-            if numba_target.device_number() == 90:
+            if driver.compute_capability() == 90:
                 cases |= _ours("torch tensors, as tensor maps", tensors, mapped)
                 a, b, c = tensors
                 cases["ours, kernels.gemm(a, b, out=c)"] = lambda: kernels.gemm(a, b, out=c)
@@ -171,7 +172,7 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     """cuda.core with plain numbers, and the driver's call alone, with everything prepared."""
     from cuda.core import Device, LaunchConfig, launch
 
-    target = numba_target.gpu()
+    target = driver.cuda_driver()
     loaded = target.load(touch.specialise(arrays, {}).cubin).keep[2].kernel
     device = Device()
     device.set_current()
@@ -180,13 +181,12 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     sizes = [np.int32(SHAPE[0]), np.int32(SHAPE[1]), np.int64(SHAPE[1])]
     flat = [value for pointer in pointers for value in (pointer, *sizes)]
     plan = touch[1, 32].launcher({}).prepare(*arrays)
-    slot = plan.new_slot()  # the tuple owns its memory
-    *_, address, function, parameters, extra, _ = slot
-    call = target.launch
+    buffer = plan.buffer([describe(array) for array in arrays])
+    call, function = target.launch, plan.function
     return {
         "cuda.core, 3 arrays as 12 numbers": lambda: launch(stream, config, loaded, *flat),
-        "the driver's call alone, by ctypes": lambda kept=slot: call(
-            address, function, parameters, extra
+        "the driver's call alone, by ctypes": lambda: call(
+            buffer.config, function, buffer.parameters, buffer.extra
         ),
     }
 
@@ -257,12 +257,12 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """Our launches with everything but the driver."""
     target: Any = NoDriver()
     call = target.launch
-    replaced: dict[str, Any] = {
-        "gpu": lambda: target, "assemble": _no_code, "assembler": str, "device_number": lambda: 90,
-    }  # fmt: skip
+    fake_driver: dict[str, Any] = {"cuda_driver": lambda: target, "compute_capability": lambda: 90}
+    fake_assembler: dict[str, Any] = {"assemble": _no_code, "versions": str}
     with ExitStack() as stack:
         stack.enter_context(on_target("cuda"))
-        stack.enter_context(patch.multiple(numba_target, **replaced))
+        stack.enter_context(patch.multiple(driver, **fake_driver))
+        stack.enter_context(patch.multiple(assemble, **fake_assembler))
         stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", HostArraysAsDevice))
         stack.enter_context(patch.dict(os.environ, TENSORCORE_DSL_CACHE="off"))
         empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
