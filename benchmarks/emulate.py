@@ -13,7 +13,6 @@ from benchmarks.console import duration, progress, table
 from benchmarks.harness import Report, time_on_host
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
-from tensorcore_dsl.interpreter.program import unit
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 # PTX text -> instructions in a batch: as many as a user would hand over at once.
@@ -140,7 +139,7 @@ def registers(case: Case, operand: Operand, draw: np.random.Generator) -> np.nda
     dtype = operand.dtype
     word = np.uint64 if operand.register_bits == 64 else np.uint32
     packed = operand.register_bits // dtype.bits
-    shape = (case.batch, unit(case.form), operand.registers * packed)
+    shape = (case.batch, case.form.threads, operand.registers * packed)
     return np.ascontiguousarray(values(draw, dtype, shape)).view(word)
 
 

@@ -43,7 +43,8 @@ from tensorcore_dsl.errors import (
     OutOfBounds,
     Uninitialised,
 )
-from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, machine, run
+from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
+from tensorcore_dsl.interpreter.execution import machine
 from tensorcore_dsl.ir.nodes import Part
 
 
@@ -306,7 +307,7 @@ class TestWarps:
 class TestWarpgroups:
     """Forms of warpgroups want four warps together; blocks need not be whole warpgroups."""
 
-    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP)
+    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | {"wgmma"})
 
     def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
         b = Builder(("out", u64), shared=4)

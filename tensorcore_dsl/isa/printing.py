@@ -45,7 +45,7 @@ def form(mnemonic: str) -> Instruction:
         version=(6, 0),
         section="vprintf",
         execute=execute,
-        effects=VOLATILE,
+        effects=VOLATILE | {"print"},
         template=_statement(names),
     )
 
