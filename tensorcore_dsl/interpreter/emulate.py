@@ -76,13 +76,13 @@ def emulate(
 
 
 def _form(text: str | Instruction, operands: Sequence[Any]) -> Instruction:
-    """The instruction that `text` names; where an operand may come from shared memory or from
-    registers, the image given for it decides."""
+    """The instruction that `text` names. PTX writes it alike for an operand in shared memory and in
+    registers, the table does not; here the operand decides."""
     form = isa.instruction(text) if isinstance(text, str) else text
-    for operand, given in zip(form.operands, _flat(operands), strict=False):
-        image = isinstance(given, np.ndarray) and given.dtype == np.uint32 and given.ndim > 1
-        if operand.is_descriptor and image:
-            return isa.instruction(f"{form.mnemonic}.registers")
+    for operand, value in zip(form.operands, _flat(operands), strict=False):
+        image = isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim > 1
+        if image and form.in_registers(operand):
+            return isa.instruction(form.in_registers(operand))
     return form
 
 
@@ -94,47 +94,47 @@ def _flat(operands: Sequence[Any]) -> list[Any]:
 class _Image:
     """One operand: its array, and the shape of its batch (the leading axes)."""
 
-    def __init__(self, form: Instruction, operand: Operand, given: Any) -> None:
+    def __init__(self, form: Instruction, operand: Operand, value: Any) -> None:
         self.operand = operand
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
-        self.number = None if isinstance(given, np.ndarray) else self._number(form, given)
-        self.array = np.empty(0) if self.number is not None else self._array(form, given)
+        self.number = None if isinstance(value, np.ndarray) else self._number(form, value)
+        self.array = np.empty(0) if self.number is not None else self._array(form, value)
         self.batch: tuple[int, ...] = ()
         self.single = False  # a single register that has an axis of its own
         if self.number is None:
             self._shape(form)
 
-    def _number(self, form: Instruction, given: Any) -> Any:
-        if not isinstance(given, (int, float, np.number, np.bool_)):
+    def _number(self, form: Instruction, value: Any) -> Any:
+        if not isinstance(value, (int, float, np.number, np.bool_)):
             raise OperandError(
-                f"{form}: operand {self.operand.name} is a {type(given).__name__}; "
+                f"{form}: operand {self.operand.name} is a {type(value).__name__}; "
                 "a NumPy array of register bits or a number is needed"
             )
         if self.group:
             raise OperandError(f"{form}: operand {self.operand.name} needs {_wanted(form, self)}")
         if self.immediate:
-            return self._allowed(form, int(given))
-        if isinstance(given, np.number):
-            given = given.item()
-        return word(self.operand.register_bits)(const_bits(Const(given, self.operand.dtype)))
+            return self._allowed(form, int(value))
+        if isinstance(value, np.number):
+            value = value.item()
+        return word(self.operand.register_bits)(const_bits(Const(value, self.operand.dtype)))
 
-    def _allowed(self, form: Instruction, given: int) -> int:
+    def _allowed(self, form: Instruction, value: int) -> int:
         values = self.operand.values
-        if values is not None and given not in values:
+        if values is not None and value not in values:
             raise OperandError(
-                f"{form}: {self.operand.name} = {given} is not allowed; one of {values} is"
+                f"{form}: {self.operand.name} = {value} is not allowed; one of {values} is"
             )
-        return given
+        return value
 
-    def _array(self, form: Instruction, given: np.ndarray) -> np.ndarray:
+    def _array(self, form: Instruction, value: np.ndarray) -> np.ndarray:
         wanted = np.dtype(word(self.operand.register_bits))
-        if given.dtype == wanted:
-            return given
-        if given.dtype.kind in "iu" and given.dtype.itemsize == wanted.itemsize:
-            return given.view(wanted)
+        if value.dtype == wanted:
+            return value
+        if value.dtype.kind in "iu" and value.dtype.itemsize == wanted.itemsize:
+            return value.view(wanted)
         raise OperandError(
-            f"{form}: operand {self.operand.name} has dtype {given.dtype}; registers are given as "
+            f"{form}: operand {self.operand.name} has dtype {value.dtype}; registers are given as "
             f"raw bits, {wanted} here (.view() reinterprets)"
         )
 
@@ -179,7 +179,7 @@ def _images(form: Instruction, operands: list[Any]) -> list[_Image]:
         raise OperandError(
             f"{form} takes {len(form.operands)} operands ({names}), {len(operands)} were given"
         )
-    return [_Image(form, o, given) for o, given in zip(form.operands, operands, strict=True)]
+    return [_Image(form, o, value) for o, value in zip(form.operands, operands, strict=True)]
 
 
 def _batch(form: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:

@@ -145,6 +145,10 @@ class Instruction:
         """State space of the first address: global, shared, shared::cta, shared::cluster, or ""."""
         return next((p for p in self.mnemonic.split(".") if p in SPACES), "")
 
+    def in_registers(self, operand: Operand) -> str:
+        """Mnemonic of the variant that takes a descriptor operand from registers; "" for none."""
+        return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
+
     @property
     def reads_signals(self) -> bool:
         """Does it read words by which other threads may signal: strong loads and atomics?"""

@@ -114,7 +114,7 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
     units, ideal = 0, 0
     seen = np.empty(32 * 2, np.uint64)
     for warp in range(addresses.size // 32):
-        found, lanes = 0, 0
+        count, lanes = 0, 0
         for thread in range(warp * 32, warp * 32 + 32):
             if not active[thread]:
                 continue
@@ -122,15 +122,15 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
             first = addresses[thread] // types.uint64(SECTOR)
             last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
             sector = first
-            while sector <= last and found < 64:
+            while sector <= last and count < 64:
                 known = False
-                for i in range(found):
+                for i in range(count):
                     known = known or seen[i] == sector
                 if not known:
-                    seen[found] = sector
-                    found += 1
+                    seen[count] = sector
+                    count += 1
                 sector += types.uint64(1)
-        units += found
+        units += count
         ideal += (lanes * size + SECTOR - 1) // SECTOR
     return units << 32 | ideal
 
@@ -140,14 +140,14 @@ def _passes(addresses: Any, active: Any, size: int) -> int:
     """`passes << 32 | ideal`: 32, 16 or 8 lanes access up to 128 bytes at a time; each such group
     takes as many passes as its busiest bank has different words."""
     units, ideal = 0, 0
-    together = 32 if size <= 4 else 128 // size
+    group = 32 if size <= 4 else 128 // size
     words = (size + 3) // 4
     bank_words = np.empty((BANKS, 64), np.uint64)
     used = np.empty(BANKS, np.int64)
-    for start in range(0, addresses.size, together):
+    for start in range(0, addresses.size, group):
         used[:] = 0
         lanes = 0
-        for thread in range(start, start + together):
+        for thread in range(start, start + group):
             if not active[thread]:
                 continue
             lanes += 1

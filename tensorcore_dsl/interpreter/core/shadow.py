@@ -54,16 +54,16 @@ def all_written(shadow: int, size: int) -> bool:
 @inlined
 def in_flight(shadow: int, size: int) -> bool:
     """Does an asynchronous copy or an mbarrier own any of the bytes?"""
-    found = 0
+    states = 0
     if size >= 8:
         for start in range(0, size, 8):
-            found |= peek64(shadow + start)
+            states |= peek64(shadow + start)
     elif size == 4:
-        found = peek32(shadow)
+        states = peek32(shadow)
     else:
         for byte in range(size):
-            found |= peek8(shadow + byte)
-    return found & 0x0202020202020202 != 0
+            states |= peek8(shadow + byte)
+    return states & 0x0202020202020202 != 0
 
 
 @inlined

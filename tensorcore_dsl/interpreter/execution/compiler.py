@@ -78,6 +78,8 @@ def _joins(node: Any, run: list[Any]) -> bool:
 
 
 class _Compiler:
+    """Appends steps to a program, node by node; `places` are those of values and constants."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.watched = product_registers(kernel)
@@ -111,14 +113,14 @@ class _Compiler:
         return self.place(value)[0]
 
     def constant(self, item: Any) -> int:
-        """A Python int or NumPy scalar that operands may name."""
+        """The place of a Python int or NumPy scalar."""
         place, new = self.place((type(item), item))
         if new:
             self.program.constants.append((place, item))
         return place
 
     def fill(self, item: Any, registers: int) -> int:
-        """A NumPy scalar in every thread, and in every register of a group."""
+        """The place of a NumPy scalar in every thread, and in every register of a group."""
         place, new = self.place((type(item), item, registers))
         if new:
             self.program.fills.append((place, item, registers))
@@ -146,9 +148,9 @@ class _Compiler:
             for node in run:
                 self.visit[type(node)](node)
             if len(run) > 1:
-                self._together(start, [node for node in run if isinstance(node, Op)])
+                self._execute_at_once(start, [node for node in run if isinstance(node, Op)])
 
-    def _together(self, start: int, ops: list[Op]) -> None:
+    def _execute_at_once(self, start: int, ops: list[Op]) -> None:
         """Let the first step of a run execute all of its ops."""
         first, form = self.program.steps[start], ops[0].form
         operands = [
@@ -159,7 +161,7 @@ class _Compiler:
             (self.value(v), np.dtype(word(v.type.register_bits))) for op in ops for v in op.results
         ]
         reads = frozenset(place for fetched in operands for place, _ in fetched)
-        first.run = steps.together(
+        first.run = steps.at_once(
             first.run, form, [steps.fetch(fetched) for fetched in operands], results, start, reads
         )
 

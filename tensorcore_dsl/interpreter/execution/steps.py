@@ -1,6 +1,6 @@
 """The functions that programs consist of: each executes one step for the active threads.
 
-They return what `core.program.Run` says: None, a position to jump to, or STOP.
+They return None to go on, a position to jump to, or STOP, as `core.program.Run` declares.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
 SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply_several}
 
 
-def together(
+def at_once(
     alone: Run, form: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
     reads: frozenset[int],
 ) -> Run:  # fmt: skip

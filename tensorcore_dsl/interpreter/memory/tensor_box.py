@@ -37,16 +37,16 @@ class TensorBox:
     dtype: Any = None
 
     @classmethod
-    def of(cls, given: TensorMapArgument) -> TensorBox:
+    def of(cls, argument: TensorMapArgument) -> TensorBox:
         """The box of a tensor map, at no coordinates yet."""
-        array, rank = given.array, len(given.axes)
+        array, rank = argument.array, len(argument.axes)
         plan = np.ones((4, RANK), np.int64)
-        plan[EXTENT, :rank] = [array.shape[axis] for axis in given.axes]
-        plan[STRIDE, :rank] = [array.strides[axis] for axis in given.axes]
-        plan[BOX, :rank] = given.box
-        mask = given.swizzle - 16 if given.swizzle else 0
+        plan[EXTENT, :rank] = [array.shape[axis] for axis in argument.axes]
+        plan[STRIDE, :rank] = [array.strides[axis] for axis in argument.axes]
+        plan[BOX, :rank] = argument.box
+        mask = argument.swizzle - 16 if argument.swizzle else 0
         real = array.__array_interface__["data"][0]
-        name, writable = f"argument {given.name!r}", given.writable and array.flags.writeable
+        name, writable = f"argument {argument.name!r}", argument.writable and array.flags.writeable
         return cls(name, real, plan, array.itemsize, mask, writable, array.dtype)
 
     @classmethod

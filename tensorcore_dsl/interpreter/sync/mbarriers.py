@@ -252,7 +252,7 @@ class Mbarriers:
         self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
     ) -> NoReturn:
         chunk = self.chunk
-        address, given = scalar(bar, thread), scalar(count, thread)
+        address, operand = scalar(bar, thread), scalar(count, thread)
         who, at, rank = chunk.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
         if cta is None:
             cta = self.clusters.cta(thread // chunk.group, rank)
@@ -268,7 +268,7 @@ class Mbarriers:
             )
         if code == UNALIGNED:
             raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
-        count_, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
+        total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         name = self.name(cta, slot)
         if code == LOST:
             raise Deadlock(
@@ -278,10 +278,10 @@ class Mbarriers:
         raise EmulationError({
             UNINITIALISED: f"no mbarrier lives at shared {at:#x} ({who}): it needs "
             + names.MBARRIER_INIT,
-            OVERRUN: f"{name}: {who} arrives {given} times when {pending} of {count_} arrivals "
+            OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
             f"and {missing} bytes are pending in phase {phase}",
             UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
-            f"{phase - 1} end: more arrive than the {count_} that a phase expects, or nobody waits",
+            f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
             TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
             f"most {MOST} can be counted",
             NOT_OWN: f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
@@ -290,8 +290,8 @@ class Mbarriers:
             "initialised it",
             NOT_OPEN: f"{name} of block {chunk.block_name(cta)}: {who} uses it before the "
             f"cluster has met ({names.CLUSTER_BARRIER}) after it was initialised",
-            BAD_PARITY: f"{name}: {who} waits for parity {given}; parities are 0 and 1, the phase "
-            "modulo 2",
+            BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
+            "phase modulo 2",
         }[code])  # fmt: skip
 
 
