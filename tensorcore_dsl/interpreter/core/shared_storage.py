@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.shadow import WRITTEN
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of a shared address: the offset within its CTA
 
 
 class SharedStorage:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import (
     copy_use,
@@ -45,7 +46,7 @@ def compile_program(kernel: Kernel) -> Program:
 def own_memory(address: Any) -> Any:
     """Addresses of the thread's own CTA, without the bits that hold the rank."""
     own = address >> CLUSTER_SHIFT == OWN
-    return np.where(own, address & np.uint32((1 << CLUSTER_SHIFT) - 1), address)
+    return np.where(own, address & np.uint32(OFFSET), address)
 
 
 class _Label:

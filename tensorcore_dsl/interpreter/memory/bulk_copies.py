@@ -16,10 +16,10 @@ from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Unini
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.operands import scalar
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
 from tensorcore_dsl.interpreter.memory.arguments import MAP_BASE, MAP_SHIFT
 from tensorcore_dsl.interpreter.memory.box_loops import load_box, store_box
 from tensorcore_dsl.interpreter.memory.bulk_reductions import combine
-from tensorcore_dsl.interpreter.memory.cluster_memory import OFFSET
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import CHUNK, START, TensorBox

@@ -13,13 +13,12 @@ import numpy as np
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
 from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
-
-OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of an address: the offset within its CTA
 
 
 class ClusterMemory(WordMemory):

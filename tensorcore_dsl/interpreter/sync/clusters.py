@@ -8,6 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
@@ -57,7 +58,7 @@ class Clusters:
         """
         ranks = np.broadcast_to(np.asarray(rank, np.uint32), (self.chunk.threads,))
         ranks = np.minimum(ranks, np.uint32(NOBODY))
-        low = np.asarray(address, np.uint32) & np.uint32((1 << CLUSTER_SHIFT) - 1)
+        low = np.asarray(address, np.uint32) & np.uint32(OFFSET)
         return np.asarray(low | (ranks + np.uint32(1)) << np.uint32(CLUSTER_SHIFT))
 
     def refuse_rank(self, rank: int, who: str) -> NoReturn:

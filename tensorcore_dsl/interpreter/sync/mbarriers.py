@@ -18,7 +18,7 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.compiled import compiled, inlined, mistake
 from tensorcore_dsl.interpreter.core.operands import scalar, words
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import names
@@ -27,7 +27,6 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 BYTES = 8
 ROWS = 16  # rows of `state` at the start
 MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
-OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of a shared address: the offset within its CTA
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
@@ -251,12 +250,11 @@ class Mbarriers:
     def _refuse(
         self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
     ) -> NoReturn:
-        chunk = self.chunk
+        """Raise the error of a thread whose operands failed a check."""
         address, operand = scalar(bar, thread), scalar(count, thread)
-        who, at, rank = chunk.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
+        who, at, rank = self.chunk.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
         if cta is None:
-            cta = self.clusters.cta(thread // chunk.group, rank)
-        slot = at // BYTES
+            cta = self.clusters.cta(thread // self.chunk.group, rank)
         if code == BAD_RANK:
             self.clusters.refuse_rank(rank - 1, who)
         if code == GONE:
@@ -268,6 +266,20 @@ class Mbarriers:
             )
         if code == UNALIGNED:
             raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
+        if code == UNINITIALISED:
+            raise EmulationError(
+                f"no mbarrier lives at shared {at:#x} ({who}): it needs {names.MBARRIER_INIT}"
+            )
+        if code == NOT_OWN:
+            raise EmulationError(
+                f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
+                "arrivals and bytes reach the barriers of other CTAs"
+            )
+        self._refuse_use(code, thread, cta, at // BYTES, operand)
+
+    def _refuse_use(self, code: int, thread: int, cta: int, slot: int, operand: int) -> NoReturn:
+        """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
+        who, block = self.chunk.describe(thread), self.chunk.block_name(cta)
         total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         name = self.name(cta, slot)
         if code == LOST:
@@ -276,19 +288,15 @@ class Mbarriers:
                 f"together with the one behind it: phases pass faster than the waiter sees them"
             )
         raise EmulationError({
-            UNINITIALISED: f"no mbarrier lives at shared {at:#x} ({who}): it needs "
-            + names.MBARRIER_INIT,
             OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
             f"and {missing} bytes are pending in phase {phase}",
             UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
             f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
             TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
             f"most {MOST} can be counted",
-            NOT_OWN: f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
-            "arrivals and bytes reach the barriers of other CTAs",
             NOT_MET: f"{name}: {who} uses it without having met (a barrier) the thread that "
             "initialised it",
-            NOT_OPEN: f"{name} of block {chunk.block_name(cta)}: {who} uses it before the "
+            NOT_OPEN: f"{name} of block {block}: {who} uses it before the "
             f"cluster has met ({names.CLUSTER_BARRIER}) after it was initialised",
             BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
             "phase modulo 2",
