@@ -16,11 +16,11 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import advice
 
 RANK_BITS = 4  # a cluster has at most 16 CTAs
 _ADVICE = (
-    f"the cluster must meet in between ({names.CLUSTER_BARRIER}, or an mbarrier of the one that "
+    f"the cluster must meet in between ({advice.CLUSTER_BARRIER}, or an mbarrier of the one that "
     "waits)"
 )
 
@@ -131,7 +131,7 @@ class ClusterRaces:
             block = self.chunk.block_name(int(access.ctas[row]))
             raise EmulationError(
                 f"{access.describe(self.chunk, row)} before the cluster has met "
-                f"({names.CLUSTER_BARRIER}): block {block} may not have started, or not have "
+                f"({advice.CLUSTER_BARRIER}): block {block} may not have started, or not have "
                 "written it"
             )
 
@@ -144,7 +144,7 @@ class ClusterRaces:
             block = self.chunk.block_name(cta)
             raise EmulationError(
                 f"block {block} may end before block {self._peer(cta, code)} accesses its shared "
-                f"memory here: let the cluster meet ({names.CLUSTER_BARRIER}) before a CTA ends",
+                f"memory here: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
                 self._loc(event),
             )
 

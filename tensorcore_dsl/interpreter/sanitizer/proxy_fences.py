@@ -17,12 +17,12 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.compiled import compiled, inlined
 from tensorcore_dsl.interpreter.core.shadow import STAMP_BITS, STAMP_MASK
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import advice
 
 CHUNK = 16
 STORE, PRODUCT, SHARE = range(3)  # kinds of reads
 _ADVICE = {
-    STORE: f"commit it and wait for its group ({names.BULK_WAIT_READ}) first",
+    STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
     PRODUCT: "commit it and wait for its group ({wait}) first",
     SHARE: "the CTA that it goes to must have waited for its mbarrier, and met this one, first",
 }
@@ -136,7 +136,7 @@ class ProxyFences:
         writer = _stamped_thread(next(int(w) for w in words if w), first)
         return (
             f"which {self.chunk.describe(writer)} wrote by an ordinary store and did not fence: "
-            f"the writer needs {names.FENCE_PROXY_ASYNC} before it synchronises"
+            f"the writer needs {advice.FENCE_PROXY_ASYNC} before it synchronises"
         )
 
     def _describe(self, read: Read, row: int) -> str:

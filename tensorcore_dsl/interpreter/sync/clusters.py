@@ -10,7 +10,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -69,7 +69,7 @@ class Clusters:
     def refuse_gone(self, cta: int, what: str, who: str) -> NoReturn:
         raise EmulationError(
             f"peer CTA gone: {who} reaches for {what} of block {self.chunk.block_name(cta)}, "
-            f"which has ended: let the cluster meet ({names.CLUSTER_BARRIER}) before a CTA ends"
+            f"which has ended: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
         )
 
     # --- the barrier ------------------------------------------------------------------------

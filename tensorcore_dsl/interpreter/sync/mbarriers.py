@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.core.operands import scalar, words
 from tensorcore_dsl.interpreter.core.shared_storage import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 BYTES = 8
@@ -114,7 +114,7 @@ class Mbarriers:
             raise EmulationError(
                 f"mbarrier at shared {at:#x} is initialised a second time "
                 f"(first {self._made(cta, slot)}); its phase is "
-                f"{self.at(cta, slot)[PHASE]}: {names.MBARRIER_INVAL} comes first"
+                f"{self.at(cta, slot)[PHASE]}: {advice.MBARRIER_INVAL} comes first"
             )
         if not 1 <= count <= MOST:
             raise EmulationError(
@@ -185,7 +185,7 @@ class Mbarriers:
             raise EmulationError(
                 f"block {chunk.block_name(cta)} may end before another CTA of its cluster arrives"
                 f" in phase {state[row, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
-                f"cluster meet ({names.CLUSTER_BARRIER}) before a CTA ends"
+                f"cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
             )
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
@@ -268,7 +268,7 @@ class Mbarriers:
             raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
         if code == UNINITIALISED:
             raise EmulationError(
-                f"no mbarrier lives at shared {at:#x} ({who}): it needs {names.MBARRIER_INIT}"
+                f"no mbarrier lives at shared {at:#x} ({who}): it needs {advice.MBARRIER_INIT}"
             )
         if code == NOT_OWN:
             raise EmulationError(
@@ -297,7 +297,7 @@ class Mbarriers:
             NOT_MET: f"{name}: {who} uses it without having met (a barrier) the thread that "
             "initialised it",
             NOT_OPEN: f"{name} of block {block}: {who} uses it before the "
-            f"cluster has met ({names.CLUSTER_BARRIER}) after it was initialised",
+            f"cluster has met ({advice.CLUSTER_BARRIER}) after it was initialised",
             BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
             "phase modulo 2",
         }[code])  # fmt: skip
