@@ -15,7 +15,6 @@ from benchmarks.harness import Report, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
-from tensorcore_dsl.interpreter.program import unit
 from tensorcore_dsl.isa.descriptor import pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
@@ -141,7 +140,7 @@ def registers(case: Case, operand: Operand, rng: np.random.Generator) -> np.ndar
     dtype = operand.dtype
     word = np.uint64 if operand.register_bits == 64 else np.uint32
     packed = operand.register_bits // dtype.bits
-    shape = (case.batch, unit(case.instruction), operand.registers * packed)
+    shape = (case.batch, case.instruction.threads, operand.registers * packed)
     return np.ascontiguousarray(values(rng, dtype, shape)).view(word)
 
 

@@ -1,91 +1,57 @@
-"""Compiled loops that move words between registers and memory, with every check.
+"""Compiled loops that move words between registers and memory, and check every access.
 
-They work on real addresses, so that one compiled function serves every word size. All return 0 or
-`code << 32 | thread` for the first thread that made a mistake.
+All return 0, or `code << 32 | thread` for the first thread whose access fails a check. The arrays
+`stamps`, `readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of
+`HappensBefore`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import types
 
-OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_MET = range(1, 9)
-# What the shadow of shared memory says of a byte: PENDING ones belong to a copy in flight.
-NEVER, WRITTEN, PENDING, BARRIER = range(4)
-
-STAMP_BITS = 14  # of a stamp that hold a thread of a cluster, which has at most 16 * 1024
-STAMP_MASK = (1 << STAMP_BITS) - 1
+from tensorcore_dsl.interpreter.core.compiled import (
+    compiled,
+    inlined,
+    mistake,
+    move,
+    peek8,
+    peek16,
+    peek64,
+    poke8,
+    poke16,
+    poke64,
+)
+from tensorcore_dsl.interpreter.core.shadow import (
+    IN_FLIGHT,
+    MISALIGNED,
+    NOT_MET,
+    OUTSIDE,
+    PENDING,
+    READ_ONLY,
+    STAMP_BITS,
+    STAMP_MASK,
+    STILL_READ,
+    UNFENCED,
+    WRITTEN,
+    all_written,
+    in_flight,
+    mark,
+    shadow_error,
+    stamp_words,
+)
+from tensorcore_dsl.interpreter.sanitizer.proxy_fences import CHUNK, unfenced
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
-SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compiled(function: Function) -> Function:
-    """Compiled once per machine; runs without the interpreter lock."""
-    fast: Any = njit(cache=True, nogil=True, error_model="numpy")
-    return fast(function)  # type: ignore[no-any-return]
-
-
-def inlined(function: Function) -> Function:
-    """Part of the compiled functions that call it."""
-    inline: Any = njit(inline="always")
-    return inline(function)  # type: ignore[no-any-return]
-
-
-def _peek(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
-    def peek(context: Any, address: Any) -> Any:
-        """The word at a real address."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            return builder.load(pointer, align=1)
-
-        return getattr(types, f"uint{bits}")(types.int64), generate
-
-    return peek
-
-
-def _poke(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
-    def poke(context: Any, address: Any, value: Any) -> Any:
-        """Store a word at a real address."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            builder.store(args[1], pointer, align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, getattr(types, f"uint{bits}")), generate
-
-    return poke
-
-
-peek8, peek16, peek32, peek64 = _peek(8), _peek(16), _peek(32), _peek(64)
-poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
-
-
-@inlined
-def move(target: int, source: int, width: int) -> None:
-    if width == 4:
-        poke32(target, peek32(source))
-    elif width == 8:
-        poke64(target, peek64(source))
-    elif width == 2:
-        poke16(target, peek16(source))
-    else:
-        poke8(target, peek8(source))
+SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
+WARPGROUP = 128
+GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
 
 
 @inlined
 def locate(address: int, size: int, table: Any) -> int:
-    """The real address of `size` bytes at a virtual one, or 0."""
+    """The real address of `size` bytes at a virtual address; 0 when they leave the allocation."""
     which = (address >> SPACE_BITS) - 1
     if which < 0 or which >= table.shape[0]:
         return 0
@@ -94,74 +60,6 @@ def locate(address: int, size: int, table: Any) -> int:
         return 0
     real: int = table[which, REAL] + offset
     return real
-
-
-@inlined
-def shadow_says(shadow: int, size: int) -> int:
-    """0 when all bytes are written, else what is wrong with the first that is not."""
-    for byte in range(size):
-        state = peek8(shadow + byte)
-        if state == NEVER:
-            return UNWRITTEN
-        if state != WRITTEN:
-            return IN_FLIGHT
-    return 0
-
-
-@inlined
-def all_written(shadow: int, size: int) -> bool:
-    good = True
-    if size >= 8:
-        for start in range(0, size, 8):
-            good = good and peek64(shadow + start) == 0x0101010101010101
-        return good
-    if size == 4:
-        word: int = peek32(shadow)
-        return word == 0x01010101
-    return shadow_says(shadow, size) == 0
-
-
-@inlined
-def in_flight(shadow: int, size: int) -> bool:
-    """Does an asynchronous copy or an mbarrier own any of the bytes."""
-    found = 0
-    if size >= 8:
-        for start in range(0, size, 8):
-            found |= peek64(shadow + start)
-    elif size == 4:
-        found = peek32(shadow)
-    else:
-        for byte in range(size):
-            found |= peek8(shadow + byte)
-    return found & 0x0202020202020202 != 0
-
-
-@inlined
-def mark(shadow: int, size: int, state: int) -> None:
-    """Write `state` to the shadow of `size` bytes."""
-    if size >= 8:
-        for start in range(0, size, 8):
-            poke64(shadow + start, state * 0x0101010101010101)
-    elif size == 4:
-        poke32(shadow, state * 0x01010101)
-    else:
-        for byte in range(size):
-            poke8(shadow + byte, state)
-
-
-@inlined
-def sign(stamps: int, address: int, size: int, stamp: int) -> None:
-    """Write `stamp` to the words of `size` bytes from `address` on."""
-    if size >= 8:
-        for start in range(0, size, 8):
-            poke64(stamps + address + start, stamp << 32 | stamp)
-    else:
-        poke32(stamps + (address & -4), stamp)
-
-
-@inlined
-def mistake(code: int, thread: int) -> int:
-    return code << 32 | thread
 
 
 @compiled
@@ -207,9 +105,9 @@ def global_store(
 @compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
-    checked: bool, landed: Any, met: Any,
+    checked: bool, landed: Any, synced: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes; the rest is `Proxies`'s."""
+    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, out.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
@@ -224,8 +122,8 @@ def shared_load(
                     if address & (size - 1):
                         return mistake(MISALIGNED, thread)
                     if not all_written(shadow_at + address, size):
-                        return mistake(shadow_says(shadow_at + address, size), thread)
-                if landed.shape[1] and landed[cta, address >> 4] > met[thread]:
+                        return mistake(shadow_error(shadow_at + address, size), thread)
+                if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
                     return mistake(NOT_MET, thread)
                 source = bytes_at + address
                 for word in range(count):
@@ -238,7 +136,7 @@ def shared_store(
     addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
     checked: bool, stamps: Any, readers: Any, epochs: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes; the rest is `Proxies`'s."""
+    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, values.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
@@ -260,7 +158,8 @@ def shared_store(
                     if readers[cta, address >> 4]:
                         return mistake(STILL_READ, thread)
                     stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
-                    sign(stamps.ctypes.data + cta * stamps.shape[1] * 4, address, size, stamp)
+                    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
+                    stamp_words(first, address, size, stamp)
                 target = bytes_at + address
                 for word in range(count):
                     move(target + word * width, base + (word * threads + thread) * width, width)
@@ -270,12 +169,12 @@ def shared_store(
 @compiled
 def matrix_load(
     addresses: Any, active: Any, data: Any, shadow: Any, out: Any, matrices: int, transposed: bool,
-    checked: bool, landed: Any, met: Any,
+    checked: bool, landed: Any, synced: Any,
 ) -> int:  # fmt: skip
-    """ldmatrix of 8x8 matrices of 16-bit elements; lane 8 m + r names row r of matrix m.
+    """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 
-    out: (matrices, T) words. Rows of 16 bytes go to four neighbouring lanes, columns (if
-    transposed) to halves of the words of every fourth lane.
+    out: (matrices, T) words. A row of 16 bytes goes to four neighbouring lanes; if transposed, a
+    column goes to the halves of the words of every fourth lane.
     """
     threads = addresses.size
     ctas, limit = data.shape
@@ -290,8 +189,8 @@ def matrix_load(
                 if address & 15:
                     return mistake(MISALIGNED, thread)
                 if not all_written(shadow.ctypes.data + at, 16):
-                    return mistake(shadow_says(shadow.ctypes.data + at, 16), thread)
-            if landed.shape[1] and landed[cta, address >> 4] > met[thread]:
+                    return mistake(shadow_error(shadow.ctypes.data + at, 16), thread)
+            if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
                 return mistake(NOT_MET, thread)
             source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
             target = base + 4 * (matrix * threads + thread - thread % 32)
@@ -309,8 +208,7 @@ def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
     size: int, checked: bool, readers: Any,
 ) -> int:  # fmt: skip
-    """Check asynchronous copies and mark their targets. A mistake of the global side has its
-    code plus 8."""
+    """Check asynchronous copies and mark their targets as pending."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
@@ -320,14 +218,14 @@ def copy_check(
             if target + size > limit:
                 return mistake(OUTSIDE, thread)
             if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
-                return mistake(OUTSIDE + 8, thread)
+                return mistake(OUTSIDE + GLOBAL_SIDE, thread)
             if readers.shape[1] and readers[thread // group, target >> 4]:
                 return mistake(STILL_READ, thread)
             if checked:
                 if target & (size - 1):
                     return mistake(MISALIGNED, thread)
                 if source & (size - 1):
-                    return mistake(MISALIGNED + 8, thread)
+                    return mistake(MISALIGNED + GLOBAL_SIDE, thread)
                 at = shadow.ctypes.data + (thread // group) * limit + target
                 if in_flight(at, size):
                     return mistake(IN_FLIGHT, thread)
@@ -340,7 +238,7 @@ def copy_finish(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
     size: int, checked: bool, stamps: Any, epochs: Any,
 ) -> None:  # fmt: skip
-    """Carry out copies that were checked before."""
+    """Carry out copies that `copy_check` has checked."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
@@ -364,40 +262,41 @@ def copy_finish(
             if epochs.size:
                 stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
                 line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
-                sign(line, types.int64(targets[thread]), size, stamp)
+                stamp_words(line, types.int64(targets[thread]), size, stamp)
 
 
 @compiled
-def census(active: Any) -> int:
-    """`warps << 32 | lanes` of a mask over whole warps."""
-    warps, lanes = 0, 0
-    for warp in range(active.size // 32):
-        count = 0
-        for lane in range(warp * 32, warp * 32 + 32):
-            count += active[lane]
-        lanes += count
-        warps += count > 0
-    return warps << 32 | lanes
+def async_load(
+    addresses: Any, whole: Any, data: Any, shadow: Any, checked: bool, stamps: Any, epochs: Any,
+    landed: Any, synced: Any, cluster: int, out: Any,
+) -> int:  # fmt: skip
+    """Load 16-byte chunks of shared memory through the async proxy.
 
-
-@compiled
-def divided(active: Any, unit: int, out: Any) -> None:
-    """out: active threads whose unit of so many threads is not active as a whole."""
-    for first in range(0, active.size, unit):
-        count = 0
-        for thread in range(first, first + unit):
-            count += active[thread]
-        for thread in range(first, first + unit):
-            out[thread] = active[thread] and count != unit
-
-
-@compiled
-def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
-    """out: active lanes that name a lane of their warp which is neither here nor excused."""
-    for warp in range(active.size // 32):
-        here = types.uint32(0)
-        for lane in range(32):
-            if active[warp * 32 + lane] or excused[warp * 32 + lane]:
-                here |= types.uint32(1) << types.uint32(lane)
-        for thread in range(warp * 32, warp * 32 + 32):
-            out[thread] = active[thread] and (types.uint32(named[thread]) & ~here) != 0
+    addresses: (warpgroups, chunks); out: (warpgroups, chunks, 16); whole: (warpgroups,), those that
+    take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
+    """
+    groups, count = addresses.shape
+    ctas, limit = data.shape
+    per, threads = groups // ctas, epochs.size // ctas
+    for group in range(groups):
+        if not whole[group]:
+            continue
+        cta, known = group // per, synced[group * WARPGROUP : (group + 1) * WARPGROUP].max()
+        for i in range(count):
+            at = addresses[group, i]
+            if at + CHUNK > limit:
+                return mistake(OUTSIDE, group * count + i)
+            if checked:
+                state = shadow_error(shadow.ctypes.data + cta * limit + at, CHUNK)
+                if state:
+                    return mistake(state, group * count + i)
+            if landed.shape[1] and landed[cta, at // CHUNK] > known:
+                return mistake(NOT_MET, group * count + i)
+            first = cta // cluster * cluster * threads
+            if threads and unfenced(stamps[cta], epochs, first, at):
+                return mistake(UNFENCED, group * count + i)
+            source = data.ctypes.data + cta * limit + at
+            to = out.ctypes.data + (group * count + i) * CHUNK
+            poke64(to, peek64(source))
+            poke64(to + 8, peek64(source + 8))
+    return 0

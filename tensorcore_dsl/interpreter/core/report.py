@@ -1,18 +1,17 @@
-"""What a run counts: instructions by form, bytes by space, conflicts by source line."""
+"""Counts of a run: instructions, bytes of each state space, bank conflicts of each source line."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numba import types
 
-from tensorcore_dsl.interpreter.gather import compiled
-
-if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.program import Program
+from tensorcore_dsl.interpreter.core.compiled import compiled
+from tensorcore_dsl.interpreter.core.program import Step
 
 SECTOR = 32  # bytes of a global transaction
 BANKS = 32
@@ -22,8 +21,8 @@ BANKS = 32
 class Traffic:
     """Memory accesses of one source line.
 
-    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took;
-    ideal: what the bytes alone would take.
+    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took.
+    ideal: the units that the same number of bytes needs at least.
     """
 
     accesses: int = 0
@@ -41,15 +40,18 @@ class Traffic:
 
     @property
     def excess(self) -> int:
-        """Bank conflicts, or sectors that better coalescing would spare."""
+        """Bank conflicts (shared), or sectors that better coalescing would save (global)."""
         return self.units - self.ideal
 
 
 @dataclass
 class Report:
-    """Counts of a launch. instructions: warps that executed each form. bytes: by ("global",
-    "shared" or "shared::cluster", "load" or "store"). lines: with `profile`, by (file:line,
-    space, verb)."""
+    """Counts of a launch.
+
+    instructions: warps that executed each instruction. bytes: by (space, verb): "global", "shared"
+    or "shared::cluster", and "load" or "store". lines: by (file:line, space, verb), filled only if
+    the launch has `profile`.
+    """
 
     instructions: Counter[str] = field(default_factory=Counter)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -73,7 +75,7 @@ class Report:
 
 
 class Tally:
-    """The counters of one machine. `counts` has the warps that passed each step."""
+    """The counters of one chunk; `counts` has the number of warps that executed each step."""
 
     def __init__(self, steps: int, profile: bool) -> None:
         self.counts = [0] * steps
@@ -84,23 +86,24 @@ class Tally:
     def access(
         self, at: int, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
     ) -> None:
+        """Count an access of `size` bytes by each thread of `mask` in step `at`."""
         lanes = int(np.count_nonzero(mask))
         self.bytes[space, verb] += lanes * size
         if self.profile:
             measure = _sectors if space == "global" else _passes
             units, ideal = divmod(int(measure(addresses.astype(np.uint64), mask, size)), 1 << 32)
-            found = Traffic(lanes, lanes * size, units, ideal)
+            traffic = Traffic(lanes, lanes * size, units, ideal)
             key = (at, space, verb)
-            self.traffic[key] = self.traffic.get(key, Traffic()) + found
+            self.traffic[key] = self.traffic.get(key, Traffic()) + traffic
 
-    def report(self, program: Program) -> Report:
+    def report(self, steps: Sequence[Step]) -> Report:
         instructions: Counter[str] = Counter()
-        for step, count in zip(program.steps, self.counts, strict=True):
+        for step, count in zip(steps, self.counts, strict=True):
             if step.form is not None and count:
                 instructions[step.form.mnemonic] += count
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():
-            key = (str(program.steps[at].loc), space, verb)
+            key = (str(steps[at].loc), space, verb)
             lines[key] = lines.get(key, Traffic()) + traffic
         return Report(instructions, self.bytes, lines)
 
@@ -111,7 +114,7 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
     units, ideal = 0, 0
     seen = np.empty(32 * 2, np.uint64)
     for warp in range(addresses.size // 32):
-        found, lanes = 0, 0
+        count, lanes = 0, 0
         for thread in range(warp * 32, warp * 32 + 32):
             if not active[thread]:
                 continue
@@ -119,32 +122,32 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
             first = addresses[thread] // types.uint64(SECTOR)
             last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
             sector = first
-            while sector <= last and found < 64:
+            while sector <= last and count < 64:
                 known = False
-                for i in range(found):
+                for i in range(count):
                     known = known or seen[i] == sector
                 if not known:
-                    seen[found] = sector
-                    found += 1
+                    seen[count] = sector
+                    count += 1
                 sector += types.uint64(1)
-        units += found
+        units += count
         ideal += (lanes * size + SECTOR - 1) // SECTOR
     return units << 32 | ideal
 
 
 @compiled
 def _passes(addresses: Any, active: Any, size: int) -> int:
-    """`passes << 32 | ideal`: lanes go together as far as 128 bytes reach (32, 16 or 8 lanes);
-    each group takes as many passes as its busiest bank has different words."""
+    """`passes << 32 | ideal`: 32, 16 or 8 lanes access up to 128 bytes at a time; each such group
+    takes as many passes as its busiest bank has different words."""
     units, ideal = 0, 0
-    together = 32 if size <= 4 else 128 // size
+    group = 32 if size <= 4 else 128 // size
     words = (size + 3) // 4
     bank_words = np.empty((BANKS, 64), np.uint64)
     used = np.empty(BANKS, np.int64)
-    for start in range(0, addresses.size, together):
+    for start in range(0, addresses.size, group):
         used[:] = 0
         lanes = 0
-        for thread in range(start, start + together):
+        for thread in range(start, start + group):
             if not active[thread]:
                 continue
             lanes += 1

@@ -1,22 +1,23 @@
-"""The IR made flat: a list of steps with jumps, compiled once for each kernel.
-
-All registers, constants and bounds of a kernel live in one list, `machine.registers`; a step knows
-the places it reads and writes.
-"""
+"""Compiles the IR of a kernel to a flat program; the result serves any number of launches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.errors import EmulationError, Loc
-from tensorcore_dsl.interpreter import steps
-from tensorcore_dsl.interpreter.products import Watch, watched
-from tensorcore_dsl.interpreter.steps import Run
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.execution import steps
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import (
+    copy_use,
+    operation_use,
+    product_registers,
+    product_use,
+)
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.ir.nodes import (
     Address,
@@ -30,107 +31,32 @@ from tensorcore_dsl.ir.nodes import (
     Op,
     Part,
     Source,
-    Type,
     Value,
     While,
 )
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
-if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.machine import Machine
-
-WARP, WARPGROUP = 32, 128
-_NOTED = ("mbarrier", "wgmma", "setmaxnreg")
-_COPIED_TO = ("global", "shared::cluster")
-_WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-
-
-def word(bits: int) -> Any:
-    """The NumPy type of a register of `bits`."""
-    if bits not in _WORDS:
-        raise EmulationError(f"registers of {bits} bits are not emulated; 1, 16, 32 and 64 are")
-    return _WORDS[bits]
-
-
-@dataclass
-class Step:
-    """One position of the program.
-
-    reads: places that must have been written by the threads that execute it, which are those
-    where the guard (a place, and whether it is negated) holds. Copies read without demanding it.
-    """
-
-    run: Run
-    loc: Loc | None
-    form: Instruction | None = None
-    reads: tuple[int, ...] = ()
-    guard: tuple[int, bool] | None = None
-
-    @property
-    def noted(self) -> bool:
-        """Does the machine note the step when it runs, for messages of later steps?"""
-        form = self.form
-        return form is not None and (form.opcode in _NOTED or "bulk" in form.effects)
-
-    @property
-    def meets(self) -> bool:
-        """Does the step read words by which threads may wait for each other?"""
-        form = self.form
-        return form is not None and form.opcode in ("ld", "atom") and "volatile" in form.effects
-
-
-@dataclass
-class Program:
-    """A kernel as flat code.
-
-    constants: what stands in a place at the start, the same in every chunk. fills: places that
-    hold a constant in every thread, as (place, bits, registers or 0 for a scalar). params: places
-    of the kernel's parameters. unit: threads that some form needs together, at least a warp.
-    asynchronous: something may be in flight when a CTA ends; reads_shared: some form reads
-    shared memory through the async proxy; remote: some form accesses shared::cluster. ranked: the
-    kernel fixes clusters, and so addresses of shared memory have bits above CLUSTER_SHIFT in all
-    CTAs but the first of a cluster, which descriptors must leave out.
-    """
-
-    kernel: Kernel
-    steps: list[Step] = field(default_factory=list)
-    places: int = 0
-    constants: list[tuple[int, Any]] = field(default_factory=list)
-    fills: list[tuple[int, Any, int]] = field(default_factory=list)
-    params: list[tuple[int, Type]] = field(default_factory=list)
-    unit: int = WARP
-    asynchronous: bool = False
-    reads_shared: bool = False
-    remote: bool = False
-    ranked: bool = False
-
-
-def unit(form: Instruction) -> int:
-    """Threads that execute the form together: a warp or a warpgroup."""
-    layouts = [o.layout.threads for o in (*form.results, *form.operands) if o.layout is not None]
-    return max(layouts, default=WARPGROUP if form.opcode == "wgmma" else WARP)
-
 
 def compile_program(kernel: Kernel) -> Program:
-    """Flatten `kernel`; the result may run any number of times."""
+    """The flat program of `kernel`."""
     return _Compiler(kernel).program
 
 
 def own_memory(address: Any) -> Any:
-    """Addresses without what tells that they are the thread's own CTA's."""
+    """Addresses of the thread's own CTA, without the bits that hold the rank."""
     own = address >> CLUSTER_SHIFT == OWN
-    return np.where(own, address & np.uint32((1 << CLUSTER_SHIFT) - 1), address)
+    return np.where(own, address & np.uint32(OFFSET), address)
 
 
 class _Label:
-    """A position that is known later; `at` is set when the code gets there."""
+    """A position that is not known yet; `at` is set when the code gets there."""
 
-    at: int = steps.STOP
+    at: int = STOP
 
 
-def _runs(block: Block) -> list[list[Any]]:
-    """The nodes, those that may be done together in one list."""
+def _independent_runs(block: Block) -> list[list[Any]]:
+    """The nodes of a block in order; nodes that may execute at once are in one list."""
     runs: list[list[Any]] = []
     for node in block:
         if runs and _joins(node, runs[-1]):
@@ -141,7 +67,7 @@ def _runs(block: Block) -> list[list[Any]]:
 
 
 def _joins(node: Any, run: list[Any]) -> bool:
-    """May `node` be done together with `run`: the same form, independent of its results?"""
+    """May `node` execute at once with `run`: the same instruction, independent of its results?"""
     first = run[-1]
     if not (isinstance(node, Op) and isinstance(first, Op) and node.form is first.form):
         return False
@@ -153,9 +79,11 @@ def _joins(node: Any, run: list[Any]) -> bool:
 
 
 class _Compiler:
+    """Appends steps to a program, node by node; `places` are those of values and constants."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
-        self.watched = watched(kernel)
+        self.watched = product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.visit: dict[type, Callable[[Any], None]] = {
@@ -186,14 +114,14 @@ class _Compiler:
         return self.place(value)[0]
 
     def constant(self, item: Any) -> int:
-        """A Python int or NumPy scalar that operands may name."""
+        """The place of a Python int or NumPy scalar."""
         place, new = self.place((type(item), item))
         if new:
             self.program.constants.append((place, item))
         return place
 
     def fill(self, item: Any, registers: int) -> int:
-        """A NumPy scalar in every thread, and in every register of a group."""
+        """The place of a NumPy scalar in every thread, and in every register of a group."""
         place, new = self.place((type(item), item, registers))
         if new:
             self.program.fills.append((place, item, registers))
@@ -216,15 +144,15 @@ class _Compiler:
         self.program.steps.append(Step(run, loc, form, reads, guard))
 
     def block(self, block: Block) -> None:
-        for run in _runs(block):
+        for run in _independent_runs(block):
             start = self.here
             for node in run:
                 self.visit[type(node)](node)
             if len(run) > 1:
-                self._together(start, [node for node in run if isinstance(node, Op)])
+                self._execute_at_once(start, [node for node in run if isinstance(node, Op)])
 
-    def _together(self, start: int, ops: list[Op]) -> None:
-        """Let the first step of a run do them all."""
+    def _execute_at_once(self, start: int, ops: list[Op]) -> None:
+        """Let the first step of a run execute all of its ops."""
         first, form = self.program.steps[start], ops[0].form
         operands = [
             [self.operand(s, o) for s, o in zip(op.operands, form.operands, strict=True)]
@@ -233,9 +161,9 @@ class _Compiler:
         results = [
             (self.value(v), np.dtype(word(v.type.register_bits))) for op in ops for v in op.results
         ]
-        reads = frozenset(place for found in operands for place, _ in found)
-        first.run = steps.together(
-            first.run, form, [steps.fetch(found) for found in operands], results, start, reads
+        reads = frozenset(place for fetched in operands for place, _ in fetched)
+        first.run = steps.at_once(
+            first.run, form, [steps.fetch(fetched) for fetched in operands], results, start, reads
         )
 
     def _op(self, op: Op) -> None:
@@ -247,31 +175,26 @@ class _Compiler:
         warp = "warp" in op.form.effects and not blocking
         mask = steps.member_mask(op.form, reads)
         run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
-        watch = Watch.op(op, reads, [place for place, _ in results], self.watched)
-        run = run if watch is None else watch.run(run, self.here)
-        self._classify(op.form)
+        run = self._checked(run, op, reads, [place for place, _ in results])
+        self.program.classify(op.form)
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
-            run = steps.gathered(run, self.here, unit(op.form), mask)
-        self.program.unit = max(self.program.unit, unit(op.form))
+            run = steps.gathered(run, self.here, op.form.threads, mask)
         self.add(run, op.loc, op.form, reads, guard)
 
-    def _classify(self, form: Instruction) -> None:
-        program = self.program
-        product = form.mnemonic.startswith("wgmma.mma_async")
-        copy = any(f".{space}.shared::cta" in form.mnemonic for space in _COPIED_TO)
-        program.reads_shared |= product or copy
-        words = form.opcode in ("ld", "st", "atom", "red")
-        program.remote |= words and ".shared::cluster" in form.mnemonic
-        program.asynchronous |= program.remote
-        program.asynchronous |= form.opcode in _NOTED or "bulk" in form.effects
-        program.asynchronous |= "cluster" in form.effects
+    def _checked(self, run: Run, op: Op, reads: tuple[int, ...], writes: list[int]) -> Run:
+        """The step with the checks of registers that asynchronous products use."""
+        product = product_use(op.form, reads)
+        if product is not None:
+            return steps.issued(run, product, self.here)
+        use = operation_use(op, reads, writes, self.watched)
+        return run if use is None else steps.accessed(run, use)
 
     def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
-        """The place of an operand, and what to do to what stands there."""
+        """The place of an operand, and a function to apply to its value."""
         if isinstance(source, Address):
             return self._address(source, operand)
         if isinstance(source, Part):
@@ -317,11 +240,11 @@ class _Compiler:
         else:
             rows = [self._row(source, kind) for source in sources]
             run = steps.gather(place, rows, kind, target.type.is_group)
-        watch = Watch.copy(node, self.value, self.watched)
-        self.add(run if watch is None else watch.run(run, self.here), node.loc)
+        use = copy_use(node, self.value, self.watched)
+        self.add(run if use is None else steps.accessed(run, use), node.loc)
 
     def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
-        """A place and the register of it that is meant (None: it is a scalar)."""
+        """A place and the register of its group, None for a scalar."""
         if isinstance(source, Const):
             return self.fill(kind(const_bits(source)), 0), None
         if isinstance(source, Part):
@@ -392,17 +315,4 @@ class _Compiler:
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
         """Threads whose condition is false go to `label`, which lies ahead."""
-
-        def run(machine: Machine) -> int | None:
-            taken = machine.registers[condition]
-            active = machine.active
-            stay = taken if active is None else taken & active
-            if not stay.any():
-                return label.at
-            leave = ~taken if active is None else active & ~taken
-            if leave.any():
-                machine.split(leave, label.at)
-                machine.narrow(stay)
-            return None
-
-        self.add(run, loc, reads=(condition,))
+        self.add(steps.branch(condition, lambda: label.at), loc, reads=(condition,))

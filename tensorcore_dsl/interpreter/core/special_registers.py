@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, listing
+from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 
-Dim3 = tuple[int, int, int]
 _AXES = "xyz"
 _KINDS: dict[str, Any] = {
     "clock64": np.uint64,
@@ -23,89 +22,26 @@ _KINDS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Where a chunk stands in its launch: `first` is its first CTA, counted x fastest.
-
-    group: threads of a CTA rounded up to whole units; the last ones may not exist. With clusters,
-    CTAs are counted cluster by cluster, and by rank within.
-    """
-
-    grid: Dim3
-    block: Dim3
-    first: int
-    ctas: int
-    static_shared: int
-    dynamic_shared: int  # bytes behind the static ones
-    unit: int = 32  # a warp, or a warpgroup where the kernel has instructions of warpgroups
-    cluster: Dim3 | None = None  # None: each CTA is a cluster of its own
-    ranked: bool = False  # addresses of shared memory tell the CTA, as they do on GPUs
-
-    @property
-    def threads_per_cta(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def group(self) -> int:
-        return -(-self.threads_per_cta // self.unit) * self.unit
-
-    @property
-    def threads(self) -> int:
-        return self.ctas * self.group
-
-    @property
-    def cluster_shape(self) -> Dim3:
-        return self.cluster or (1, 1, 1)
-
-    @property
-    def cluster_ctas(self) -> int:
-        """CTAs of a cluster."""
-        x, y, z = self.cluster_shape
-        return x * y * z
-
-    @property
-    def cluster_grid(self) -> Dim3:
-        """Clusters of the launch."""
-        (x, y, z), (cx, cy, cz) = self.grid, self.cluster_shape
-        return x // cx, y // cy, z // cz
-
-    def cta(self, thread: int) -> Dim3:
-        """Block index of a thread of the chunk."""
-        index = self.first + thread // self.group
-        cluster, rank = divmod(index, self.cluster_ctas)
-        (x, y, z), (cx, cy, cz) = _coordinates(cluster, self.cluster_grid), self.cluster_shape
-        rx, ry, rz = _coordinates(rank, self.cluster_shape)
-        return x * cx + rx, y * cy + ry, z * cz + rz
-
-    def thread(self, thread: int) -> Dim3:
-        """Thread index within its block."""
-        return _coordinates(thread % self.group, self.block)
-
-
-def _coordinates(index: int, size: Dim3) -> Dim3:
-    return (index % size[0], index // size[0] % size[1], index // (size[0] * size[1]))
-
-
 class SpecialRegisters:
-    """Values by name, made when first asked for."""
+    """Values by name, computed on first use."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.known: dict[str, np.ndarray] = {}
+        self.values: dict[str, np.ndarray] = {}
         self.ticks = 0
 
     def __call__(self, name: str) -> np.ndarray:
         name = name.removeprefix("%")
-        if name in self.known:
-            return self.known[name]
+        if name in self.values:
+            return self.values[name]
         rule = self.rules.get(name)
         if rule is None:
             raise EmulationError(f"no special register {name!r}; there are {listing(self.rules)}")
         kind = _KINDS.get(name, np.uint32)
-        found = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(kind)
+        value = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(kind)
         if not name.startswith(("clock", "globaltimer")):
-            self.known[name] = found
-        return found
+            self.values[name] = value
+        return value
 
     @cached_property
     def rules(self) -> dict[str, Callable[[], object]]:
@@ -156,7 +92,7 @@ class SpecialRegisters:
         return rules
 
     def _tick(self) -> int:
-        """A counter that grows with every reading."""
+        """A counter that grows with every read."""
         self.ticks += 1
         return self.ticks
 
@@ -166,15 +102,3 @@ def _axis(index: np.ndarray, size: Dim3, axis: int) -> np.ndarray:
     for extent in size[:axis]:
         below *= extent
     return index // below % size[axis]
-
-
-def dim(index: tuple[int, int, int], size: tuple[int, int, int]) -> str:
-    """An index without the axes that the launch does not use."""
-    used = 1 + max([i for i in range(3) if size[i] > 1], default=0)
-    return str(index[0]) if used == 1 else str(index[:used])
-
-
-def ranges(numbers: np.ndarray) -> str:
-    """`0-3, 7`."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs if len(r))

@@ -1,27 +1,32 @@
 """Boxes of arrays in global memory, as bulk copies and reductions move them.
 
-Rows of a box lie side by side in shared memory, or a swizzle's span apart (so it is on an H200).
-Five axes are always counted, the innermost first; missing ones have one element.
+In shared memory the rows of a box are contiguous; with a swizzle their distance is its span, as on
+an H200. A box always has five axes, the innermost first; missing axes have one element.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.memory import TensorMapArgument
+from tensorcore_dsl.interpreter.memory.arguments import TensorMapArgument
 
 RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
-CHUNK = 16  # bytes that a swizzle keeps together
+CHUNK = 16  # bytes that a swizzle moves as a unit
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """What a copy does to memory. plan: (4, RANK); element: bytes; mask: swizzled address bits."""
+class TensorBox:
+    """A box, and the array that it is cut from.
+
+    real: real address of the array's first element. plan: (4, RANK). element: bytes of an element.
+    mask: address bits that the swizzle changes, 0 for none. dtype: NumPy type of the elements; for
+    contiguous bytes the name of an element type, or None.
+    """
 
     name: str
     real: int
@@ -32,36 +37,36 @@ class Tensor:
     dtype: Any = None
 
     @classmethod
-    def of(cls, given: TensorMapArgument) -> Tensor:
-        array, rank = given.array, len(given.axes)
+    def of(cls, argument: TensorMapArgument) -> TensorBox:
+        """The box of a tensor map, at no coordinates yet."""
+        array, rank = argument.array, len(argument.axes)
         plan = np.ones((4, RANK), np.int64)
-        plan[EXTENT, :rank] = [array.shape[axis] for axis in given.axes]
-        plan[STRIDE, :rank] = [array.strides[axis] for axis in given.axes]
-        plan[BOX, :rank] = given.box
-        mask = given.swizzle - 16 if given.swizzle else 0
+        plan[EXTENT, :rank] = [array.shape[axis] for axis in argument.axes]
+        plan[STRIDE, :rank] = [array.strides[axis] for axis in argument.axes]
+        plan[BOX, :rank] = argument.box
+        mask = argument.swizzle - 16 if argument.swizzle else 0
         real = array.__array_interface__["data"][0]
-        name, writable = f"argument {given.name!r}", given.writable and array.flags.writeable
+        name, writable = f"argument {argument.name!r}", argument.writable and array.flags.writeable
         return cls(name, real, plan, array.itemsize, mask, writable, array.dtype)
 
     @classmethod
-    def line(cls, name: str, real: int, size: int, dtype: Any = None) -> Tensor:
-        """`size` bytes in a row."""
+    def contiguous(cls, name: str, real: int, size: int, dtype: Any = None) -> TensorBox:
+        """`size` contiguous bytes."""
         plan = np.ones((4, RANK), np.int64)
         plan[EXTENT, 0] = plan[BOX, 0] = size
         plan[START] = 0
         return cls(name, real, plan, 1, 0, True, dtype)
 
-    def at(self, coordinates: tuple[int, ...]) -> Tensor:
+    def at(self, coordinates: tuple[int, ...]) -> TensorBox:
+        """The box that starts at these coordinates."""
         plan = self.plan.copy()
         plan[START] = 0
         plan[START, : len(coordinates)] = coordinates
-        return Tensor(
-            self.name, self.real, plan, self.element, self.mask, self.writable, self.dtype
-        )
+        return replace(self, plan=plan)
 
     @property
     def size(self) -> int:
-        """Bytes of the whole box, what lies outside included."""
+        """Bytes of the whole box, including the part outside of the array."""
         return int(self.plan[BOX].prod()) * self.element
 
     @property
@@ -71,7 +76,7 @@ class Tensor:
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row in shared memory: with a swizzle, its span."""
+        """Bytes from one row to the next in shared memory."""
         return self.mask + CHUNK if self.mask else self.row
 
     @property
@@ -86,12 +91,12 @@ class Tensor:
         return int(np.maximum(last - first, 0).prod()) * self.element
 
     def clipped(self) -> tuple[np.ndarray, np.ndarray]:
-        """First and past-the-end coordinates of what lies inside."""
+        """First and past-the-end coordinates of the part inside the array."""
         start = self.plan[START]
         return np.maximum(start, 0), np.minimum(start + self.plan[BOX], self.plan[EXTENT])
 
     def chunks(self, address: int) -> np.ndarray:
-        """The 16-byte chunks of shared memory that the box takes at `address`, in its order."""
+        """The 16-byte chunks of shared memory that the box occupies at `address`, in box order."""
         rows, bytes = np.arange(0, self.reach, self.pitch), np.arange(0, self.row, CHUNK)
         places = (address + rows[:, None] + bytes).ravel()
         return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
