@@ -17,7 +17,7 @@ from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
-from tensorcore_dsl.lang.language import emit
+from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.tracing import PACKAGE, is_library
 from tensorcore_dsl.values.values import UNSET, Undefined
 

@@ -13,7 +13,7 @@ from tensorcore_dsl.frontend.statements import Evaluator
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
-from tensorcore_dsl.lang.memory import Array
+from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
 from tensorcore_dsl.values.builder import Builder

@@ -20,6 +20,7 @@ from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
 from tensorcore_dsl.frontend.source import may_change_variables
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
+from tensorcore_dsl.isa.names import EXPENSIVE_OPCODES
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
@@ -47,7 +48,6 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
-SLOW = ("div", "rem", "sqrt")  # opcodes that are not done in vain
 
 
 class Expressions:
@@ -393,5 +393,5 @@ def _cheap(side: Side) -> bool:
 
 def _is_cheap(node: Any) -> bool:
     if isinstance(node, Op):
-        return not node.form.effects and node.form.opcode not in SLOW
+        return not node.form.effects and node.form.opcode not in EXPENSIVE_OPCODES
     return isinstance(node, Assign)

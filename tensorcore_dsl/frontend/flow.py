@@ -17,7 +17,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
-from tensorcore_dsl.frontend.control import new_variable, run_branches
+from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.environment import Snapshot
 from tensorcore_dsl.frontend.loops import Loop, run_loop
 from tensorcore_dsl.frontend.source import (
@@ -30,6 +30,7 @@ from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.values import Scalar, Undefined
+from tensorcore_dsl.values.variables import new_variable
 
 MAX_UNROLL = 4096  # rounds of a `for` over something known at compile time
 MAX_WHILE = 128  # rounds of a `while` known at compile time; one that goes on is a loop

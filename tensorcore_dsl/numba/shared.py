@@ -9,7 +9,7 @@ from llvmlite import ir
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.isa.spec import VOLATILE, WARP
-from tensorcore_dsl.lang.hopper import SWIZZLE_CODES
+from tensorcore_dsl.lang.wgmma import SWIZZLE_CODES
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
