@@ -14,8 +14,8 @@ from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F4
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.grouped_gemm import FEW_ROWS, IN_TURN
 from tensorcore_dsl.kernels.host.plan import assembled
@@ -105,7 +105,7 @@ def test_sizes_of_groups_are_those_of_each_call() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     """The operands that kernels.grouped_gemm checks from now on; `name` is what checks them."""
     seen: list[Any] = []
-    module = import_module("kernels.grouped_gemm")  # as an attribute of `kernels` it is a function
+    module = import_module("tensorcore_dsl.kernels.host.grouped_gemm")  # as an attribute of `kernels` it is a function
     check = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
     return seen

@@ -16,7 +16,7 @@ from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.plan import FAST, plan
 
 
@@ -77,7 +77,7 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
 def test_sums_in_f16(name: str) -> None:
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, sums=tc.f16)
+    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, accumulate=tc.f16)
     assert np.array_equal(found.astype(float), exact(a, b))
 
 

@@ -10,8 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper import pipeline as ring
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.host.plan import choose_promoted, plan
@@ -270,4 +269,4 @@ def test_neither_spills_nor_serialises(name: str, kernel: Any, config: Any) -> N
     found = kernel.resources(*operands, arch="sm_90a", config=config, traits=HopperTraits())
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
-    assert found.shared_bytes <= ring.SHARED
+    assert found.shared_bytes <= SMEM_BYTES

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.host.problem_shape import CLUSTERS, SMS, Shape, at_once, clusters
 
 LEAST_STEPS = 8  # of K that are worth a block of their own
@@ -19,7 +19,7 @@ def candidates(shape: Shape) -> Iterator[HopperConfig]:
         if config.max_stages >= 2 + config.k_slabs and fits(config, shape):
             yield in_order(config, shape).with_stages()
     few = 8 * clusters(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.matrices) <= SMS
-    if few and shape.K * shape.itemsize >= 128 * LINE:  # few tiles, each with many steps
+    if few and shape.K * shape.itemsize >= 128 * SWIZZLE_BYTES:  # few tiles, each with many steps
         yield from divided(shape)
 
 
@@ -27,7 +27,7 @@ def fits(config: HopperConfig, shape: Shape) -> bool:
     """Operands that are not K-major come in boxes of 128 bytes of rows or columns; blocks that
     split K each have a step of it."""
     steps = -(-shape.steps // config.k_slabs)
-    width = LINE // shape.itemsize
+    width = SWIZZLE_BYTES // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
     b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
     return a and b and config.split_k <= steps

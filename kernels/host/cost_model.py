@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import gcd
 
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.host.candidates import candidates, divided
 from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape, at_once, blocks_of_grid, clusters
 
@@ -104,9 +104,9 @@ def step_cycles(config: HopperConfig, shape: Shape) -> float:
     """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
     tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else TOGETHER)
     lines = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
-    cache = lines * LINE / L2_BYTES * (STRADDLING if shape.straddling else 1)
+    cache = lines * SWIZZLE_BYTES / L2_BYTES * (STRADDLING if shape.straddling else 1)
     read = config.BM / 64 * (64 + config.BN)  # by tensor cores: B for each 64 rows again
-    shared = (read + (config.valid_m or config.BM) + config.BN) * LINE / SHARED_BYTES
+    shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
     *_, second, third, longest = sorted((tensor, cache, shared, barriers))
     return (longest + OVERLAP * (second + third)) * (1 if usual(config, shape) else UNUSUAL)

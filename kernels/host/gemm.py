@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.row_reduction import Found, RowReduction, row_reductions_of
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, with_lines
 from tensorcore_dsl.kernels.host.dispatch_cache import launch_of, recall
 from tensorcore_dsl.kernels.host.epilogue_function import check_epilogue
@@ -22,6 +22,7 @@ from tensorcore_dsl.kernels.host.operands import (
 )
 from tensorcore_dsl.kernels.host.padding import copy_matrix, realigned
 from tensorcore_dsl.kernels.host.plan import FAST, Plan, plan, sums_of
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, row_reductions_of
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 
@@ -89,7 +90,7 @@ class Recipe:
     copy: bool = False
     realign: bool = False
     launch: Callable[..., None] | None = None
-    found: Found | None = None
+    found: RowReductionResult | None = None
     stream: Any = None
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, row_out: Any) -> Any:
@@ -162,7 +163,7 @@ def prepare(
 
 
 def whole_launch(
-    chosen: Plan, given: tuple[Any, ...], found: Found | None, row_out: Any, stream: Any
+    chosen: Plan, given: tuple[Any, ...], found: RowReductionResult | None, row_out: Any, stream: Any
 ) -> Callable[..., None]:
     """What launches a plan on operands like these, and adds what its kernel needs on the stream.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
+from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.cost_model import ranking
@@ -49,10 +49,10 @@ def _prepare_grouped(
     if depth != K:
         raise tc.ArgumentError(f"a is {rows}x{K} and each matrix of b {depth}x{N}: K differs")
     found = kinds["offsets"]
-    if found.type.dtype != tc.s32 or found.shape != (groups + 1,) or groups > MOST_GROUPS:
+    if found.type.dtype != tc.s32 or found.shape != (groups + 1,) or groups > MAX_GROUPS:
         raise tc.ArgumentError(
             f"offsets are {found.type.dtype} of shape {found.shape}; needed are {groups + 1} s32, "
-            f"one more than b has matrices, of which there may be {MOST_GROUPS}"
+            f"one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
     out = _result(a, (rows, N), out)
     dtype = kinds["a"].type.dtype

@@ -20,21 +20,21 @@ from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import bf16_gemm as sm90_bf16_gemm
 from tensorcore_dsl.kernels.hopper import fp8_gemm as sm90_fp8_gemm
 from tensorcore_dsl.kernels.hopper import s8_gemm as sm90_s8_gemm
-from tensorcore_dsl.kernels.hopper import streamk_gemm as sm90_stream_gemm
 from tensorcore_dsl.kernels.hopper import tf32_gemm as sm90_tf32_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
+from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.row_reduction import (
     RowReduction,
-    Rows,
-    divided_gemm_with_rows,
+    RowReductions,
     gemm_with_rows,
-    parts_array,
+    streamk_gemm_with_rows,
 )
+from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import cost_model as cost
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.arrays import runs_backwards
 from tensorcore_dsl.kernels.host.problem_shape import Shape, blocks_of_grid
+from tensorcore_dsl.kernels.host.row_reductions import parts_array
 from tensorcore_dsl.kernels.host.streamk_workspace import exchange
 from tensorcore_dsl.runtime import numba_target
 from tensorcore_dsl.runtime.arguments import ArrayType, describe
@@ -249,7 +249,7 @@ def _plan_sm90(
             )
         if accumulate == tc.f16:
             raise tc.ArgumentError(f"workers divide sums in f32, not in f16: {config}")
-        kernel, sums = sm90_stream_gemm.stream_gemm, sums_of(types["a"].dtype)
+        kernel, sums = streamk_gemm, sums_of(types["a"].dtype)
     traits = HopperTraits(
         a_k_major=a_k_major, b_k_major=b_k_major,
         store_by_threads=by_threads, scaled=alpha != 1, epilogue=epilogue,
@@ -266,11 +266,11 @@ def _with_rows(found: Plan, row_reductions: tuple[RowReduction, ...], d: Any, dt
     count = -(-N // (found.config.BN // found.config.split_k))
     return replace(
         found,
-        kernel=gemm_with_rows if found.sums is None else divided_gemm_with_rows,
+        kernel=gemm_with_rows if found.sums is None else streamk_gemm_with_rows,
         options=(
             ("gemm", found.kernel),
             ("config", found.config),
-            ("traits", replace(found.traits, row_reductions=Rows(row_reductions))),
+            ("traits", replace(found.traits, row_reductions=RowReductions(row_reductions))),
         ),
         parts=((len(row_reductions), count, math.prod((*matrices, M))), dtype),
     )
@@ -334,7 +334,7 @@ def choose_promoted(shape: Shape) -> HopperConfig:
         (seconds * _promoted(config), config)
         for seconds, config in cost.ranking(shape)
         if cost.plain(config)
-        and (honours_registers() or not registers_of(config, part_width(config)))
+        and (honours_registers() or not promotion_registers(config, part_width(config)))
     ]
     return min(found, key=lambda entry: entry[0])[1]
 

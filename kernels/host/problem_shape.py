@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 or H200
 CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
@@ -32,7 +32,7 @@ class Shape:
     @property
     def steps(self) -> int:
         """Lines of K."""
-        return -(-self.K * self.itemsize // LINE)
+        return -(-self.K * self.itemsize // SWIZZLE_BYTES)
 
 
 def clusters(config: HopperConfig, M: int, N: int, matrices: int = 1) -> int:

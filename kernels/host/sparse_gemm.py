@@ -8,7 +8,12 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import (
+    SMEM_BYTES,
+    SWIZZLE_BYTES,
+    HopperConfig,
+    HopperTraits,
+)
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host import cost_model as cost
@@ -87,25 +92,25 @@ def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) 
 
 def _candidates(M: int, N: int, form: Format, b_k_major: bool) -> Iterator[HopperConfig]:
     """Tiles and clusters that the problem has room for; B's rows come in boxes of 128 bytes."""
-    width = LINE // form.dtype.itemsize
+    width = SWIZZLE_BYTES // form.dtype.itemsize
     for (BM, BN), (cluster, across) in product(TILES, CLUSTERS):
         boxes = b_k_major or BN % (width * cluster) == 0
         if boxes and BM * (cluster - 1) < M and BN * (across - 1) < N:
             config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster, cluster_n=across)
-            room = (SHARED - config.epilogue_bytes - 2048) // _slot_bytes(config, form)
+            room = (SMEM_BYTES - config.epilogue_bytes - 2048) // _slot_bytes(config, form)
             yield replace(config, stages=min(8, room))
 
 
 def _slot_bytes(config: HopperConfig, form: Format, across: int = 1, cluster: int = 1) -> int:
     """Of A, which takes half a line, of its metadata and of B, when blocks share A and B."""
     words = config.BM // ROWS * THREADS * form.words * 4
-    return config.BM * LINE // 2 // across + words + config.BN * LINE // cluster
+    return config.BM * SWIZZLE_BYTES // 2 // across + words + config.BN * SWIZZLE_BYTES // cluster
 
 
 def _step_cycles(config: HopperConfig, form: Format) -> float:
     """Of a slot; see kernels/cost.py. Each 64 rows read the slot's B from shared memory again."""
     tensor = config.BM * config.BN / (2 * cost.TENSOR)
-    read = config.BM // ROWS * (ROWS * LINE // 2 + config.BN * LINE) / SHARED_BYTES
+    read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES) / SHARED_BYTES
     brought = _slot_bytes(config, form, config.cluster_n, config.cluster_m) / cost.L2_BYTES
     barriers = cost.STEP if config.multicast_peers == 1 else cost.CLUSTER_STEP
     return max(tensor, read, brought, barriers)

@@ -1,6 +1,6 @@
 """Global memory through which workers hand over sums of divided tiles: kept, one for each stream.
 
-kernels/sm90_stream_gemm.py says how it is used. Launches that may run at a time must not share it.
+kernels/hopper/streamk_gemm.py uses it. Launches that may run at a time must not share it.
 """
 
 from __future__ import annotations
