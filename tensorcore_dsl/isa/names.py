@@ -161,6 +161,9 @@ def load_parameter(dtype: str) -> str:
     return f"ld.param.{dtype}"
 
 
+ADDRESS_OF_PARAMETER = "cvta.param.u64"  # from an address in the space of parameters
+
+
 def _vector(count: int) -> str:
     return "" if count == 1 else f".v{count}"
 
@@ -281,9 +284,9 @@ def tensor_store(rank: int, operation: str | None) -> str:
     return f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
 
 
-# -- wgmma (9.7.15) ---------------------------------------------------------------------------
+# -- matrix products (9.7.14, 9.7.15) ---------------------------------------------------------
 
-WGMMA = "wgmma"
+MMA, WMMA, WGMMA = "mma", "wmma", "wgmma"  # opcodes
 WGMMA_MMA = "wgmma.mma_async"
 WGMMA_FENCE = "wgmma.fence.sync.aligned"
 WGMMA_COMMIT = "wgmma.commit_group.sync.aligned"
