@@ -161,6 +161,6 @@ class Join:
 
 
 def shaped(value: Any, other: Any) -> Any:
-    """UNSET as a container of the structure of `other`; any other value as it is."""
+    """UNSET as a container with the structure of `other`; any other value unchanged."""
     items = children(other) if value is UNSET else None
     return value if items is None else rebuilt(other, [UNSET] * len(items))
