@@ -47,9 +47,9 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.decompress(A),
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
-    "no workers": (lambda: HopperConfig(streamk_units=-1), "workers and rows 0 or more: HopperConfig(BM=128"),
-    "no cluster": (lambda: HopperConfig(cluster_m=0), "cluster, across and split are 1 or more"),
-    "nothing to split": (lambda: HopperConfig(split_k=0), "cluster, across and split are 1 or more"),
+    "no workers": (lambda: HopperConfig(streamk_units=-1), "valid_m and streamk_units 0 or more: HopperConfig(BM=128"),
+    "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
+    "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
@@ -133,4 +133,4 @@ def test_wgmma_kernels_say_where_they_run(case: str) -> None:
     """And not which of their instructions the other architecture lacks."""
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_80"):
         HOPPER_ONLY[case]()
-    assert "they run on sm_90a, and the CPU imitates sm_80" in str(error.value)
+    assert "they run on sm_90a, and the CPU emulates sm_80" in str(error.value)

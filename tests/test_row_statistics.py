@@ -15,9 +15,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts, parts_array
+from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
 from tensorcore_dsl.kernels.host.plan import FAST, plan
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.kernels.host.row_reductions import parts_array
+from tensorcore_dsl.runtime import driver
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8
@@ -303,7 +304,7 @@ def test_statistics_that_there_are_not() -> None:
         RowReduction("mean")
     with pytest.raises(tc.ArgumentError, match="transform is 2; a function transform"):
         RowReduction("sum", transform=2)  # type: ignore[arg-type]
-    with pytest.raises(tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function of\(value\)"):
+    with pytest.raises(tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function transform\(value\)"):
         RowReduction("sum", transform=lambda v, w: v * w)  # type: ignore[misc]
 
 
@@ -370,14 +371,14 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
 def test_combining_is_assembled_too() -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
-    used = combine_parts.resources(parts, found, arch="sm_90a", statistics=(SUM, MOST))
+    used = combine_parts.resources(parts, found, arch="sm_90a", reductions=(SUM, MOST))
     assert not used.spills
 
 
 # -- on a GPU -------------------------------------------------------------------------------------
 
 HOPPER = pytest.mark.skipif(
-    not numba_target.cuda_available() or numba_target.device_number() != 90, reason="needs sm_90a"
+    not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
 )
 
 

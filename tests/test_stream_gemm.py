@@ -150,7 +150,7 @@ def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.Monk
     a, b = integers((64, 256), BF16), integers((256, 64), BF16, "F")
     with pytest.raises(tc.Deadlock, match="livelock") as caught:
         Room(small(streamk_units=2, group_m=7)).multiply(a, b)  # a configuration not compiled before
-    assert "while raised(self.flags.at(row)) == 0" in str(caught.value)
+    assert "while acquire(self.flags.at(row)) == 0" in str(caught.value)
 
 
 # The room.
@@ -167,9 +167,9 @@ def test_numpy_arrays_get_room_of_their_own() -> None:
 
 
 REFUSED = [
-    (dict(pingpong=True), "neither split, nor taken in turn"),
-    (dict(split_k=2), "neither split, nor taken in turn"),
-    (dict(valid_m=16), "of few rows"),
+    (dict(pingpong=True), "stream-K takes neither pingpong, nor split_k"),
+    (dict(split_k=2), "stream-K takes neither pingpong, nor split_k"),
+    (dict(valid_m=16), "nor valid_m"),
 ]
 
 

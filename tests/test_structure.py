@@ -111,7 +111,6 @@ def circles() -> list[set[str]]:
 
 _LATER = {
     "interpreter": pytest.mark.xfail(strict=False, reason="the interpreter is being divided"),
-    "numerics": pytest.mark.xfail(strict=False, reason="three modules of numerics still do"),
 }
 PLACES = [place for level in LEVELS for place in level] + ["kernels"]
 

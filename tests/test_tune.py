@@ -37,7 +37,7 @@ def hopper(monkeypatch):
     """Plans are made as for an H200."""
     planning = sys.modules["tensorcore_dsl.kernels.host.plan"]
     monkeypatch.setattr(planning, "current_target", lambda: "cuda")
-    monkeypatch.setattr(planning.numba_target, "device_number", lambda: 90)
+    monkeypatch.setattr(planning.driver, "compute_capability", lambda: 90)
     monkeypatch.setattr(choices, "device_name", lambda: GPU)
 
 

@@ -2,9 +2,9 @@
 
 A CTA's tile (with split-K its share of the columns) is one part of a row. The threads of a quad
 hold two of eight columns each: every thread reduces its columns from left to right, two shuffles
-combine the quad as ((0, 1), (2, 3)), and one lane writes the part. `combine_parts`, a second kernel,
-combines the parts from left to right. The order depends on the tile alone, so every run gives the
-same bits.
+combine the quad as ((0, 1), (2, 3)), and one lane writes the part. `combine_parts`, a second
+kernel, combines the parts from left to right. The order depends on the tile alone, so every run
+gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """D = epilogue(alpha A B + beta C) by stream-K, for sm_90a: no SM idles in an incomplete wave.
 
 Data-parallel tiles fill whole waves. The tiles left over, and one wave more, are shared: their
-steps of K form one list, and each unit (a CTA, or a cluster) sums an equal, contiguous part of it. A
-unit whose part starts inside a tile hands its partial accumulators over through global memory (the
-workspace); the unit with the tile's first step adds them in the order of K and runs the epilogue
-(the fix-up). The order is fixed, so every run gives the same bits. Method: Osama et al.,
+steps of K form one list, and each unit (a CTA, or a cluster) sums an equal, contiguous part of it.
+A unit whose part starts inside a tile hands its partial accumulators over through global memory
+(the workspace); the unit with the tile's first step adds them in the order of K and runs the
+epilogue (the fix-up). The order is fixed, so every run gives the same bits. Method: Osama et al.,
 "Stream-K", PPoPP 2023. bf16_gemm.py describes the other parts.
 """
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.runtime.native_plans import key_function
+from tensorcore_dsl.runtime.fast_launch import key_function
 from tensorcore_dsl.runtime.targets import current_target
-from tensorcore_dsl.runtime.targets import wishes as target_now
+from tensorcore_dsl.runtime.targets import target_key as target_now
 
 Recipe = TypeVar("Recipe")
 MOST = 1024

@@ -36,7 +36,7 @@ from tensorcore_dsl.kernels.host.arrays import runs_backwards
 from tensorcore_dsl.kernels.host.problem_shape import Shape, blocks_of_grid
 from tensorcore_dsl.kernels.host.row_reductions import parts_array
 from tensorcore_dsl.kernels.host.streamk_workspace import exchange
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, describe
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch, target_arch
 
@@ -177,7 +177,7 @@ def _remembered(
 
 def on_hopper() -> bool:
     """Is the kernel about to run on a GPU that has wgmma?"""
-    return current_target() == "cuda" and numba_target.device_number() == 90
+    return current_target() == "cuda" and driver.compute_capability() == 90
 
 
 def why_not_sm80(types: dict[str, ArrayType], epilogue: Any = None, row_reductions: Any = ()) -> str:
@@ -195,7 +195,7 @@ def why_not_sm90(types: dict[str, ArrayType], accumulate: Any = None) -> str:
     """What keeps the wgmma kernels from a product; empty when nothing does."""
     dtype = types["a"].dtype
     if current_target() == "cpu" and emulated_arch() != "sm_90a":
-        return f"they run on sm_90a, and the CPU imitates {emulated_arch()}"
+        return f"they run on sm_90a, and the CPU emulates {emulated_arch()}"
     if dtype not in SM90:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):

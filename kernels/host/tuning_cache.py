@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tensorcore_dsl.codegen.cubin import cache_directory
+from tensorcore_dsl.codegen.disk_cache import cache_directory
 from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.runtime.arguments import ArrayType

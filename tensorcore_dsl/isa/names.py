@@ -12,7 +12,7 @@ from functools import cache
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import UnknownInstruction
-from tensorcore_dsl.isa.lookup import forms, instruction
+from tensorcore_dsl.isa.lookup import instruction, instructions
 
 # -- arithmetic, logic and comparison (9.7.1 to 9.7.8) ----------------------------------------
 
@@ -129,7 +129,7 @@ def special(register: str) -> str:
         text = f"mov.{dtype}.%{register}"
         with suppress(UnknownInstruction):
             return instruction(text).mnemonic
-    known = sorted(f.mnemonic.split("%")[1] for f in forms("mov") if "%" in f.mnemonic)
+    known = sorted(f.mnemonic.split("%")[1] for f in instructions("mov") if "%" in f.mnemonic)
     raise UnknownInstruction(
         f"no special register is called {register!r}; there are {', '.join(known)}"
     )

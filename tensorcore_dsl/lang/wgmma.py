@@ -8,14 +8,13 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.values import Group, Scalar
-
-SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
 def wgmma_async(
@@ -100,11 +99,11 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     leading = tile.strides[0] * size if major == "mn" else 16
     origin, offset = build.split_constant(tile.origin)
     # In a cluster, the bits above hold the CTA's rank, where the descriptor has other fields.
-    start = build.apply("and", build.apply("rshift", origin, 4), 0x3FFF)
+    start = build.apply("and", build.apply("rshift", origin, 4), FIELDS["start"].mask)
     place = offset + _static(tile.offset)
-    low = build.apply("add", start, place // 16 + (leading // 16 << 16))
-    high = 8 * row_bytes // 16 | SWIZZLE_CODES[tile.swizzle] << 30
-    result: Scalar = emit(names.pack(64), low.bits(dtypes.b32), build.literal(high, dtypes.u32))
+    bits = pack_descriptor(place, leading, 8 * row_bytes, tile.swizzle)
+    low = build.apply("add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
+    result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
     return result
 
 

@@ -14,17 +14,16 @@ from tensorcore_dsl.numba.shared import (
     cp_async,
     cp_async_commit,
     cp_async_wait,
-    descriptor,
     fence_proxy_async,
     shared_address,
     wgmma_commit,
+    wgmma_descriptor,
     wgmma_fence,
     wgmma_wait,
 )  # fmt: skip
 
 __all__ = [
-    "coordinates", "cp_async", "cp_async_commit", "cp_async_wait", "descriptor",
-    "fence_proxy_async", "intrinsic", "ldmatrix", "load_elements", "mma", "movmatrix",
-    "shared_address", "stmatrix", "store_elements", "wgmma", "wgmma_commit", "wgmma_fence",
-    "wgmma_wait", "wmma", "zeros",
+    "coordinates", "cp_async", "cp_async_commit", "cp_async_wait", "fence_proxy_async", "intrinsic",
+    "ldmatrix", "load_elements", "mma", "movmatrix", "shared_address", "stmatrix", "store_elements",
+    "wgmma", "wgmma_commit", "wgmma_descriptor", "wgmma_fence", "wgmma_wait", "wmma", "zeros",
 ]  # fmt: skip
