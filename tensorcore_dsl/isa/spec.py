@@ -106,6 +106,13 @@ WARP = frozenset({"warp"})  # all 32 lanes take part
 VOLATILE = frozenset({"volatile"})  # never moved, merged or removed
 BLOCKING = frozenset({"blocking", "volatile"})  # execute() returns which threads continue
 
+# Sets of effects that passes and printers ask for.
+WAIT_EFFECTS = frozenset({"wait", "wgmma"})  # asynchronous results are complete after it
+CONVERGENT_EFFECTS = frozenset({"warp", "convergent", "barrier", "blocking", "cluster", "wgmma"})
+MEMORY_EFFECTS = frozenset(
+    {"load", "store", "async", "barrier", "blocking", "bulk", "cluster", "mbarrier", "wgmma"}
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
