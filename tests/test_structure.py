@@ -191,17 +191,7 @@ def spelled_instructions(tree: ast.Module) -> list[str]:
     ]
 
 
-_INTERPRETER = pytest.mark.xfail(strict=False, reason="it still spells some instructions")
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param(p, marks=[_INTERPRETER] if p == "interpreter" else [])
-        for p in PLACES
-        if p not in KNOWS_INSTRUCTIONS
-    ],
-)
+@pytest.mark.parametrize("place", [p for p in PLACES if p not in KNOWS_INSTRUCTIONS])
 def test_only_the_table_knows_an_instruction_by_name(place):
     spelled = {m: spelled_instructions(tree_of(m)) for m in modules() if place_of(m) == place}
     assert {m: lines for m, lines in spelled.items() if lines} == {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, listing
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 
 _AXES = "xyz"
@@ -75,8 +76,8 @@ class SpecialRegisters:
             "cluster_nctarank": lambda: g.cluster_ctas,
             "aggr_smem_size": lambda: g.static_shared + g.dynamic_shared,
             "total_smem_size": lambda: g.static_shared + g.dynamic_shared,
-            "shared.base": lambda: own,
-            "shared.dynamic": lambda: own + np.uint32(g.static_shared),
+            names.STATIC_SHARED: lambda: own,
+            names.DYNAMIC_SHARED: lambda: own + np.uint32(g.static_shared),
         }
         for axis, name in enumerate(_AXES):
             outer = _axis(cluster, g.cluster_grid, axis)
