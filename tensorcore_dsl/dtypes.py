@@ -102,22 +102,9 @@ b128 = DType("b128", "b", 128)
 f16x2 = DType("f16x2", "f", 32, np.dtype(np.uint32), lanes=2)
 bf16x2 = DType("bf16x2", "f", 32, np.dtype(np.uint32), lanes=2)
 
-ALL = {
-    t.name: t
-    for t in (
-        *(pred, f64, f32, tf32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0, ue4m3),
-        *(s64, s32, s16, s8, s4, u64, u32, u16, u8, u4),
-        *(b1, b8, b16, b32, b64, b128, f16x2, bf16x2),
-    )
-}
-
-_FROM_NUMPY = {
-    t.numpy: t
-    for t in (
-        *(pred, f64, f32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0),
-        *(s64, s32, s16, s8, s4, u64, u32, u16, u8, u4),
-    )
-}
+ALL = {t.name: t for t in list(globals().values()) if isinstance(t, DType)}
+# Of several types with one NumPy type, the first is meant.
+_FROM_NUMPY = {t.numpy: t for t in reversed(ALL.values()) if t.numpy is not None}
 
 
 def named(name: str) -> DType:

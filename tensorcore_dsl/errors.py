@@ -75,11 +75,6 @@ def located(loc: Loc | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def current_loc() -> Loc | None:
-    """The location of the Python node under evaluation, if any."""
-    return _current.get()
-
-
 class TensorCoreError(Exception):
     """Base of all errors; `str()` shows file, line, caret and the chain of calls."""
 

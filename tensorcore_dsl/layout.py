@@ -33,11 +33,6 @@ class Layout:
     container: int = 0  # register bits per element, if not those of the type
 
     @property
-    def replicated(self) -> bool:
-        """Several threads hold the same element."""
-        return self.copies > 1
-
-    @property
     def per_register(self) -> int:
         """Elements in one register."""
         return 32 // self.container if self.container else self.dtype.per_register

@@ -436,7 +436,7 @@ ON_HOPPER = [name for name, arch in PRODUCTS if arch != "sm_120a" and not name.s
 
 def consistent(operand, image):
     """The image with every copy of an element equal to its first one (wmma holds A and B twice)."""
-    if operand.layout is None or not operand.layout.replicated:
+    if operand.layout is None or operand.layout.copies == 1:
         return image
     bits = 32 // operand.layout.per_register
     shifts = np.arange(operand.layout.per_register, dtype=np.uint32) * bits

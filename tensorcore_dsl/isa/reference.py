@@ -122,15 +122,11 @@ def entries() -> Iterator[Entry]:
                 yield from _of_family(family.instructions(), _splitter(family))
             else:
                 products += family.instructions()
-        yield from _of_family(products, dotted)
-
-
-def dotted(form: Instruction) -> Parts:
-    """The mnemonic split before each dot."""
-    return pieces(form.mnemonic)
+        yield from _of_family(products, lambda form: pieces(form.mnemonic))
 
 
 def pieces(text: str) -> Parts:
+    """A mnemonic split before each dot."""
     return tuple(re.split(r"(?=\.)", text))
 
 

@@ -12,7 +12,6 @@ def read(ctx: Context, form: Instruction) -> Any:
     return ctx.special(form.params["s"])
 
 
-XYZ = "x y z"
 READ = "!mov.u32 {d}, %{s}"
 D = "d:u32 ="
 
