@@ -1,4 +1,4 @@
-"""Warnings of what the assembler did to a kernel, at its lines; and the ptxas that spares some."""
+"""Assembler diagnostics at source lines, and the search for a whole-program ptxas."""
 
 import inspect
 import re
@@ -32,27 +32,27 @@ def directory(tmp_path, monkeypatch):
     ptxas.candidates.cache_clear()
 
 
-def remarks(*said, spills=NO_SPILLS, text="", lines=None):
-    log = "".join(f"{line}\n" for line in said) + LOG + spills + USED
+def diagnostics(*messages, spills=NO_SPILLS, text="", lines=None):
+    log = "".join(f"{line}\n" for line in messages) + LOG + spills + USED
     made = Cubin("k", "sm_90a", text, b"", log)
     return diagnostics_of(made, ("k.py", 3), lambda: lines or {})
 
 
-# What is remarked, and where.
+# Messages and their lines.
 
 
-def test_good_code_has_no_remarks():
-    assert remarks("ptxas info    : 0 bytes gmem") == ()
+def test_good_code_has_no_diagnostics():
+    assert diagnostics("ptxas info    : 0 bytes gmem") == ()
     harmless = "ptxas info    : (C7519) warpgroup.arrive is injected in around line 2 by compiler"
-    assert remarks(harmless, text="a\nb\nc") == ()
+    assert diagnostics(harmless, text="a\nb\nc") == ()
 
 
 def test_spills():
-    (remark,) = remarks(
+    (diagnostic,) = diagnostics(
         spills="    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n"
     )
-    assert (remark.filename, remark.line) == ("k.py", 3)
-    assert "4 bytes of stores and 12 of loads a thread, with 168 registers" in remark.text
+    assert (diagnostic.filename, diagnostic.line) == ("k.py", 3)
+    assert "4 bytes of stores and 12 of loads a thread, with 168 registers" in diagnostic.text
 
 
 def test_the_named_line():
@@ -60,10 +60,10 @@ def test_the_named_line():
         "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are "
         "serialized due to branches in the function 'k' in line 2"
     )
-    (remark,) = remarks(said, text="one\ntwo\n", lines={1: ("a.py", 10), 2: ("b.py", 20)})
-    assert (remark.filename, remark.line) == ("b.py", 20)
-    assert remark.text.startswith("(C7514) Potential Performance Loss: wgmma.mma_async")
-    assert "leave accumulators alone" in remark.text
+    (diagnostic,) = diagnostics(said, text="one\ntwo\n", lines={1: ("a.py", 10), 2: ("b.py", 20)})
+    assert (diagnostic.filename, diagnostic.line) == ("b.py", 20)
+    assert diagnostic.text.startswith("(C7514) Potential Performance Loss: wgmma.mma_async")
+    assert "leave accumulators alone" in diagnostic.text
 
 
 def test_the_first_instruction_of_the_kind_where_no_line_is_named():
@@ -71,7 +71,7 @@ def test_the_first_instruction_of_the_kind_where_no_line_is_named():
     lines = {2: ("a.py", 10), 3: ("b.py", 20)}
     serialised = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async in line 0"
     ignored = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable."
-    first, second = remarks(serialised, ignored, text=text, lines=lines)
+    first, second = diagnostics(serialised, ignored, text=text, lines=lines)
     assert (first.filename, first.line) == ("b.py", 20)
     assert (second.filename, second.line) == ("a.py", 10)
     assert "tc.launch_bounds(threads, 1)" in second.text
@@ -79,8 +79,8 @@ def test_the_first_instruction_of_the_kind_where_no_line_is_named():
 
 def test_a_log_of_unknown_form():
     made = Cubin("k", "sm_90a", "", b"", "all is well")
-    (remark,) = diagnostics_of(made, ("k.py", 3), dict)
-    assert "does not tell the kernel's resources" in remark.text
+    (diagnostic,) = diagnostics_of(made, ("k.py", 3), dict)
+    assert "does not tell the kernel's resources" in diagnostic.text
 
 
 def test_lines_of_annotated_text():

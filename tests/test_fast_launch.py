@@ -30,7 +30,7 @@ from tensorcore_dsl.runtime.fast_launch import (
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
-pytestmark = pytest.mark.skipif(not native_function.available(), reason="this Python cannot be extended so")
+pytestmark = pytest.mark.skipif(not native_function.available(), reason="there is no fast path")
 
 
 # A library with an exchange API, over memory of the host. Arrays say that they lie on a GPU.
@@ -134,7 +134,7 @@ def warm(run, *values):
     assert is_native(run.fast)
 
 
-# What it reads.
+# What machine code reads.
 
 
 def test_tensors_and_numbers():
@@ -188,7 +188,7 @@ def test_the_current_stream_is_asked_for_each_time():
         lambda whole: whole[0, 0:0],
     ],
 )
-def test_each_fact_tells_arrays_apart(other):
+def test_each_property_of_an_array_counts(other):
     gpu = FakeGpu()
     seen = []
     run = Launcher(lambda types: seen.append(types[0]) or CUBIN, LaunchConfig.of(1, 32), gpu)
@@ -299,7 +299,7 @@ def test_cupy_arrays_and_their_stream(monkeypatch):
     assert gpu.records[-1].function == 1001
 
 
-# What it leaves to Python.
+# What the fallback gets.
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def raise_for(prepared, count):
     raise LookupError("a kernel of any number of arguments took them")
 
 
-def test_where_python_cannot_be_extended(monkeypatch):
+def test_without_machine_code(monkeypatch):
     monkeypatch.setattr(native_function, "available", lambda: False)
     gpu = FakeGpu()
     run = launcher(gpu)
@@ -447,7 +447,7 @@ def test_where_python_cannot_be_extended(monkeypatch):
 # Errors of the driver.
 
 
-def test_driver_errors_are_told_once():
+def test_driver_errors_are_raised_once():
     gpu = FakeGpu()
     run = launcher(gpu)
     warm(run, 1)
@@ -471,7 +471,7 @@ def test_new_thread_and_other_gpu():
 # Prepared handles.
 
 
-def test_numba_arrays_are_told_by_who_they_are():
+def test_prepared_numba_arrays_are_compared_by_identity():
     gpu = FakeGpu()
     run = launcher(gpu)
     a, b = (DeviceNDArray(np.zeros((4, 8), np.float32)) for _ in range(2))
@@ -487,7 +487,7 @@ def test_numba_arrays_are_told_by_who_they_are():
     ]
 
 
-def test_a_handle_keeps_its_arrays_and_lets_go_of_them():
+def test_a_prepared_launch_keeps_its_arrays_alive_and_releases_them():
     gpu = FakeGpu()
     array = DeviceNDArray(np.zeros((4, 8), np.float32))
     alive = weakref.ref(array)
@@ -601,7 +601,7 @@ def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
 # torch itself.
 
 
-def test_what_torch_tells(monkeypatch):
+def test_keys_of_torch_tensors(monkeypatch):
     monkeypatch.undo()
     torch = pytest.importorskip("torch")
     if argument_kinds.array_kind(torch.Tensor) is None:
@@ -689,7 +689,7 @@ def test_keys(other):
     assert key(Tensor(whole, 1), one) != key(one, one)
 
 
-def test_keys_of_what_machine_code_does_not_read():
+def test_keys_of_arrays_that_machine_code_cannot_read():
     key = key_function((Tensor,))
     refused = Tensor(np.zeros(4, np.float16), -1)
     assert key(refused) == key(refused) != key(Tensor(np.zeros(4, np.float16)))

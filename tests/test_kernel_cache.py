@@ -1,4 +1,4 @@
-"""Kernels kept on disk: what is served, and that nothing stale ever is."""
+"""The cache of compiled kernels: hits, misses, and that no entry is stale."""
 
 import array
 import collections
@@ -302,7 +302,7 @@ def test_functions_as_constants(assembled):
     assert len(assembled) == len(set(assembled)) == 3
 
 
-# What cannot be told is not kept.
+# Values without a cache key are not cached.
 
 
 class Hidden:
@@ -366,7 +366,7 @@ def test_attributes_of_functions(assembled, monkeypatch):
 
 
 @pytest.mark.parametrize("function", [uses_hidden, uses_import, uses_environment, uses_file])
-def test_what_cannot_be_told_is_compiled_each_time(function, assembled, directory):
+def test_kernels_without_a_cache_key_are_compiled_each_time(function, assembled, directory):
     cubin_of(function)
     cubin_of(function)
     assert len(assembled) == 2
@@ -385,7 +385,7 @@ def test_what_cannot_be_told_is_compiled_each_time(function, assembled, director
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_that_cannot_be_told(value):
+def test_values_without_a_cache_key(value):
     with pytest.raises(Unhashable):
         cache_key(value)
 
@@ -443,7 +443,7 @@ def test_shared_and_cyclic_values():
     assert cache_key([one, one]) != cache_key([one, same])  # changing one changes the other
 
 
-def test_our_own_kernels_can_be_told():
+def test_kernels_of_this_package_have_cache_keys():
     from tensorcore_dsl.kernels.hopper import bf16_gemm as sm90_bf16_gemm
 
     kernel = sm90_bf16_gemm.bf16_gemm

@@ -6,10 +6,7 @@ when first needed, and a cached kernel does not need it.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +16,7 @@ import numba
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.codegen import disk_cache, ptxas
+from tensorcore_dsl.codegen.cache_key import installed
 from tensorcore_dsl.codegen.cubin import Cubin, quote
 from tensorcore_dsl.errors import AssemblyError
 
@@ -129,24 +127,11 @@ def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
 @lru_cache
 def toolchain() -> str:
     """Names and versions of the packages of nvJitLink, without importing them."""
-    names = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "cuda-bindings", "cuda-core")
-    installed = _installed()
-    found = {name: installed[name] for name in names if name in installed}
-    if not any("nvjitlink" in name for name in found):
-        found["libnvJitLink"] = _library_version()
-    return " ".join(f"{name}={version}" for name, version in found.items())
-
-
-def _installed() -> dict[str, str]:
-    """Versions of installed packages by the names of their folders: faster than their metadata."""
-    found: dict[str, str] = {}
-    for entry in reversed(sys.path):  # the first wins, as for imports
-        with suppress(OSError):
-            for name in os.listdir(entry or "."):
-                package, _, version = name.removesuffix(".dist-info").partition("-")
-                if name.endswith(".dist-info"):
-                    found[package.replace("_", "-").lower()] = version
-    return found
+    names = ("nvidia_nvjitlink-", "nvidia_nvjitlink_cu12-", "cuda_bindings-", "cuda_core-")
+    packages = [name.removesuffix(".dist-info") for name in installed() if name.startswith(names)]
+    if not any("nvjitlink" in package for package in packages):
+        packages.append(f"libnvJitLink-{_library_version()}")
+    return " ".join(packages)
 
 
 def _library_version() -> str:

@@ -105,6 +105,11 @@ def array_kind(cls: type) -> Tensor | AttributeArray | None:
     return _exchange(cls) or AttributeArray(cls, *attributes)
 
 
+def has_stream(kind: Kind) -> bool:
+    """Whether the library of an array has a current stream."""
+    return isinstance(kind, Tensor) or (isinstance(kind, AttributeArray) and kind.own_stream)
+
+
 def _kind(arg: Any, declared: DType | None, alive: bool) -> Kind | None:
     cls: Any = type(arg)
     if cls is bool:

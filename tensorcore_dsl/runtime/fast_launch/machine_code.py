@@ -26,6 +26,7 @@ from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
     Real,
     Same,
     Tensor,
+    has_stream,
 )
 from tensorcore_dsl.runtime.fast_launch.memory_layout import (
     ALIGNMENT_MASK,
@@ -337,11 +338,11 @@ class Launch(Reader):
         if own_stream:
             self._store_at(self._load(plan, Plan.stream_at), self._current_stream(plan))
         arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, (Tensor, AttributeArray))]
-        maps = {i: self._load(plan, _argument(i, Argument.maps)) for i in arrays}
+        maps = {i: self._load_at(plan, _argument(i, Argument.maps)) for i in arrays}
         entries = {i: self._find_entry(maps[i], self.values[i]) for i in arrays}
         for i, value in enumerate(self.values):
             if value is not None:
-                self._store_at(self._load(plan, _argument(i, Argument.value_at)), value)
+                self._store_at(self._load_at(plan, _argument(i, Argument.value_at)), value)
         for i in arrays:
             self._place_maps(maps[i], entries[i], self.values[i])
         self._launch(plan, driver)
@@ -383,10 +384,7 @@ class Launch(Reader):
 
     def _current_stream(self, plan: Any) -> Any:
         """The current stream of the first array's library."""
-        i, kind = next(
-            (i, k) for i, k in enumerate(self.kinds)
-            if isinstance(k, Tensor) or (isinstance(k, AttributeArray) and k.own_stream)
-        )  # fmt: skip
+        i, kind = next((i, kind) for i, kind in enumerate(self.kinds) if has_stream(kind))
         if isinstance(kind, Tensor):
             failed = self._call(kind.current_stream, _INT(_CUDA), self.devices[i], self.scratch)
             self._require_success(self._equal(failed, 0))
@@ -457,13 +455,6 @@ class Launch(Reader):
         self.builder.ret(_WORD(id(None)))
 
 
-class _Field:
-    """A field of a structure that follows another one."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset, self.size = offset, WORD
-
-
-def _argument(i: int, field: Any) -> _Field:
-    """A field of argument `i` of a plan."""
-    return _Field(ctypes.sizeof(Plan) + i * ctypes.sizeof(Argument) + field.offset)
+def _argument(i: int, field: Any) -> int:
+    """The offset of a field of argument `i` behind a plan."""
+    return ctypes.sizeof(Plan) + i * ctypes.sizeof(Argument) + int(field.offset)

@@ -17,6 +17,7 @@ from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
     Kind,
     Tensor,
     array_kind,
+    has_stream,
     kinds_of,
 )
 from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
@@ -93,15 +94,12 @@ class FastPath:
             return None
         chain = self._chains.get(kinds)
         if chain is None:
-            chain = self._chains[kinds] = self._chain(kinds)
+            own_stream = not self._fixed_stream and any(map(has_stream, kinds))
+            chain = _Chain(kinds, own_stream, self._driver, self._fallback, self._keep)
+            self._chains[kinds] = chain
         if chain.launch is not None:
             chain.add(plan, args, arguments)
         return chain.launch
-
-    def _chain(self, kinds: tuple[Kind, ...]) -> _Chain:
-        follows = any(isinstance(k, Tensor) or getattr(k, "own_stream", False) for k in kinds)
-        own_stream = follows and not self._fixed_stream
-        return _Chain(kinds, own_stream, self._driver, self._fallback, self._keep)
 
 
 class _Chain:
