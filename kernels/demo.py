@@ -13,7 +13,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernel import current_target, device_arch, emulated_arch
+from tensorcore_dsl.host import current_target, device_arch, emulated_arch
 
 # Unit roundoff of what the tensor core reads and of its sums: tf32 drops the low 13 bits of an
 # f32, sums of f16, bf16 and tf32 keep at least 23 bits below the largest term and are truncated.

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
-from tensorcore_dsl.kernels.host.epilogue_function import check_function
-from tensorcore_dsl.runtime.arguments import describe, integer_range
+from tensorcore_dsl.host import integer_range
+from tensorcore_dsl.kernels.user_functions import check_function
 
 OPERATIONS = ("sum", "max", "min")
 THREADS = 128  # of a block that combines
@@ -129,65 +128,3 @@ def combine_parts(parts: tc.Array, found: tc.Array, statistics: tc.Const):
                 of_matrix = found.shape[-1]
                 place = (row // of_matrix, row % of_matrix) if found.ndim == 3 else (row,)
                 found.at(i, *place).store(value)
-
-
-# On the host
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the caller gets, (statistic, [matrix,] row); to `launch_of`, a plan of what makes it."""
-
-    statistics: tuple[RowReduction, ...]
-    shape: tuple[int, ...]
-    dtype: Any
-    kernel: Any = combine_parts
-
-    @property
-    def options(self) -> tuple[tuple[str, Any], ...]:
-        """What was joined does not matter any more, so that few kernels serve all."""
-        return (("statistics", tuple(replace(s, transform=None) for s in self.statistics)),)
-
-    def configured(self, stream: Any = None) -> Any:
-        grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.statistics))
-        return self.kernel.configured(grid, THREADS, stream=stream, pdl=True)
-
-    def array(self, like: Any) -> Any:
-        """Uninitialised, where `like` lives."""
-        return empty_like(like, self.shape, self.dtype)
-
-    def fill(self, out: Any) -> None:
-        """With what is found of no columns."""
-        for i, statistic in enumerate(self.statistics):
-            out[i] = statistic.identity(self.dtype)
-
-    def check(self, out: Any) -> None:
-        """Can `out` receive this?"""
-        found = describe(out, "row_out")
-        if (found.shape, found.type.dtype) != (self.shape, self.dtype):
-            raise tc.ArgumentError(
-                f"row_out holds {found.type.dtype} and has shape {found.shape}; needed are "
-                f"{self.dtype} and {self.shape}: statistics, matrices if these are many, rows"
-            )
-        if not found.type.writable:
-            raise tc.ArgumentError("row_out is read-only")
-
-
-def row_reductions_of(rows: Any, out: Any, product: tuple[int, ...], dtype: Any) -> Found | None:
-    """What `rows` asks for of a product of some shape, if anything; refuses what cannot be."""
-    if not isinstance(rows, (tuple, list)) or not all(isinstance(s, RowReduction) for s in rows):
-        raise tc.ArgumentError(f"row_reductions is {rows!r}; a tuple of kernels.RowReduction is needed")
-    if not rows:
-        if out is not None:
-            raise tc.ArgumentError("row_out is given without row_reductions, which say what it is to hold")
-        return None
-    found = Found(tuple(rows), (len(rows), *product[:-1]), dtype)
-    if out is not None:
-        found.check(out)
-    return found
-
-
-def parts_array(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:
-    """Room for parts; once freed, only work behind a launch on `stream` is given its memory."""
-    with on_stream(like, stream):
-        return empty_like(like, shape, dtype)
