@@ -9,7 +9,7 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.codegen.cubin import cache_directory
 from tensorcore_dsl.dtypes import from_numpy
 from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe, integer_range
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
 from tensorcore_dsl.runtime.array_interop import cupy_stream, stream_handle, torch_stream
 from tensorcore_dsl.runtime.native_plans import key_function
 from tensorcore_dsl.runtime.targets import current_target, device_arch, emulated_arch, target_arch
@@ -27,7 +27,6 @@ __all__ = [
     "emulated_arch",
     "from_numpy",
     "has_program_assembler",
-    "integer_range",
     "key_function",
     "stream_handle",
     "target_arch",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorcore_dsl.codegen import cubin
 from tensorcore_dsl.codegen.cubin import (
     Cubin,
     cache_directory,
@@ -186,7 +185,7 @@ def test_off(monkeypatch):
 
 WRITER = """
 import sys
-from tensorcore_dsl.cubin import cached, keep
+from tensorcore_dsl.codegen.cubin import cached, keep
 key = "cd" * 32
 for i in range(60):
     keep(key, bytes([i]) * 20000, str(i))
@@ -197,7 +196,7 @@ for i in range(60):
 
 def test_many_processes(directory):
     """Readers never see half a file, whoever writes."""
-    root = str(Path(cubin.__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parent.parent)
     run = [sys.executable, "-c", WRITER]
     writers = [subprocess.Popen(run, cwd=root) for _ in range(2)]
     assert [w.wait(60) for w in writers] == [0, 0]

@@ -14,8 +14,8 @@ from whole_numbers import BF16, E4M3, F16, RNG, exact, hopper, whole  # noqa: F4
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.grouped_gemm import FEW_ROWS, IN_TURN
 from tensorcore_dsl.kernels.host.plan import assembled
@@ -105,7 +105,7 @@ def test_sizes_of_groups_are_those_of_each_call() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     """The operands that kernels.grouped_gemm checks from now on; `name` is what checks them."""
     seen: list[Any] = []
-    module = import_module("kernels.grouped_gemm")  # as an attribute of `kernels` it is a function
+    module = import_module("tensorcore_dsl.kernels.host.grouped_gemm")  # as an attribute of `kernels` it is a function
     check = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
     return seen
@@ -178,8 +178,8 @@ BAD_GROUPS: list[Any] = [
     (dict(out=whole(16, 16)), "out is bf16[strides ?, 1; 16 B aligned] of shape (16, 16); needed is writable bf16 of (16, 8)"),
     (dict(a=whole(16, 0), b=whole(2, 0, 8)), "K is 0: there is nothing to multiply"),
     (
-        dict(b=np.zeros((MOST_GROUPS + 1, 64, 8), BF16), offsets=np.zeros(MOST_GROUPS + 2, np.int32)),
-        f"of which there may be {MOST_GROUPS}",
+        dict(b=np.zeros((MAX_GROUPS + 1, 64, 8), BF16), offsets=np.zeros(MAX_GROUPS + 2, np.int32)),
+        f"of which there may be {MAX_GROUPS}",
     ),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from whole_numbers import BF16, E4M3, E5M2, F16, exact, hopper, whole  # noqa: F
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.host.plan import FAST, plan
 
 
@@ -77,7 +77,7 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
 def test_sums_in_f16(name: str) -> None:
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, sums=tc.f16)
+    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, accumulate=tc.f16)
     assert np.array_equal(found.astype(float), exact(a, b))
 
 
@@ -134,19 +134,19 @@ def test_few_rows_are_all_rows(orders: str) -> None:
 
 
 REFUSED = [
-    (dict(group_m=0), "1 or more, lines and group too"),
-    (dict(k_slabs=0), "1 or more, lines and group too"),
-    (dict(BM=96), "tiles have 64, 128, ... rows and 16 to 256 columns"),
-    (dict(BN=264), "tiles have 64, 128, ... rows and 16 to 256 columns"),
-    (dict(BN=8), "tiles have 64, 128, ... rows and 16 to 256 columns"),
-    (dict(BN=100), "results leave in multiples of 16 columns"),
-    (dict(BN=80, split_k=2), "results leave in multiples of 16 columns"),
-    (dict(cluster_m=2, split_k=2), "a cluster shares A and B or a tile, not both"),
-    (dict(cluster_n=2, split_k=2), "a cluster shares A and B or a tile, not both"),
-    (dict(stages=1), "the ring needs more slots than are read at a time"),
-    (dict(mma_in_flight=2), "a slot is released when one more is read, or none"),
-    (dict(BM=64, valid_m=72), "a tile has no room for so many rows"),
-    (dict(pingpong=True, split_k=2), "tiles that are split are not taken in turn"),
+    (dict(group_m=0), "k_slabs and group_m are 1 or more"),
+    (dict(k_slabs=0), "k_slabs and group_m are 1 or more"),
+    (dict(BM=96), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
+    (dict(BN=264), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
+    (dict(BN=8), "BM is 64, 128, ..., and BN / split_k 16 to 256"),
+    (dict(BN=100), "BN / split_k is a multiple of 16"),
+    (dict(BN=80, split_k=2), "BN / split_k is a multiple of 16"),
+    (dict(cluster_m=2, split_k=2), "a cluster either multicasts or splits K, not both"),
+    (dict(cluster_n=2, split_k=2), "a cluster either multicasts or splits K, not both"),
+    (dict(stages=1), "the pipeline needs more stages than mma_in_flight"),
+    (dict(mma_in_flight=2), "mma_in_flight is 0 or 1"),
+    (dict(BM=64, valid_m=72), "valid_m is at most BM"),
+    (dict(pingpong=True, split_k=2), "the ping-pong schedule has no split-K"),
 ]
 
 

@@ -31,7 +31,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(16, np.float32)
-ROOT = Path(fp.__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +83,8 @@ FILES = {
         import numpy as np
         import tensorcore_dsl as tc
         import helper
-        from tensorcore_dsl import numba_target
-        from tensorcore_dsl.cubin import Cubin
+        from tensorcore_dsl.runtime import numba_target
+        from tensorcore_dsl.codegen.cubin import Cubin
         from helper import Shape
         LIMIT = 7
         def maker(offset):

@@ -15,9 +15,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.copy_rows import copy_rows
-from tensorcore_dsl.kernels.hopper import pipeline as ring
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.host.cost_model import choose, plain, ranking
 from tensorcore_dsl.kernels.host.grouped_gemm import choose_gated
 from tensorcore_dsl.kernels.host.plan import assembled, choose_promoted, plan, why_not_sm90
@@ -152,9 +151,9 @@ def test_what_wgmma_cannot_take() -> None:
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
     for _, config in ranking(Shape(M, N, 4096, b_k_major=b_k_major)):
-        slots = config.stages * config.k_slabs * (config.BM + config.BN) * ring.LINE
+        slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3
-        assert slots + config.consumers * 2 * 64 * ring.LINE <= 227 * 1024
+        assert slots + config.consumers * 2 * 64 * SWIZZLE_BYTES <= 227 * 1024
         assert b_k_major or config.BN % (64 * config.cluster_m) == 0
 
 
@@ -198,7 +197,7 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(
         assert bool(choose(shape, assembled).registers) == bool(found)
     assert bool(choose_gated(8192, 8192, 1024).registers) == bool(found)
     widest = choose_promoted(Shape(8192, 8192, 8192, 1))
-    assert bool(registers_of(widest, part_width(widest))) == bool(found)
+    assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
 
 
 SM90 = [

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.host import plan
+from tensorcore_dsl.kernels.host.plan import plan
 
 pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
 pytestmark = pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")

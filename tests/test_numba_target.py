@@ -288,11 +288,11 @@ def test_damaged_entry_is_assembled_again(directory):
 def test_cached_kernel_needs_no_numba_cuda(directory):
     assemble(kernel(), "sm_80", "k")
     code = (
-        "import sys; from tensorcore_dsl.numba_target import assemble;"
+        "import sys; from tensorcore_dsl.runtime.numba_target import assemble;"
         "made = assemble(sys.argv[1], 'sm_80', 'k'); assert made.resources.registers;"
         "sys.exit(any(m.startswith(('numba.cuda.', 'cuda.')) for m in sys.modules))"
     )
-    root = Path(numba_target.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent
     assert subprocess.run([sys.executable, "-c", code, kernel()], cwd=root).returncode == 0
 
 
@@ -333,8 +333,8 @@ def test_simulator(monkeypatch, uncached):
 def test_asking_for_a_gpu_is_cheap():
     """Without a driver, nobody waits for the import of numba.cuda."""
     code = (
-        "import sys; from tensorcore_dsl import numba_target; assert not numba_target.cuda_available();"
+        "import sys; from tensorcore_dsl.runtime import numba_target; assert not numba_target.cuda_available();"
         "sys.exit('numba.cuda' in sys.modules)"
     )
-    root = Path(numba_target.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

@@ -37,7 +37,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an activation by name": (
         lambda: kernels.gemm(A, B, epilogue="relu"),
-        "finish is 'relu'; a function finish(value, row, col)",
+        "epilogue is 'relu'; a function epilogue(value, row, col)",
     ),
     "sparse B": (
         lambda: kernels.gemm(A, kernels.compress(B, prune=True)),
@@ -47,16 +47,16 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kernels.decompress(A),
         "decompress takes what compress gives, a SparseMatrix, not a ndarray",
     ),
-    "no workers": (lambda: HopperConfig(streamk_units=-1), "workers and rows 0 or more: HopperConfig(BM=128"),
-    "no cluster": (lambda: HopperConfig(cluster_m=0), "cluster, across and split are 1 or more"),
-    "nothing to split": (lambda: HopperConfig(split_k=0), "cluster, across and split are 1 or more"),
+    "no workers": (lambda: HopperConfig(streamk_units=-1), "valid_m and streamk_units 0 or more: HopperConfig(BM=128"),
+    "no cluster": (lambda: HopperConfig(cluster_m=0), "k_slabs and group_m are 1 or more"),
+    "nothing to split": (lambda: HopperConfig(split_k=0), "k_slabs and group_m are 1 or more"),
     "more slots than memory": (
         lambda: kernels.gemm(A, B, config=HopperConfig(stages=50)),
         "bytes of shared memory a block; sm_90a allows 232448 (227 KiB)",
     ),
     "workers for gates": (
         lambda: kernels.swiglu(A, A.T, A.T, config=HopperConfig(streamk_units=3)),
-        "the kernel for products with a gate takes no workers=3",
+        "the kernel for products with a gate takes no streamk_units=3",
     ),
     "a tile of the other family": (
         lambda: kernels.grouped_gemm(A, EXPERTS, FEW, config=kernels.AmpereConfig()),
@@ -103,9 +103,9 @@ FINISHED: dict[str, Callable[[Any], Any]] = {
 def test_functions_of_elements_take_three_arguments(name: str) -> None:
     """What does not is shown where it is defined, and no line of the library is."""
     for function, said in (
-        (doubled, "finish is doubled(value); a function finish(value, row, col) of the kernel language is needed"),
-        (scaled_by, "finish is scaled_by(value, row, col, factor); a function finish(value, row, "),
-        (partial(scaled_by, 1.0, 2.0), "finish is partial(col, factor); a function finish(value"),
+        (doubled, "epilogue is doubled(value); a function epilogue(value, row, col) of the kernel language is needed"),
+        (scaled_by, "epilogue is scaled_by(value, row, col, factor); a function epilogue(value, row, "),
+        (partial(scaled_by, 1.0, 2.0), "epilogue is partial(col, factor); a function epilogue(value"),
     ):
         with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_90a"):
             FINISHED[name](function)

@@ -1,4 +1,4 @@
-"""Sums, maxima and minima of rows that `gemm(..., rows=...)` finds beside the product."""
+"""Sums, maxima and minima of rows that `gemm(..., row_reductions=...)` finds beside the product."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.hopper.row_reduction import combine, parts_array
-from tensorcore_dsl.kernels.host import plan
-from tensorcore_dsl.kernels.host.plan import FAST
+from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
+from tensorcore_dsl.kernels.host.plan import FAST, plan
+from tensorcore_dsl.kernels.host.row_reductions import parts_array
 from tensorcore_dsl.runtime import numba_target
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -272,13 +272,13 @@ def test_rows_without_elements() -> None:
 
 SQUARE = np.ones((64, 64), F16)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (dict(row_reductions=("sum",)), "rows is ('sum',); a tuple of kernels.RowReduction is needed"),
+    (dict(row_reductions=("sum",)), "row_reductions is ('sum',); a tuple of kernels.RowReduction is needed"),
     (dict(row_reductions=SUM), "a tuple of kernels.RowReduction is needed"),
-    (dict(row_out=np.ones((1, 64), F32)), "rows_out is given without rows"),
+    (dict(row_out=np.ones((1, 64), F32)), "row_out is given without row_reductions"),
     (dict(row_reductions=(SUM,), row_out=np.ones((1, 64))),
-     "rows_out holds f64 and has shape (1, 64); needed are f32 and (1, 64)"),
+     "row_out holds f64 and has shape (1, 64); needed are f32 and (1, 64)"),
     (dict(row_reductions=(SUM, SUM), row_out=np.ones((1, 64), F32)), "needed are f32 and (2, 64)"),
-    (dict(row_reductions=(SUM,), row_out=np.broadcast_to(F32(0), (1, 64))), "rows_out is read-only"),
+    (dict(row_reductions=(SUM,), row_out=np.broadcast_to(F32(0), (1, 64))), "row_out is read-only"),
     (dict(row_reductions=(SUM,), family="sm80"),
      "the mma.sync kernels cannot take this product: they find no statistics of rows"),
     (dict(row_reductions=(SUM,), config=kernels.AmpereConfig()), "they find no statistics of rows"),
@@ -302,9 +302,9 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 def test_statistics_that_there_are_not() -> None:
     with pytest.raises(tc.ArgumentError, match="op is 'mean'; allowed are sum, max, min"):
         RowReduction("mean")
-    with pytest.raises(tc.ArgumentError, match="of is 2; a function of"):
+    with pytest.raises(tc.ArgumentError, match="transform is 2; a function transform"):
         RowReduction("sum", transform=2)  # type: ignore[arg-type]
-    with pytest.raises(tc.ArgumentError, match=r"of is <lambda>\(v, w\); a function of\(value\)"):
+    with pytest.raises(tc.ArgumentError, match=r"transform is <lambda>\(v, w\); a function transform\(value\)"):
         RowReduction("sum", transform=lambda v, w: v * w)  # type: ignore[misc]
 
 
@@ -371,7 +371,7 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
 def test_combining_is_assembled_too() -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
-    used = combine.resources(parts, found, arch="sm_90a", statistics=(SUM, MOST))
+    used = combine_parts.resources(parts, found, arch="sm_90a", reductions=(SUM, MOST))
     assert not used.spills
 
 

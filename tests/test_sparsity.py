@@ -12,8 +12,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.errors import EmulationError, OperandError
-from tensorcore_dsl.kernels.hopper import pipeline as ring
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
@@ -256,7 +255,7 @@ def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
     )  # fmt: skip
     assert not found.warnings
     assert found.spill_stores == found.spill_loads == 0
-    assert found.shared_bytes <= ring.SHARED
+    assert found.shared_bytes <= SMEM_BYTES
 
 
 # -- the language ---------------------------------------------------------------------------------

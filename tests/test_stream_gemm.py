@@ -11,8 +11,8 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.interpreter import machine
-from tensorcore_dsl.kernels.hopper.pipeline import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.streamk_gemm import Exchange, stream_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.streamk_gemm import Workspace, streamk_gemm
 from tensorcore_dsl.kernels.host import tuning_cache as choices
 from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
 from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape
@@ -43,7 +43,7 @@ class Room:
 
     def multiply(self, a: np.ndarray, b: np.ndarray, order: int | None = None) -> np.ndarray:
         d = np.full((a.shape[0], b.shape[1]), 99, np.float32)
-        launch = stream_gemm.emulator("sm_90a", order=order)[self.grid, self.config.threads]
+        launch = streamk_gemm.emulator("sm_90a", order=order)[self.grid, self.config.threads]
         launch(a, b, d, d, 1.0, 0.0, self.sums, self.flags, config=self.config, traits=HopperTraits())
         return d
 
@@ -145,12 +145,12 @@ def keep_to_yourself(self: Any, acc: Any, worker: Any, consumer: Any) -> None:
 
 
 def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Exchange, "give", keep_to_yourself)
+    monkeypatch.setattr(Workspace, "give", keep_to_yourself)
     monkeypatch.setattr(machine, "LIVELOCK", 20)
     a, b = integers((64, 256), BF16), integers((256, 64), BF16, "F")
     with pytest.raises(tc.Deadlock, match="livelock") as caught:
         Room(small(streamk_units=2, group_m=7)).multiply(a, b)  # a configuration not compiled before
-    assert "while raised(self.flags.at(row)) == 0" in str(caught.value)
+    assert "while acquire(self.flags.at(row)) == 0" in str(caught.value)
 
 
 # The room.
@@ -167,9 +167,9 @@ def test_numpy_arrays_get_room_of_their_own() -> None:
 
 
 REFUSED = [
-    (dict(pingpong=True), "neither split, nor taken in turn"),
-    (dict(split_k=2), "neither split, nor taken in turn"),
-    (dict(valid_m=16), "of few rows"),
+    (dict(pingpong=True), "stream-K takes neither pingpong, nor split_k"),
+    (dict(split_k=2), "stream-K takes neither pingpong, nor split_k"),
+    (dict(valid_m=16), "nor valid_m"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_neither_spills_nor_serialises(
     b = np.empty((512, 512), dtype, "C" if variant.get("b_k_major") is False else "F")
     d, sums = np.empty((512, 512), out), tc.s32 if dtype == np.int8 else tc.f32
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
-    found = stream_gemm.resources(
+    found = streamk_gemm.resources(
         a, b, d, d, *scalars, *exchange(config, sums, a),
         arch="sm_90a", config=config, traits=HopperTraits(**variant),
     )  # fmt: skip
@@ -262,6 +262,6 @@ def test_what_was_tuned_is_divided_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert choices.recall("a problem") == small()
     a, b = np.empty((64, 256), BF16), np.empty((256, 64), BF16)
     found = kernels.plan(a, b, None, np.empty((64, 64), BF16), config=choices.recall("a problem"))
-    assert found.kernel is stream_gemm
+    assert found.kernel is streamk_gemm
     assert found.grid == 3
     assert [x.shape for x in found.room(a)] == [(3, 64 * 64), (3,)]

@@ -1,4 +1,4 @@
-"""How the sm_90a GEMM kernels lay out a problem, and what they may assume of it: host-side data."""
+"""Configuration of the Hopper GEMMs (tile, stages, cluster, schedule), and traits of a problem."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.arch import ARCHS
-from tensorcore_dsl.kernels.hopper.row_reduction import Rows
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReductions
 
-LINE = 128  # bytes of a line of a tile, and its swizzle
-SHARED = ARCHS["sm_90a"].shared_kib * 1024  # bytes that a block may have
-MANY_REGISTERS = (24, 240)  # a thread's of the producer, and of two consumers with many sums
+SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
+SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
+WARPGROUP = 128  # threads
+UNEVEN_REGISTERS = (24, 240)  # registers of a producer's and of a consumer's thread
 
 
 @dataclass(frozen=True)
 class HopperConfig:
-    """BM x BN: the block's tile of D.
+    """How a Hopper GEMM divides its work. All fields are compile-time constants of the kernel.
 
-    Consumer warpgroups share a tile, 64 rows each; or each takes whole tiles, in turn with the
-    other (pingpong), and stores one while the other multiplies. stages: slots of the ring, each
-    `lines` times 128 bytes deep along K. cluster: blocks below each other that share B, across:
-    blocks beside each other that share A, each bringing a part. split: blocks of a cluster that
-    share a tile, each summing a part of K. group: rows of tiles that go through B's columns
-    together, to meet in the L2 cache. ahead: groups of wgmma left in flight, 0 or 1. rows: of A,
-    where they are so few that reading B is the work: no others come.
-    workers: blocks (or clusters) among which tiles that fill no wave are divided along K; see
-    kernels/sm90_stream_gemm.py. 0: a tile is not divided so.
+    BM, BN: rows and columns of a CTA's tile of D.
+    stages: stages of the shared-memory pipeline.
+    k_slabs: depth of a stage along K, in slabs of 128 bytes.
+    cluster_m, cluster_n: CTAs of a cluster below each other, which share tiles of B by multicast,
+        and beside each other, which share tiles of A.
+    group_m: rasterisation; rows of tiles that advance through the columns together, so that they
+        meet in the L2 cache.
+    mma_in_flight: groups of wgmma that a consumer leaves pending, 0 or 1.
+    pingpong: False, the cooperative schedule: the consumer warpgroups share each tile, 64 rows
+        each. True, ping-pong: each consumer takes whole tiles, and the epilogue of one overlaps
+        the mainloop of the other.
+    split_k: CTAs of a cluster that share a tile; each sums a part of K.
+    valid_m: rows of A in a tile of a skinny problem (M <= valid_m); TMA loads no more. 0: all.
+    streamk_units: CTAs (or clusters) that share the tiles of an incomplete wave along K; see
+        streamk_gemm.py. 0: every tile belongs to one CTA.
     """
 
     BM: int = 128
@@ -44,97 +50,106 @@ class HopperConfig:
     streamk_units: int = 0
 
     def __post_init__(self) -> None:
-        counts = (self.cluster_m, self.cluster_n, self.split_k, self.k_slabs, self.group_m)
-        if min(self.streamk_units, self.valid_m) < 0 or min(counts) < 1:
+        at_least_one = (self.cluster_m, self.cluster_n, self.split_k, self.k_slabs, self.group_m)
+        if min(self.streamk_units, self.valid_m) < 0 or min(at_least_one) < 1:
             raise tc.ArgumentError(
-                f"cluster, across and split are 1 or more, lines and group too, workers and rows "
-                f"0 or more: {self}"
+                f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, valid_m and "
+                f"streamk_units 0 or more: {self}"
             )
         if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split_k < 16:
-            raise tc.ArgumentError(f"tiles have 64, 128, ... rows and 16 to 256 columns: {self}")
+            raise tc.ArgumentError(f"BM is 64, 128, ..., and BN / split_k 16 to 256: {self}")
         if self.BN % (16 * self.split_k):
-            raise tc.ArgumentError(f"results leave in multiples of 16 columns: {self}")
+            raise tc.ArgumentError(f"BN / split_k is a multiple of 16: {self}")
         if self.cluster_m * self.cluster_n > 1 and self.split_k > 1:
-            raise tc.ArgumentError(f"a cluster shares A and B or a tile, not both: {self}")
+            raise tc.ArgumentError(f"a cluster either multicasts or splits K, not both: {self}")
         if self.mma_in_flight not in (0, 1):
-            raise tc.ArgumentError(f"a slot is released when one more is read, or none: {self}")
+            raise tc.ArgumentError(f"mma_in_flight is 0 or 1: {self}")
         if self.stages and self.stages <= self.mma_in_flight:
-            raise tc.ArgumentError(f"the ring needs more slots than are read at a time: {self}")
+            raise tc.ArgumentError(f"the pipeline needs more stages than mma_in_flight: {self}")
         if self.valid_m > self.BM:
-            raise tc.ArgumentError(f"a tile has no room for so many rows: {self}")
+            raise tc.ArgumentError(f"valid_m is at most BM: {self}")
         if self.pingpong and self.split_k > 1:
-            raise tc.ArgumentError(f"tiles that are split are not taken in turn: {self}")
+            raise tc.ArgumentError(f"the ping-pong schedule has no split-K: {self}")
         if self.streamk_units and (self.pingpong or self.split_k > 1 or self.valid_m):
             raise tc.ArgumentError(
-                f"what workers divide is neither split, nor taken in turn, nor of few rows: {self}"
+                f"stream-K takes neither pingpong, nor split_k, nor valid_m: {self}"
             )
 
     @property
     def consumers(self) -> int:
+        """Consumer warpgroups of a CTA."""
         return 2 if self.pingpong else self.BM // 64
 
     @property
     def rows_per_consumer(self) -> int:
-        """Rows that a consumer multiplies."""
+        """Rows of a tile that one consumer multiplies."""
         return self.BM if self.pingpong else 64
 
     @property
     def cluster_size(self) -> int:
-        """Of a cluster."""
+        """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n * self.split_k
 
     @property
     def multicast_peers(self) -> int:
-        """Blocks that a block brings something to, or that bring something to it; itself too."""
+        """CTAs that write into a stage of this CTA, or that it writes to; itself included."""
         return self.cluster_m + self.cluster_n - 1
 
     @property
     def threads(self) -> int:
-        return 128 * (1 + self.consumers)
+        """Threads of a CTA: one producer warpgroup, and the consumers."""
+        return WARPGROUP * (1 + self.consumers)
 
     @property
     def accumulator_registers(self) -> int:
-        """Registers of a consumer's thread that hold sums."""
+        """Registers of a consumer's thread that hold f32 accumulators."""
         return self.rows_per_consumer // 64 * self.BN // 2
 
     @property
     def registers(self) -> tuple[int, ...]:
-        """See MANY_REGISTERS; none where an equal share holds a consumer's sums."""
-        return MANY_REGISTERS if self.consumers == 2 and self.accumulator_registers > 128 else ()
+        """Registers of a producer's and a consumer's thread; () where an equal share is enough."""
+        return UNEVEN_REGISTERS if self.consumers == 2 and self.accumulator_registers > 128 else ()
 
     def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
-        """The same, for results that take registers beside the sums."""
-        return MANY_REGISTERS if traits.needs_registers and self.register_limited else self.registers
+        """The same, for an epilogue that takes registers beside the accumulators."""
+        if traits.needs_registers and self.register_limited:
+            return UNEVEN_REGISTERS
+        return self.registers
 
     @property
     def register_limited(self) -> bool:
-        """Does an equal share, 168 registers, hold the sums, but little beside them?"""
+        """Does an equal share of 168 registers hold the accumulators, but little beside them?"""
         return self.consumers == 2 and self.accumulator_registers > 80
 
     @property
     def epilogue_bytes(self) -> int:
-        """Bytes of shared memory that results leave through; see kernels/results.py."""
-        partial = self.BM * self.BN * 4 if self.split_k > 1 else 0
-        return self.consumers * 2 * 64 * LINE + partial
+        """Shared memory of the epilogue: two staging buffers a consumer, and split-K partials."""
+        partials = self.BM * self.BN * 4 if self.split_k > 1 else 0
+        return self.consumers * 2 * 64 * SWIZZLE_BYTES + partials
 
     @property
     def max_stages(self) -> int:
-        """Slots that shared memory has room for."""
-        return (SHARED - self.epilogue_bytes - 1024) // ((self.BM + self.BN) * LINE * self.k_slabs)
+        """Stages that fit into shared memory beside the epilogue."""
+        free = SMEM_BYTES - self.epilogue_bytes - 1024
+        return free // ((self.BM + self.BN) * SWIZZLE_BYTES * self.k_slabs)
 
     def with_stages(self, most: int = 12) -> HopperConfig:
-        """With as many slots as shared memory has room for."""
+        """The same configuration with as many stages as fit, `most` at most."""
         return replace(self, stages=min(most, self.max_stages))
 
 
 @dataclass(frozen=True)
 class HopperTraits:
-    """What the host knows: which operands have K contiguous, and how results are finished.
+    """What the host knows of the operands and the epilogue when it compiles a kernel.
 
-    store_by_threads: TMA cannot write D's lines. scaled, has_c: D = alpha A B + beta C, with C read in
-    pairs of columns, and as one row for all. sums: their type, where it is not the usual one.
-    finish(value, row, col) is applied to each element before it is rounded to D's type; it is a
-    function in the kernel language. rows: what is found of the finished rows.
+    a_k_major, b_k_major: K is the contiguous axis of A, of B.
+    store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
+    scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
+    c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
+    accumulate: type of the accumulator, where it is not the usual one.
+    epilogue: epilogue(value, row, col), a function of the kernel language, applied to each element
+        before it is converted to D's type.
+    row_reductions: reductions over the rows of the result.
     """
 
     a_k_major: bool = True
@@ -146,9 +161,9 @@ class HopperTraits:
     c_is_row: bool = False
     accumulate: Any = None
     epilogue: Callable[..., Any] | None = None
-    row_reductions: Rows | None = None
+    row_reductions: RowReductions | None = None
 
     @property
     def needs_registers(self) -> bool:
-        """Do results take registers on their way out: for C one by one, or statistics of rows?"""
+        """Does the epilogue keep registers of its own: C element by element, or reductions?"""
         return self.row_reductions is not None or (self.has_c and not self.c_in_pairs)

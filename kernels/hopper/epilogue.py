@@ -1,6 +1,12 @@
-"""How results leave the sm_90a GEMM kernels: finished, rounded, through shared memory, by TMA.
+"""Epilogue of the Hopper GEMMs: scale and activate the accumulators, convert, stage, store by TMA.
 
-Helpers in the kernel language.
+Each consumer warpgroup stores 64 rows at a time, through two staging buffers of its own:
+
+    barrier      all 128 threads; the TMA store that last read this buffer is done with it
+    stmatrix     each thread writes its elements into the swizzled buffer
+    fence        the writes become visible to the async proxy, which TMA reads through
+    barrier      all threads have written
+    TMA store    one thread issues it; it overlaps with the next part, in the other buffer
 """
 
 from __future__ import annotations
@@ -10,120 +16,159 @@ from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 
 
 @dataclass
-class WayOut:
-    """D and its map, two buffers of 64 lines for each consumer, and room for sums of split tiles.
+class Epilogue:
+    """D with its tensor map, and the shared memory that results pass through.
 
-    map is None where TMA cannot write D's lines. partial: (consumer, four elements, thread, 4):
-    each thread's own elements, 16 bytes apart. A buffer's lines have LINE bytes at most. rows: what
-    is found of rows on the way (kernels/row_statistics.py), or None.
+    map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
+    128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that each
+    thread's own accumulators lie 16 bytes apart; else None. row_reductions: see row_reduction.py.
     """
 
     d: Any
     map: Any
-    buffers: Any
-    partial: Any
-    rows: Any = None
+    staging: Any
+    partials: Any
+    row_reductions: Any = None
 
 
-def open_way_out(d, sums, config, by_threads: bool = False, rows=None):
-    """Shared memory for results; `sums` is the accumulators' type; `by_threads`: without TMA."""
+def make_epilogue(d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None):
+    """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
     cols = config.BN // config.split_k
-    width = gcd(LINE // d.dtype.itemsize, cols)
-    line = width * d.dtype.itemsize
-    line = line if line >= 32 else 0  # lines of 16 bytes have no swizzle
-    buffers = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=line)
+    width = gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
+    row_bytes = width * d.dtype.itemsize
+    swizzle = row_bytes if row_bytes >= 32 else 0  # there is no swizzle of 16 bytes
+    staging = tc.shared((config.consumers, 2, 64, width), d.dtype, swizzle=swizzle)
     box = (1,) * (d.ndim - 2) + (64, width)
-    partial = None
+    partials = None
     if config.split_k > 1:
-        partial = tc.shared((config.consumers, config.BN // 8, 128, 4), sums)
-    map = None if by_threads else tc.tensor_map(d, box, swizzle=line)
-    return WayOut(d, map, buffers, partial, rows)
+        partials = tc.shared((config.consumers, config.BN // 8, WARPGROUP, 4), acc_dtype)
+    map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
+    return Epilogue(d, map, staging, partials, row_reductions)
 
 
-def store(acc, consumer, way_out, place, row, finish, config):
-    """Send 64 rows of a tile, from `row` on; of a split tile this block's share of the columns."""
-    elements, n = acc.elements(), place.n
+def store_rows(acc, consumer, epilogue, tile, row, finish, config):
+    """Store 64 rows of a tile, from row `row` of it on.
+
+    With split-K the cluster first sums its partial tiles, and each CTA stores a share of columns.
+    """
+    elements, n = acc.elements(), tile.n
     if config.split_k > 1:
-        elements = gathered(elements, consumer, way_out.partial, config.split_k)
+        elements = reduce_split_k(elements, consumer, epilogue.partials, config.split_k)
         n = n + tc.cluster_rank() * (config.BN // config.split_k)
     if elements[0].dtype == tc.f16:
         elements = [element.to(tc.f32) for element in elements]
-    send(acc, elements, consumer, way_out, place.of_d, place.m + row, n, finish, place.end)
+    store_elements(
+        acc, elements, consumer, epilogue, tile.batch_d, tile.m + row, n, finish, tile.m_end
+    )
 
 
-def gathered(elements, consumer, partial, split: int):
-    """The sums over the cluster, in the order of its blocks, of this block's share of elements."""
-    thread = tc.threadIdx.x % 128
+def reduce_split_k(elements, consumer, partials, split_k: int):
+    """Sum the accumulators of all CTAs of the cluster; returns this CTA's share of the elements.
+
+    Every CTA writes its partials to its own shared memory, all meet, and each reads its share from
+    all of them through distributed shared memory. The order of the sum is the order of ranks, so
+    the bits are the same in every run.
+    """
+    thread = tc.threadIdx.x % WARPGROUP
     for i in tc.static_range(len(elements) // 4):
-        partial.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
+        partials.at(consumer, i, thread, 0).store(elements[4 * i : 4 * i + 4])
     tc.cluster_sync()
-    share = len(elements) // 4 // split
+    share = len(elements) // 4 // split_k
     first = tc.cluster_rank() * share
-    found = []
+    summed = []
     for i in tc.static_range(share):
-        sums = partial.remote(0).at(consumer, first + i, thread, 0).load(4).elements()
-        for peer in tc.static_range(1, split):
-            more = partial.remote(peer).at(consumer, first + i, thread, 0).load(4).elements()
-            sums = [x + y for x, y in zip(sums, more, strict=True)]
-        found += sums
-    return found
+        acc = partials.remote(0).at(consumer, first + i, thread, 0).load(4).elements()
+        for peer in tc.static_range(1, split_k):
+            addend = partials.remote(peer).at(consumer, first + i, thread, 0).load(4).elements()
+            acc = [x + y for x, y in zip(acc, addend, strict=True)]
+        summed += acc
+    return summed
 
 
-def send(acc, elements, consumer, way_out, batch, m, n, finish, end=None):
-    """Finished elements of 64 rows, to row `end` at most, one line's width of columns at a time."""
-    thread, rows = tc.threadIdx.x % 128, way_out.rows
-    width = way_out.buffers.shape[-1]
+def store_elements(acc, elements, consumer, epilogue, batch, m, n, finish, m_end=None):
+    """Finish and store 64 rows of results at (m, n), one buffer's width of columns at a time.
+
+    acc: the fragment whose layout tells each element's row and column. m_end: the first row that
+    must not be written, where D goes on below.
+    """
+    thread, reductions = tc.threadIdx.x % WARPGROUP, epilogue.row_reductions
+    width = epilogue.staging.shape[-1]
     parts = 2 * len(elements) // width
-    found = None if rows is None else rows.identity()
+    reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(parts):
-        buffer = way_out.buffers[consumer, part % 2]
-        if thread == 0:  # an odd number of parts ends in the buffer that the next one starts with
+        buffer = epilogue.staging[consumer, part % 2]
+        # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
+        # the buffer that the next 64 rows start with: then none may.
+        if thread == 0:
             tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
-        tc.barrier(consumer + 1, 128)
+        tc.barrier(consumer + 1, WARPGROUP)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
-            corners = [acc.coordinates(first + i) for i in range(8)]
-            places = [(*batch, m + row, n + col) for row, col in corners]
+            coordinates = [acc.coordinates(first + i) for i in range(8)]
+            places = [(*batch, m + row, n + col) for row, col in coordinates]
             values = finish(elements[first : first + 8], places)
-            if rows is not None:
-                found = rows.accumulate(found, values, places, way_out.d.shape[-1])
-            write(buffer, values, first % (width // 2) // 4 * 8)
-        if way_out.map is not None:
+            if reductions is not None:
+                reduced = reductions.accumulate(reduced, values, places, epilogue.d.shape[-1])
+            stage_elements(buffer, values, first % (width // 2) // 4 * 8)
+        if epilogue.map is not None:
             tc.fence_proxy_async()
-        tc.barrier(consumer + 1, 128)
+        tc.barrier(consumer + 1, WARPGROUP)
         place = (*batch, m, n + part * width)
-        if way_out.map is None and buffer.dtype.bits == 16:
-            copy_out_pairs(buffer, way_out.d, place)
-        elif way_out.map is None:
-            copy_out(buffer, way_out.d, place, way_out.d.shape[-2], 1)
-        elif end is None or m + 64 <= end:
-            send_buffer(way_out, place, buffer)
+        if epilogue.map is None and buffer.dtype.bits == 16:
+            store_pairs_by_threads(buffer, epilogue.d, place)
+        elif epilogue.map is None:
+            store_by_threads(buffer, epilogue.d, place, epilogue.d.shape[-2], 1)
+        elif m_end is None or m + 64 <= m_end:
+            store_by_tma(epilogue, place, buffer)
         else:
-            copy_out(buffer, way_out.d, place, end, 16 // buffer.dtype.itemsize)
+            store_by_threads(buffer, epilogue.d, place, m_end, 16 // buffer.dtype.itemsize)
             if thread == 0:
-                tc.tma_commit()  # an empty group: the wait above counts one a part
-    if rows is not None:
-        rows.write(found, way_out.d, batch, m, n, 2 * len(elements))
+                tc.tma_commit()  # an empty group: the wait above counts one group a part
+    if reductions is not None:
+        reductions.write(reduced, epilogue.d, batch, m, n, 2 * len(elements))
 
 
-def send_buffer(way_out, place, buffer):
-    """By TMA, which leaves out what lies outside D."""
-    if tc.threadIdx.x % 128 == 0:
-        tc.tma_store(way_out.map, place, buffer)
+def stage_elements(buffer, values, column: int):
+    """Write eight values of each thread to the buffer: 16 columns of the warp's 16 rows."""
+    lane = tc.lane_id()
+    row_of_warp = tc.warp_id() % 4 * 16
+    if buffer.dtype.bits == 16:  # one stmatrix stores four 8x8 matrices, without bank conflicts
+        words = [pack_pair(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
+        corner = buffer.at(row_of_warp + lane % 16, column + lane // 16 * 8)
+        tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
+    else:
+        for i in tc.static_range(0, 8, 2):
+            row = row_of_warp + lane // 4 + 8 * (i // 2 % 2)
+            col = column + 8 * (i // 4) + 2 * (lane % 4)
+            buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
+
+
+def pack_pair(low, high, dtype):
+    """Two f32 as a register of two 16-bit floats."""
+    return tc.emit(f"cvt.rn.{dtype}x2.f32", high, low)
+
+
+# -- from the staging buffer to D -------------------------------------------------------------
+
+
+def store_by_tma(epilogue, place, buffer):
+    """One TMA store; it leaves out what lies outside of D."""
+    if tc.threadIdx.x % WARPGROUP == 0:
+        tc.tma_store(epilogue.map, place, buffer)
         tc.tma_commit()
 
 
-def copy_out(buffer, d, place, end, count: int):
-    """By this warpgroup's threads, `count` neighbours at a time, rows before `end` only."""
+def store_by_threads(buffer, d, place, m_end, count: int):
+    """Store by this warpgroup's threads: vectors of `count` elements, rows before `m_end` only."""
     *batch, m, n = place
-    lines, width = buffer.shape
-    chunks = width // count
-    for chunk in tc.range(tc.threadIdx.x % 128, lines * chunks, 128):
-        row, col = chunk // chunks, chunk % chunks * count
-        inside, left = m + row < end, d.shape[-1] - (n + col)
+    rows, width = buffer.shape
+    vectors = width // count
+    for vector in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP):
+        row, col = vector // vectors, vector % vectors * count
+        inside, left = m + row < m_end, d.shape[-1] - (n + col)
         value, target = buffer.at(row, col).load(count), d.at(*batch, m + row, n + col)
         target.store(value, pred=inside & (left >= count))
         if count > 1:
@@ -131,17 +176,17 @@ def copy_out(buffer, d, place, end, count: int):
 
 
 def store_first(count, elements, target, pred):
-    """Of neighbours, those that a line still has room for: less than all."""
+    """Store the first `count` elements one by one, at the right edge of D."""
     if pred:
         for i in tc.static_range(len(elements) - 1):
             (target + i).store(elements[i], pred=i < count)
 
 
-def copy_out_pairs(buffer, d, place):
-    """Elements of 16 bits to lines that start anywhere: a warp a line, two elements a lane.
+def store_pairs_by_threads(buffer, d, place):
+    """Store 16-bit elements to rows at any address: a warp a row, a pair of elements a lane.
 
-    In lines that start between words, pairs are one element further right: a lane stores the
-    first element alone, and another the last.
+    A row that starts in the middle of a 32-bit word has its pairs one element further right: lane
+    0 stores the first element alone, and the last lane the last one.
     """
     *batch, m, n = place
     lines, width = buffer.shape
@@ -162,57 +207,47 @@ def copy_out_pairs(buffer, d, place):
                 target.store(buffer.at(line, 0).load(), pred=begin)
 
 
-def finisher(c, alpha, beta, traits):
-    """alpha v + beta C, then the caller's own function, of eight values of a thread: two columns
-    of a row, of the one 8 below, and the same 8 columns further."""
+# -- the epilogue of elements -----------------------------------------------------------------
+
+
+def element_epilogue(c, alpha, beta, traits):
+    """finish(values, places): the user's epilogue of alpha * acc + beta * C, for eight elements.
+
+    The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8.
+    """
 
     def finish(values, places):
         if traits.scaled:
             values = [value * alpha for value in values]
         if traits.has_c:
-            added = [x.to(values[0].dtype) for x in load_c(c, places, traits)]
-            values = [tc.fma(beta, x, value) for x, value in zip(added, values, strict=True)]
+            addends = [x.to(values[0].dtype) for x in load_c(c, places, traits)]
+            values = [tc.fma(beta, x, value) for x, value in zip(addends, values, strict=True)]
         if traits.epilogue is None:
             return values
         return [
-            traits.epilogue(value, *place[-2:]) for value, place in zip(values, places, strict=True)
+            traits.epilogue(value, *place[-2:])
+            for value, place in zip(values, places, strict=True)
         ]
 
     return finish
 
 
 def load_c(c, places, traits):
-    """C's elements at these places, zeros outside; in pairs, and rows that are all alike once."""
+    """C's elements at these places, 0 outside of C; in pairs of columns where C allows it."""
     if not traits.c_in_pairs:
-        return [c.at(*place).load(pred=inside(c, place)) for place in places]
+        return [c.at(*place).load(pred=is_inside(c, place)) for place in places]
     if not traits.c_is_row:
-        return [x for i in range(0, 8, 2) for x in pair(c, places[i])]
-    left, right = (pair(c, (*places[i][:-2], 0, places[i][-1])) for i in (0, 4))
+        return [x for i in range(0, 8, 2) for x in load_pair(c, places[i])]
+    # A broadcast row: both rows of a thread read the same elements.
+    left, right = (load_pair(c, (*places[i][:-2], 0, places[i][-1])) for i in (0, 4))
     return [*left, *left, *right, *right]
 
 
-def pair(c, place):
-    return c.at(*place).load(2, pred=inside(c, place)).elements()
+def load_pair(c, place):
+    """Two neighbouring elements of a row."""
+    return c.at(*place).load(2, pred=is_inside(c, place)).elements()
 
 
-def inside(c, place):
+def is_inside(c, place):
+    """Is (row, column) inside the matrix?"""
     return (place[-2] < c.shape[-2]) & (place[-1] < c.shape[-1])
-
-
-def write(buffer, values, column: int):
-    """Eight values of a thread: 16 columns of a warp's 16 rows."""
-    lane = tc.lane_id()
-    line = tc.warp_id() % 4 * 16
-    if buffer.dtype.bits == 16:  # four 8x8 matrices an stmatrix
-        words = [narrow(values[i], values[i + 1], buffer.dtype) for i in range(0, 8, 2)]
-        corner = buffer.at(line + lane % 16, column + lane // 16 * 8)
-        tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
-    else:
-        for i in tc.static_range(0, 8, 2):
-            row, col = line + lane // 4 + 8 * (i // 2 % 2), column + 8 * (i // 4) + 2 * (lane % 4)
-            buffer.at(row, col).store([v.to(buffer.dtype) for v in values[i : i + 2]])
-
-
-def narrow(low, high, dtype):
-    """Two f32 as a pair of 16-bit floats."""
-    return tc.emit(f"cvt.rn.{dtype}x2.f32", high, low)

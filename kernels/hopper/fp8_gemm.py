@@ -1,24 +1,23 @@
-"""D = finish(alpha A B + beta C) in e4m3 or e5m2 (D: bf16, f16 or f32) with `wgmma`, for sm_90a.
+"""D = epilogue(alpha A B + beta C) in e4m3 or e5m2 (D: bf16, f16 or f32) with `wgmma`, for sm_90a.
 
-Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/roles.py
-has the parts, kernels/promotion.py sums that do not drift.
+Two kernels: one accumulates in the tensor cores alone ("fast"), the other promotes its sums to f32
+registers every 128 of K (promotion.py). bf16_gemm.py describes the parts that they share.
 """
 
 from functools import partial
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
-from tensorcore_dsl.kernels.hopper.pipeline import open_ring
+from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import (
     consume_promoted,
-    instruction,
+    fp8_mma,
     part_width,
-    registers_of,
+    promotion_registers,
 )
-from tensorcore_dsl.kernels.hopper.tile_scheduler import Tiles
-from tensorcore_dsl.kernels.hopper.warp_specialization import multiply, share_work
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups, warp_specialized_gemm
 
 
 @tc.kernel
@@ -26,11 +25,9 @@ def fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM.
-
-    Sums stay in the tensor cores ("fast accumulation").
-    """
-    multiply(instruction(a.dtype, config.BN), a, b, c, d, alpha, beta, config, traits)
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM."""
+    mma = fp8_mma(a.dtype, config.BN)
+    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
@@ -38,13 +35,14 @@ def promoted_fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """As fp8_gemm, with sums in f32 registers, where products go every 128 of K."""
+    """The same with two-level accumulation."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    way_out = open_way_out(d, tc.f32, config, traits.store_by_threads, traits.row_reductions)
-    ring, width = open_ring(a, b, config, traits), part_width(config)
-    share_work(
-        ring, instruction(a.dtype, config.BN), Tiles(d.shape, config), way_out,
-        finisher(c, alpha, beta, traits),
-        consume=partial(consume_promoted, width=width), registers=registers_of(config, width),
+    epilogue = make_epilogue(d, tc.f32, config, traits.store_by_threads, traits.row_reductions)
+    pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
+    run_warpgroups(
+        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), epilogue,
+        element_epilogue(c, alpha, beta, traits),
+        consume=partial(consume_promoted, width=width),
+        registers=promotion_registers(config, width),
     )  # fmt: skip

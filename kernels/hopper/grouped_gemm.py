@@ -1,8 +1,8 @@
-"""Rows in groups, each times a matrix of its own, in bf16 or f16 with `wgmma`, for sm_90a.
+"""Grouped GEMM in bf16 or f16 with `wgmma`, for sm_90a: groups of rows, each times its own matrix.
 
-The tiles of all groups form one list that persistent blocks share, so that small groups fill the
-chip too. A tile that reaches into the next group's rows reads them, and leaves them out when it
-stores. kernels/roles.py has the parts.
+The tiles of all groups form one list that the persistent CTAs share, so that small groups fill the
+chip too. A tile at the end of a group also multiplies rows of the next group, and does not store
+them. bf16_gemm.py describes the parts.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
-from tensorcore_dsl.kernels.hopper.pipeline import open_ring
-from tensorcore_dsl.kernels.hopper.tile_scheduler import Place, every_nth
-from tensorcore_dsl.kernels.hopper.warp_specialization import share_work
+from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
+from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
-MOST_GROUPS = 512
+MAX_GROUPS = 512
 
 
 @tc.kernel
@@ -23,69 +23,70 @@ def grouped_gemm_kernel(
     a: tc.Array, b: tc.Array, offsets: tc.Array, d: tc.Array,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is rows x K, B groups x K x N, D rows x N; group g begins at row offsets[g]."""
+    """A is rows x K, B groups x K x N, D rows x N; group g starts at row offsets[g]."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
-    way_out = open_way_out(d, mma.d.dtype, config)
-    ring = open_ring(a, b, config, traits)
-    tc.griddep_wait()
-    tiles = open_groups(offsets, d.shape[1], config)
-    share_work(ring, mma, tiles, way_out, finisher(None, 1, 0, traits))
+    epilogue = make_epilogue(d, mma.d.dtype, config)
+    pipeline = make_pipeline(a, b, config, traits)
+    tc.griddep_wait()  # the kernel ahead in the stream may write the offsets
+    scheduler = make_group_scheduler(offsets, d.shape[1], config)
+    run_warpgroups(pipeline, mma, scheduler, epilogue, element_epilogue(None, 1, 0, traits))
 
 
 @dataclass
-class GroupedTiles:
-    """The tiles of all groups, one group after the other, each column by column.
+class GroupScheduler:
+    """Scheduler over the tiles of all groups: group after group, column by column in each.
 
-    offsets: where each group starts; tiles: how many tiles come before it; group: the one that
-    the last tile asked for belongs to. Blocks ask for tiles in ascending order.
+    offsets: first row of each group. tiles_before: tiles of all earlier groups. count: all tiles.
+    cols: columns of tiles. group: the group of the last tile asked for; a CTA asks for its tiles
+    in ascending order, so that the search goes on from there.
     """
 
     offsets: Any
-    tiles: Any
+    tiles_before: Any
     count: Any
     cols: Any
     group: Any
     config: HopperConfig
 
-    def numbers(self, turn=None):
-        """The tiles of this block; of two consumers that take turns, those of one."""
-        return every_nth(self.count, self.config, turn)
+    def tile_indices(self, consumer=None):
+        return strided_tiles(self.count, self.config, consumer)
 
-    def place(self, number):
-        while self.tiles[self.group + 1] <= number:
+    def tile_at(self, index):
+        while self.tiles_before[self.group + 1] <= index:
             self.group = self.group + 1
         first, end = self.offsets[self.group], self.offsets[self.group + 1]
-        high, inside = row_tiles(end - first, self.config), number - self.tiles[self.group]
-        row, col = inside % high, inside // high * self.config.cluster_n
+        height, inside = row_tiles(end - first, self.config), index - self.tiles_before[self.group]
+        row, col = inside % height, inside // height * self.config.cluster_n
         if self.config.cluster_n > 1:
             col = col + tc.cluster_rank()
         m = first + row * self.config.BM
-        return Place(m, col * self.config.BN, of_b=(self.group,), end=end)
+        return WorkTile(m, col * self.config.BN, batch_b=(self.group,), m_end=end)
 
 
-def open_groups(offsets, N, config: HopperConfig):
-    """Count the tiles of each group, once, into shared memory; every thread calls it."""
+def make_group_scheduler(offsets, N, config: HopperConfig):
+    """Prefix sums of the groups' tiles in shared memory; every thread of the CTA calls it."""
     groups = offsets.shape[0] - 1
-    tiles = tc.shared(MOST_GROUPS + 1, tc.s32)
+    tiles = tc.shared(MAX_GROUPS + 1, tc.s32)
     for group in tc.range(tc.threadIdx.x, groups, config.threads):
         tiles[group] = row_tiles(offsets[group + 1] - offsets[group], config)
     tc.barrier()
     wide = config.BN * config.cluster_n
     cols = (N + (wide - 1)) // wide
-    before = [tc.s32(0) for _ in range(-(-(MOST_GROUPS + 1) // config.threads))]
+    before = [tc.s32(0) for _ in range(-(-(MAX_GROUPS + 1) // config.threads))]
     for i in tc.static_range(len(before)):
         for other in tc.range(min(tc.threadIdx.x + i * config.threads, groups)):
             before[i] += tiles[other] * cols
-    tc.barrier()
+    tc.barrier()  # all have read the counts before the sums replace them
     for i in tc.static_range(len(before)):
         group = tc.threadIdx.x + i * config.threads
         if group <= groups:
             tiles[group] = before[i]
     tc.barrier()
-    return GroupedTiles(offsets, tiles, tiles[groups], cols, tc.s32(0), config)
+    return GroupScheduler(offsets, tiles, tiles[groups], cols, tc.s32(0), config)
 
 
 def row_tiles(rows, config: HopperConfig):
+    """Tiles that cover so many rows."""
     return (rows + (config.BM - 1)) // config.BM

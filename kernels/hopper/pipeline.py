@@ -1,7 +1,15 @@
-"""The ring of the sm_90a GEMM kernels: slots of shared memory between TMA and wgmma.
+"""Shared-memory pipeline between TMA and wgmma: stages, their mbarriers, and multicast.
 
-Helpers in the kernel language, inlined into each kernel. `full[slot]` tells that a tile has come,
-`empty[slot]` that everybody has read it. kernels/roles.py says who does what with them.
+A stage holds one tile of A and one of B, k_slabs * 128 bytes deep along K. Two mbarriers guard it:
+
+    full[stage]   completes when the bytes of both tiles have arrived (TMA counts them)
+    empty[stage]  completes when every consumer that reads the stage has released it, in every CTA
+                  that multicasts into it
+
+Producer and consumers walk around the ring of stages with a pair (stage, phase). `phase` is the
+parity of the phase to wait for; it flips when the walk wraps around. Consumers start with phase 0,
+the first filling. The producer starts with phase 1: a new mbarrier counts the phase before its
+first one as complete, so the producer finds all stages empty.
 """
 
 from __future__ import annotations
@@ -10,211 +18,245 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.config import (
+    SWIZZLE_BYTES,
+    WARPGROUP,
+    HopperConfig,
+    HopperTraits,
+)
 
 
 @dataclass
-class Sharers:
-    """The blocks of a cluster that need the same tile: how many, which of them this is, and all
-    of them as bits."""
+class Multicast:
+    """The CTAs of a cluster that need the same tile.
 
-    count: int
-    place: Any
+    ctas: how many. index: which of them this CTA is. mask: all of them as bits of their ranks, the
+    operand of `.multicast::cluster`; None for one CTA.
+    """
+
+    ctas: int
+    index: Any
     mask: Any
 
 
 @dataclass
-class Side:
-    """One operand: its map, its slots, the boxes that fill a slot, and who brings them."""
+class OperandTiles:
+    """A or B: its tensor map, its tiles in shared memory, and how TMA fills them.
+
+    boxes: TMA boxes that fill one slab of a stage.
+    """
 
     map: Any
-    tile: Any
+    smem: Any
     k_major: bool
     boxes: int
-    sharers: Sharers
+    multicast: Multicast
 
 
 @dataclass
-class Ring:
-    """Slots and barriers between the producer and the consumers.
+class Pipeline:
+    """Stages and barriers between the producer and the consumers.
 
-    turn: whose tile it is, of two consumers that take tiles in turn. first, last: the steps of K
-    that this block sums; `depth` elements each.
+    full, empty: an mbarrier a stage. order: the two order barriers of the ping-pong schedule.
+    k_per_stage: elements of K in a stage. first_k_tile, last_k_tile: the range of K, in stages,
+    that this CTA sums; the last one is excluded.
     """
 
-    a: Side
-    b: Side
+    a: OperandTiles
+    b: OperandTiles
     full: Any
     empty: Any
-    turn: Any
-    depth: int
-    first: Any
-    last: Any
+    order: Any
+    k_per_stage: int
+    first_k_tile: Any
+    last_k_tile: Any
     config: HopperConfig
 
+    def advance(self, stage, phase):
+        """The next stage; the phase flips when the walk wraps around."""
+        last = stage == self.config.stages - 1
+        return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
-def open_ring(a, b, config: HopperConfig, traits: HopperTraits, helpers: int = 0):
-    """Tiles, maps and barriers; every thread of the cluster calls it.
+    def advance_by(self, stage, phase, k_tiles):
+        """The stage and phase `k_tiles` further on; every wrap flips the phase once."""
+        position = stage + tc.u32(k_tiles)
+        return position % self.config.stages, phase ^ (position // self.config.stages & 1)
 
-    helpers: warps that fill slots too; consumers' warps then release them one by one.
+    def producer_acquire(self, stage, phase):
+        """Wait until all consumers have released the stage's previous contents."""
+        self.empty[stage].wait(phase)
+
+    def consumer_wait(self, stage, phase):
+        """Wait until the stage's tiles have arrived."""
+        self.full[stage].wait(phase)
+
+    def consumer_release(self, stage, by_warp: bool = False):
+        """Release a stage: this warpgroup does not read it any more.
+
+        It arrives on `empty[stage]` in every CTA that multicasts into this stage: each of these
+        waits for all readers of what it writes. One thread of the warpgroup arrives a CTA: wgmma
+        reads for the whole warpgroup, and wgmma_wait tells every thread that it is done.
+        by_warp: threads have read the stage themselves, so each warp synchronises and arrives.
+        """
+        empty, thread = self.empty[stage], tc.threadIdx.x % WARPGROUP
+        if by_warp:
+            tc.syncwarp()
+            thread = tc.lane_id()
+        if self.config.multicast_peers == 1:
+            empty.arrive(pred=thread == 0)
+        else:
+            in_peer = empty.remote(multicast_peer(thread, self.config))
+            in_peer.arrive(pred=thread < self.config.multicast_peers)
+
+
+def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_producers: int = 0):
+    """Shared tiles, tensor maps and barriers of a GEMM. Every thread of the cluster calls it.
+
+    extra_producers: warps beside the TMA producer that fill stages too (block scales). Consumers
+    then release stages warp by warp, since their threads read these data themselves.
     """
-    depth = LINE // a.dtype.itemsize
-    side_a = open_side(a, 0, config.BM, depth, traits.a_k_major, config, config.valid_m)
-    side_b = open_side(b, 1, config.BN, depth, traits.b_k_major, config)
+    k_per_slab = SWIZZLE_BYTES // a.dtype.itemsize
+    tiles_a = make_operand(a, 0, config.BM, k_per_slab, traits.a_k_major, config, config.valid_m)
+    tiles_b = make_operand(b, 1, config.BN, k_per_slab, traits.b_k_major, config)
     if 0 < config.valid_m < config.BM:
-        clear(side_a.tile, config)
-    full, empty, turn = open_barriers((side_a.map, side_b.map), config, helpers)
-    first, last = steps_of_block(a.shape[-1], depth * config.k_slabs, config)
-    return Ring(side_a, side_b, full, empty, turn, depth * config.k_slabs, first, last, config)
+        zero_fill(tiles_a.smem, config)
+    full, empty, order = make_barriers((tiles_a.map, tiles_b.map), config, extra_producers)
+    k_per_stage = k_per_slab * config.k_slabs
+    first, last = k_tile_range(a.shape[-1], k_per_stage, config)
+    return Pipeline(tiles_a, tiles_b, full, empty, order, k_per_stage, first, last, config)
 
 
-def open_barriers(maps, config: HopperConfig, helpers: int = 0):
-    """`full` and `empty`, one a slot, and `turn`, ready for the cluster; the maps on their way."""
-    full, empty, turn = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
+def make_barriers(maps, config: HopperConfig, extra_producers: int = 0):
+    """`full` and `empty`, one a stage, and the two order barriers, initialised in all CTAs."""
+    full, empty, order = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
             map.prefetch()
-        readers = 1 if config.pingpong else config.consumers * (4 if helpers else 1)
-        for slot in tc.static_range(config.stages):
-            full[slot].init(1 + helpers)
-            empty[slot].init(readers * config.multicast_peers)
+        # Ping-pong: one consumer reads a stage. Cooperative: all of them do.
+        readers = 1 if config.pingpong else config.consumers * (4 if extra_producers else 1)
+        for stage in tc.static_range(config.stages):
+            full[stage].init(1 + extra_producers)
+            empty[stage].init(readers * config.multicast_peers)
         for consumer in tc.static_range(2):
-            turn[consumer].init(1)
+            order[consumer].init(1)
+        # TMA and the other CTAs must see the initialised barriers before they arrive on them.
         tc.fence_mbarrier_init()
     tc.cluster_sync()
-    return full, empty, turn
+    return full, empty, order
 
 
-def open_side(
-    array, axis: int, extent: int, depth: int, k_major: bool, config, rows: int = 0, tile=None
+def make_operand(
+    array, axis: int, extent: int, depth: int, k_major: bool, config, valid: int = 0, smem=None
 ):
-    """Slots for `extent` rows of A (axis 0) or columns of B (axis 1), `rows` of them brought.
+    """Shared tiles for `extent` rows of A (axis 0) or columns of B (axis 1), and their tensor map.
 
-    K-major slots are lines of K, filled in a box by each sharer; others are blocks of K lines, a
-    box each. tile: the slots, where they are a part of others.
+    K-major tiles are rows of 128 bytes of K; each of the CTAs that share the tile loads one box of
+    rows. MN-major tiles are blocks of 128 bytes of rows or columns, `depth` deep along K; each
+    block is a box. valid: rows that TMA loads, where a tile has fewer than `extent`. smem: the
+    tiles, where they are a part of others.
     """
-    stages, sharers = config.stages * config.k_slabs, sharers_of(axis, config)
-    width = LINE // array.dtype.itemsize
-    check_shares(axis, rows or extent, 8 if k_major else width, sharers.count, config)
+    slabs, multicast = config.stages * config.k_slabs, multicast_of(axis, config)
+    width = SWIZZLE_BYTES // array.dtype.itemsize
+    check_multicast(axis, valid or extent, 8 if k_major else width, multicast.ctas, config)
     if k_major:
-        line, boxes = depth * array.dtype.itemsize, sharers.count
-        if tile is None:
-            tile = tc.shared((stages, extent, depth), array.dtype, swizzle=line)
-        box = as_indexed(axis, (rows or extent) // boxes, depth)
+        row_bytes, boxes = depth * array.dtype.itemsize, multicast.ctas
+        if smem is None:
+            smem = tc.shared((slabs, extent, depth), array.dtype, swizzle=row_bytes)
+        box = in_array_order(axis, (valid or extent) // boxes, depth)
     else:
-        line, boxes = LINE, extent // width
-        tile = tc.shared((stages, boxes, depth, width), array.dtype, swizzle=line)
-        box = as_indexed(axis, width, depth)
-    map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=line)
-    return Side(map, tile, k_major, boxes, sharers)
+        row_bytes, boxes = SWIZZLE_BYTES, extent // width
+        smem = tc.shared((slabs, boxes, depth, width), array.dtype, swizzle=row_bytes)
+        box = in_array_order(axis, width, depth)
+    map = tc.tensor_map(array, (1,) * (array.ndim - 2) + box, swizzle=row_bytes)
+    return OperandTiles(map, smem, k_major, boxes, multicast)
 
 
-def as_indexed(axis: int, along, k):
-    """Rows of A (axis 0) come before K, columns of B (axis 1) behind it."""
-    return (k, along) if axis else (along, k)
+def in_array_order(axis: int, mn, k):
+    """(row, k) of A (axis 0), (k, column) of B (axis 1)."""
+    return (k, mn) if axis else (mn, k)
 
 
-def check_shares(axis: int, lines: int, unit: int, sharers: int, config: HopperConfig):
-    """Blocks that share a tile bring whole units of it."""
-    if lines % (unit * sharers) and (sharers > 1 or unit > 8):
+def check_multicast(axis: int, extent: int, unit: int, ctas: int, config: HopperConfig):
+    """Refuse tiles that the CTAs of a cluster cannot share in whole swizzle units."""
+    if extent % (unit * ctas) and (ctas > 1 or unit > 8):
         what = "columns of B" if axis else "rows of A"
         raise tc.ArgumentError(
-            f"{lines} {what} are no multiple of {unit * sharers}, {unit} for each block that "
-            f"brings some: {config}"
+            f"{extent} {what} are no multiple of {unit * ctas}, {unit} for each CTA that loads "
+            f"some: {config}"
         )
 
 
-def sharers_of(axis: int, config: HopperConfig):
-    """The blocks of the cluster that need the same rows of A (axis 0), or columns of B (1)."""
-    count = (config.cluster_n, config.cluster_m)[axis]
-    if count == 1:
-        return Sharers(1, 0, None)
+def multicast_of(axis: int, config: HopperConfig):
+    """The CTAs of the cluster that need the same rows of A (axis 0) or columns of B (axis 1).
+
+    Ranks go down the columns of the cluster: rank = row + column * cluster_m.
+    """
+    ctas = (config.cluster_n, config.cluster_m)[axis]
+    if ctas == 1:
+        return Multicast(1, 0, None)
     row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
     if axis == 1:
-        return Sharers(count, row, tc.u32((1 << count) - 1) << col * config.cluster_m)
-    return Sharers(count, col, tc.u32(sum(1 << config.cluster_m * i for i in range(count))) << row)
+        return Multicast(ctas, row, tc.u32((1 << ctas) - 1) << col * config.cluster_m)
+    row_of_cluster = tc.u32(sum(1 << config.cluster_m * i for i in range(ctas)))
+    return Multicast(ctas, col, row_of_cluster << row)
 
 
-def clear(tile, config: HopperConfig):
-    """Zeros in the lines that no copy reaches."""
-    stages, lines, depth = tile.shape
-    each = 16 // tile.dtype.itemsize
-    chunks = (lines - config.valid_m) * (depth // each)
-    for slot in tc.static_range(stages):
-        for chunk in tc.range(tc.threadIdx.x, chunks, config.threads):
-            line = config.valid_m + chunk // (depth // each)
-            words = tile.at(slot, line, chunk % (depth // each) * each).as_type(tc.b32)
-            words.store([0, 0, 0, 0])
-    tc.fence_proxy_async()
-
-
-def steps_of_block(K, depth: int, config: HopperConfig):
-    """First and past-the-last step of K that this block sums."""
-    steps = (K + (depth - 1)) // depth
-    if config.split_k == 1:
-        return 0, steps
-    rank = tc.cluster_rank()
-    return rank * steps // config.split_k, (rank + 1) * steps // config.split_k
-
-
-def fill(side, axis: int, slot, batch, first, k, full):
-    """Bring a tile, or this block's share of a tile that others need too."""
-    batch = batch[: len(side.map.box) - 2]  # one matrix for all of a batch has no such index
-    extent, sharers = side.map.box[len(batch) + axis], side.sharers
-    share = side.boxes // sharers.count
-    for i in tc.static_range(share):
-        box = sharers.place * share + i
-        if side.k_major:
-            part = side.tile[slot, box * extent : box * extent + extent]
-        else:
-            part = side.tile[slot, box]
-        index = (*batch, *as_indexed(axis, first + box * extent, k))
-        tc.tma_load(part, side.map, index, full, multicast=sharers.mask)
-
-
-def blocks(tile, extent: int):
-    """The tile with its second axis cut into blocks of `extent`."""
-    stages, length, *rest = tile.shape
-    slot, line, *steps = tile.strides
-    return tile.with_parts(
-        shape=(stages, length // extent, extent, *rest), strides=(slot, line * extent, line, *steps)
-    )
-
-
-def release(empty, config: HopperConfig, by_warps: bool = False):
-    """Tell every block that wrote into the slot that this warpgroup has read it; each warp for
-    itself where these have read it themselves, not wgmma for all of them."""
-    thread = tc.threadIdx.x % 128
-    if by_warps:
-        tc.syncwarp()
-        thread = tc.lane_id()
-    if config.multicast_peers == 1:
-        empty.arrive(pred=thread == 0)
-    else:
-        empty.remote(peer(thread, config)).arrive(pred=thread < config.multicast_peers)
-
-
-def peer(number, config: HopperConfig):
-    """The rank of a block in this one's column of the cluster, or after these in its row."""
+def multicast_peer(index, config: HopperConfig):
+    """Rank of the index-th CTA that shares a tile with this one: its column, then its row."""
     if config.cluster_n == 1:
-        return number
+        return index
     row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
-    beside = number - config.cluster_m
-    beside = beside + (beside >= col).to(tc.s32)
-    above = number < config.cluster_m
-    return tc.select(above, number + col * config.cluster_m, row + beside * config.cluster_m)
+    beside = index - config.cluster_m
+    beside = beside + (beside >= col).to(tc.s32)  # this CTA itself is among its column already
+    in_column = index < config.cluster_m
+    return tc.select(in_column, index + col * config.cluster_m, row + beside * config.cluster_m)
 
 
-def following(slot, phase, stages: int):
-    """The next slot of the ring; the phase turns when the ring is through."""
-    last = slot == stages - 1
-    return tc.select(last, tc.u32(0), slot + 1), tc.select(last, phase ^ 1, phase)
+def zero_fill(smem, config: HopperConfig):
+    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all 64."""
+    slabs, rows, depth = smem.shape
+    vector = 16 // smem.dtype.itemsize
+    chunks = (rows - config.valid_m) * (depth // vector)
+    for slab in tc.static_range(slabs):
+        for chunk in tc.range(tc.threadIdx.x, chunks, config.threads):
+            row = config.valid_m + chunk // (depth // vector)
+            words = smem.at(slab, row, chunk % (depth // vector) * vector).as_type(tc.b32)
+            words.store([0, 0, 0, 0])
+    tc.fence_proxy_async()  # wgmma reads shared memory through the async proxy
 
 
-def skip(slot, phase, steps, stages: int):
-    """The slot and phase `steps` further on."""
-    place = slot + tc.u32(steps)
-    return place % stages, phase ^ (place // stages & 1)
+def k_tile_range(K, k_per_stage: int, config: HopperConfig):
+    """First and past-the-last stage of K that this CTA sums; split-K divides them evenly."""
+    k_tiles = (K + (k_per_stage - 1)) // k_per_stage
+    if config.split_k == 1:
+        return 0, k_tiles
+    rank = tc.cluster_rank()
+    return rank * k_tiles // config.split_k, (rank + 1) * k_tiles // config.split_k
 
 
-__all__ = ["LINE", "SHARED", "HopperConfig", "HopperTraits", "Ring", "Sharers", "Side"]
+def load_operand(operand, axis: int, slab, batch, origin, k, full):
+    """Load this CTA's boxes of a tile by TMA, multicast to all CTAs that need them.
+
+    origin: first row of A or column of B. k: first element along K. Of a tile that n CTAs share,
+    each loads 1/n, and the n multicasts together fill the tile in all of them.
+    """
+    batch = batch[: len(operand.map.box) - 2]  # () where one matrix serves the whole batch
+    extent, multicast = operand.map.box[len(batch) + axis], operand.multicast
+    boxes_per_cta = operand.boxes // multicast.ctas
+    for i in tc.static_range(boxes_per_cta):
+        box = multicast.index * boxes_per_cta + i
+        if operand.k_major:
+            part = operand.smem[slab, box * extent : box * extent + extent]
+        else:
+            part = operand.smem[slab, box]
+        index = (*batch, *in_array_order(axis, origin + box * extent, k))
+        tc.tma_load(part, operand.map, index, full, multicast=multicast.mask)
+
+
+def in_row_blocks(smem, rows: int):
+    """A view of tiles with their row axis cut into blocks of `rows`: (slab, block, row, ...)."""
+    slabs, length, *rest = smem.shape
+    slab, row, *steps = smem.strides
+    return smem.with_parts(
+        shape=(slabs, length // rows, rows, *rest), strides=(slab, row * rows, row, *steps)
+    )

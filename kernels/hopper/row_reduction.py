@@ -1,9 +1,10 @@
-"""Sums, maxima and minima of D's rows, which GEMM kernels find while they send their results out.
+"""Reductions over the rows of D (sum, max, min), fused into the epilogue.
 
-A tile's columns (of split tiles, a block's share of them) are one part of a row, of which each
-thread of a quad has two in eight. It joins them from the left; what the four have found is joined
-across lanes, (0, 1), (2, 3) and then these two, and one lane writes the part. `combine`, a second
-kernel, joins parts from the left. The order depends on the tile alone: the same bits in every run.
+A CTA's tile (with split-K its share of the columns) is one part of a row. The threads of a quad
+hold two of eight columns each: every thread reduces its columns from left to right, two shuffles
+combine the quad as ((0, 1), (2, 3)), and one lane writes the part. `combine_parts`, a second
+kernel, combines the parts from left to right. The order depends on the tile alone, so every run
+gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import integer_range
 from tensorcore_dsl.kernels.user_functions import check_function
 
 OPERATIONS = ("sum", "max", "min")
-THREADS = 128  # of a block that combines
+THREADS = 128  # of a CTA of combine_parts
 
 
 @dataclass(frozen=True)
 class RowReduction:
-    """The sum, max or min of of(v) over a row's finished results v; without `of`, of v itself.
+    """op over transform(v) of a row's results v: "sum", "max" or "min"; without transform, over v.
 
-    of: a function in the kernel language. max and min pass over NaN, as `max.f32` does: of nothing
-    else they are -inf and inf, and sums are 0.
+    transform: a function of the kernel language of one value. max and min ignore NaN, as `max.f32`
+    does. Of an empty row the sum is 0, max is -inf and min inf.
     """
 
     op: str
@@ -39,57 +41,62 @@ class RowReduction:
             check_function("transform", self.transform, "value")
 
     def identity(self, dtype: Any) -> Any:
-        """What it is of no elements, and what each thread starts from."""
+        """Identity element of the operation."""
         if self.op == "sum":
             return 0
-        low, high = (-math.inf, math.inf) if dtype.is_float else integer_range(dtype)
+        if dtype.is_float:
+            low, high = -math.inf, math.inf
+        else:
+            low, high = int(np.iinfo(dtype.numpy).min), int(np.iinfo(dtype.numpy).max)
         return low if self.op == "max" else high
 
     def combine(self, x: Any, y: Any) -> Any:
+        """x op y, of run-time values."""
         if self.op == "sum":
             return x + y
         return tc.maximum(x, y) if self.op == "max" else tc.minimum(x, y)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What a kernel finds of D's rows. Helpers in the kernel language.
+class RowReductions:
+    """The reductions that a kernel's epilogue computes. Methods are inlined into kernels.
 
-    parts: in kernels, (statistic, part, row of all matrices).
+    parts: the array that receives one value for each (reduction, part, row of all matrices).
     """
 
-    statistics: tuple[RowReduction, ...]
+    reductions: tuple[RowReduction, ...]
     parts: Any = None
 
     def identity(self):
-        """For each statistic, of a thread's row and of the one 8 below."""
+        """Initial values: for each reduction those of a thread's rows r and r + 8."""
         dtype = self.parts.dtype
-        return [[dtype(s.identity(dtype))] * 2 for s in self.statistics]
+        return [[dtype(r.identity(dtype))] * 2 for r in self.reductions]
 
-    def accumulate(self, found, values, places, columns):
-        """`found` with eight finished values of a thread, but for those outside of D's columns."""
+    def accumulate(self, reduced, values, places, columns):
+        """Add eight finished values of a thread to its rows, but for those right of D's columns."""
         dtype = self.parts.dtype
-        for s, pair in zip(self.statistics, found, strict=True):
+        for r, pair in zip(self.reductions, reduced, strict=True):
             for i in tc.static_range(8):
                 value = values[i].to(dtype)
-                value = (value if s.transform is None else s.transform(value)).to(dtype)
-                joined = s.combine(pair[i // 2 % 2], value)
-                pair[i // 2 % 2] = tc.select(places[i][-1] < columns, joined, pair[i // 2 % 2])
-        return found
+                value = (value if r.transform is None else r.transform(value)).to(dtype)
+                combined = r.combine(pair[i // 2 % 2], value)
+                inside = places[i][-1] < columns
+                pair[i // 2 % 2] = tc.select(inside, combined, pair[i // 2 % 2])
+        return reduced
 
-    def write(self, found, d, batch, m, n, width: int):
-        """One part of 64 rows from `m` on, of the `width` columns from `n` on."""
+    def write(self, reduced, d, batch, m, n, width: int):
+        """Combine each quad and write the part of rows m to m + 63 and columns n to n + width."""
         rows, columns = d.shape[-2:]
         lane = tc.lane_id()
         row = m + tc.warp_id() % 4 * 16 + lane // 4
-        for i in tc.static_range(len(found)):
+        for i in tc.static_range(len(reduced)):
             for half in tc.static_range(2):
-                value, at = found[i][half], row + 8 * half
+                value, at = reduced[i][half], row + 8 * half
                 for lanes in (1, 2):
-                    value = self.statistics[i].combine(value, tc.shfl_xor(value, lanes))
-                line = at if len(batch) == 0 else batch[0] * rows + at
+                    value = self.reductions[i].combine(value, tc.shfl_xor(value, lanes))
+                place = at if len(batch) == 0 else batch[0] * rows + at
                 inside = (lane % 4 == 0) & (at < rows) & (n < columns)
-                self.parts.at(i, n // width, line).store(value, pred=inside)
+                self.parts.at(i, n // width, place).store(value, pred=inside)
 
 
 @tc.kernel
@@ -97,34 +104,35 @@ def gemm_with_rows(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
     gemm: tc.Const, config: tc.Const, traits: tc.Const,
 ):  # fmt: skip
-    """`gemm`, one of the sm_90a kernels, which also finds what traits.row_reductions asks for."""
-    rows = replace(traits.row_reductions, parts=parts)
-    gemm(a, b, c, d, alpha, beta, config, replace(traits, row_reductions=rows))
+    """`gemm`, one of the Hopper kernels, with the row reductions of traits.row_reductions."""
+    reductions = replace(traits.row_reductions, parts=parts)
+    gemm(a, b, c, d, alpha, beta, config, replace(traits, row_reductions=reductions))
 
 
 @tc.kernel
-def divided_gemm_with_rows(
+def streamk_gemm_with_rows(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, parts: tc.Array,
-    sums: tc.Array, flags: tc.Array, gemm: tc.Const, config: tc.Const, traits: tc.Const,
+    partials: tc.Array, flags: tc.Array, gemm: tc.Const, config: tc.Const, traits: tc.Const,
 ):  # fmt: skip
-    """The same of tiles that workers divide."""
-    rows = replace(traits.row_reductions, parts=parts)
-    gemm(a, b, c, d, alpha, beta, sums, flags, config, replace(traits, row_reductions=rows))
+    """The same for the stream-K kernel, which takes its workspace as well."""
+    reductions = replace(traits.row_reductions, parts=parts)
+    traits = replace(traits, row_reductions=reductions)
+    gemm(a, b, c, d, alpha, beta, partials, flags, config, traits)
 
 
 @tc.kernel
-def combine_parts(parts: tc.Array, found: tc.Array, statistics: tc.Const):
-    """found: (statistic, [matrix,] row), a thread for each; blockIdx.y tells the statistic."""
+def combine_parts(parts: tc.Array, reduced: tc.Array, reductions: tc.Const):
+    """reduced: (reduction, [matrix,] row). Grid: (rows / 128, reductions); a thread a row."""
     tc.launch_bounds(THREADS)
-    tc.griddep_wait()
+    tc.griddep_wait()  # the GEMM ahead in the stream writes the parts
     _, count, rows = parts.shape
     row = tc.blockIdx.x * THREADS + tc.threadIdx.x
     if row < rows:
-        for i in tc.static_range(len(statistics)):
+        for i in tc.static_range(len(reductions)):
             if tc.blockIdx.y == i:
                 value = parts[i, 0, row]
                 for part in tc.range(1, count):
-                    value = statistics[i].combine(value, parts[i, part, row])
-                of_matrix = found.shape[-1]
-                place = (row // of_matrix, row % of_matrix) if found.ndim == 3 else (row,)
-                found.at(i, *place).store(value)
+                    value = reductions[i].combine(value, parts[i, part, row])
+                of_matrix = reduced.shape[-1]
+                place = (row // of_matrix, row % of_matrix) if reduced.ndim == 3 else (row,)
+                reduced.at(i, *place).store(value)

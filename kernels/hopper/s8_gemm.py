@@ -1,15 +1,13 @@
-"""D = finish(alpha A B + beta C) in s8 or u8 (D: s32) with `wgmma`, for sm_90a.
+"""D = epilogue(alpha A B + beta C) in s8 or u8 (D: s32) with `wgmma`, for sm_90a.
 
-Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/roles.py
-has the parts.
+bf16_gemm.py describes the parts.
 """
 
 from dataclasses import replace
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
+from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
 @tc.kernel
@@ -17,9 +15,9 @@ def s8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM."""
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
-    multiply(mma, a, b, c, d, alpha, beta, config, traits)
+    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 
 @tc.kernel
@@ -27,9 +25,9 @@ def requantised_s8_gemm(
     a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """D = A B scale + zero in s8: rounded to nearest even, and to the ends of the range.
+    """D = A B scale + zero in s8: rounded to nearest even, and saturated.
 
-    scale is an f32, or an array of one for each column.
+    scale is an f32, or an array with one for each column.
     """
 
     def requantise(value, row, col):
@@ -37,4 +35,5 @@ def requantised_s8_gemm(
         return tc.fma(value.to(tc.f32), factor, zero).to(tc.s8, rounding="rni")
 
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
-    multiply(mma, a, b, d, d, 1, 0, config, replace(traits, epilogue=requantise))
+    traits = replace(traits, epilogue=requantise)
+    warp_specialized_gemm(mma, a, b, d, d, 1, 0, config, traits)

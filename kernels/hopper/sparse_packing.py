@@ -1,9 +1,9 @@
-"""Kernels that pack 2:4 sparse matrices and unpack them, and the order of their metadata.
+"""Packing of 2:4 sparse matrices for `wgmma.sp`, and the order of their metadata.
 
-The halves that `wgmma.sp` reads: of every chunk of four columns the two kept (tf32: of two the
-one), and nibbles that say where they were (PTX manual 9.7.15.6). A 32-bit word holds eight
-nibbles, a warpgroup's 128 words place 16 chunks of 64 rows; each thread finds the words of one
-slot of the GEMM's ring side by side.
+`wgmma.sp` reads the stored half of A: of every chunk of four columns two elements (tf32: of two
+columns one). A nibble of metadata gives their columns (PTX manual 9.7.15.6). A 32-bit word holds
+eight nibbles, and the 128 words of a warpgroup describe 16 chunks of 64 rows. In memory, a thread's
+words for one stage of the GEMM's pipeline lie side by side.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import tensorcore_dsl as tc
 
-NIBBLES = 8  # of a word
-CHUNKS = 16  # of a row that the 128 words of a warpgroup place
-ROWS = 64  # of a warpgroup
+NIBBLES = 8  # nibbles of a word
+CHUNKS = 16  # chunks of a row that the 128 words of a warpgroup describe
+ROWS = 64  # rows that a warpgroup multiplies
 THREADS = 128
 
 
 @dataclass(frozen=True)
 class Format:
-    """How elements of one type are packed: of `chunk` columns `kept` stay.
+    """How elements of one type are packed: of every `chunk` columns `kept` are stored.
 
-    words: of metadata for a thread and a slot of the ring, which is 128 bytes of K deep.
+    words: metadata words of a thread for one stage of the pipeline (128 bytes of K).
     """
 
     dtype: Any
@@ -33,16 +33,16 @@ class Format:
 
     @property
     def depth(self) -> int:
-        """Columns of a slot."""
+        """Columns of the dense matrix in one stage."""
         return self.words * CHUNKS * self.chunk
 
     @property
     def line(self) -> int:
-        """Packed rows have a multiple of so many columns: 16 bytes."""
+        """Stored columns are padded to a multiple of this: 16 bytes."""
         return int(16 // self.dtype.itemsize)
 
 
-UNSIGNED = {8: tc.u8, 16: tc.u16, 32: tc.u32}  # what moves elements of so many bits
+UNSIGNED = {8: tc.u8, 16: tc.u16, 32: tc.u32}  # moves elements of so many bits
 FORMATS = {
     **{t: Format(t, 4, 2, 1) for t in (tc.f16, tc.bf16)},
     **{t: Format(t, 4, 2, 2) for t in (tc.e4m3, tc.e5m2, tc.s8)},
@@ -51,9 +51,10 @@ FORMATS = {
 
 
 def nibble_at(thread: Any, number: Any, bits: int) -> tuple[Any, Any]:
-    """Row (of 64) and chunk (of 16) of a nibble of a thread's word, for elements of so many bits.
+    """Row (of 64) and chunk (of 16) that nibble `number` of a thread's word describes.
 
-    Figures 176, 178, 180 and 181 of the manual; integers, arrays, or values of a kernel.
+    bits: of an element. Figures 176, 178, 180 and 181 of the manual. Arguments are integers, arrays
+    or run-time values of a kernel.
     """
     row, quad = 16 * (thread // 32) + thread % 32 // 4, thread % 4
     if bits == 8:
@@ -68,9 +69,9 @@ def nibble_at(thread: Any, number: Any, bits: int) -> tuple[Any, Any]:
 def pack(
     a: tc.Array, values: tc.Array, metadata: tc.Array, excess: tc.Array, format: tc.Const = None
 ):
-    """A block packs 64 rows of one slot's columns; rows and columns outside count as zeros.
+    """Pack a dense matrix. A block packs 64 rows of one stage's columns; outside of A are zeros.
 
-    excess[0] becomes the first chunk, counted row by row, that holds more than can be kept.
+    excess[0] receives the index (counted row by row) of the first chunk with too many nonzeros.
     """
     tc.launch_bounds(THREADS)
     slots, chunks = metadata.shape[1], (a.shape[1] + (format.chunk - 1)) // format.chunk
@@ -91,7 +92,7 @@ def pack(
 
 @tc.kernel
 def unpack(values: tc.Array, metadata: tc.Array, dense: tc.Array, format: tc.Const = None):
-    """A block writes 64 rows of one slot's columns, zeros included."""
+    """Unpack to a dense matrix. A block writes 64 rows of one stage's columns, zeros included."""
     tc.launch_bounds(THREADS)
     slots = metadata.shape[1]
     block, slot, thread = tc.blockIdx.x // slots, tc.blockIdx.x % slots, tc.threadIdx.x
@@ -109,27 +110,27 @@ def unpack(values: tc.Array, metadata: tc.Array, dense: tc.Array, format: tc.Con
 
 
 def chunk_at(block, slot, thread, word: int, number: int, format: Format):
-    """Row and chunk of the matrix that a nibble of a word is about."""
+    """Row and chunk of the matrix that a nibble of a word describes."""
     row, chunk = nibble_at(thread, number, format.dtype.bits)
     return block * ROWS + row, (slot * format.words + word) * CHUNKS + chunk
 
 
 def load(array, row, col):
-    """The bits of an element; zeros outside."""
+    """The bits of an element; 0 outside of the array."""
     inside = (row < array.shape[0]) & (col < array.shape[1])
     return array.at(row, col).as_type(UNSIGNED[array.dtype.bits]).load(pred=inside)
 
 
 def store(array, row, col, bits):
-    """Set the bits of an element, if there is one."""
+    """Write the bits of an element, if it is inside of the array."""
     inside = (row < array.shape[0]) & (col < array.shape[1])
     array.at(row, col).as_type(UNSIGNED[array.dtype.bits]).store(bits, pred=inside)
 
 
 def choose(elements, format: Format):
-    """The largest of a chunk: their nibble, they themselves, and whether others are no zeros.
+    """Select the largest elements: their nibble, their bits, and whether a nonzero is lost.
 
-    Of equals the first are kept, so that places always rise.
+    Of equal elements the first are kept. Their columns ascend, as the manual demands.
     """
     sizes = [magnitude(bits, format.dtype) for bits in elements]
     keep = [rank(sizes, j) < format.kept for j in range(format.chunk)]
@@ -145,19 +146,19 @@ def choose(elements, format: Format):
 
 
 def magnitude(bits, dtype):
-    """A number that grows with an element's absolute value; NaN is the greatest."""
+    """An integer that grows with the absolute value of an element; NaN is the greatest."""
     if dtype.is_float:
         return bits.to(tc.u32) & ((1 << (dtype.bits - 1)) - 1)
     return abs(bits.bits(tc.s8).to(tc.s32))
 
 
 def rank(sizes, j: int):
-    """How many of a chunk are kept rather than element j."""
+    """How many elements of the chunk come before element j when the largest are selected."""
     before = [(size >= sizes[j]).to(tc.s32) for size in sizes[:j]]
     behind = [(size > sizes[j]).to(tc.s32) for size in sizes[j + 1 :]]
     return sum(before + behind)
 
 
 def places_of(nibble, kept: int):
-    """Columns in its chunk of what a nibble places."""
+    """Columns, inside the chunk, of the elements that a nibble describes."""
     return [nibble & 3, (nibble >> 2) & 3] if kept == 2 else [(nibble >> 1) & 1]

@@ -1,10 +1,11 @@
-"""D = finish(alpha A B + beta C) by stream-K, for sm_90a: no SM idles where tiles fill no wave.
+"""D = epilogue(alpha A B + beta C) by stream-K, for sm_90a: no SM idles in an incomplete wave.
 
-The tiles that whole waves would leave over, and one wave more, are shared: their steps of K form
-one list, of which each worker (a block, or a cluster) sums an equal part. Then every worker has as
-many tiles of its own. A worker that begins within a tile hands its sums over through global
-memory; who has the tile's first step adds them to its own, in the order of K, and finishes it: the
-same bits in every run. kernels/roles.py has the parts.
+Data-parallel tiles fill whole waves. The tiles left over, and one wave more, are shared: their
+steps of K form one list, and each unit (a CTA, or a cluster) sums an equal, contiguous part of it.
+A unit whose part starts inside a tile hands its partial accumulators over through global memory
+(the workspace); the unit with the tile's first step adds them in the order of K and runs the
+epilogue (the fix-up). The order is fixed, so every run gives the same bits. Method: Osama et al.,
+"Stream-K", PPoPP 2023. bf16_gemm.py describes the other parts.
 """
 
 from dataclasses import dataclass, replace
@@ -12,181 +13,193 @@ from functools import partial
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out
-from tensorcore_dsl.kernels.hopper.pipeline import open_ring, release
-from tensorcore_dsl.kernels.hopper.tile_scheduler import Place, Tiles
-from tensorcore_dsl.kernels.hopper.warp_specialization import (
-    bring_steps,
-    multiply_slot,
-    share_work,
-    sum_slots,
-)
+from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.mainloop import load_k_tiles, mma_mainloop, mma_stage
+from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
 @tc.kernel
-def stream_gemm(
-    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, sums: tc.Array,
-    flags: tc.Array, config: tc.Const = HopperConfig(streamk_units=132), traits: tc.Const = HopperTraits(),
+def streamk_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta, partials: tc.Array,
+    flags: tc.Array, config: tc.Const = HopperConfig(streamk_units=132),
+    traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N; the grid is a block an SM.
+    """A is M x K, B is K x N. Grid: one CTA an SM.
 
-    sums: a row of 64 x BN for each consumer of the grid; flags: a word for each, 0 before and
-    after. kernels/exchange.py makes them.
+    partials: a row of 64 x BN elements for each consumer of the grid. flags: a word for each, 0
+    before the launch and after it. Both are the workspace.
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    mma = instruction(a.dtype, b.dtype, config.BN)
-    way_out = open_way_out(d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions)
-    ring = open_ring(a, b, config, traits)
-    work = open_work(Tiles(d.shape, config), ring.last)
-    finish = finisher(c, alpha, beta, traits)
-    consume_parts = partial(consume, Exchange(sums, flags, config))
-    registers = config.registers_for(traits)
-    share_work(
-        ring, mma, work, way_out, finish, produce, consume_parts, registers=registers
+    mma = mma_of(a.dtype, b.dtype, config.BN)
+    epilogue = make_epilogue(
+        d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
+    )
+    pipeline = make_pipeline(a, b, config, traits)
+    scheduler = make_scheduler(TileScheduler(d.shape, config), pipeline.last_k_tile)
+    finish = element_epilogue(c, alpha, beta, traits)
+    run_warpgroups(
+        pipeline, mma, scheduler, epilogue, finish, produce_parts,
+        partial(consume_parts, Workspace(partials, flags, config)),
+        registers=config.registers_for(traits),
     )  # fmt: skip
 
 
-def instruction(a, b, columns: int):
-    """The one that multiplies 64 rows by so many columns, 32 bytes of K deep."""
-    form = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
+def mma_of(a, b, columns: int):
+    """The wgmma instruction for these element types: 64 rows, 32 bytes of K."""
+    shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
     if a == tc.f32:
-        return form(tc.tf32, tc.tf32, tc.f32)
-    return form(a, b, tc.f32 if a.is_float else tc.s32)
+        return shape(tc.tf32, tc.tf32, tc.f32)
+    return shape(a, b, tc.f32 if a.is_float else tc.s32)
 
 
 @dataclass
-class Part(Place):
-    """A tile, or the steps of it that a worker sums: from `first` to before `last`."""
+class TilePart(WorkTile):
+    """A tile, or the steps of K of it that a unit sums: first_k_tile to before last_k_tile."""
 
-    number: Any = None
-    first: Any = None
-    last: Any = None
+    index: Any = None
+    first_k_tile: Any = None
+    last_k_tile: Any = None
 
 
 @dataclass
-class Work:
-    """What this worker does: parts of the first tiles, which all share, then tiles of its own.
+class StreamKScheduler:
+    """The work of one unit: parts of the shared tiles first, then tiles of its own.
 
-    steps: of K, of a tile.
+    k_tiles: steps of K of a tile. unit, units: number of this unit, and how many there are.
+    shared: how many tiles, from tile 0 on, all units share.
     """
 
-    tiles: Tiles
-    steps: Any
-    worker: Any
-    workers: Any
+    tiles: TileScheduler
+    k_tiles: Any
+    unit: Any
+    units: Any
     shared: Any
 
-    def first_step(self, worker):
-        """Of the shared tiles' steps, where a worker's begin; the first workers have one more."""
-        steps = self.shared * self.steps
-        return worker * (steps // self.workers) + min(worker, steps % self.workers)
+    def first_step(self, unit):
+        """Where a unit's part of the list of shared steps begins; the first units have one more."""
+        steps = self.shared * self.k_tiles
+        return unit * (steps // self.units) + min(unit, steps % self.units)
 
-    def numbers(self):
-        own = (self.tiles.count() - self.shared) // self.workers
+    def part_indices(self):
+        own = (self.tiles.count() - self.shared) // self.units
         return tc.range(self.parts() + own)
 
     def parts(self):
-        """How many parts of shared tiles."""
-        begin, end = self.first_step(self.worker), self.first_step(self.worker + 1)
-        tiles = (end + (self.steps - 1)) // self.steps - begin // self.steps
+        """How many shared tiles this unit has a part of."""
+        begin, end = self.first_step(self.unit), self.first_step(self.unit + 1)
+        tiles = (end + (self.k_tiles - 1)) // self.k_tiles - begin // self.k_tiles
         return tc.select(begin < end, tiles, 0)
 
-    def part(self, number):
-        """The shared parts come first."""
-        turn = number - self.parts()
-        tile, first, last = self.shared + self.worker + turn * self.workers, 0, self.steps
-        if turn < 0:
-            begin, end = self.first_step(self.worker), self.first_step(self.worker + 1)
-            tile = begin // self.steps + number
-            first = max(begin - tile * self.steps, 0)
-            last = min(end - tile * self.steps, self.steps)
-        place = self.tiles.place(tile)
-        return Part(place.m, place.n, place.of_a, place.of_b, place.of_d, None, tile, first, last)
+    def part_at(self, index):
+        """The index-th piece of work; the parts of shared tiles come first."""
+        own = index - self.parts()
+        tile, first, last = self.shared + self.unit + own * self.units, 0, self.k_tiles
+        if own < 0:
+            begin, end = self.first_step(self.unit), self.first_step(self.unit + 1)
+            tile = begin // self.k_tiles + index
+            first = max(begin - tile * self.k_tiles, 0)
+            last = min(end - tile * self.k_tiles, self.k_tiles)
+        at = self.tiles.tile_at(tile)
+        return TilePart(
+            at.m, at.n, at.batch_a, at.batch_b, at.batch_d, None, tile, first, last
+        )
 
 
-def open_work(tiles, steps):
-    """Workers are numbered backwards: they wait for later ones, whose blocks started before."""
-    workers = tc.gridDim.x // tiles.config.cluster_size
-    worker = workers - 1 - tc.blockIdx.x // tiles.config.cluster_size
-    over = tiles.count() % workers
-    shared = tc.select(over > 0, min(over + workers, tiles.count()), 0)
-    return Work(tiles, steps, worker, workers, shared)
+def make_scheduler(tiles, k_tiles):
+    """Units are numbered backwards: a unit waits for units with higher numbers, whose CTAs have
+    lower indices and were therefore started no later. So nobody waits for a CTA that is not
+    resident."""
+    units = tc.gridDim.x // tiles.config.cluster_size
+    unit = units - 1 - tc.blockIdx.x // tiles.config.cluster_size
+    rest = tiles.count() % units
+    shared = tc.select(rest > 0, min(rest + units, tiles.count()), 0)
+    return StreamKScheduler(tiles, k_tiles, unit, units, shared)
 
 
-def produce(ring, work):
-    """Bring what this worker multiplies; one thread."""
-    slot, phase = tc.u32(0), tc.u32(1)
-    for number in work.numbers():
-        part = work.part(number)
-        steps = replace(ring, first=part.first, last=part.last)
-        slot, phase = bring_steps(steps, part, slot, phase)
+def produce_parts(pipeline, scheduler):
+    """Load what this unit multiplies. One thread runs this."""
+    stage, phase = tc.u32(0), tc.u32(1)
+    for index in scheduler.part_indices():
+        part = scheduler.part_at(index)
+        steps = replace(pipeline, first_k_tile=part.first_k_tile, last_k_tile=part.last_k_tile)
+        stage, phase = load_k_tiles(steps, part, stage, phase)
 
 
-def consume(exchange, ring, mma, consumer, work, finish_tile):
-    """Multiply this warpgroup's rows of its parts of tiles, and finish those that are its own."""
-    sums = [mma.d.zeros()]
-    slot, phase = tc.u32(0), tc.u32(0)
-    for number in work.numbers():
-        part = work.part(number)
-        steps = replace(ring, first=part.first, last=part.last)
-        slot, phase, last = sum_slots(steps, mma, sums, consumer, slot, phase, multiply_slot)
+def consume_parts(workspace, pipeline, mma, consumer, scheduler, store_tile):
+    """Multiply this warpgroup's rows of each part; hand them over, or fix up and store the tile."""
+    acc = [mma.d.zeros()]
+    stage, phase = tc.u32(0), tc.u32(0)
+    for index in scheduler.part_indices():
+        part = scheduler.part_at(index)
+        steps = replace(pipeline, first_k_tile=part.first_k_tile, last_k_tile=part.last_k_tile)
+        stage, phase, last = mma_mainloop(steps, mma, acc, consumer, stage, phase, mma_stage)
         tc.wgmma_wait(0)
-        if ring.config.mma_in_flight > 0:
-            release(ring.empty[last], ring.config)
-        if part.first > 0:
-            exchange.give(sums[0], work.worker, consumer)
+        if pipeline.config.mma_in_flight > 0:
+            pipeline.consumer_release(last)
+        if part.first_k_tile > 0:
+            workspace.give(acc[0], scheduler.unit, consumer)
         else:
-            summed, other = part.last, work.worker
-            while summed < work.steps:
+            summed, other = part.last_k_tile, scheduler.unit
+            while summed < scheduler.k_tiles:
                 other += 1
-                sums[0] = exchange.add(mma.d, sums[0], other, consumer)
-                summed = work.first_step(other + 1) - part.number * work.steps
-            finish_tile(sums[0], part, 64 * consumer)
+                acc[0] = workspace.add(mma.d, acc[0], other, consumer)
+                summed = scheduler.first_step(other + 1) - part.index * scheduler.k_tiles
+            store_tile(acc[0], part, 64 * consumer)
 
 
 @dataclass
-class Exchange:
-    """Sums that workers hand over, once in a launch at most, and flags that tell they are there.
+class Workspace:
+    """Partial accumulators that units hand over, at most one row a consumer and launch, and flags.
 
-    A row of `sums` has four elements of each thread of a warpgroup, then their next four.
+    A row of `partials` holds four elements of each thread of a warpgroup, then the next four.
     """
 
-    sums: Any
+    partials: Any
     flags: Any
     config: HopperConfig
 
-    def row(self, worker, consumer):
-        block = worker * self.config.cluster_size + tc.cluster_rank()
-        return block * self.config.consumers + consumer
+    def row(self, unit, consumer):
+        cta = unit * self.config.cluster_size + tc.cluster_rank()
+        return cta * self.config.consumers + consumer
 
-    def give(self, acc, worker, consumer):
+    def give(self, acc, unit, consumer):
+        """Write the accumulators, then raise the flag.
+
+        The barrier orders the stores of all 128 threads before thread 0's release; the release
+        makes them visible to who acquires the flag.
+        """
         elements = acc.elements()
-        row, thread = self.row(worker, consumer), tc.threadIdx.x % 128
-        place = self.sums.at(row, 4 * thread)
+        row, thread = self.row(unit, consumer), tc.threadIdx.x % WARPGROUP
+        place = self.partials.at(row, 4 * thread)
         for i in tc.static_range(0, len(elements), 4):
             (place + 128 * i).store(elements[i : i + 4])
-        tc.barrier(consumer + 1, 128)
+        tc.barrier(consumer + 1, WARPGROUP)
         if thread == 0:
             tc.emit("st.release.gpu.global.b32", self.flags.at(row).address, tc.u32(1))
 
-    def add(self, operand, acc, worker, consumer):
-        """acc and what another worker gives, once that is there; the flag is 0 again."""
+    def add(self, operand, acc, unit, consumer):
+        """acc plus what another unit hands over, once its flag is up; the flag goes back to 0.
+
+        Thread 0 acquires the flag; the barrier orders that before the loads of all threads.
+        """
         elements = acc.elements()
-        row, thread = self.row(worker, consumer), tc.threadIdx.x % 128
+        row, thread = self.row(unit, consumer), tc.threadIdx.x % WARPGROUP
         if thread == 0:
-            while raised(self.flags.at(row)) == 0:
+            while acquire(self.flags.at(row)) == 0:
                 pass
             self.flags[row] = 0
-        tc.barrier(consumer + 1, 128)
-        place, found = self.sums.at(row, 4 * thread), []
+        tc.barrier(consumer + 1, WARPGROUP)
+        place, summed = self.partials.at(row, 4 * thread), []
         for i in tc.static_range(0, len(elements), 4):
-            more = (place + 128 * i).load(4).elements()
-            found += [x + y for x, y in zip(elements[i : i + 4], more, strict=True)]
-        return tc.fragment(operand, found)
+            addends = (place + 128 * i).load(4).elements()
+            summed += [x + y for x, y in zip(elements[i : i + 4], addends, strict=True)]
+        return tc.fragment(operand, summed)
 
 
-def raised(flag):
-    """1 once another worker has raised it: what that worker stored before is there then."""
+def acquire(flag):
+    """Load a flag; what was stored before its release is visible if it is 1."""
     return tc.emit("ld.acquire.gpu.global.b32", flag.address).bits(tc.u32)

@@ -1,7 +1,7 @@
 """silu(X G) * (X U) in bf16 or f16 with `wgmma`, for sm_90a: both products in one tile.
 
-A slot of the ring holds columns of G, then as many of U, and one `wgmma` multiplies both: each
-thread sums the gate beside what it gates. Nothing but the result is written. kernels/roles.py has
+A stage holds columns of G, then as many of U, and one wgmma multiplies both. Each thread so holds
+the gate beside the element that it gates, and only the result is written. bf16_gemm.py describes
 the parts.
 """
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import finisher, open_way_out, send
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue, store_elements
+from tensorcore_dsl.kernels.hopper.mainloop import produce
 from tensorcore_dsl.kernels.hopper.pipeline import (
-    Ring,
-    Side,
-    fill,
-    open_barriers,
-    open_side,
-    steps_of_block,
+    OperandTiles,
+    Pipeline,
+    k_tile_range,
+    load_operand,
+    make_barriers,
+    make_operand,
 )
-from tensorcore_dsl.kernels.hopper.tile_scheduler import Tiles
-from tensorcore_dsl.kernels.hopper.warp_specialization import produce, share_work
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 
 @tc.kernel
@@ -33,55 +34,59 @@ def swiglu_kernel(
     tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(x.dtype, gate.dtype, tc.f32)
     halved = replace(config, BN=config.BN // 2)
-    way_out = open_way_out(d, mma.d.dtype, halved)
-    ring = open_gated_ring(x, gate, up, config)
-    share_work(
-        ring, mma, Tiles(d.shape, halved), way_out, finisher(None, 1, 0, traits),
-        partial(produce, bring=bring), store=store_gated,
+    epilogue = make_epilogue(d, mma.d.dtype, halved)
+    pipeline = make_gated_pipeline(x, gate, up, config)
+    run_warpgroups(
+        pipeline, mma, TileScheduler(d.shape, halved), epilogue,
+        element_epilogue(None, 1, 0, traits),
+        partial(produce, load_stage=load_gated_stage), store=store_gated_rows,
     )  # fmt: skip
 
 
 @dataclass
-class GatedRing(Ring):
-    """gate, up: the halves of b's slots, and where they come from."""
+class GatedPipeline(Pipeline):
+    """gate, up: the two halves of B's tiles, each with a tensor map of its own."""
 
-    gate: Side
-    up: Side
-
-
-def open_gated_ring(x, gate, up, config: HopperConfig):
-    """Tiles, maps and barriers; every thread of the cluster calls it."""
-    depth, half = LINE // x.dtype.itemsize, config.BN // 2
-    side_x = open_side(x, 0, config.BM, depth, True, config)
-    both = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=LINE)
-    left = open_side(gate, 1, half, depth, True, config, tile=both[:, :half])
-    right = open_side(up, 1, half, depth, True, config, tile=both[:, half:])
-    barriers = open_barriers((side_x.map, left.map, right.map), config)
-    first, last = steps_of_block(x.shape[1], depth, config)
-    whole = Side(left.map, both, True, left.boxes, left.sharers)
-    return GatedRing(side_x, whole, *barriers, depth, first, last, config, left, right)
+    gate: OperandTiles
+    up: OperandTiles
 
 
-def bring(ring, place, slot, k, full):
-    """Order a slot's parts of X, G and U, from depth k on."""
-    full.arrive_expect_tx((ring.config.BM + ring.config.BN) * LINE)
-    fill(ring.a, 0, slot, (), place.m, k, full)
-    fill(ring.gate, 1, slot, (), place.n, k, full)
-    fill(ring.up, 1, slot, (), place.n, k, full)
+def make_gated_pipeline(x, gate, up, config: HopperConfig):
+    """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
+    depth, half = SWIZZLE_BYTES // x.dtype.itemsize, config.BN // 2
+    tiles_x = make_operand(x, 0, config.BM, depth, True, config)
+    smem = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=SWIZZLE_BYTES)
+    left = make_operand(gate, 1, half, depth, True, config, smem=smem[:, :half])
+    right = make_operand(up, 1, half, depth, True, config, smem=smem[:, half:])
+    barriers = make_barriers((tiles_x.map, left.map, right.map), config)
+    first, last = k_tile_range(x.shape[1], depth, config)
+    both = OperandTiles(left.map, smem, True, left.boxes, left.multicast)
+    return GatedPipeline(tiles_x, both, *barriers, depth, first, last, config, left, right)
 
 
-def store_gated(acc, consumer, way_out, place, row, finish, config):
-    """Send 64 rows of a tile: the left half of the sums gates the right one, eight at a time."""
-    sums = acc.elements()
-    half = len(sums) // 2
-    pairs = [(sums[i], sums[half + i]) for i in range(half)]
+def load_gated_stage(pipeline, tile, stage, k, full):
+    """Load a stage's tiles of X, G and U, from element `k` of K on."""
+    full.arrive_expect_tx((pipeline.config.BM + pipeline.config.BN) * SWIZZLE_BYTES)
+    load_operand(pipeline.a, 0, stage, (), tile.m, k, full)
+    load_operand(pipeline.gate, 1, stage, (), tile.n, k, full)
+    load_operand(pipeline.up, 1, stage, (), tile.n, k, full)
+
+
+def store_gated_rows(acc, consumer, epilogue, tile, row, finish, config):
+    """Store 64 rows: the left half of the accumulators gates the right half.
+
+    Gates are applied eight elements at a time, so that no register is spilled.
+    """
+    elements = acc.elements()
+    half = len(elements) // 2
+    pairs = [(elements[i], elements[half + i]) for i in range(half)]
 
     def finish_gated(pairs, places):
         return finish([silu(x) * y for x, y in pairs], places)
 
-    send(acc, pairs, consumer, way_out, (), place.m + row, place.n, finish_gated)
+    store_elements(acc, pairs, consumer, epilogue, (), tile.m + row, tile.n, finish_gated)
 
 
 def silu(x):
-    """x / (1 + exp(-x)), by the hardware's approximations."""
+    """x / (1 + exp(-x)), by the approximate instructions of the hardware."""
     return x * tc.rcp(tc.exp(-x) + 1)

@@ -1,15 +1,11 @@
-"""D = finish(alpha A B + beta C) in tf32 with `wgmma`, for sm_90a.
+"""D = epilogue(alpha A B + beta C) in tf32 with `wgmma`, for sm_90a.
 
-Operands are f32, which the hardware cuts to 19 bits.
-
-Persistent and warp-specialised: one warpgroup brings tiles by TMA, the others multiply 64 rows
-each, and send results out through shared memory while the next tiles come in. kernels/roles.py
-has the parts.
+Operands are f32, of which the hardware reads the upper 19 bits. bf16_gemm.py describes the parts.
 """
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.warp_specialization import multiply
+from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
 @tc.kernel
@@ -17,6 +13,6 @@ def tf32_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous; the grid is a block an SM."""
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM."""
     mma = getattr(tc.wgmma, f"m64n{config.BN}k8")(tc.tf32, tc.tf32, tc.f32)
-    multiply(mma, a, b, c, d, alpha, beta, config, traits)
+    warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)

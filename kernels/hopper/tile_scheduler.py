@@ -1,4 +1,4 @@
-"""Which tiles of D a block computes, and in which order. Helpers in the kernel language."""
+"""Tile scheduler: which tiles of D a persistent CTA computes, and in which order."""
 
 from __future__ import annotations
 
@@ -9,46 +9,49 @@ import tensorcore_dsl as tc
 
 
 @dataclass
-class Place:
-    """A tile of D: its first row and column, and which matrices of batches it belongs to.
+class WorkTile:
+    """Coordinates of a tile of D.
 
-    of_a, of_b, of_d: the leading index into A, B and D; empty where there is one matrix. end: the
-    row of D that the tile must not reach, where that is not D's end.
+    m, n: first row and column. batch_a, batch_b, batch_d: leading index into A, B and D, () where
+    there is one matrix. m_end: the row at which the tile ends early, where that is not D's end.
     """
 
     m: Any
     n: Any
-    of_a: Any = ()
-    of_b: Any = ()
-    of_d: Any = ()
-    end: Any = None
+    batch_a: Any = ()
+    batch_b: Any = ()
+    batch_d: Any = ()
+    m_end: Any = None
 
 
-def every_nth(count: Any, config: Any, turn: Any = None) -> Any:
-    """Of `count` tiles, those of this block; of two consumers that take turns, those of one."""
+def strided_tiles(count: Any, config: Any, consumer: Any = None) -> Any:
+    """Of `count` tiles those of this CTA (or cluster): i, i + n, i + 2n, ... for CTA i of n.
+
+    consumer: with the ping-pong schedule, the tiles of one of the two consumers, which alternate.
+    """
     first, step = tc.blockIdx.x // config.cluster_size, tc.gridDim.x // config.cluster_size
-    if turn is None:
+    if consumer is None:
         return tc.range(first, count, step)
-    return tc.range(first + turn * step, count, 2 * step)
+    return tc.range(first + consumer * step, count, 2 * step)
 
 
 @dataclass
-class Tiles:
-    """The tiles of D, or of each matrix of a batch: block i of n takes every n-th.
+class TileScheduler:
+    """Static persistent scheduler over the tiles of D, or of every matrix of a batch.
 
-    A cluster's blocks take tiles below (config.cluster) and beside each other (config.across), or
-    the same (config.split).
+    The CTAs of a cluster take neighbouring tiles (cluster_m below each other, cluster_n beside
+    each other), or the same tile (split_k).
     """
 
     shape: Any
     config: Any
 
-    def numbers(self, turn: Any = None) -> Any:
-        """The tiles of this block; of two consumers that take turns, those of one."""
-        return every_nth(self.count(), self.config, turn)
+    def tile_indices(self, consumer: Any = None) -> Any:
+        """Indices of this CTA's tiles; with `consumer`, of one consumer of the ping-pong pair."""
+        return strided_tiles(self.count(), self.config, consumer)
 
     def count(self) -> Any:
-        """Tiles (or clusters of tiles) of all matrices."""
+        """Cluster tiles of all matrices."""
         rows, cols = self.extent()
         count = rows * cols
         for matrices in self.shape[:-2]:
@@ -56,25 +59,30 @@ class Tiles:
         return count
 
     def extent(self) -> Any:
-        """Rows and columns of tiles (or of clusters of tiles)."""
+        """Rows and columns of cluster tiles of one matrix."""
         high, wide = self.config.BM * self.config.cluster_m, self.config.BN * self.config.cluster_n
         M, N = self.shape[-2:]
         return (M + (high - 1)) // high, (N + (wide - 1)) // wide
 
-    def place(self, number: Any) -> Place:
-        """`group` rows of tiles go column by column, then the next."""
+    def tile_at(self, index: Any) -> WorkTile:
+        """Coordinates of this CTA's tile of a cluster tile.
+
+        Rasterisation: group_m rows of tiles advance together, column by column, and then the next
+        group_m rows. CTAs that run at the same time so read few rows of A and columns of B.
+        """
         config = self.config
         rows, cols = self.extent()
         batch = ()
         if len(self.shape) == 3:
-            batch = (number // (rows * cols),)
-            number = number % (rows * cols)
-        span = cols * config.group_m
-        first = number // span * config.group_m
-        height = min(rows - first, config.group_m)
-        inside = number % span
-        row, col = (first + inside % height) * config.cluster_m, inside // height * config.cluster_n
+            batch = (index // (rows * cols),)
+            index = index % (rows * cols)
+        tiles_of_group = cols * config.group_m
+        first_row = index // tiles_of_group * config.group_m
+        height = min(rows - first_row, config.group_m)  # the last group may be lower
+        inside = index % tiles_of_group
+        row = (first_row + inside % height) * config.cluster_m
+        col = inside // height * config.cluster_n
         if config.split_k == 1 and config.cluster_size > 1:
             row = row + tc.cluster_rank() % config.cluster_m
             col = col + tc.cluster_rank() // config.cluster_m
-        return Place(row * config.BM, col * config.BN, batch, batch, batch)
+        return WorkTile(row * config.BM, col * config.BN, batch, batch, batch)

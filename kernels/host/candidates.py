@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tensorcore_dsl.kernels.hopper.config import LINE, SHARED, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.problem_shape import (
     ACTIVE_CLUSTERS,
@@ -33,7 +33,7 @@ def candidates(shape: ProblemShape) -> Iterator[HopperConfig]:
         if config.max_stages >= 2 + config.k_slabs and fits(config, shape):
             yield with_rasterisation(config, shape).with_stages()
     tiles = cluster_tiles(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.batch)
-    if 8 * tiles <= SMS and shape.K * shape.itemsize >= MIN_STREAMK_SLABS * LINE:
+    if 8 * tiles <= SMS and shape.K * shape.itemsize >= MIN_STREAMK_SLABS * SWIZZLE_BYTES:
         yield from streamk_configs(shape)
 
 
@@ -45,7 +45,7 @@ def fits(config: HopperConfig, shape: ProblemShape) -> bool:
     K-step of its own.
     """
     k_steps = -(-shape.k_slabs // config.k_slabs)
-    width = LINE // shape.itemsize
+    width = SWIZZLE_BYTES // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
     b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
     return a and b and config.split_k <= k_steps
@@ -144,12 +144,12 @@ SPARSE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 
 def sparse_candidates(M: int, N: int, form: Format, b_k_major: bool) -> Iterator[HopperConfig]:
     """Configurations of the sparse kernel that fit B's layout and shared memory."""
-    width = LINE // form.dtype.itemsize
+    width = SWIZZLE_BYTES // form.dtype.itemsize
     for (BM, BN), (cluster_m, cluster_n) in product(SPARSE_TILES, SPARSE_CLUSTERS):
         boxes = b_k_major or BN % (width * cluster_m) == 0
         if boxes and BM * (cluster_m - 1) < M and BN * (cluster_n - 1) < N:
             config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
-            available = SHARED - config.epilogue_bytes - 2048
+            available = SMEM_BYTES - config.epilogue_bytes - 2048
             yield replace(config, stages=min(8, available // sparse_stage_bytes(config, form)))
 
 
@@ -161,4 +161,5 @@ def sparse_stage_bytes(
     cluster_m, cluster_n: CTAs of a cluster that load B, or A, together.
     """
     metadata = config.BM // ROWS * THREADS * form.words * 4
-    return config.BM * LINE // 2 // cluster_n + metadata + config.BN * LINE // cluster_m
+    a, b = config.BM * SWIZZLE_BYTES // 2, config.BN * SWIZZLE_BYTES
+    return a // cluster_n + metadata + b // cluster_m

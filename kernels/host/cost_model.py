@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import gcd
 
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
 from tensorcore_dsl.kernels.host.candidates import (
@@ -125,9 +125,9 @@ def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
     """Cycles of one 128-byte slab of K for one tile."""
     tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else COOPERATIVE)
     loaded = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
-    cache = loaded * LINE / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
+    cache = loaded * SWIZZLE_BYTES / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
     read = config.BM / 64 * (64 + config.BN)  # wgmma reads B again for every 64 rows of A
-    shared = (read + (config.valid_m or config.BM) + config.BN) * LINE / SHARED_BYTES
+    shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
     *_, third, second, longest = sorted((tensor, cache, shared, barriers))
     step = longest + HIDDEN_STEP * (third + second)
@@ -191,7 +191,8 @@ def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, form: Format) ->
 def sparse_step_cycles(config: HopperConfig, form: Format) -> float:
     """Cycles of one stage."""
     tensor = config.BM * config.BN / (2 * TENSOR)
-    shared = config.BM // ROWS * (ROWS * LINE // 2 + config.BN * LINE) / SPARSE_SHARED_BYTES
+    read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES)
+    shared = read / SPARSE_SHARED_BYTES
     cache = sparse_stage_bytes(config, form, config.cluster_m, config.cluster_n) / L2_BYTES
     barriers = STEP if config.multicast_peers == 1 else CLUSTER_STEP
     return max(tensor, shared, cache, barriers)

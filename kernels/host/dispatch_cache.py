@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorcore_dsl.host import key_function, target_key
 from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.kernels.host.row_results import RowResult
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
 _cached: dict[Any, Any] = {}
@@ -29,7 +29,7 @@ class PreparedCall:
     dtype: Any
     launch: Callable[..., None]
     scalars: tuple[Any, ...] = ()
-    rows: RowResult | None = None
+    rows: RowReductionResult | None = None
 
     def result(self, like: Any, out: Any) -> Any:
         """`out`, or a new array beside `like`."""

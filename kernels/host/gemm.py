@@ -35,7 +35,7 @@ from tensorcore_dsl.kernels.host.padding import (
     padded_operands,
 )
 from tensorcore_dsl.kernels.host.plan import make_plan
-from tensorcore_dsl.kernels.host.row_results import RowResult, make_row_result
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import check_epilogue
@@ -108,7 +108,7 @@ def _prepare(
     dtype, shape = operands[0].type.dtype, product_shape(*operands[:2])
     result = output_dtype(dtype, out_dtype)
     d, described = result_array(a, out, dtype, shape, result)
-    rows = make_row_result(row_reductions, row_out, shape, accumulator_dtype(dtype))
+    rows = make_row_reduction_result(row_reductions, row_out, shape, accumulator_dtype(dtype))
     scalars = convert_scalars(dtype, alpha, beta)
     given = GemmProblem(
         *operands, described, *scalars, accumulate, epilogue, tuple(row_reductions)
@@ -139,7 +139,7 @@ def _prepare(
 
 
 def _launch_of_empty(
-    problem: GemmProblem, rows: RowResult | None, stream: Any
+    problem: GemmProblem, rows: RowReductionResult | None, stream: Any
 ) -> Callable[..., None]:
     """The launch where D has no elements or K is 0: the arrays' library fills the results."""
     has_elements = 0 not in problem.d.shape

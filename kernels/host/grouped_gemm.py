@@ -10,7 +10,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.grouped_gemm import MOST_GROUPS, grouped_gemm_kernel
+from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, launch_nothing, prepared_call
 from tensorcore_dsl.kernels.host.families import check_for_tma, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_grouped
@@ -49,10 +49,10 @@ def _prepare_grouped(
     if depth != K:
         raise tc.ArgumentError(f"a is {rows}x{K} and each matrix of b {depth}x{N}: K differs")
     fits = in_offsets.type.dtype == tc.s32 and in_offsets.shape == (groups + 1,)
-    if not fits or groups > MOST_GROUPS:
+    if not fits or groups > MAX_GROUPS:
         raise tc.ArgumentError(
             f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; needed are "
-            f"{groups + 1} s32, one more than b has matrices, of which there may be {MOST_GROUPS}"
+            f"{groups + 1} s32, one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
     d, in_d = result_array_of_type(a, out, (rows, N), dtype)
     if 0 in (rows, N, groups):

@@ -11,7 +11,7 @@ from tensorcore_dsl.host import Description, current_target, has_program_assembl
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
-from tensorcore_dsl.kernels.hopper.promotion import part_width, registers_of
+from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
@@ -120,7 +120,7 @@ def choose_promoted(shape: ProblemShape) -> HopperConfig:
         (seconds * promotion_slowdown(config), config)
         for seconds, config in ranking(shape)
         if is_plain(config)
-        and (has_program_assembler() or not registers_of(config, part_width(config)))
+        and (has_program_assembler() or not promotion_registers(config, part_width(config)))
     ]
     return min(costs, key=lambda entry: entry[0])[1]
 

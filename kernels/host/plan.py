@@ -14,11 +14,11 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.row_reduction import (
     RowReduction,
-    Rows,
-    divided_gemm_with_rows,
+    RowReductions,
     gemm_with_rows,
+    streamk_gemm_with_rows,
 )
-from tensorcore_dsl.kernels.hopper.streamk_gemm import stream_gemm
+from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose_ampere, choose_family, choose_for
 from tensorcore_dsl.kernels.host.launch import bind
@@ -29,7 +29,7 @@ from tensorcore_dsl.kernels.host.operands import (
     check_accumulate,
 )
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
-from tensorcore_dsl.kernels.host.row_results import RowResult, allocate_partials
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 
 
@@ -75,7 +75,7 @@ class Plan:
         return launch_with_workspace
 
     def bind_with_rows(
-        self, operands: tuple[Any, ...], stream: Any, result: RowResult, row_out: Any
+        self, operands: tuple[Any, ...], stream: Any, result: RowReductionResult, row_out: Any
     ) -> Callable[..., None]:
         """The same for a kernel with row reductions; the function takes their array last."""
         workspace = self.workspace(operands[0], stream)
@@ -146,7 +146,7 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
         _check_streamk(problem, kernel, config)
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
-        plan = replace(plan, kernel=stream_gemm, streamk=accumulator_dtype(problem.dtype))
+        plan = replace(plan, kernel=streamk_gemm, streamk=accumulator_dtype(problem.dtype))
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
 
@@ -181,8 +181,8 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
     return replace(
         plan,
-        kernel=gemm_with_rows if plan.streamk is None else divided_gemm_with_rows,
-        traits=replace(plan.traits, row_reductions=Rows(problem.row_reductions)),
+        kernel=gemm_with_rows if plan.streamk is None else streamk_gemm_with_rows,
+        traits=replace(plan.traits, row_reductions=RowReductions(problem.row_reductions)),
         extra=(("gemm", plan.kernel),),
         partials=(shape, accumulator_dtype(problem.dtype)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorcore_dsl.kernels.hopper.config import LINE, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 or H200
 # CTAs of a cluster -> clusters that run at the same time, where fewer do than SMS allow: a cluster
@@ -36,7 +36,7 @@ class ProblemShape:
     @property
     def k_slabs(self) -> int:
         """128-byte slabs of K."""
-        return -(-self.K * self.itemsize // LINE)
+        return -(-self.K * self.itemsize // SWIZZLE_BYTES)
 
 
 def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:

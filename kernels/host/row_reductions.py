@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.host.launch import bind
 
 
 @dataclass(frozen=True)
-class RowResult:
+class RowReductionResult:
     """An array (reduction, [matrix of a batch,] row)."""
 
     reductions: tuple[RowReduction, ...]
@@ -40,15 +40,15 @@ class RowResult:
         grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
         # Transforms are applied already; without them, one kernel serves all reductions by `op`.
         ops = tuple(replace(reduction, transform=None) for reduction in self.reductions)
-        options = {"statistics": ops}
+        options = {"reductions": ops}
         return bind(
             combine_parts, grid, THREADS, options, (partials, out), stream=stream, pdl=True
         )
 
 
-def make_row_result(
+def make_row_reduction_result(
     row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: Any
-) -> RowResult | None:
+) -> RowReductionResult | None:
     """The result that `row_reductions` ask for, None for none; refuses an unfit `row_out`."""
     sequence = isinstance(row_reductions, (tuple, list))
     if not sequence or not all(isinstance(r, RowReduction) for r in row_reductions):
@@ -69,7 +69,7 @@ def make_row_result(
             )
         if not given.type.writable:
             raise tc.ArgumentError("row_out is read-only")
-    return RowResult(tuple(row_reductions), shape, dtype)
+    return RowReductionResult(tuple(row_reductions), shape, dtype)
 
 
 def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:

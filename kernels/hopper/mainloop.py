@@ -1,0 +1,121 @@
+"""Mainloops of the Hopper GEMMs: the producer's, which loads stages, and the consumers', wgmma.
+
+Both walk over the same tiles and the same stages in the same order; see pipeline.py for the
+barriers between them.
+"""
+
+from __future__ import annotations
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
+from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, load_operand
+
+# -- producer ---------------------------------------------------------------------------------
+
+
+def load_stage(pipeline, tile, stage, k, full):
+    """Load a stage's tiles of A and B, from element `k` of K on.
+
+    `full` first expects the bytes of the whole stage, also those that other CTAs multicast into
+    it: each barrier counts what arrives in its own CTA. Elements outside of A and B count too; TMA
+    fills them with zeros.
+    """
+    config = pipeline.config
+    rows = (config.valid_m or config.BM) + config.BN
+    full.arrive_expect_tx(rows * SWIZZLE_BYTES * config.k_slabs)
+    for i in tc.static_range(config.k_slabs):
+        slab, k_slab = stage * config.k_slabs + i, k + i * (pipeline.k_per_stage // config.k_slabs)
+        load_operand(pipeline.a, 0, slab, tile.batch_a, tile.m, k_slab, full)
+        load_operand(pipeline.b, 1, slab, tile.batch_b, tile.n, k_slab, full)
+
+
+def produce(pipeline, scheduler, load_stage=load_stage):
+    """Load the tiles of all of this CTA's work, one after the other. One thread runs this."""
+    stage, phase = tc.u32(0), tc.u32(1)  # phase 1: all stages of a new pipeline are empty
+    for index in scheduler.tile_indices():
+        tile = scheduler.tile_at(index)
+        stage, phase = load_k_tiles(pipeline, tile, stage, phase, load_stage)
+
+
+def load_k_tiles(pipeline, tile, stage, phase, load_stage=load_stage):
+    """Load every step of K of one tile; returns the next stage and its phase."""
+    for k_tile in tc.range(pipeline.first_k_tile, pipeline.last_k_tile):
+        pipeline.producer_acquire(stage, phase)
+        load_stage(pipeline, tile, stage, k_tile * pipeline.k_per_stage, pipeline.full[stage])
+        stage, phase = pipeline.advance(stage, phase)
+    return stage, phase
+
+
+# -- consumers --------------------------------------------------------------------------------
+
+
+def mma_stage(pipeline, mma, acc, block, stage, accumulate):
+    """Issue acc[i] += A B for one stage; acc[i] is 64 rows, row block `block` + i of the tile."""
+    a, b, k_slabs = pipeline.a, pipeline.b, pipeline.config.k_slabs
+    a_blocks = in_row_blocks(a.smem, 64 if a.k_major else 1)
+    # Orders earlier accesses to the accumulators' registers before wgmma writes them.
+    tc.wgmma_fence()
+    for i in tc.static_range(len(acc)):
+        for j in tc.static_range(k_slabs):
+            slab = stage * k_slabs + j
+            acc[i] = tc.wgmma_async(
+                mma, acc[i], a_blocks[slab, block + i], b.smem[slab],
+                accumulate=accumulate if j == 0 else True,
+                a_major="k" if a.k_major else "mn", b_major="k" if b.k_major else "mn",
+            )  # fmt: skip
+
+
+def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage):
+    """Multiply this warpgroup's part of each tile, and pass 64 rows at a time to `store_tile`.
+
+    Cooperative: every consumer takes 64 rows of each tile. Ping-pong: consumer 0 takes the first
+    tile, consumer 1 the second, and so on. An mbarrier wait sees only the parity of a phase, so a
+    consumer must never wait a full revolution of the ring ahead. The order barriers prevent it:
+    a mainloop starts only when the mainloop of the other consumer has ended. Each consumer then
+    skips the stages of the other's tile. The consumer that waits for phase 1 of its order barrier
+    starts at once (the phase before the first counts as complete); that is consumer 0.
+    """
+    config, k_tiles = pipeline.config, pipeline.last_k_tile - pipeline.first_k_tile
+    acc = [mma.d.zeros() for _ in range(config.rows_per_consumer // 64)]
+    stage, phase, block, order_phase = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
+    if config.pingpong:
+        stage, phase = pipeline.advance_by(stage, phase, consumer * k_tiles)
+        block, order_phase = 0, tc.u32(1 - consumer)
+    for index in scheduler.tile_indices(consumer if config.pingpong else None):
+        tile = scheduler.tile_at(index)
+        if config.pingpong:
+            pipeline.order[consumer].wait(order_phase)
+        stage, phase, last = mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage)
+        if config.pingpong:
+            pipeline.order[1 - consumer].arrive(pred=tc.threadIdx.x % WARPGROUP == 0)
+        tc.wgmma_wait(0)
+        if config.mma_in_flight > 0:
+            pipeline.consumer_release(last)
+        for i in tc.static_range(len(acc)):
+            store_tile(acc[i], tile, (block + i) * 64)
+        if config.pingpong:
+            stage, phase = pipeline.advance_by(stage, phase, k_tiles)
+            order_phase = order_phase ^ 1
+
+
+def mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage):
+    """acc = A B over all steps of K, starting at `stage`; `mma_in_flight` groups stay pending.
+
+    Returns the next stage, its phase, and the last stage that was read. A stage is released when
+    the wgmma that read it are complete: with one group left in flight that is the previous stage.
+    The first step overwrites the accumulators, so that nobody has to clear them.
+    """
+    config, previous = pipeline.config, stage
+    for k_tile in tc.range(pipeline.first_k_tile, pipeline.last_k_tile):
+        pipeline.consumer_wait(stage, phase)
+        mma_stage(pipeline, mma, acc, block, stage, k_tile != pipeline.first_k_tile)
+        tc.wgmma_commit()
+        tc.wgmma_wait(config.mma_in_flight)
+        if config.mma_in_flight == 0:
+            pipeline.consumer_release(stage)
+        else:
+            if k_tile > pipeline.first_k_tile:
+                pipeline.consumer_release(previous)
+        previous = stage
+        stage, phase = pipeline.advance(stage, phase)
+    return stage, phase, previous
