@@ -26,7 +26,7 @@ from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
-from tensorcore_dsl.kernels.host.plan import SM90
+from tensorcore_dsl.kernels.host.families import SM90
 from tensorcore_dsl.runtime import numba_target
 from tensorcore_dsl.runtime.targets import DEFAULT_ARCH, current_target, device_arch
 

@@ -24,7 +24,7 @@ from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
 from benchmarks.kinds import CHECKED, ROWS
 from benchmarks.rivals import rivals
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.runtime.numba_target import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
@@ -183,7 +183,7 @@ def _measure(
         report.summary["arch"] = emulated_arch()
         report.method |= CPU_METHOD
         return lambda case: on_cpu(case, options.repeats, options.seed)
-    report.summary["tuned"] = len(choices.entries())
+    report.summary["tuned"] = len(tuning_cache.entries())
     report.machine["gpu_before"] = ask_gpu(GPU_STATE)
     torch = torch_with_gpu()
     beside = rivals(torch)

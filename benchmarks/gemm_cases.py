@@ -10,7 +10,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels import demo
 from tensorcore_dsl.kernels.demo import STORED
-from tensorcore_dsl.kernels.host.plan import OUTPUTS
+from tensorcore_dsl.kernels.host.operands import OUTPUTS
 
 PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "s8": tc.s8, "f64": tc.f64}
 DTYPES = {**PORTABLE, "e4m3": tc.e4m3}  # fp8 is multiplied by wgmma alone

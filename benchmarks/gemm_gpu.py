@@ -16,7 +16,8 @@ from benchmarks.operands import Operands, draw, operands
 from benchmarks.rivals import Rival
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.padding import realigned
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 
 
 class GpuBench:
@@ -150,12 +151,14 @@ def planned(
 ) -> dict[str, Any]:
     """Kernel and tile that gemm chooses; why they are unknown, if they are."""
     try:
-        read = None if family else realigned(a, b, d)
-        a, b, d = read or (a, b, d)
+        problem = GemmProblem.of(a, b, None, d)
+        pad = not family and is_worth_padding(a, problem)
+        if pad:
+            a, b, d = padded_operands(a, b, d, problem)
         plan = kernels.plan(a, b, None, d, family=family, accumulate=accumulate)
         config = plan.config
         return {
-            "through_copies": read is not None,
+            "through_copies": pad,
             "kernel": plan.kernel.__name__,
             "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
             "tile": tile(config),

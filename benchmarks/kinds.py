@@ -16,7 +16,7 @@ from benchmarks.gpu import Launch
 from benchmarks.operands import Operands
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.demo import STORED
-from tensorcore_dsl.kernels.host.plan import FAST
+from tensorcore_dsl.kernels.host.operands import FAST
 
 BLOCK = 2048  # rows of the product that are checked at once
 CHECKED = 2 * 4096**3  # operations: of larger products, rows are sampled

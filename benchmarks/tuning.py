@@ -20,7 +20,7 @@ from benchmarks.harness import Report
 from benchmarks.operands import draw, torch_type
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.tuning import Trial, Tuning
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
@@ -109,7 +109,7 @@ def trials(found: Tuning) -> list[dict[str, Any]]:
 
 
 def described(config: Any) -> dict[str, Any]:
-    return {"family": choices.family_of(config), "tile": tile(config), "config": asdict(config)}
+    return {"family": family_of(config), "tile": tile(config), "config": asdict(config)}
 
 
 def outcome(trial: Trial) -> dict[str, Any]:

@@ -133,4 +133,4 @@ def test_wgmma_kernels_say_where_they_run(case: str) -> None:
     """And not which of their instructions the other architecture lacks."""
     with pytest.raises(tc.ArgumentError) as error, tc.target("cpu", "sm_80"):
         HOPPER_ONLY[case]()
-    assert "they run on sm_90a, and the CPU imitates sm_80" in str(error.value)
+    assert "they run on sm_90a, and the CPU emulates sm_80" in str(error.value)

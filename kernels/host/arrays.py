@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -31,10 +32,10 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """An uninitialised array of the library and device that `like` belongs to."""
     library = library_of(like)
     if library == "torch":
-        torch = import_module("torch")
+        torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, TORCH_NAMES[dtype.name]), device=like.device)
     if library == "cupy":
-        return import_module("cupy").empty(shape, dtype.numpy)
+        return sys.modules["cupy"].empty(shape, dtype.numpy)
     if hasattr(like, "copy_to_host"):
         return import_module("numba.cuda").device_array(shape, dtype.numpy)
     return np.empty(shape, dtype.numpy)
@@ -48,7 +49,7 @@ def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
     library = library_of(like)
     if stream is None or library not in ("torch", "cupy") or not getattr(like, "is_cuda", True):
         return nullcontext()
-    cuda = import_module(library).cuda
+    cuda = sys.modules[library].cuda
     if library == "cupy":
         return cuda.ExternalStream(stream_handle(stream))  # type: ignore[no-any-return]
     return cuda.stream(cuda.ExternalStream(stream_handle(stream), like.device))  # type: ignore[no-any-return]

@@ -44,6 +44,12 @@ class GemmProblem:
     epilogue: Callable[..., Any] | None = None
     row_reductions: tuple[RowReduction, ...] = ()
 
+    @classmethod
+    def of(cls, a: Any, b: Any, c: Any, d: Any, **options: Any) -> GemmProblem:
+        """The problem of these arrays, which are described but not checked."""
+        in_c = None if c is None else describe(c, "c")
+        return cls(describe(a, "a"), describe(b, "b"), in_c, describe(d, "d"), **options)
+
     @property
     def dtype(self) -> Any:
         """Element type of A and B."""

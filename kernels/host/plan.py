@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe
+from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
@@ -107,9 +107,9 @@ def plan(
     wgmma kernels need sm_90a and operands that TMA can read (rows or columns at multiples of 16
     bytes); the mma.sync kernels take all layouts, but no `epilogue`, `row_reductions` and batches.
     """
-    problem = GemmProblem(
-        describe(a, "a"), describe(b, "b"), None if c is None else describe(c, "c"),
-        describe(d, "d"), alpha, beta, accumulate, epilogue, row_reductions,
+    problem = GemmProblem.of(
+        a, b, c, d, alpha=alpha, beta=beta, accumulate=accumulate, epilogue=epilogue,
+        row_reductions=row_reductions,
     )  # fmt: skip
     return make_plan(problem, family, config)
 

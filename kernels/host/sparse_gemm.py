@@ -10,7 +10,11 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, cached_call
-from tensorcore_dsl.kernels.host.families import sm90_obstacle, stores_without_tma
+from tensorcore_dsl.kernels.host.families import (
+    check_supported,
+    sm90_obstacle,
+    stores_without_tma,
+)
 from tensorcore_dsl.kernels.host.heuristics import choose_sparse
 from tensorcore_dsl.kernels.host.operands import (
     check_operands,
@@ -58,10 +62,7 @@ def _prepare(
         store_by_threads=stores_without_tma(in_d), epilogue=epilogue,
     )  # fmt: skip
     config = config or choose_sparse(M, N, K, a.format, traits.b_k_major)
-    if config.split_k > 1 or config.valid_m or config.k_slabs > 1 or config.streamk_units:
-        raise tc.ArgumentError(
-            f"sparse products support neither split_k, streamk_units, valid_m nor k_slabs: {config}"
-        )
+    check_supported("sparse products", config, "k_slabs", "split_k", "valid_m", "streamk_units")
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), format=a.format)
     scalars = convert_scalars(dtype, alpha, beta)
     operands = (a.values, a.metadata, b, d if c is None else c, d, *scalars)
