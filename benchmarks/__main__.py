@@ -21,6 +21,7 @@ SUBCOMMANDS = {
 TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of pieces of a suite"),
     "tune": ("benchmarks.tuning", "the fastest configuration of gemm for given problems, kept"),
+    "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "report": ("benchmarks.page", "docs/performance.md from the newest result files"),
 }
 EPILOG = """\

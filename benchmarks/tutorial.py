@@ -1,0 +1,100 @@
+"""The steps of docs/hopper_tutorial.md beside `kernels.gemm` and cuBLAS, on an H100 or H200."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.console import table
+from benchmarks.gemm import torch_with_gpu
+from benchmarks.gemm_cases import Case
+from benchmarks.gpu import Contestant, Launch, cache_bytes, compete, sets_beyond_cache
+from benchmarks.harness import Report
+from benchmarks.kinds import check, plain
+from benchmarks.operands import Operands, draw, operands
+from benchmarks.rivals import LtRival
+from tensorcore_dsl.kernels import tutorial
+
+SIZES = (4096, 8192)
+ROUNDS, QUICK_ROUNDS = 15, 5
+REFERENCE, LIBRARY = "cuBLASLt", "kernels.gemm"
+METHOD = {
+    "operands": "standard normal bf16; B is stored as N x K",
+    "clock": "CUDA events around CUDA graphs of launches, no host time",
+    "order": "one sample of each contestant in every round; every other round runs backwards",
+    "buffers": "sets of A, B and D in turn, together beyond the L2 cache",
+    "reference": "cuBLASLt with the fastest algorithm of its heuristic",
+    "share": "median over rounds of the reference's time over the contestant's",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, metavar="N",
+        help=f"N of N x N x N products (default: {' '.join(map(str, SIZES))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=int, metavar="R",
+        help=f"samples of each contestant (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> Report:
+    torch = torch_with_gpu()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    report = Report("tutorial", {"sizes": list(options.sizes), "rounds": rounds}, dict(METHOD))
+    cublas = LtRival(torch)  # owns the workspace, so it lives as long as its launches
+    for size in options.sizes:
+        found = measure(torch, cublas, Case("bf16", size, size, size), rounds)
+        report.results += found
+        show(size, found)
+        report.save(options.out)
+    print(f"Written to {report.save(options.out)}")
+    return report
+
+
+def measure(torch: Any, cublas: LtRival, case: Case, rounds: int) -> list[dict[str, Any]]:
+    """One result per contestant, the reference last."""
+    sets = sets_beyond_cache(case.bytes, cache_bytes(torch))
+    data = operands(torch, case, *draw(torch, case, 0), sets)
+    found, running = [], []
+    for name, launch in contestants(cublas, case, data):
+        for d in data.d:
+            d.zero_()  # all write to the same results
+        running.append(Contestant(torch, launch, data.sets))
+        error, correct = check(torch, data, data.d[0])
+        found.append({"name": name, "size": case.M, "error": error, "correct": correct})
+    timings = compete(running, rounds)
+    reference = timings[-1].samples
+    for result, timing in zip(found, timings, strict=True):
+        shares = sorted(theirs / own for theirs, own in zip(reference, timing.samples, strict=True))
+        result |= {
+            "timing": timing.json(),
+            "tflops": case.operations / timing.median / 1e12,
+            "share": shares[len(shares) // 2],
+        }
+    return found
+
+
+def contestants(cublas: LtRival, case: Case, data: Operands) -> Iterator[tuple[str, Launch]]:
+    for number, name in enumerate(tutorial.NAMES, 1):
+        yield name, partial(launch_step, tutorial.load_step(number).gemm, data)
+    yield LIBRARY, plain(data)
+    yield REFERENCE, cublas.prepare(case, data).launch
+
+
+def launch_step(gemm: Any, data: Operands, i: int) -> None:
+    """The steps take B as N x K; here it is a K x N view of the same memory."""
+    gemm(data.a[i], data.b[i].mT, data.d[i])
+
+
+def show(size: int, found: list[dict[str, Any]]) -> None:
+    rows = [
+        [r["name"], f"{r['tflops']:.0f}", f"{r['share']:.1%}", f"{r['timing']['median'] * 1e6:.1f}",
+         f"{r['timing']['spread']:.1%}", "" if r["correct"] else "WRONG"]
+        for r in found
+    ]  # fmt: skip
+    columns = ["", "TFLOP/s", f"of {REFERENCE}", "microseconds", "+-", ""]
+    table(f"bf16, {size} x {size} x {size}", columns, rows)

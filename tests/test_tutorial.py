@@ -1,0 +1,119 @@
+"""The ladder of Hopper GEMMs: every step in emulation, in other orders, and as the assembler sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.kernels import tutorial
+
+STEPS = range(1, 9)
+TMA_STEPS = range(4, 9)
+RING_STEPS = range(5, 9)  # whose warpgroups wait for each other by mbarriers
+
+
+def whole(rows: int, cols: int, seed: int) -> np.ndarray:
+    """Small whole numbers, so that sums are exact in any order."""
+    return np.random.default_rng(seed).integers(-2, 3, (rows, cols)).astype(ml_dtypes.bfloat16)
+
+
+def check(module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any) -> None:
+    a, b, d = whole(M, K, 1), whole(N, K, 2), np.full((M, N), 77, out)
+    module.gemm(a, b, d, kernel or module.matmul, **options)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    assert np.array_equal(d.astype(np.float64), exact.astype(out).astype(np.float64))
+
+
+def few_ctas(number: int) -> dict[str, int]:
+    """Persistent steps with one CTA, or one cluster, so that it computes several tiles."""
+    return {"ctas": 1 if number == 6 else 2} if number >= 6 else {}
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_several_tiles(number: int) -> None:
+    check(tutorial.load_step(number), 256, 256, 320, ml_dtypes.bfloat16, **few_ctas(number))
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_f32_results(number: int) -> None:
+    check(tutorial.load_step(number), 128, 256, 64, np.float32)
+
+
+@pytest.mark.parametrize("number", TMA_STEPS)
+@pytest.mark.parametrize("K", [8, 392])
+def test_sizes_that_tiles_do_not_divide(number: int, K: int) -> None:
+    check(tutorial.load_step(number), 392, 264, K, ml_dtypes.bfloat16, **few_ctas(number))
+
+
+@pytest.mark.parametrize("number", RING_STEPS)
+@pytest.mark.parametrize("seed", range(3))
+def test_other_orders_of_warps(number: int, seed: int) -> None:
+    module = tutorial.load_step(number)
+    kernel = module.matmul.emulator("sm_90a", order=seed)
+    check(module, 392, 264, 520, ml_dtypes.bfloat16, kernel, **few_ctas(number))
+
+
+@pytest.mark.parametrize("order", [None, 0])
+def test_wide_tiles_of_the_last_step(order: int | None) -> None:
+    module = tutorial.load_step(8)
+    kernel = module.matmul.emulator("sm_90a", order=order)
+    check(module, 392, 392, 392, ml_dtypes.bfloat16, kernel, ctas=2, wide=True)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_sizes_that_a_step_refuses(number: int) -> None:
+    module = tutorial.load_step(number)
+    a, b, d = whole(128, 100, 0), whole(256, 100, 0), np.zeros((128, 256), ml_dtypes.bfloat16)
+    with pytest.raises(tc.ArgumentError, match=r"multiples? of .* they are .*100"):
+        module.gemm(a, b, d)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_the_program_in_each_file(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    tutorial.load_step(number).main()
+    assert capsys.readouterr().out == "D agrees with NumPy\n"
+
+
+def assembler() -> Path:
+    found = ptxas.find((8, 0))
+    if found is None:
+        pytest.skip("needs a whole-program ptxas")
+    return found
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_assembles_without_spills_or_warnings(number: int) -> None:
+    """By ptxas itself: nvJitLink ignores setmaxnreg."""
+    kernel, matrix = tutorial.load_step(number).matmul, np.empty((4096, 4096), ml_dtypes.bfloat16)
+    variants = [{"BN": 128, "STAGES": 6}, {"BN": 192, "STAGES": 4}] if number == 8 else [{}]
+    for variant in variants:
+        text = kernel.ptx(matrix, matrix, matrix, arch="sm_90a", **variant)
+        _, log = ptxas.assemble(assembler(), text, "sm_90a", ["-v"])
+        assert "0 bytes spill stores, 0 bytes spill loads" in log
+        assert "C75" not in log and "warning" not in log
+
+
+def test_each_file_stands_alone() -> None:
+    """A reader copies it: it imports NumPy and the package, nothing else of the library."""
+    for name in tutorial.NAMES:
+        lines = Path(tutorial.__file__).with_name(f"{name}.py").read_text().splitlines()
+        imports = [line for line in lines if line.startswith(("import ", "from "))]
+        assert imports == [
+            "from __future__ import annotations", "from typing import Any", "import numpy as np",
+            "import tensorcore_dsl as tc",
+        ]  # fmt: skip
+
+
+def test_edited_step_replaces_one_place() -> None:
+    module = tutorial.edited_step(4, "STAGES = 3", "STAGES = 2")
+    assert module.STAGES == 2
+    check(module, 128, 128, 256, ml_dtypes.bfloat16)
+    with pytest.raises(tc.ArgumentError, match="0 times, not once: STAGES = 7"):
+        tutorial.edited_step(4, "STAGES = 7", "")
