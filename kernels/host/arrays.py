@@ -11,17 +11,6 @@ import numpy as np
 
 from tensorcore_dsl.host import stream_handle
 
-TORCH_NAMES = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-    "s8": "int8",
-    "s32": "int32",
-}
-
 
 def library_of(array: Any) -> str:
     """The top-level package of an array's class, such as "torch"."""
@@ -32,8 +21,8 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """An uninitialised array of the library and device that `like` belongs to."""
     library = library_of(like)
     if library == "torch":
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, TORCH_NAMES[dtype.name]), device=like.device)
+        torch = sys.modules["torch"]  # whose types have NumPy's names, or those of ml_dtypes
+        return torch.empty(shape, dtype=getattr(torch, dtype.numpy.name), device=like.device)
     if library == "cupy":
         return sys.modules["cupy"].empty(shape, dtype.numpy)
     if hasattr(like, "copy_to_host"):

@@ -108,10 +108,13 @@ def is_assembled(config: HopperConfig) -> bool:
 # What kernels for one purpose support
 
 
-def check_for_tma(a: Description, b: Description, d: Description) -> None:
-    """Refuse operands of a kernel that loads A by rows and stores D by TMA."""
+def check_sm90(a: Description, b: Description, d: Description, rows_only: bool = False) -> None:
+    """Refuse operands that the wgmma kernels cannot take.
+
+    rows_only: the kernel loads A by rows, and stores D by TMA alone.
+    """
     obstacle = sm90_obstacle(a, b, d)
-    if not obstacle and (d.type.align < 16 or not a.type.unit[1]):
+    if not obstacle and rows_only and (d.type.align < 16 or not a.type.unit[1]):
         obstacle = "lines of the first operand and of the result are rows of multiples of 16 bytes"
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")

@@ -12,7 +12,7 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, launch_nothing, prepared_call
-from tensorcore_dsl.kernels.host.families import check_for_tma, check_supported
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_grouped
 from tensorcore_dsl.kernels.host.operands import (
     check_half_precision,
@@ -59,7 +59,7 @@ def _prepare_grouped(
         return PreparedCall((rows, N), dtype, launch_nothing)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
-    check_for_tma(in_a, in_b, in_d)
+    check_sm90(in_a, in_b, in_d, rows_only=True)
     config = config or choose_grouped(rows, groups)
     check_supported(
         "groups of rows", config, "cluster_m", "split_k", "valid_m", "streamk_units"

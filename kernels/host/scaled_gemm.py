@@ -14,7 +14,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, cached_call, prepared_call
-from tensorcore_dsl.kernels.host.families import sm90_obstacle, stores_without_tma
+from tensorcore_dsl.kernels.host.families import check_sm90, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, is_plain
 from tensorcore_dsl.kernels.host.operands import (
     describe_operands,
@@ -133,7 +133,5 @@ def _traits(a: Description, b: Description, d: Description, epilogue: Any) -> Ho
     """Traits of operands that TMA can read; refuses others."""
     if 0 in a.shape or 0 in b.shape:
         raise tc.ArgumentError("products with scales need at least one row, column and term")
-    obstacle = sm90_obstacle(a, b, d)
-    if obstacle:
-        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
+    check_sm90(a, b, d)
     return HopperTraits(epilogue=epilogue, store_by_threads=stores_without_tma(d))

@@ -10,11 +10,7 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, cached_call
-from tensorcore_dsl.kernels.host.families import (
-    check_supported,
-    sm90_obstacle,
-    stores_without_tma,
-)
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose_sparse
 from tensorcore_dsl.kernels.host.operands import (
     check_operands,
@@ -54,9 +50,7 @@ def _prepare(
     dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
     result = output_dtype(dtype, out_dtype)
     d, in_d = result_array(b, out, dtype, (M, N), result)
-    obstacle = sm90_obstacle(in_a, in_b, in_d)
-    if obstacle:
-        raise tc.ArgumentError(f"the sparse kernel cannot take this product: {obstacle}")
+    check_sm90(in_a, in_b, in_d)
     traits = HopperTraits(
         b_k_major=in_b.type.unit[0], scaled=alpha != 1, has_c=c is not None and beta != 0,
         store_by_threads=stores_without_tma(in_d), epilogue=epilogue,

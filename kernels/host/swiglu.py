@@ -10,7 +10,7 @@ from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, launch_nothing, prepared_call
-from tensorcore_dsl.kernels.host.families import check_for_tma, check_supported
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
 from tensorcore_dsl.kernels.host.operands import (
     check_half_precision,
@@ -51,8 +51,8 @@ def _prepare_swiglu(
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
-    check_for_tma(given["x"], given["w_gate"], in_d)
-    check_for_tma(given["x"], given["w_up"], in_d)
+    for weights in ("w_gate", "w_up"):
+        check_sm90(given["x"], given[weights], in_d, rows_only=True)
     wrong = [name for name, operand in given.items() if not operand.type.unit[name == "x"]]
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
