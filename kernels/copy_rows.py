@@ -62,5 +62,5 @@ def shifted(pointer, pred):
 
 def copy_rows(source: Any, target: Any) -> None:
     """target[...] = source, for matrices of one shape with contiguous rows."""
-    blocks = -(-source.shape[0] // WARPS)
-    copy_kernel.configured(blocks, 32 * WARPS, pdl=True)(source, target)
+    ctas = -(-source.shape[0] // WARPS)
+    copy_kernel.configured(ctas, 32 * WARPS, pdl=True)(source, target)

@@ -25,7 +25,8 @@ SIZES = {
     "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
     "cpu": ((256, 256, 256), (100, 200, 72)),
 }
-COLUMNS = ["A, B", "D", "M", "N", "K", "A", "B", "target", "time", "GFLOP/s", "max error", "verdict"]
+SIZE_COLUMNS = ("A, B", "D", "M", "N", "K", "A", "B")
+COLUMNS = (*SIZE_COLUMNS, "target", "time", "GFLOP/s", "max error", "verdict")
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ def duration(seconds: float) -> str:
 def run(case: Case, target: str) -> Result:
     """Multiply, time, compare with NumPy in float64."""
     a, b = case.matrices()
-    seconds, found = TIMED[target](case, a, b)
+    seconds, d = TIMED[target](case, a, b)
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = wide[0] @ wide[1]
-    error = np.abs(found.astype(np.float64) - exact)
+    error = np.abs(d.astype(np.float64) - exact)
     good = bool(np.all(error <= case.bound(*wide, exact)))
     where = f"{device_arch()} (GPU)" if target == "cuda" else f"{emulated_arch()} (emulated)"
     return Result(case, where, seconds, float(error.max()), good)
@@ -116,8 +117,8 @@ def run(case: Case, target: str) -> Result:
 def on_cpu(case: Case, a: Any, b: Any) -> tuple[float, Any]:
     """Seconds of the best of three runs after one that compiles, and the product."""
     product = lambda: kernels.gemm(a, b, out_dtype=case.out)
-    found = product()
-    return min(elapsed(product) for _ in range(3)), found
+    d = product()
+    return min(elapsed(product) for _ in range(3)), d
 
 
 def elapsed(function: Callable[[], Any]) -> float:

@@ -76,7 +76,7 @@ def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: An
         return f"they do not sum in {accumulate}"
     for name, x in (("a", a), ("b", b)):
         if x.type.align < 16 or all(x.type.unit[-2:]):
-            return f"the lines of {name} do not start at multiples of 16 bytes"
+            return f"the rows or columns of {name} do not start at multiples of 16 bytes"
     if not d.type.unit[-1]:
         return "the rows of the result are not contiguous"
     if not all(any(x.type.unit[-2:]) for x in (a, b, d)):
@@ -115,7 +115,7 @@ def check_sm90(a: Description, b: Description, d: Description, rows_only: bool =
     """
     obstacle = sm90_obstacle(a, b, d)
     if not obstacle and rows_only and (d.type.align < 16 or not a.type.unit[1]):
-        obstacle = "lines of the first operand and of the result are rows of multiples of 16 bytes"
+        obstacle = "rows of the first operand and of the result start at multiples of 16 bytes"
     if obstacle:
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
 

@@ -38,7 +38,7 @@ SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
     """The family that runs a problem, and its configuration if the caller or tuning gives one.
 
-    Without a wish of the caller's, Hopper GPUs use wgmma wherever it can run the problem.
+    If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run.
     """
     not_sm80 = sm80_obstacle(problem)
     not_sm90 = sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
@@ -72,7 +72,7 @@ def _requested_family(family: str | None, config: Any) -> str | None:
 
 
 def _tuned_config(problem: GemmProblem, family: str | None, can_run: dict[str, bool]) -> Any:
-    """The configuration that tuning found on this GPU, if its family can run the problem."""
+    """The configuration that was tuned on this GPU, if its family can run the problem."""
     if current_target() != "cuda" or not tuning_cache.entries() or problem.batch is not None:
         return None
     config = tuning_cache.recall(tuning_cache.key(problem, tuning_cache.device_name()))

@@ -128,8 +128,8 @@ def decompress(sparse: SparseMatrix) -> Any:
     if isinstance(sparse.values, np.ndarray):
         return _unpack(sparse)
     dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
-    blocks, slots, _ = sparse.metadata.shape
-    unpack[blocks * slots, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
+    blocks, stages, _ = sparse.metadata.shape
+    unpack[blocks * stages, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
     return dense
 
 
@@ -206,6 +206,6 @@ def _words(places: np.ndarray, shape: tuple[int, int, int], form: Format) -> np.
 
 def _nibble_table(shape: tuple[int, ...], form: Format) -> tuple[np.ndarray, np.ndarray]:
     """Rows and chunks of all nibbles: (blocks, stages, threads x words, nibbles)."""
-    block, slot, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
+    block, stage, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
     row, chunk = nibble_at(word // form.words, number, form.dtype.bits)
-    return block * ROWS + row, (slot * form.words + word % form.words) * CHUNKS + chunk
+    return block * ROWS + row, (stage * form.words + word % form.words) * CHUNKS + chunk
