@@ -27,7 +27,7 @@ from benchmarks.harness import Report, Timing, elapsed
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
 from tensorcore_dsl.kernels.host.families import SM90
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.targets import DEFAULT_ARCH, current_target, device_arch
 
 SIZE = (4096, 4096, 4096)
@@ -164,8 +164,8 @@ def new_processes(case: Case, arch: str) -> list[float]:
 
 def _in_this_process(dtype: str, family: str, arch: str) -> float:
     case = Case(dtype, *SIZE, COMMON, family)
-    on_gpu = numba_target.cuda_available() and device_arch().name == arch
-    target = numba_target.gpu() if on_gpu else None
+    on_gpu = driver.cuda_available() and device_arch().name == arch
+    target = driver.cuda_driver() if on_gpu else None
     known, _ = specialisations(case, arch)
     begin = time.perf_counter()
     cubin = known.cubin

@@ -14,6 +14,7 @@ from benchmarks.harness import Report, time_on_host
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
 from tensorcore_dsl.interpreter.program import unit
+from tensorcore_dsl.isa.descriptor import pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 # PTX text -> instructions in a batch: as many as a user would hand over at once.
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=archs_of,
         default=ARCHS,
         metavar="sm_XX,...",
-        help=f"architectures to imitate (default: {','.join(ARCHS)})",
+        help=f"architectures to emulate (default: {','.join(ARCHS)})",
     )
     parser.add_argument(
         "--batch",
@@ -160,8 +161,7 @@ def _shared(draw: np.random.Generator, m: int, n: int, k: int) -> tuple[int, np.
 
 def _descriptor(start: int) -> np.uint64:
     """Two core matrices along K side by side, then those of the next eight rows; no swizzle."""
-    along_k, next_rows = CORE, 2 * CORE
-    return np.uint64(start >> 4 | (along_k >> 4) << 16 | (next_rows >> 4) << 32)
+    return np.uint64(pack_descriptor(start, leading=CORE, stride=2 * CORE))
 
 
 def _row(found: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from benchmarks.kinds import CHECKED, ROWS
 from benchmarks.rivals import rivals
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.runtime.numba_target import cuda_available
+from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = (
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--arch",
         metavar="sm_XX",
-        help=f"architecture that the emulator imitates (default: {emulated_arch()})",
+        help=f"emulated architecture (default: {emulated_arch()})",
     )
     add(
         "--hot",

@@ -17,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.errors import TensorCoreError
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = 1
@@ -142,7 +143,7 @@ def _version(package: str) -> str | None:
 
 def _toolchain() -> str | None:
     try:
-        return numba_target.toolchain()
+        return assemble.toolchain()
     except TensorCoreError:
         return None
 
@@ -174,7 +175,7 @@ GPU_STATE = {
 
 def gpu() -> dict[str, Any] | None:
     """Name, driver and limits of the GPU that kernels run on; None without one."""
-    return ask_gpu(GPU_FACTS) if numba_target.cuda_available() else None
+    return ask_gpu(GPU_FACTS) if driver.cuda_available() else None
 
 
 def ask_gpu(fields: dict[str, str]) -> dict[str, Any] | None:

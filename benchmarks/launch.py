@@ -28,10 +28,11 @@ import numpy as np
 
 from tensorcore_dsl import tensor_map
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.kernel import Array, Kernel, kernel
-from tensorcore_dsl.runtime import numba_target
-from tensorcore_dsl.runtime.arguments import Description
+from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.arguments import Description, describe
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.launch import Launcher, Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
@@ -113,7 +114,7 @@ def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
         if torch.cuda.is_available():
             tensors = [torch.zeros(SHAPE, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
             cases |= _ours("torch tensors", tensors)
-            if numba_target.device_number() == 90:
+            if driver.compute_capability() == 90:
                 cases |= _ours("torch tensors, as tensor maps", tensors, mapped)
                 cases |= _gemm(tensors)
             cases |= _triton(tensors)
@@ -170,7 +171,7 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     """cuda.core with pointers alone, and the driver's own share: one call, all prepared."""
     from cuda.core import Device, LaunchConfig, launch
 
-    target = numba_target.gpu()
+    target = driver.cuda_driver()
     loaded = target.load(touch.specialise(arrays, {}).cubin).keep[2].kernel
     device = Device()
     device.set_current()
@@ -179,13 +180,12 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     sizes = [np.int32(SHAPE[0]), np.int32(SHAPE[1]), np.int64(SHAPE[1])]
     flat = [value for pointer in pointers for value in (pointer, *sizes)]
     plan = touch[1, 32].launcher({}).prepare(*arrays)
-    slot = plan.new_slot()  # its memory lives as long as the tuple
-    *_, address, function, parameters, extra, _ = slot
-    call = target.launch
+    buffer = plan.buffer([describe(array) for array in arrays])
+    call, function = target.launch, plan.function
     return {
         "cuda.core, 3 arrays as 12 numbers": lambda: launch(stream, config, loaded, *flat),
-        "the driver's call alone, by ctypes": lambda kept=slot: call(
-            address, function, parameters, extra
+        "the driver's call alone, by ctypes": lambda: call(
+            buffer.config, function, buffer.parameters, buffer.extra
         ),
     }
 
@@ -263,12 +263,12 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """What Python spends: everything but the driver is as it would be, inside."""
     target: Any = NoDriver()
     call = target.launch
-    pretended: dict[str, Any] = {
-        "gpu": lambda: target, "assemble": _no_code, "assembler": str, "device_number": lambda: 90,
-    }  # fmt: skip
+    fake_driver: dict[str, Any] = {"cuda_driver": lambda: target, "compute_capability": lambda: 90}
+    fake_assembler: dict[str, Any] = {"assemble": _no_code, "versions": str}
     with ExitStack() as stack:
         stack.enter_context(on_target("cuda"))
-        stack.enter_context(patch.multiple(numba_target, **pretended))
+        stack.enter_context(patch.multiple(driver, **fake_driver))
+        stack.enter_context(patch.multiple(assemble, **fake_assembler))
         stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", AsIfOnGpu))
         stack.enter_context(patch.dict(os.environ, TENSORCORE_DSL_CACHE="off"))
         empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", help="also write all times to this file")
     options = parser.parse_args()
-    on_gpu = numba_target.cuda_available()
+    on_gpu = driver.cuda_available()
     if on_gpu:
         made = gpu_cases()
     else:

@@ -7,7 +7,7 @@ import argparse
 from benchmarks import launch
 from benchmarks.console import table
 from benchmarks.harness import Report, Timing
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 NO_GPU = (
     "NO GPU HERE: a native function that does nothing stands for the driver; the figures are the "
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    on_gpu = numba_target.cuda_available()
+    on_gpu = driver.cuda_available()
     rounds = options.rounds or (20 if options.quick else 60)
     if not on_gpu:
         print(NO_GPU)

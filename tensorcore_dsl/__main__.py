@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import TensorCoreError
-from tensorcore_dsl.isa.card import card, search
+from tensorcore_dsl.isa.description import describe, search
 
 MANY = 60  # lines that `list` prints without --all
 
@@ -18,11 +18,11 @@ MANY = 60  # lines that `list` prints without --all
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser("python -m tensorcore_dsl", description="The instructions.")
     commands = whole.add_subparsers(dest="command", required=True, metavar="show | list")
-    show = commands.add_parser("show", help="everything about one form")
-    show.add_argument("mnemonic", help="its PTX text, or several", nargs="+")
-    show.add_argument("--no-layouts", action="store_true", help="leave the drawings out")
+    show = commands.add_parser("show", help="describe an instruction")
+    show.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
+    show.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
     show.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
-    find = commands.add_parser("list", help="forms that agree with all that is given")
+    find = commands.add_parser("list", help="instructions that match all given criteria")
     find.add_argument("text", nargs="?", help="a part of the mnemonic")
     find.add_argument("--opcode", help="for example mma")
     find.add_argument("--arch", help="runs on this target, for example sm_90a")
@@ -34,13 +34,13 @@ def parser() -> argparse.ArgumentParser:
 
 def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None:
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
-    forms = [isa.instruction(text) for text in mnemonics]
-    print("\n\n".join(card(form, layouts, width) for form in forms))
+    instructions = [isa.instruction(text) for text in mnemonics]
+    print("\n\n".join(describe(form, layouts, width) for form in instructions))
     if directory is not None:
-        from tensorcore_dsl.viz.plot import plot_form
+        from tensorcore_dsl.viz.plot import plot_instruction
 
-        for form in forms:
-            for path in plot_form(form, directory):
+        for form in instructions:
+            for path in plot_instruction(form, directory):
                 print(path)
 
 
@@ -49,25 +49,26 @@ def find(options: argparse.Namespace) -> None:
     if not any(asked):
         print_opcodes()
         return
-    found = search(*asked)
-    shown = found if options.all else found[:MANY]
+    matches = search(*asked)
+    shown = matches if options.all else matches[:MANY]
     width = max((len(f.mnemonic) for f in shown), default=0)
     for form in shown:
         print(f"{form.mnemonic:<{width}}  {form.requires}, PTX {form.version[0]}.{form.version[1]}")
-    if len(found) > len(shown):
-        print(f"... and {len(found) - len(shown)} more; --all prints them, other options choose")
-    print(f"{len(found)} form{'' if len(found) == 1 else 's'}")
+    if len(matches) > len(shown):
+        print(f"... and {len(matches) - len(shown)} more; --all prints them, other options choose")
+    print(f"{len(matches)} instruction{'' if len(matches) == 1 else 's'}")
 
 
 def print_opcodes() -> None:
-    counts = {opcode: len(list(isa.forms(opcode))) for opcode in isa.opcodes()}
+    counts = {opcode: len(list(isa.instructions(opcode))) for opcode in isa.opcodes()}
     for opcode, count in counts.items():
         print(f"{opcode:<16}{count:>6}")
-    print(f"{sum(counts.values())} forms of {len(counts)} opcodes; --opcode lists those of one")
+    total = sum(counts.values())
+    print(f"{total} instructions of {len(counts)} opcodes; --opcode lists those of one")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0, or 1 when there is nothing like what was asked for."""
+    """The exit status: 0, or 1 for an error."""
     options = parser().parse_args(arguments)
     try:
         if options.command == "show":
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever reads has seen enough: `list | head`
+    except BrokenPipeError:  # the reader has closed the pipe: `list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

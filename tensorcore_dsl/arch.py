@@ -1,4 +1,4 @@
-"""Target architectures and which of them a form of the table runs on."""
+"""Target architectures, and the requirements of instructions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tensorcore_dsl.errors import ArchError, ArgumentError, listing
 
 @dataclass(frozen=True)
 class Arch:
-    """A `.target` of PTX: `sm_80`, `sm_90a`. `ptx` is the first PTX version that knows it.
+    """A PTX `.target`: `sm_80`, `sm_90a`. `ptx` is the first PTX version that supports it.
 
-    shared_kib: the most shared memory of a block, static and dynamic, in KiB. CUDA programming
-    guide, technical specifications per compute capability; CCCL's cuda/__device/arch_traits.h
-    (`max_shared_memory_per_block_optin`) says the same.
+    shared_kib: maximum shared memory of a block, static and dynamic, in KiB (CUDA programming
+    guide, technical specifications per compute capability; CCCL's cuda/__device/arch_traits.h,
+    `max_shared_memory_per_block_optin`).
     """
 
     number: int
@@ -29,12 +29,12 @@ class Arch:
 
     @property
     def cc(self) -> tuple[int, int] | tuple[int, int, str]:
-        """Compute capability as Numba's linker takes it: (8, 0) or (9, 0, "a")."""
+        """Compute capability in the notation of Numba's linker: (8, 0) or (9, 0, "a")."""
         major, minor = divmod(self.number, 10)
         return (major, minor, self.suffix) if self.suffix else (major, minor)
 
     def check_shared(self, kernel: str, asked: int) -> None:
-        """Refuse a kernel whose blocks ask for more bytes of shared memory than there are."""
+        """ArgumentError if `asked` bytes of shared memory per block exceed the maximum."""
         most = self.shared_kib * 1024
         if asked > most:
             raise ArgumentError(
@@ -78,11 +78,10 @@ def arch(name: str | Arch) -> Arch:
 
 @dataclass(frozen=True)
 class Requires:
-    """Which architectures have a form, in the manual's words.
+    """The architectures that have an instruction, in the manual's notation.
 
-    `Requires("80")` is sm_80 or later; `"90a"` is sm_90a alone (architecture-specific features
-    do not carry over); `"120f"` is the family: sm_120a and sm_121a; several are alternatives:
-    `"100f 120f"`.
+    `Requires("80")` is sm_80 or later; `"90a"` is sm_90a only (architecture-specific features do
+    not carry over); `"120f"` is the family sm_120a and sm_121a; `"100f 120f"` are alternatives.
     """
 
     text: str
@@ -91,7 +90,7 @@ class Requires:
         return any(_meets(part, target) for part in self.text.split())
 
     def archs(self) -> list[str]:
-        """Names of all known architectures that have it."""
+        """Names of all known architectures that meet the requirement."""
         return [a.name for a in ARCHS.values() if self.met_by(a)]
 
     def check(self, target: Arch, what: str) -> None:
@@ -110,9 +109,9 @@ def _meets(part: str, target: Arch) -> bool:
     number, kind = int(match[1]), match[2]
     if kind == "a":
         return target.number == number and target.suffix == "a"
-    if kind == "f":  # a family: same major number, at least this minor, architecture-specific
+    if kind == "f":  # family: same major, at least this minor version, architecture-specific
         same = target.number // 10 == number // 10
         return same and target.number >= number and target.suffix == "a"
-    if kind == "-":  # a range of generations, ends included
+    if kind == "-":  # inclusive range of generations
         return number <= target.number <= int(match[3])
     return target.number >= number

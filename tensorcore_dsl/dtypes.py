@@ -16,8 +16,8 @@ from tensorcore_dsl.tracing import emitter
 class DType:
     """An element type of the PTX manual (section 5.2).
 
-    kind: f(loat), s(igned), u(nsigned), b(its) or p(redicate). `bits` is the width of one
-    element; `lanes` is 2 for packed pairs such as f16x2.
+    kind: f(loat), s(igned), u(nsigned), b(its) or p(redicate). `bits` is the width of one element;
+    `lanes` is 2 for packed pairs such as f16x2.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DType:
 
     @property
     def storage_bits(self) -> int:
-        """Bits an element takes in a register: tf32 sits in 32, fp6 and fp4 in bytes."""
+        """Bits of an element in a register: 32 for tf32, 8 for fp6."""
         return {"tf32": 32, "e3m2": 8, "e2m3": 8}.get(self.name, self.bits)
 
     @property

@@ -1,22 +1,22 @@
-"""Source locations and the errors a user meets.
+"""Source locations and the errors that users see.
 
     TensorCoreError
-    ├── CompileError              a kernel's Python cannot become IR
-    │   ├── UnsupportedSyntax     Python the kernel language does not have
+    ├── CompileError              the kernel's Python cannot be compiled
+    │   ├── UnsupportedSyntax     Python outside the kernel language
     │   ├── OperandError          wrong type, shape or number of operands
-    │   └── VerifyError           IR that breaks a rule of its row or target
-    ├── UnknownInstruction        no row of the table has this form
-    ├── ArchError                 the form exists, the target lacks it
-    ├── LayoutError               a layout formula or a tile that cannot be
-    ├── ArgumentError             what was passed to a launch does not fit
-    ├── AssemblyError             ptxas refused the text we printed
-    ├── LaunchError               the driver refused the launch
-    └── EmulationError            the interpreter caught a mistake at run time
+    │   └── VerifyError           IR that violates a rule of its instruction or target
+    ├── UnknownInstruction        the table has no such instruction
+    ├── ArchError                 the target does not have the instruction
+    ├── LayoutError               an invalid layout formula or tile
+    ├── ArgumentError             an invalid argument of a launch
+    ├── AssemblyError             the assembler rejected the PTX text
+    ├── LaunchError               the driver rejected a launch
+    └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
-        ├── Divergence            a warp-wide instruction without its whole warp
+        ├── Divergence            a warp-wide instruction executed by part of a warp
         └── Deadlock
 
-Code that runs, but slower than it could, is a PerformanceWarning.
+Code that runs correctly but slowly raises a PerformanceWarning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loc:
-    """A span of the user's source; `caller` is where an inlined helper was called from."""
+    """A span of the user's source; `caller` is the call site of an inlined function."""
 
     filename: str
     line: int
@@ -40,7 +40,7 @@ class Loc:
     caller: Loc | None = None
 
     def chain(self) -> list[Loc]:
-        """This location and the calls that led to it, innermost first."""
+        """This location and its call sites, innermost first."""
         locs, loc = [], self
         while loc is not None:
             locs.append(loc)
@@ -51,7 +51,7 @@ class Loc:
         return f"{self.filename}:{self.line}"
 
     def excerpt(self) -> str:
-        """The source line with a caret line under the expression."""
+        """The source line, with carets under the expression."""
         text = linecache.getline(self.filename, self.line).rstrip("\n")
         if not text.strip():
             return ""
@@ -67,7 +67,7 @@ _current: ContextVar[Loc | None] = ContextVar("location", default=None)
 
 @contextmanager
 def located(loc: Loc | None) -> Iterator[None]:
-    """Everything raised or emitted inside belongs to `loc`."""
+    """Context in which `loc` is the location of everything raised or emitted."""
     token = _current.set(loc)
     try:
         yield
@@ -76,7 +76,7 @@ def located(loc: Loc | None) -> Iterator[None]:
 
 
 def current_loc() -> Loc | None:
-    """The location of the Python node being evaluated, if any."""
+    """The location of the Python node under evaluation, if any."""
     return _current.get()
 
 
@@ -102,11 +102,11 @@ class TensorCoreError(Exception):
 
 
 class CompileError(TensorCoreError):
-    """A kernel's Python cannot become IR."""
+    """The kernel's Python cannot be compiled."""
 
 
 class UnsupportedSyntax(CompileError):
-    """Python that the kernel language does not have."""
+    """Python outside the kernel language."""
 
 
 class OperandError(CompileError):
@@ -114,35 +114,35 @@ class OperandError(CompileError):
 
 
 class VerifyError(CompileError):
-    """IR that breaks a rule of its row or of its target."""
+    """IR that violates a rule of its instruction or target."""
 
 
 class UnknownInstruction(TensorCoreError, LookupError):
-    """No row of the table has this form."""
+    """The table has no such instruction."""
 
 
 class ArchError(TensorCoreError):
-    """The form exists, but the target architecture lacks it."""
+    """The target architecture does not have the instruction."""
 
 
 class LayoutError(TensorCoreError, ValueError):
-    """A layout formula that is no bijection, or a tile that cannot be."""
+    """A layout formula that is no bijection, or an invalid tile."""
 
 
 class ArgumentError(TensorCoreError, TypeError):
-    """What was passed to a launch does not fit the kernel."""
+    """An argument of a launch that the kernel cannot take."""
 
 
 class AssemblyError(TensorCoreError):
-    """The assembler refused the PTX text."""
+    """The assembler rejected the PTX text."""
 
 
 class LaunchError(TensorCoreError):
-    """The driver refused a launch."""
+    """The driver rejected a launch."""
 
 
 class EmulationError(TensorCoreError):
-    """The interpreter caught a mistake that only running can show."""
+    """The interpreter detected a mistake of the kernel at run time."""
 
 
 class OutOfBounds(EmulationError):
@@ -150,19 +150,19 @@ class OutOfBounds(EmulationError):
 
 
 class Misaligned(EmulationError):
-    """An address that is no multiple of the access size."""
+    """An address that is not a multiple of the access size."""
 
 
 class Uninitialised(EmulationError):
-    """A read of bytes that nothing wrote, or that an asynchronous copy still owns."""
+    """A read of bytes that were never written, or that an asynchronous copy still owns."""
 
 
 class Divergence(EmulationError):
-    """A warp-wide instruction reached by part of a warp."""
+    """A warp-wide instruction executed by part of a warp."""
 
 
 class Deadlock(EmulationError):
-    """Every warp that is left waits for something that cannot happen."""
+    """All remaining warps wait for events that cannot happen."""
 
 
 class PerformanceWarning(UserWarning):
@@ -170,7 +170,7 @@ class PerformanceWarning(UserWarning):
 
 
 def listing(items: object, limit: int = 24) -> str:
-    """`a, b, c, ...` for messages; long lists are cut."""
+    """`a, b, c, ...` for messages; long lists are truncated."""
     texts = [str(item) for item in items]  # type: ignore[attr-defined]
     if len(texts) > limit:
         return ", ".join(texts[:limit]) + f", ... ({len(texts) - limit} more)"

@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.codegen.cubin import cache_directory
+from tensorcore_dsl.codegen.disk_cache import cache_directory
 from tensorcore_dsl.dtypes import from_numpy
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
 from tensorcore_dsl.runtime.array_interop import cupy_stream, stream_handle, torch_stream
-from tensorcore_dsl.runtime.native_plans import key_function
-from tensorcore_dsl.runtime.targets import current_target, device_arch, emulated_arch, target_arch
-from tensorcore_dsl.runtime.targets import wishes as target_key
+from tensorcore_dsl.runtime.fast_launch import key_function
+from tensorcore_dsl.runtime.targets import (
+    current_target,
+    device_arch,
+    emulated_arch,
+    target_arch,
+    target_key,
+)
 
 __all__ = [
     "ArrayType",

@@ -17,9 +17,9 @@ import numpy as np
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
-from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
-from tensorcore_dsl.codegen.diagnostics import Remark, lines_of, remarks_of
+from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
@@ -29,7 +29,7 @@ from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.interpreter.order import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch import Launcher
@@ -116,26 +116,26 @@ class Specialisation:
     @cached_property
     def cubin(self) -> Cubin:
         """The machine code, from the disk if it is there; warns of what costs speed in it."""
-        made, remarks = self._kept_or_made()
-        for remark in remarks:
-            remark.warn(self.kernel.__name__)
-        return made
+        cubin, diagnostics = self._cached_or_assembled()
+        for diagnostic in diagnostics:
+            diagnostic.warn(self.kernel.__name__)
+        return cubin
 
-    def _kept_or_made(self) -> tuple[Cubin, tuple[Remark, ...]]:
-        kernel = self.kernel
-        assembler = numba_target.assembler()
-        entry = kernel_cache.entry_of(kernel, self.types, self.constants, self.arch, assembler)
-        found = kernel_cache.kept(entry)
-        if found is None:
-            made = self._assembled()
-            code = kernel.function.__code__
-            defined = (code.co_filename, code.co_firstlineno)
-            found = made, remarks_of(made, defined, self._source_lines)
-            kernel_cache.keep(entry, *found)
-        return found
+    def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
+        kernel, assembler = self.kernel, assemble.versions()
+        entry = kernel_cache.entry_name(kernel, self.types, self.constants, self.arch, assembler)
+        cached = kernel_cache.load(entry)
+        if cached is not None:
+            return cached
+        cubin = self._assembled()
+        code = kernel.function.__code__
+        defined = (code.co_filename, code.co_firstlineno)
+        diagnostics = diagnostics_of(cubin, defined, self._source_lines)
+        kernel_cache.store(entry, cubin, diagnostics)
+        return cubin, diagnostics
 
     def _assembled(self) -> Cubin:
-        cubin = numba_target.assemble(self.ptx, self.arch, entry_name(self.ir.name))
+        cubin = assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name))
         return replace(
             cubin,
             block_shared=extern_shared(self.ir),
@@ -145,7 +145,7 @@ class Specialisation:
         )
 
     def _source_lines(self) -> dict[int, tuple[str, int]]:
-        return lines_of(print_kernel(self.ir, self.arch, annotate=True))
+        return source_lines(print_kernel(self.ir, self.arch, annotate=True))
 
     @property
     def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:
@@ -424,7 +424,7 @@ class Launch:
                 return kernel.specialised(types, constants, device_arch()).cubin
 
             found = self._launchers[key] = Launcher(
-                specialise, self.config, numba_target.gpu(), self.stream, kernel.runtime_names,
+                specialise, self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
             )  # fmt: skip
         return found

@@ -1,4 +1,4 @@
-"""Fragment layouts: which thread and register holds which matrix element."""
+"""Fragment layouts: the thread and register that hold each matrix element."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Formula = Callable[[Any, Any], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """How `threads` threads hold a rows x cols matrix.
+    """Distribution of a rows x cols matrix over `threads` threads.
 
-    `formula(thread, slot)` gives (row, col) for the element that sits in place `slot` of a
-    thread, counted from the low end of its first register. Integers or arrays.
+    `formula(thread, slot)` returns (row, col) of the element in slot `slot` of a thread, counted
+    from the low end of its first register; arguments are integers or arrays.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Layout:
     dtype: DType
     formula: Formula = field(repr=False, compare=False)
     threads: int = 32
-    copies: int = 1  # how many matrices of this shape, or copies of one, the threads hold
-    container: int = 0  # bits of a register that an element takes, when not the type's own
+    copies: int = 1  # number of matrices of this shape, or of copies of one, in the threads
+    container: int = 0  # register bits per element, if not those of the type
 
     @property
     def replicated(self) -> bool:
-        """Several threads hold the same place."""
+        """Several threads hold the same element."""
         return self.copies > 1
 
     @property
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def registers(self) -> int:
-        """Registers of one thread: 32-bit ones, or 64-bit ones for 64-bit types."""
+        """Registers per thread: 32-bit, or 64-bit for 64-bit types."""
         per_thread = -(-self.rows * self.cols * self.copies // self.threads)
         return -(-per_thread // self.per_register)
 
@@ -61,18 +61,18 @@ class Layout:
         return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
 
     def check(self) -> None:
-        """Every element is held, as often as the layout says."""
+        """LayoutError unless every element is held, at most `copies` times."""
         flat = self.coords[..., 0] * self.cols + self.coords[..., 1]
         if flat.min() < 0 or flat.max() >= self.rows * self.cols:
             raise LayoutError(f"{self.name}: the formula leaves the {self.rows}x{self.cols} matrix")
-        held = np.bincount(flat.ravel(), minlength=self.rows * self.cols)
-        if held.min() == 0:
-            missing = divmod(int(np.argmin(held)), self.cols)
+        counts = np.bincount(flat.ravel(), minlength=self.rows * self.cols)
+        if counts.min() == 0:
+            missing = divmod(int(np.argmin(counts)), self.cols)
             raise LayoutError(f"{self.name}: nobody holds element {missing}")
-        if held.max() > self.copies:
-            often = divmod(int(np.argmax(held)), self.cols)
+        if counts.max() > self.copies:
+            often = divmod(int(np.argmax(counts)), self.cols)
             raise LayoutError(
-                f"{self.name}: element {often} is held {held.max()} times, not {self.copies}"
+                f"{self.name}: element {often} is held {counts.max()} times, not {self.copies}"
             )
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Layout:
 
 
 def draw(layout: Layout) -> str:
-    """The matrix as text: each cell says `T<thread>:<slot>` of its first holder."""
+    """The matrix as text; each cell is `T<thread>:<slot>` of the first holder."""
     cells = [["" for _ in range(layout.cols)] for _ in range(layout.rows)]
     for thread in range(layout.threads):
         for slot in range(layout.slots):

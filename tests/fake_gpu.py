@@ -44,7 +44,7 @@ class Record:
 
 @dataclass
 class FakeGpu:
-    """`launch.Target` without a GPU; `kernel(parameters)` stands for the kernel.
+    """`launch.Driver` without a GPU; `kernel(parameters)` stands for the kernel.
 
     `codes` are results of the next launches, `context` is the device whose context is current
     (None: no context); functions are numbered 1000 + device.

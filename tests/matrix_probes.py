@@ -515,7 +515,7 @@ def probe_of(form: Instruction) -> Probe | None:
 
 def probes_of(arch: str, only: str = "") -> Iterator[Probe]:
     """A probe of every matrix instruction of an architecture."""
-    for form in isa.forms():
+    for form in isa.instructions():
         if only in form.mnemonic and form.requires.met_by(tc.ARCHS[arch]):
             probe = probe_of(form)
             if probe is not None:

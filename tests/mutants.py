@@ -130,7 +130,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
             for name, value in vars(module).items()
             if value is original and (module, name) != places[0]
         ]
-    rows = [r for rows in lookup._ROWS.values() for r in rows if _meaning(r) is original]
+    rows = [r for rows in lookup._ROWS.values() for r in rows if _semantics(r) is original]
     _put(places, rows, mutant.value)
     try:
         yield
@@ -138,7 +138,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
         _put(places, rows, original)
 
 
-def _meaning(row: Any) -> Any:
+def _semantics(row: Any) -> Any:
     return getattr(row, "execute", None)
 
 
@@ -166,11 +166,11 @@ def forget() -> None:
 @cache
 def _row(mnemonic: str) -> Any:
     for row in lookup._ROWS[mnemonic.split(".")[0]]:
-        if any(f.mnemonic == mnemonic for f in row.forms()):
+        if any(f.mnemonic == mnemonic for f in row.instructions()):
             return row
     raise KeyError(mnemonic)
 
 
 def remade(mnemonic: str) -> Instruction:
-    """The form, made again from its row."""
-    return next(f for f in _row(mnemonic).forms() if f.mnemonic == mnemonic)
+    """The instruction, made again from its row."""
+    return next(f for f in _row(mnemonic).instructions() if f.mnemonic == mnemonic)

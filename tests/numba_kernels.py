@@ -92,7 +92,7 @@ def sample():
     for opcode in isa.opcodes():
         if opcode == "shared":
             continue
-        for form in isa.forms(opcode):
+        for form in isa.instructions(opcode):
             every = (*form.results, *form.operands)
             if any(o.register_bits > 64 for o in every):
                 continue

@@ -208,7 +208,7 @@ def probed(form: Instruction, arch: str) -> bool:
 
 
 def probed_forms(arch: str) -> list[Instruction]:
-    return [form for form in isa.forms() if probed(form, arch)]
+    return [form for form in isa.instructions() if probed(form, arch)]
 
 
 def batches(forms: list[Instruction], size: int = 32) -> list[list[Instruction]]:
@@ -263,7 +263,7 @@ def shared_probe(data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.
 def shared_forms(arch: str) -> list[Instruction]:
     """Loads and stores of shared memory whose lanes do not depend on each other's order."""
     found = []
-    for form in isa.forms():
+    for form in isa.instructions():
         if form.opcode not in ("ld", "st", "atom"):
             continue
         first = form.operands[0]

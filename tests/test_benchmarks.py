@@ -34,12 +34,12 @@ from benchmarks import (
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.heuristics import choose
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
-from tensorcore_dsl.runtime import numba_target
 
 # Statistics and files
 
@@ -543,7 +543,7 @@ def test_page_without_markers_is_refused(tmp_path):
 
 def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.launch.BATCH", 2)
-    monkeypatch.setattr("benchmarks.launch_cost.numba_target.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.launch_cost.driver.cuda_available", lambda: False)
     monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
     run(tmp_path, "launch", "--rounds", "2")
     run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
@@ -725,8 +725,8 @@ def test_compile(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
     monkeypatch.setattr(f64_gemm, "_specialisations", {})  # as if no test had compiled it before
     links = []
-    plain = numba_target._link
-    monkeypatch.setattr(numba_target, "_link", lambda *a: (links.append(a), plain(*a))[1])
+    plain = assemble._link
+    monkeypatch.setattr(assemble, "_link", lambda *a: (links.append(a), plain(*a))[1])
     status, (found,) = run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
     (result,) = found["results"]
     assert status == 0 and "failure" not in result
@@ -741,7 +741,7 @@ def test_compile(tmp_path, monkeypatch):
 
 def test_launch(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.launch.BATCH", 3)
-    monkeypatch.setattr("benchmarks.launch_cost.numba_target.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.launch_cost.driver.cuda_available", lambda: False)
     status, (found,) = run(tmp_path, "launch", "--rounds", "2")
     assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
     medians = [r["launch"]["median"] for r in found["results"]]

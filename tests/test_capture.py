@@ -46,7 +46,7 @@ def test_every_matrix_form_has_a_probe() -> None:
     """Of sm_90a: all but fences, waits and addresses outside shared memory."""
     probed = {p.form.mnemonic for p in matrix_probes.probes_of(ARCH)}
     opcodes = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
-    for form in isa.forms():
+    for form in isa.instructions():
         if form.opcode in opcodes and form.requires.met_by(tc.ARCHS[ARCH]):
             matrix = form.opcode not in ("ldmatrix", "stmatrix") or ".shared." in form.mnemonic
             assert (form.mnemonic in probed) == (matrix and "wgmma" not in form.effects), form

@@ -1,4 +1,4 @@
-"""The table on a terminal: cards, search, errors."""
+"""The table on a terminal: descriptions, search, errors."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.__main__ import MANY, main
-from tensorcore_dsl.isa.card import EFFECTS, card, constructor, search
+from tensorcore_dsl.isa.description import EFFECTS, constructor, describe, search
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
@@ -47,12 +47,12 @@ def test_layouts_can_be_left_out(capsys):
 
 def test_wide_layouts_are_cut_and_say_so():
     form = isa.wgmma.m64n256k16("bf16", "bf16", "f32")
-    text = card(form, width=100)
+    text = describe(form, width=100)
     assert "rows 0 to 31, columns 0 to" in text
     assert all(len(line) <= 100 for line in text.splitlines() if re.match(r" +\d+ +T", line))
 
 
-def test_several_forms_have_several_cards(capsys):
+def test_several_instructions_have_several_descriptions(capsys):
     text = printed(capsys, "show", "add.rn.f32", "bar.sync")
     assert "add.rn.f32 d, a, b;" in text and "bar.sync id;" in text
 
@@ -66,27 +66,27 @@ def test_show_plots(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
-def test_every_form_has_a_card(opcode):
-    """Each form of the table (of wgmma: a part) can be shown, its effects in words."""
-    for form in list(isa.forms(opcode))[:: 11 if opcode == "wgmma" else 1]:
-        text = card(form, layouts=False)
+def test_every_instruction_has_a_description(opcode):
+    """Each instruction (of wgmma: a part) can be shown, its effects in words."""
+    for form in list(isa.instructions(opcode))[:: 11 if opcode == "wgmma" else 1]:
+        text = describe(form, layouts=False)
         assert form.mnemonic in text and "no known target" not in text, form
         assert all(EFFECTS[e] in text for e in form.effects & set(EFFECTS)), form
 
 
-def test_constructors_lead_back_to_their_forms():
-    """What a card offers under "in a kernel" makes that very form."""
+def test_constructors_lead_back_to_their_instructions():
+    """What `show` prints under "in a kernel" makes that very instruction."""
     import tensorcore_dsl as tc
 
-    forms = [f for f in isa.forms("mma")] + list(isa.forms("wgmma"))[::37]
-    for form in forms:
+    every = [f for f in isa.instructions("mma")] + list(isa.instructions("wgmma"))[::37]
+    for form in every:
         text = constructor(form)
         assert text is not None, form
         assert eval(text, {"tc": _Offered(tc)}) is form, text
 
 
 class _Offered:
-    """The package, with namespaces of forms from the table itself."""
+    """The package, with namespaces of instructions from the table itself."""
 
     def __init__(self, package):
         self._package = package
@@ -109,7 +109,7 @@ def test_list_chooses(capsys):
         "sm_89",
     )
     lines = text.splitlines()
-    assert lines[-1] == f"{len(lines) - 1} forms"
+    assert lines[-1] == f"{len(lines) - 1} instructions"
     assert all("m16n8k16" in line and "e4m3" in line for line in lines[:-1])
     assert "mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e5m2.f32" in text
 
@@ -125,13 +125,13 @@ def test_list_is_cut_until_all_are_wanted(capsys):
     short = printed(capsys, "list", "--opcode", "setp").splitlines()
     assert len(short) == MANY + 2 and "--all" in short[-2]
     every = printed(capsys, "list", "--opcode", "setp", "--all").splitlines()
-    assert len(every) == len(list(isa.forms("setp"))) + 1
+    assert len(every) == len(list(isa.instructions("setp"))) + 1
 
 
 def test_list_alone_counts_opcodes(capsys):
     text = printed(capsys, "list")
-    assert re.search(rf"^mma +{len(list(isa.forms('mma')))}$", text, re.M)
-    assert f"forms of {len(isa.opcodes())} opcodes" in text
+    assert re.search(rf"^mma +{len(list(isa.instructions('mma')))}$", text, re.M)
+    assert f"instructions of {len(isa.opcodes())} opcodes" in text
 
 
 @pytest.mark.parametrize(

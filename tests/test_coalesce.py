@@ -32,7 +32,7 @@ WORD, PAIR, BITS, BITPAIR = Type(u32), Type(u32, 2), Type(b32), Type(b32, 2)
 
 def form(mnemonic: str, signature: str, execute: Any, effects: Any = PURE, **more: Any) -> Any:
     row = Row(mnemonic, signature, {}, "70", (6, 0), "test", execute, effects, **more)
-    return next(row.forms())
+    return next(row.instructions())
 
 
 ADD = form("add", "d:u32 = a:u32, b:u32", lambda a, b: [a + b])
@@ -311,7 +311,7 @@ class Program:
 
 
 @pytest.mark.parametrize("hundred", range(40))
-def test_random_programs_keep_their_meaning(hundred: int) -> None:
+def test_random_programs_keep_their_semantics(hundred: int) -> None:
     for seed in range(100 * hundred, 100 * hundred + 100):
         kernel = Program(seed).kernel()
         expected = run(kernel)

@@ -1,23 +1,10 @@
-"""What ptxas' log and a cubin tell, and the cache on disk."""
+"""Resources of a kernel, by the assembler's log and the cubin file."""
 
-import os
 import struct
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tensorcore_dsl.codegen.cubin import (
-    Cubin,
-    cache_directory,
-    cache_key,
-    cached,
-    keep,
-    quote,
-    threads_that_fit,
-)
+from tensorcore_dsl.codegen.cubin import Cubin, quote, threads_that_fit
 from tensorcore_dsl.errors import AssemblyError
 
 LOG = """\
@@ -35,12 +22,6 @@ ptxas         .     504 bytes stack frame, 980 bytes spill stores, 1032 bytes sp
 ptxas info    : Used 64 registers, used 1 barriers, 1024 bytes smem
 """
 EMPTY_ELF = struct.pack("<40xQ12xHH64x", 64, 1, 0)  # one section, without name or bytes
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cubins"))
-    return tmp_path / "cubins"
 
 
 def made(name="second", log=LOG, ptx="one\ntwo;\nthree"):
@@ -100,114 +81,3 @@ def test_quote():
     assert quote("at line 1 and line 3", ptx).splitlines()[1:] == ["    1 | a", "    3 | c"]
     assert quote("line 9: beyond", ptx) == "line 9: beyond"
     assert quote("no number", ptx) == "no number"
-
-
-# The cache
-
-
-def test_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
-    assert cache_directory() == tmp_path
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "~/kernels")
-    assert cache_directory() == Path.home() / "kernels"
-    for off in ("off", "OFF", "0"):
-        monkeypatch.setenv("TENSORCORE_DSL_CACHE", off)
-        assert cache_directory() is None
-    monkeypatch.delenv("TENSORCORE_DSL_CACHE")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "tensorcore_dsl"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_directory() == Path.home() / ".cache" / "tensorcore_dsl"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_directory() == Path.home() / "Library" / "Caches" / "tensorcore_dsl"
-
-
-def test_key():
-    assert cache_key(["a", "bc"]) != cache_key(["ab", "c"])
-    assert cache_key(["a", None]) != cache_key(["a"])
-    assert cache_key(["a", 1]) == cache_key(["a", 1])
-
-
-def test_round_trip(directory):
-    key = cache_key(["x"])
-    assert cached(key) is None
-    keep(key, b"\0code", "log é")
-    assert cached(key) == (b"\0code", "log é")
-    keep(key, b"new", "")
-    assert cached(key) == (b"new", "")
-    assert [f.suffix for f in directory.rglob("*") if f.is_file()] == [".cubin"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda d: d[:-1],
-        lambda d: d[:20],
-        lambda d: b"",
-        lambda d: d + b"x",
-        lambda d: b"X" + d[1:],
-        lambda d: d[:-1] + bytes([d[-1] ^ 1]),
-        lambda d: d[:40] + bytes([d[40] ^ 1]) + d[41:],
-    ],
-)
-def test_damage_is_noticed(directory, damage):
-    key = cache_key(["x"])
-    keep(key, b"code", "log")
-    (path,) = directory.rglob("*.cubin")
-    path.write_bytes(damage(path.read_bytes()))
-    assert cached(key) is None
-    keep(key, b"code", "log")
-    assert cached(key) == (b"code", "log")
-
-
-def test_disk_that_refuses(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "file" / "below"))
-    keep("ab" * 32, b"code", "log")
-    assert cached("ab" * 32) is None
-
-
-def test_failed_write_leaves_nothing(directory, monkeypatch):
-    def broken(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", broken)
-    keep("ab" * 32, b"code", "log")
-    assert not [f for f in directory.rglob("*") if f.is_file()]
-
-
-def test_off(monkeypatch):
-    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
-    keep("ab" * 32, b"code", "log")
-    assert cached("ab" * 32) is None
-
-
-WRITER = """
-import sys
-from tensorcore_dsl.codegen.cubin import cached, keep
-key = "cd" * 32
-for i in range(60):
-    keep(key, bytes([i]) * 20000, str(i))
-    code, log = cached(key)
-    assert len(code) == 20000 and code == code[:1] * 20000 and int(log) == code[0]
-"""
-
-
-def test_many_processes(directory):
-    """Readers never see half a file, whoever writes."""
-    root = str(Path(__file__).resolve().parent.parent)
-    run = [sys.executable, "-c", WRITER]
-    writers = [subprocess.Popen(run, cwd=root) for _ in range(2)]
-    assert [w.wait(60) for w in writers] == [0, 0]
-
-
-def test_many_threads(directory):
-    def work(i):
-        for _ in range(20):
-            keep("ef" * 32, bytes([i]) * 5000, str(i))
-            code, log = cached("ef" * 32)
-            assert code == bytes([int(log)]) * 5000
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(8)))

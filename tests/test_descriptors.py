@@ -73,7 +73,7 @@ def test_a_batch_may_mix_swizzles() -> None:
 
 def test_a_warpgroup_has_one_descriptor() -> None:
     form = tc.isa.instruction(FORMS["dense"])
-    from tensorcore_dsl.isa.wgmma import Descriptor
+    from tensorcore_dsl.isa.descriptor import Descriptor
 
     words = np.zeros((1, 128), np.uint64)
     words[0, 3] = 1

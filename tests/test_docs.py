@@ -73,14 +73,14 @@ def test_instruction_page_is_current():
 
 def test_instruction_page_holds_exactly_the_table():
     """What a shell would make of the braces are all the mnemonics, each once."""
-    spelled = []
+    mnemonics = []
     for line in page().splitlines():
         match = re.match(r"\| `(\S+)`", line)
         if match:
             names = list(expanded(match[1]))
             assert len(names) == int(line.rstrip(" |").rsplit("|", 1)[1]), line
-            spelled += names
-    assert sorted(spelled) == sorted(f.mnemonic for f in isa.forms())
+            mnemonics += names
+    assert sorted(mnemonics) == sorted(f.mnemonic for f in isa.instructions())
 
 
 def expanded(text):
@@ -108,7 +108,7 @@ def expanded(text):
 
 
 def test_every_section_has_a_chapter():
-    for form in isa.forms():
+    for form in isa.instructions():
         assert chapter(form.section) in CHAPTERS.values(), (form, form.section)
 
 

@@ -132,7 +132,7 @@ def test_targets(monkeypatch: Any):
 def test_a_gpu_of_the_future(monkeypatch: Any):
     from tensorcore_dsl.runtime import targets
 
-    monkeypatch.setattr(targets.numba_target, "device_number", lambda: 137)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 137)
     says("the GPU's compute capability 137 is unknown to this version", targets.device_arch)
 
 

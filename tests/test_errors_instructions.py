@@ -129,7 +129,7 @@ def test_unknown_forms_list_what_there_is():
 
 
 @refused(
-    "no form 'add.rn.f33': .f33 is not allowed; in its place: .f32, .f32x2, .f64, .f16, .f16x2, .bf16, .bf16x2",
+    "no instruction 'add.rn.f33': .f33 is not allowed; in its place: .f32, .f32x2, .f64, .f16, .f16x2, .bf16, .bf16x2",
     "tc.emit(\"add.rn.f33\", 1, 2)", error=UnknownInstruction,
 )  # fmt: skip
 def unknown_form():

@@ -12,11 +12,11 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not numba_target.cuda_available(), reason="no GPU that Numba can use"),
+    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
 ]
 
 
@@ -132,7 +132,7 @@ def test_print(capfd: Any) -> None:
 
 
 HOPPER = pytest.mark.skipif(
-    not numba_target.cuda_available() or numba_target.device_number() != 90, reason="needs sm_90a"
+    not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
 )
 
 

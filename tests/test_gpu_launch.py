@@ -10,11 +10,12 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.runtime import native, native_layout, numba_target
+from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.fast_launch import native_function
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not numba_target.cuda_available(), reason="no GPU that Numba can use"),
+    pytest.mark.skipif(not driver.cuda_available(), reason="no GPU that Numba can use"),
 ]
 
 
@@ -55,7 +56,7 @@ def test_tensors_of_many_shapes_and_places() -> None:
             y = torch.zeros(size, device="cuda")
             launch(x, y, turn + 0.5, size)
             assert (y == size + turn + 0.5).all()
-    assert native_layout.exchange_of(torch.Tensor) is None or is_native(launch.launcher({}).fast)
+    assert not native_function.available() or is_native(launch.launcher({}).fast)
 
 
 def test_handles() -> None:
@@ -69,7 +70,7 @@ def test_handles() -> None:
     assert z.tolist() == [9.0] * 999 + [3.0]
     a, b = cuda.to_device(np.full(1000, 3, np.float32)), cuda.device_array(1000, np.float32)
     prepared = add[8, 128].prepare(a, b, 1.0, 1000)
-    assert not native.available() or is_native(prepared)
+    assert not native_function.available() or is_native(prepared)
     prepared(a, b, 2.0, 1000)
     assert (b.copy_to_host() == 5).all()
     prepared(b, a, 2.0, 1000)
@@ -131,7 +132,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.skipif(
-    numba_target.cuda_available() and numba_target.device_number() < 90, reason="TMA needs sm_90"
+    driver.cuda_available() and driver.compute_capability() < 90, reason="TMA needs sm_90"
 )
 def test_tensor_maps_follow_their_pointers() -> None:
     torch = pytest.importorskip("torch")
@@ -168,7 +169,7 @@ def changing_registers(x: tc.Array):
 
 
 @pytest.mark.skipif(
-    numba_target.cuda_available() and numba_target.device_number() != 90, reason="needs sm_90a"
+    driver.cuda_available() and driver.compute_capability() != 90, reason="needs sm_90a"
 )
 def test_registers_change_hands_where_ptxas_is() -> None:
     """Assembled by ptxas, loaded, and run; by nvJitLink, which ignores it, it runs as well."""

@@ -236,5 +236,5 @@ def test_a_mistake_names_its_line_and_what_was_expected(text: str) -> None:
 
 
 def test_an_unknown_instruction_names_its_line() -> None:
-    with pytest.raises(UnknownInstruction, match=r"line 2: no form 'add\.s33'"):
+    with pytest.raises(UnknownInstruction, match=r"line 2: no instruction 'add\.s33'"):
         parse_kernel("kernel k() {\n  %0:u32 = add.s33 1, 2\n}")

@@ -32,7 +32,7 @@ UNPROMISED = {("sm_100a", "kind::f8f6f4")}
 
 def layouts() -> dict[str, Layout]:
     found = {}
-    for form in isa.forms():
+    for form in isa.instructions():
         for operand in (*form.results, *form.operands):
             if operand.layout is not None:
                 found[operand.layout.name] = operand.layout
@@ -46,7 +46,7 @@ LAYOUTS = layouts()
 
 
 def test_every_form_is_found_by_its_text() -> None:
-    for form in isa.forms():
+    for form in isa.instructions():
         assert isa.instruction(form.mnemonic) is form
         assert form.opcode in isa.opcodes()
     assert isa.instruction(" add.rn.f32; ").mnemonic == "add.rn.f32"
@@ -85,7 +85,7 @@ print(time.perf_counter() - start)
 worst = 0
 for opcode in isa.opcodes():
     start = time.perf_counter()
-    list(isa.forms(opcode))
+    list(isa.instructions(opcode))
     worst = max(worst, time.perf_counter() - start)
 print(worst)
 print("numba" in sys.modules)
@@ -171,7 +171,7 @@ def same_forms(found: Iterable[str], expected: Iterable[str]) -> None:
 
 
 def members(opcode: str, *groups: str) -> list[Instruction]:
-    every = isa.forms(opcode)
+    every = isa.instructions(opcode)
     return [f for f in every if "a" in f.params and f.params.get("group", "") in groups]
 
 
@@ -289,7 +289,7 @@ def test_layouts_hold_every_element(name: str) -> None:
 
 
 def test_operands_have_the_registers_of_their_layouts() -> None:
-    for form in isa.forms():
+    for form in isa.instructions():
         for operand in (*form.results, *form.operands):
             if operand.layout is not None:
                 assert operand.registers == operand.layout.registers
@@ -303,7 +303,7 @@ def test_operands_have_the_registers_of_their_layouts() -> None:
 def having(arch: str) -> dict[tuple[int, int], list[Instruction]]:
     """The forms an architecture has, by the lowest PTX version that may print them."""
     found = defaultdict(list)
-    for form in isa.forms():
+    for form in isa.instructions():
         if form.requires.met_by(ARCHS[arch]):
             found[version_of([form], arch)].append(form)
     return found
@@ -342,7 +342,7 @@ def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:
     `more` params tell further lines apart.
     """
     found = defaultdict(list)
-    for form in isa.forms(opcode):
+    for form in isa.instructions(opcode):
         kinds = (form.section, form.mnemonic.count("."), form.params.get("kind"))
         extra = tuple(form.params.get(name) for name in more)
         found[(form.requires.text, form.version, kinds, extra)].append(form)
@@ -412,10 +412,10 @@ def test_a_loosened_requirement_is_refused() -> None:
 
 def test_a_row_with_one_name_for_two_things_is_an_error() -> None:
     with pytest.raises(AssertionError, match="both an axis and an operand"):
-        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").forms())
+        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").instructions())
 
 
-# -- meaning that the manual spells out --------------------------------------------------------
+# -- semantics stated by the manual -----------------------------------------------------------
 
 
 class Warps:

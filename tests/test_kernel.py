@@ -231,8 +231,8 @@ def arch_of_launch() -> int:
     return int(out[0])
 
 
-def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: False)
+def test_the_cpu_emulates_what_is_asked_for(monkeypatch: Any):
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: False)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     monkeypatch.delenv("TENSORCORE_DSL_ARCH", raising=False)
     assert tc.current_target() == "cpu" and arch_of_launch() == 90
@@ -247,7 +247,7 @@ def test_the_cpu_imitates_what_is_asked_for(monkeypatch: Any):
 
 
 def test_the_environment_and_the_context_choose(monkeypatch: Any):
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     assert tc.current_target() == "cuda"
     monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cpu")
@@ -262,9 +262,9 @@ def test_the_environment_and_the_context_choose(monkeypatch: Any):
 def gpu(monkeypatch: Any) -> FakeGpu:
     fake = FakeGpu()
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
-    monkeypatch.setattr(targets.numba_target, "cuda_available", lambda: True)
-    monkeypatch.setattr(targets.numba_target, "device_number", lambda: 90)
-    monkeypatch.setattr(targets.numba_target, "gpu", lambda: fake)
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
     return fake
 
 
@@ -383,25 +383,25 @@ def test_bf16_arrays_and_a_report():
     assert np.array_equal(out, 2 * x) and report is not None
 
 
-def test_wishes_tell_targets_apart(monkeypatch):
+def test_target_keys(monkeypatch):
     monkeypatch.delenv(targets.TARGET_VARIABLE, raising=False)
     monkeypatch.delenv(targets.ARCH_VARIABLE, raising=False)
-    seen = [targets.wishes()]
+    seen = [targets.target_key()]
     assert targets.gpu_chosen()
     with tc.target("cpu"):
-        seen.append(targets.wishes())
+        seen.append(targets.target_key())
         assert not targets.gpu_chosen()
     with tc.target("cpu", "sm_80"):
-        seen.append(targets.wishes())
+        seen.append(targets.target_key())
     monkeypatch.setenv(targets.ARCH_VARIABLE, "sm_80")
-    seen.append(targets.wishes())
+    seen.append(targets.target_key())
     monkeypatch.setenv(targets.TARGET_VARIABLE, "cpu")
-    seen.append(targets.wishes())
+    seen.append(targets.target_key())
     assert not targets.gpu_chosen()
     assert len(set(seen)) == len(seen)
     monkeypatch.delenv(targets.TARGET_VARIABLE)
     monkeypatch.delenv(targets.ARCH_VARIABLE)
-    assert targets.wishes() == seen[0]
+    assert targets.target_key() == seen[0]
 
 
 def test_launches_are_prepared_where_there_is_no_gpu():

@@ -20,15 +20,14 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
-from tensorcore_dsl.codegen import cache_key as fp
-from tensorcore_dsl.codegen import kernel_cache
-from tensorcore_dsl.codegen.cache_key import Untold, fingerprint
+from tensorcore_dsl.codegen import assemble, kernel_cache
+from tensorcore_dsl.codegen import cache_key as cache_keys
+from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
-from tensorcore_dsl.codegen.diagnostics import Remark
+from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(16, np.float32)
 ROOT = Path(__file__).parents[1]
@@ -45,12 +44,12 @@ def assembled(monkeypatch):
     """The PTX that was assembled; the assembler is a stand-in."""
     found = []
 
-    def assemble(ptx, arch, name):
+    def fake_assemble(ptx, arch, name):
         found.append(ptx)
         return Cubin(name, arch.name, ptx, b"code", LOG.format(name))
 
-    monkeypatch.setattr(numba_target, "assemble", assemble)
-    monkeypatch.setattr(numba_target, "assembler", lambda: "stand-in 1")
+    monkeypatch.setattr(assemble, "assemble", fake_assemble)
+    monkeypatch.setattr(assemble, "versions", lambda: "stand-in 1")
     return found
 
 
@@ -83,7 +82,7 @@ FILES = {
         import numpy as np
         import tensorcore_dsl as tc
         import helper
-        from tensorcore_dsl.runtime import numba_target
+        from tensorcore_dsl.codegen import assemble as assembler
         from tensorcore_dsl.codegen.cubin import Cubin
         from helper import Shape
         LIMIT = 7
@@ -98,7 +97,7 @@ FILES = {
         def assemble(ptx, arch, name):
             count.append(1)
             return Cubin(name, arch.name, ptx, b"code", LOG)
-        numba_target.assemble, numba_target.assembler = assemble, lambda: "stand-in"
+        assembler.assemble, assembler.versions = assemble, lambda: "stand-in"
         run = maker(1.5)
         made = run.specialise([np.zeros(16, np.float32)], {}, "sm_90a")
         made.cubin
@@ -161,15 +160,15 @@ def test_a_change_in_any_file_is_seen(tmp_path, name, old, new, compiles):
 
 
 def test_everything_comes_back(directory):
-    remarks = (Remark("slow", "file.py", 12), Remark("slower", "other.py", 1))
+    diagnostics = (Diagnostic("slow", "file.py", 12), Diagnostic("slower", "other.py", 1))
     made = Cubin(
         "name", "sm_90a", "the text é", b"\x7fELF\0\xff", "the log", block_shared=70000,
         threads=384, cluster=(2, 1, 1),
         tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128), TensorMap(1, (0,), (8,))),
     )  # fmt: skip
-    kernel_cache.keep("ab" * 32, made, remarks)
-    assert kernel_cache.kept("ab" * 32) == (made, remarks)
-    assert kernel_cache.kept("cd" * 32) is None
+    kernel_cache.store("ab" * 32, made, diagnostics)
+    assert kernel_cache.load("ab" * 32) == (made, diagnostics)
+    assert kernel_cache.load("cd" * 32) is None
 
 
 def test_damaged_entries_are_made_again(directory, assembled):
@@ -216,10 +215,10 @@ def test_what_a_kernel_is_compiled_for(other, assembled):
 
 def test_assembler_and_package_count(assembled, monkeypatch):
     cubin_of(simple)
-    monkeypatch.setattr(numba_target, "assembler", lambda: "stand-in 2")
+    monkeypatch.setattr(assemble, "versions", lambda: "stand-in 2")
     cubin_of(simple)
     assert len(assembled) == 2
-    monkeypatch.setattr(fp, "package_state", lambda: "edited")
+    monkeypatch.setattr(cache_keys, "package_state", lambda: "edited")
     cubin_of(simple)
     assert len(assembled) == 3
 
@@ -387,8 +386,8 @@ def test_what_cannot_be_told_is_compiled_each_time(function, assembled, director
     ids=lambda value: type(value).__name__,
 )
 def test_values_that_cannot_be_told(value):
-    with pytest.raises(Untold):
-        fingerprint(value)
+    with pytest.raises(Unhashable):
+        cache_key(value)
 
 
 def test_values_of_classes_in_c():
@@ -400,7 +399,7 @@ def test_values_of_classes_in_c():
         ]  # fmt: skip
 
     for one, same, other in zip(made(1, 2), made(1, 2), made(3, 4), strict=True):
-        assert fingerprint(one) == fingerprint(same) != fingerprint(other), one
+        assert cache_key(one) == cache_key(same) != cache_key(other), one
 
 
 def through_a_captured_module(module):
@@ -433,15 +432,15 @@ def test_names_of_modules(function, assembled, monkeypatch):
 def test_values_that_python_calls_equal():
     values = [1, 1.0, True, "1", b"1", 1 + 0j, np.int8(1), np.int16(1), (1,), [1], {1}, {1: None}, 0.0,
               -0.0, None, np.ones(1), np.ones((1, 1)), tc.f16, tc.bf16, len, range(1), slice(1)]  # fmt: skip
-    assert len({fingerprint(value) for value in values}) == len(values)
+    assert len({cache_key(value) for value in values}) == len(values)
 
 
 def test_shared_and_cyclic_values():
     loop = [1]
     loop.append(loop)
-    assert fingerprint(loop) == fingerprint(loop)
+    assert cache_key(loop) == cache_key(loop)
     one, same = [1], [1]
-    assert fingerprint([one, one]) != fingerprint([one, same])  # changing one changes the other
+    assert cache_key([one, one]) != cache_key([one, same])  # changing one changes the other
 
 
 def test_our_own_kernels_can_be_told():
@@ -449,9 +448,9 @@ def test_our_own_kernels_can_be_told():
 
     kernel = sm90_bf16_gemm.bf16_gemm
     small, large = ({"config": HopperConfig(BM=bm)} for bm in (64, 128))
-    assert kernel_cache.entry_of(kernel, (), small, arch("sm_90a"), "") is not None
+    assert kernel_cache.entry_name(kernel, (), small, arch("sm_90a"), "") is not None
     names = {
-        kernel_cache.entry_of(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)
+        kernel_cache.entry_name(kernel, (), c, arch("sm_90a"), "") for c in (small, large, small)
     }
     assert len(names) == 2
 
@@ -470,7 +469,7 @@ def test_versions_of_installed_packages_count(tmp_path, assembled, monkeypatch):
     cubin_of(simple)
     (tmp_path / "something-2.0.dist-info").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    fp.installed.cache_clear()
+    cache_keys.installed.cache_clear()
     cubin_of(simple)
-    fp.installed.cache_clear()
+    cache_keys.installed.cache_clear()
     assert len(assembled) == 2

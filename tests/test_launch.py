@@ -13,9 +13,9 @@ from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
-from tensorcore_dsl.runtime import argument_readers as readers
 from tensorcore_dsl.runtime import launch
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer, ScalarType, describe
+from tensorcore_dsl.runtime.fast_launch.argument_kinds import array_kind
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
@@ -135,7 +135,7 @@ def test_plans_are_bounded(monkeypatch):
     run = launcher(FakeGpu())
     for extent in range(10):
         run(OnGpu(np.zeros(extent + 1, np.float32)))
-    assert len(run._plans) == len(run._slots) == 4
+    assert len(run._plans) == 4
 
 
 def test_declared_scalars():
@@ -153,7 +153,7 @@ def test_declared_scalars():
         run(1e39, 2, 1, 5)
 
 
-# torch tensors: the code that is written for their class, on objects that act as them.
+# torch tensors: objects that act as them.
 
 
 class FakeTensor:
@@ -263,7 +263,7 @@ def test_numba_arrays():
     gpu = FakeGpu()
     run = launcher(gpu)
     arrays = [DeviceNDArray(np.zeros((4, 8), np.float32)) for _ in range(2)]
-    assert readers.reading(DeviceNDArray) is not readers._DESCRIBED
+    assert array_kind(DeviceNDArray) is not None
     row = aligned(64, np.float32)
     views = [row[:32].reshape(4, 8).T, row[1:33].reshape(4, 8), row[2:34].reshape(4, 8)]
     for array in (*arrays, *map(DeviceNDArray, views)):
@@ -272,10 +272,10 @@ def test_numba_arrays():
 
 
 def test_numba_class_name():
-    """The class that the expressions are written for still has this name and these attributes."""
+    """The class that machine code reads still has this name and these attributes."""
     module = pytest.importorskip("numba.cuda.cudadrv.devicearray")
     cls = module.DeviceNDArray
-    assert readers.reading(cls) is not readers._DESCRIBED
+    assert array_kind(cls) is not None
     assert hasattr(cls, "device_ctypes_pointer")
 
 

@@ -8,7 +8,8 @@ import pytest
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import launch
 from tensorcore_dsl.runtime.arguments import Packer
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, Slot
+from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def binding():
 def test_launch_config_struct(options, attributes):
     driver = binding()
     config = LaunchConfig.of((6, 4, 2), (32, 3, 2), 1234, **options)
-    slot = Slot(config, Packer([]), [])
-    slot.stream[0] = 0x1122334455667788
-    read = driver.CUlaunchConfig(_ptr=slot.config)
+    buffer = LaunchBuffer(config, Packer([]), [])
+    buffer.stream = 0x1122334455667788
+    read = driver.CUlaunchConfig(_ptr=buffer.config)
     assert (read.gridDimX, read.gridDimY, read.gridDimZ) == (6, 4, 2)
     assert (read.blockDimX, read.blockDimY, read.blockDimZ) == (32, 3, 2)
     assert read.sharedMemBytes == 1234
@@ -88,7 +89,7 @@ def test_launch_config_struct(options, attributes):
     assert read.numAttrs == len(attributes)
     theirs = driver.CUlaunchConfig()
     theirs.attrs = [attribute(driver, *given) for given in attributes]
-    assert attribute_bytes(slot.config, len(attributes)) == attribute_bytes(
+    assert attribute_bytes(buffer.config, len(attributes)) == attribute_bytes(
         theirs.getPtr(), len(attributes)
     )
 

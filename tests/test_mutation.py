@@ -18,9 +18,9 @@ from tests.matrix_records import CHUNKS, digest, replayed
 from tests.mutants import Mutant
 
 ARCH = "sm_90a"
-fragments, matrix, mma, sparse, wgmma, wmma = (
+descriptor, fragments, matrix, mma, sparse, wgmma, wmma = (
     importlib.import_module(f"tensorcore_dsl.isa.{name}")
-    for name in ("fragments", "matrix", "mma", "sparse", "wgmma", "wmma")
+    for name in ("descriptor", "fragments", "matrix", "mma", "sparse", "wgmma", "wmma")
 )
 
 
@@ -112,10 +112,9 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (sparse, "selection", SPARSE),
     (wgmma, "_c", GROUP),
     (wgmma, "_a", GROUP),
-    (wgmma.Descriptor, "of", GROUP),
-    (wgmma.Descriptor, "chunks", GROUP),
-    (wgmma.Descriptor, "_chunks", GROUP),
-    (wgmma, "swizzled", GROUP),
+    (descriptor.Descriptor, "chunks", GROUP),
+    (descriptor.Descriptor, "_chunks", GROUP),
+    (descriptor, "swizzled", GROUP),
     (wgmma, "matrix", GROUP),
     (wgmma, "multiply", GROUP),
     (wgmma, "_negated", GROUP),
@@ -127,6 +126,8 @@ TABLES: list[tuple[Any, str, list[str]]] = [
     (formats, "FORMATS", TYPES),
     (mma, "QUAD", QUADS),
     (wgmma, "_SIGNS", GROUP),
+    (descriptor, "FIELDS", GROUP),
+    (descriptor, "DESCRIPTOR_SWIZZLES", GROUP),
 ]
 
 
@@ -170,12 +171,11 @@ SAME = {
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":
         "the next reshape restores it",
     "isa.wgmma._a: inner = fragments.a_formula(<17>, e)": "17 rows are two blocks of 8 too",
-    "Descriptor.of: words = bits[:, <1>]": "all threads have the same descriptor",
-    "Descriptor.of: words = bits[:, <-1>]": "all threads have the same descriptor",
+    'isa.descriptor.FIELDS: "stride":  Field(32, <16382>16),': "recorded strides are multiples of 32",
     "Descriptor._chunks: places = line // 8 * stride + line % 8 * 16 + byte // <15> * leading":
         "K has 64 bytes at most",
-    "isa.wgmma.swizzled: mask = width - <15> if width else 0": "bit 0 of the flip is 0",
-    "isa.wgmma.swizzled: mask = width - 16 if width else <1>": "bit 0 of the flip is 0",
+    "isa.descriptor.swizzled: mask = width - <15> if width else 0": "bit 0 of the flip is 0",
+    "isa.descriptor.swizzled: mask = width - 16 if width else <1>": "bit 0 of the flip is 0",
     "isa.wmma._formula: rows = min(m, <17>)": "17 rows are two blocks of 8 too",
     "isa.wmma._formula: return stacked(a_formula(rows, e), rows * k // <31>, 16, 0)":
         "the quotient is the same",

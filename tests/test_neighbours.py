@@ -108,7 +108,7 @@ FAMILIES = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
 
 
 def matrix_forms() -> list[Instruction]:
-    return [f for name in FAMILIES for f in isa.forms(name)]
+    return [f for name in FAMILIES for f in isa.instructions(name)]
 
 
 def test_every_form_on_every_architecture() -> None:

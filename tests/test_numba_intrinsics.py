@@ -27,11 +27,12 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl import numba as tn
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.errors import OperandError, UnknownInstruction
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.intrinsics import _fixed
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 ROOT = Path(__file__).parent.parent
 
@@ -209,8 +210,8 @@ def pipeline(out, n):
     for _ in range(n):
         acc = tn.wgmma_fence(acc)
         for k in range(4):
-            a = tn.descriptor((tile_a, 16 * k), 16, 1024, 128)
-            acc = WIDE(acc, a, tn.descriptor((tile_b, 16 * k), 16, 1024, 128), True)
+            a = tn.wgmma_descriptor((tile_a, 16 * k), 16, 1024, 128)
+            acc = WIDE(acc, a, tn.wgmma_descriptor((tile_b, 16 * k), 16, 1024, 128), True)
         tn.wgmma_commit()
         acc = tn.wgmma_wait(0, acc)
     store_wide(out, 0, 0, cuda.threadIdx.x, acc)
@@ -221,7 +222,7 @@ def careless(out, n):
     acc = WIDE_ZERO
     for _ in range(n):
         acc = tn.wgmma_fence(acc)
-        place = tn.descriptor(tile, 16, 1024, 128)
+        place = tn.wgmma_descriptor(tile, 16, 1024, 128)
         acc = WIDE(acc, place, place, True)
         tn.wgmma_commit()
     store_wide(out, 0, 0, cuda.threadIdx.x, acc)
@@ -233,7 +234,7 @@ def test_wgmma_is_not_serialised(kernel, remarks):
     text, _ = cuda.compile_ptx(kernel, (types.float32[:, ::1], types.int32), cc=(9, 0, "a"))
     text = text.rstrip("\0")
     name = re.search(r"\.entry (\w+)", text)[1]
-    log = numba_target.assemble(text, "sm_90a", name).resources.warnings
+    log = assemble.assemble(text, "sm_90a", name).resources.warnings
     assert bool(log) == remarks, log
     assert len(statements(text, r"wgmma\.mma_async")) >= 1
 
@@ -249,8 +250,8 @@ def test_wgmma_waits_before_the_registers_are_read():
 @pytest.mark.parametrize("swizzle, code", [(0, 0), (128, 1), (64, 2), (32, 3)])
 def test_descriptor_bits(swizzle, code):
     """9.7.15.5.1.2.2: start, leading and stride in units of 16 bytes, swizzle at bit 62."""
-    source = f"def kernel(out):\n    out[0] = descriptor(0x1230, 128, 1024, {swizzle})\n"
-    namespace = {"descriptor": tn.descriptor}
+    source = f"def kernel(out):\n    out[0] = wgmma_descriptor(0x1230, 128, 1024, {swizzle})\n"
+    namespace = {"wgmma_descriptor": tn.wgmma_descriptor}
     exec(source, namespace)
     text = compiled(namespace["kernel"], types.uint64[::1], arch="sm_90a")
     bits = 0x123 | 8 << 16 | 64 << 32 | code << 62
@@ -329,7 +330,7 @@ def test_fragments_are_stored_as_the_array_s_type():
 
 
 def test_intrinsics_describe_themselves():
-    assert PRODUCT.form is isa.instruction(PRODUCT.ptx) and PRODUCT.a is PRODUCT.form.a
+    assert PRODUCT.instruction is isa.instruction(PRODUCT.ptx) and PRODUCT.a is PRODUCT.instruction.a
     assert tn.mma.m16n8k16(tc.f16, tc.f16, tc.f32) is PRODUCT is tn.intrinsic(PRODUCT.ptx)
     assert set(dir(tn.mma)) == set(dir(tc.mma)) and "m16n8k16" in repr(tn.mma)
     assert tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32, f=1) is not tn.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32)
@@ -367,9 +368,9 @@ MISTAKES = [
     ("tn.stmatrix(y, 0, (f, f))", r"fragment is float32; allowed is uint32"),
     ("tn.cp_async(y, 0, y, 0, 12)", r"bytes is .*12.*; it must be a constant, one of 4, 8, 16"),
     ("tn.cp_async(y, 0, x, 0, 16)", r"is no index of int32"),
-    ("tn.descriptor(y, 24, 128)", r"leading is Literal.*24.*; it must be a constant, a multiple of 16 up to 262128"),
-    ("tn.descriptor(y, 16, x)", r"stride is int32; it must be a constant"),
-    ("tn.descriptor(y, 16, 128, 48)", r"swizzle is .*48.*; it must be a constant, one of 0, 128, 64, 32"),
+    ("tn.wgmma_descriptor(y, 24, 128)", r"leading is Literal.*24.*; it must be a constant, a multiple of 16 up to 262128"),
+    ("tn.wgmma_descriptor(y, 16, x)", r"stride is int32; it must be a constant"),
+    ("tn.wgmma_descriptor(y, 16, 128, 48)", r"swizzle is .*48.*; it must be a constant, one of 0, 128, 64, 32"),
     ("tn.wgmma_wait(x, ZERO)", r"pending is int32; it must be a constant"),
     ("tn.wgmma_fence(f)", r"accumulator is float32; allowed is the tuple"),
     ("load(y, 0, 0, x)", r"array is array\(float32, 1d, C\); allowed are two-dimensional arrays of float16"),
@@ -401,7 +402,7 @@ def test_mistakes_are_explained(call, message):
     ],
 )
 def test_architectures_that_lack_a_form(form, cc, message):
-    function, arguments = kernel_of([form.form])
+    function, arguments = kernel_of([form.instruction])
     with pytest.raises(Exception, match=message):
         cuda.compile_ptx(function, tuple(arguments), cc=cc)
 
@@ -426,9 +427,9 @@ def test_forms_that_cannot_be():
 
 # -- on the GPU ----------------------------------------------------------------------------------
 
-gpu = pytest.mark.skipif(not numba_target.cuda_available(), reason="there is no GPU")
+gpu = pytest.mark.skipif(not driver.cuda_available(), reason="there is no GPU")
 CC = (0, 0)
-if numba_target.cuda_available():
+if driver.cuda_available():
     CC = tuple(cuda.get_current_device().compute_capability)
 ON_HOPPER = [name for name, arch in PRODUCTS if arch != "sm_120a" and not name.startswith("wgmma")]
 
@@ -514,7 +515,7 @@ def test_gpu_multiplies_by_elements(kind):
     """A product of matrices with each type, B stored by columns, against NumPy."""
     shape = {"f16": "m16n8k16", "tf32": "m16n8k8", "s8": "m16n8k32", "f64": "m8n8k4"}[kind[0].name]
     form = getattr(tn.mma, shape)(kind[0], kind[0], kind[1])
-    m, n, k = form.form.shape
+    m, n, k = form.instruction.shape
     la, lb, sd, zero = tn.load_elements(form.a), tn.load_elements(form.b), tn.store_elements(form.d), tn.zeros(form.c)
 
     @cuda.jit

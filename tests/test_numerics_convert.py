@@ -17,7 +17,6 @@ from tensorcore_dsl.numerics.convert import (
     convert_pack,
     convert_pair,
     convert_quad,
-    convert_unpack,
 )
 from tensorcore_dsl.numerics.number_formats import FLOATS, values
 
@@ -106,7 +105,7 @@ def test_every_pair_of_small_floats_unpacks(source: str) -> None:
     x = np.arange(1 << bits).astype(np.uint16)
     slot = 4 if source == "e2m1" else 8
     mask = (1 << FLOATS[source].bits) - 1
-    d = convert_unpack(x, f"{source}x2", "f16x2", "rn")
+    d = convert(x, f"{source}x2", "f16x2", "rn")
     assert d.dtype == np.uint32
     table = np.array([exact.encode(exact.decode(c, source), "f16") for c in range(mask + 1)])
     np.testing.assert_array_equal(d & np.uint32(0xFFFF), table[x & mask])

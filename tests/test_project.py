@@ -28,7 +28,7 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import numpy as np
 import tensorcore_dsl as tc
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.codegen import assemble
 
 @tc.kernel
 def double(x: tc.Array):

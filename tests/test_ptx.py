@@ -17,6 +17,7 @@ from test_coalesce import FUSED, LISTED, OUTPAIR, RANDOM_FORMS, Leave, Program, 
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import ARCHS
+from tensorcore_dsl.codegen.assemble import assemble
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, param_type, print_kernel
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.coalesce import coalesce
@@ -24,7 +25,6 @@ from tensorcore_dsl.ir.nodes import Assign, Block, Const, Kernel, Op, Param, Typ
 from tensorcore_dsl.ir.text import parse_kernel
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa import instruction
-from tensorcore_dsl.runtime.numba_target import assemble
 
 GOLDEN = Path(__file__).parent / "golden" / "ptx"
 

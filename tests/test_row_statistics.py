@@ -19,7 +19,7 @@ from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 F16, F32, S8 = np.float16, np.float32, np.int8
@@ -379,7 +379,7 @@ def test_combining_is_assembled_too() -> None:
 # -- on a GPU -------------------------------------------------------------------------------------
 
 HOPPER = pytest.mark.skipif(
-    not numba_target.cuda_available() or numba_target.device_number() != 90, reason="needs sm_90a"
+    not driver.cuda_available() or driver.compute_capability() != 90, reason="needs sm_90a"
 )
 
 

@@ -19,11 +19,12 @@ from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import _map_argument
-from tensorcore_dsl.runtime import numba_target, tensor_maps
+from tensorcore_dsl.runtime import driver as cuda_driver
+from tensorcore_dsl.runtime import launch, tensor_maps
 from tensorcore_dsl.runtime.arguments import Packer, describe
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
-from tensorcore_dsl.runtime.tensor_maps import Images, Tiled, tiled
+from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
 
 def aligned(shape, dtype, at=0):
@@ -147,15 +148,15 @@ def test_numbers_of_the_driver():
     }
     assert expected == tensor_maps.DATA_TYPES
     swizzles = driver.CUtensorMapSwizzle
-    for bytes_, code in tensor_maps.SWIZZLE_CODES.items():
+    for bytes_, code in tensor_maps.TENSOR_MAP_SWIZZLES.items():
         name = f"{bytes_}B" if bytes_ else "NONE"
         assert int(getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{name}")) == code
     promotion = driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B
     assert int(promotion) == tensor_maps.L2_PROMOTION
-    assert int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE) == numba_target._NO_INTERLEAVE
+    assert int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE) == cuda_driver._NO_INTERLEAVE
     fill = driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-    assert int(fill) == numba_target._FILL_ZEROS
-    assert int(driver.CUresult.CUDA_ERROR_INVALID_CONTEXT) == numba_target._NO_CONTEXT
+    assert int(fill) == cuda_driver._FILL_ZEROS
+    assert int(driver.CUresult.CUDA_ERROR_INVALID_CONTEXT) == cuda_driver._NO_CONTEXT
     assert ctypes.sizeof(ctypes.c_uint64) * len(driver.CUtensorMap().opaque) == tensor_maps.MAP_BYTES
 
 
@@ -183,8 +184,8 @@ class Encoder:
 
 
 def target_with(encoder, attached):
-    """A NumbaTarget without a driver but for this function."""
-    target = object.__new__(numba_target.NumbaTarget)
+    """A NumbaDriver without a driver but for this function."""
+    target = object.__new__(cuda_driver.NumbaDriver)
     target.__dict__["_encode"] = encoder.function
     target.attach = attached.append
     target.error_text = lambda code: f"CUDA_ERROR_{code}"
@@ -216,7 +217,7 @@ def test_what_the_driver_refuses():
 
 
 def test_an_old_driver():
-    target = object.__new__(numba_target.NumbaTarget)
+    target = object.__new__(cuda_driver.NumbaDriver)
     target._driver = types.SimpleNamespace(lib=ctypes.CDLL(None))
     with pytest.raises(LaunchError, match=r"CUDA 12\.0 is needed"):
         _ = target._encode
@@ -280,14 +281,15 @@ def test_maps_are_encoded_once_for_a_pointer():
 
 
 def test_kept_maps_are_bounded(monkeypatch):
-    monkeypatch.setattr(tensor_maps, "MOST_IMAGES", 4)
-    made = []
-    images = Images(lambda pointer, tile: made.append(pointer) or b"%d" % pointer)
-    images.add(0, None)
-    for pointer in range(10):
-        assert images[pointer] == (b"%d" % pointer,)
-        assert len(images) <= 4
-    assert images[9] == (b"9",) and made == list(range(10))
+    monkeypatch.setattr(launch, "MOST_MAPS", 4)
+    gpu = FakeGpu(sizes=(8, 4, 4, 8, 128))
+    run = mapped_launcher(gpu, MAPS[:1])
+    several = [arrays()[0] for _ in range(10)]
+    for array in (*several, several[9]):
+        run(array)
+    assert [pointer for pointer, *_ in gpu.encoded] == [a.array.ctypes.data for a in several]
+    run(several[0])
+    assert len(gpu.encoded) == 11
 
 
 def test_a_map_that_fails_leaves_the_launcher_usable():
@@ -434,7 +436,7 @@ def test_a_kernel_from_python(monkeypatch):
     """Maps, clusters, shared memory beyond 48 KiB and annotated numbers reach the driver."""
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
     gpu = FakeGpu(sizes=(8, 4, 4, 8, 4, 128))
-    monkeypatch.setattr(numba_target, "gpu", lambda: gpu)
+    monkeypatch.setattr(cuda_driver, "cuda_driver", lambda: gpu)
     array = arrays()[0]
     tile = map_of(array, TensorMap(0, (1, 0), (64, 8)))
     with tc.target("cuda"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
+from benchmarks import tutorial as tutorial_benchmark
+from benchmarks.harness import Timing
+from benchmarks.operands import Operands
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels import tutorial
 
@@ -24,7 +27,9 @@ def whole(rows: int, cols: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, (rows, cols)).astype(ml_dtypes.bfloat16)
 
 
-def check(module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any) -> None:
+def check(
+    module: ModuleType, M: int, N: int, K: int, out: Any, kernel: Any = None, **options: Any
+) -> None:
     a, b, d = whole(M, K, 1), whole(N, K, 2), np.full((M, N), 77, out)
     module.gemm(a, b, d, kernel or module.matmul, **options)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
@@ -57,7 +62,7 @@ def test_sizes_that_tiles_do_not_divide(number: int, K: int) -> None:
 def test_other_orders_of_warps(number: int, seed: int) -> None:
     module = tutorial.load_step(number)
     kernel = module.matmul.emulator("sm_90a", order=seed)
-    check(module, 392, 264, 520, ml_dtypes.bfloat16, kernel, **few_ctas(number))
+    check(module, 264, 264, 392, ml_dtypes.bfloat16, kernel, **few_ctas(number))
 
 
 @pytest.mark.parametrize("order", [None, 0])
@@ -117,3 +122,52 @@ def test_edited_step_replaces_one_place() -> None:
     check(module, 128, 128, 256, ml_dtypes.bfloat16)
     with pytest.raises(tc.ArgumentError, match="0 times, not once: STAGES = 7"):
         tutorial.edited_step(4, "STAGES = 7", "")
+
+
+class Matrix(np.ndarray):
+    """As much of a torch tensor as the benchmark uses."""
+
+    def zero_(self) -> None:
+        self[...] = 0
+
+
+def test_benchmark_measures_every_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a GPU: torch, cuBLASLt and the clock are stand-ins; the steps run in emulation."""
+    size = 256
+    a, b = whole(size, size, 1).view(Matrix), whole(size, size, 2).T.view(Matrix)
+    d = np.zeros((size, size), ml_dtypes.bfloat16).view(Matrix)
+    exact = a.astype(np.float32) @ b.astype(np.float32)
+
+    class Contestant:
+        def __init__(self, torch: Any, launch: Any, sets: int) -> None:
+            launch(0)
+
+    def cublas(torch: Any) -> Any:
+        def launch(i: int) -> None:
+            d[...] = exact.astype(d.dtype)
+
+        return SimpleNamespace(prepare=lambda case, data: SimpleNamespace(launch=launch))
+
+    def compete(running: list[Any], rounds: int) -> list[Timing]:
+        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(running)]
+
+    def check(torch: Any, data: Operands, result: Any) -> tuple[float, bool]:
+        return 0.0, np.array_equal(result.astype(np.float32), exact.astype(d.dtype))
+
+    stand_ins = {
+        "torch_with_gpu": lambda: None, "LtRival": cublas, "Contestant": Contestant,
+        "compete": compete, "check": check, "cache_bytes": lambda torch: 0,
+        "draw": lambda torch, case, seed: (a, b),
+        "operands": lambda torch, case, a, b, sets: Operands(case, [a], [b], [d]),
+    }  # fmt: skip
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(f"benchmarks.tutorial.{name}", stand_in)
+    options = SimpleNamespace(sizes=[size], rounds=3, quick=False, out=tmp_path)
+    report = tutorial_benchmark.run(options)  # type: ignore[arg-type]
+    assert [r["name"] for r in report.results] == [*tutorial.NAMES, "kernels.gemm", "cuBLASLt"]
+    assert all(r["correct"] for r in report.results)
+    assert [r["share"] for r in report.results] == [10 / place for place in range(1, 11)]
+    assert len(list(tmp_path.glob("tutorial-*.json"))) == 1
+    assert "hopper_gemm_8_ping_pong" in capsys.readouterr().out

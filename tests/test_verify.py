@@ -163,7 +163,7 @@ WRONG = {
 
 def forms(mnemonic: str) -> Any:
     two = Row("both", "d:b32*2, e:b32*2 =", {}, "70", (6, 0), "test", lambda ctx, form: None)
-    return next(two.forms()) if mnemonic == "both" else instruction(mnemonic)
+    return next(two.instructions()) if mnemonic == "both" else instruction(mnemonic)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -231,7 +231,7 @@ def test_values_have_names_of_their_own() -> None:
 
 def test_an_immediate_is_one_of_its_values() -> None:
     row = Row("copy", "= size:#u32(4|8|16)", {}, "70", (6, 0), "test", lambda: None)
-    form = next(row.forms())
+    form = next(row.instructions())
     verify(Kernel("k", [], Block([Op(form, (), (Const(8, u32),))])), ARCHS["sm_90a"])
     refuse(Kernel("k", [], Block([Op(form, (), (Const(12, u32),))])),
            "operand size of copy: 12 was given; allowed are 4, 8, 16")  # fmt: skip
@@ -240,7 +240,7 @@ def test_an_immediate_is_one_of_its_values() -> None:
 def test_an_operand_without_text_is_the_result() -> None:
     row = Row("fused", "d:f32 = a:f32, c:f32", {}, "70", (6, 0), "test", lambda: None,
               template="{d}, {a}", tied="c")  # fmt: skip
-    form = next(row.forms())
+    form = next(row.instructions())
     c, d = Value(0, Type(f32)), Value(1, Type(f32))
     start = Assign(c, (Const(0.0, f32),))
     right = Op(form, (c,), (Const(1.0, f32), c))

@@ -56,7 +56,7 @@ def mma_tile(mma, acc, tile_a, tile_b):
     """acc += A B for one slice of K. The tile of B is N x K; its transpose is the operand."""
     for k in tc.static_range(0, BK, 16):
         # ldmatrix reads eight rows of 16 bytes at a time. Rows of 64 bytes put rows 0, 2, 4 and 6
-        # into the same banks, so each read takes four passes. Step 2 removes these conflicts.
+        # into the same banks, so eight rows take four passes. Step 2 removes these conflicts.
         a = tc.ldmatrix(tile_a[:, k : k + 16], mma.a)
         b = tc.ldmatrix(tile_b[:, k : k + 16].T, mma.b)
         for i in tc.static_range(WM // 16):

@@ -58,9 +58,8 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
     for step in range(steps):
         stage = step % STAGES
-        # A barrier's phases are numbered 0, 1, 2, ... A wait names the parity of the phase that it
-        # waits for. The stage is filled for the (step // STAGES)-th time, in the phase of that
-        # number.
+        # A barrier's phases are numbered 0, 1, 2, ... and a wait names the parity of the phase that
+        # must end. Filling r of a stage, counted from 0, is phase r, and r is step // STAGES.
         full[stage].wait(step // STAGES & 1)
         # No fence: TMA writes by the asynchronous proxy, by which wgmma reads, and the wait on the
         # mbarrier orders the two.

@@ -49,8 +49,8 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
 
     def tile_coord(tile):
         """First row and column of a tile. GROUP_M rows of tiles go column by column, then the next
-        GROUP_M rows: 132 tiles in flight touch about 8 rows and 17 columns of tiles, not 1 and 132.
-        Triton calls this GROUP_SIZE_M."""
+        GROUP_M rows: 132 tiles in flight need about 8 tiles of A and 17 of B, not 1 and 132. Triton
+        calls this GROUP_SIZE_M."""
         group = tile // (GROUP_M * tiles_n)
         height = min(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be lower
         inside = tile % (GROUP_M * tiles_n)
@@ -107,33 +107,28 @@ def advance(stage, phase):
 def store_tile(acc, staging, consumer, map_d, m, n):
     """Epilogue: 64 columns at a time through one of two buffers; TMA clips at the edges of D."""
     thread, elements = tc.threadIdx.x % 128, acc.elements()
+    # One stmatrix stores four 8 x 8 matrices, here 16 columns of the warp's 16 rows. Lane l gives
+    # the address of a row: matrices 0 and 1 are the left 8 columns, 2 and 3 the right ones.
+    row, col = tc.warp_id() % 4 * 16 + tc.lane_id() % 16, tc.lane_id() // 16 * 8
     for part in tc.static_range(BN // EPI_N):
         buffer = staging[consumer, part % 2]
-        if thread == 0:  # it has issued all stores: of these, the one before last used this buffer
+        if thread == 0:  # it has issued all stores; the one before last has read this buffer
             tc.tma_wait(1, reading=True)
         tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA
-        for i in tc.static_range(0, EPI_N // 2, 8):
-            stage_columns(buffer, elements[part * EPI_N // 2 + i :][:8], 2 * i)
+        for i in tc.static_range(0, EPI_N, 16):
+            first = (part * EPI_N + i) // 2  # a thread holds 8 of the warp's 16 x 16 elements
+            # cvt packs two values into a word; its first operand becomes the upper half.
+            words = [
+                tc.emit("cvt.rn.bf16x2.f32", elements[first + j + 1], elements[first + j])
+                for j in range(0, 8, 2)
+            ]
+            address = buffer.at(row, i + col).address
+            tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", address, words)
         tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other
         tc.barrier(consumer + 1, 128)
         if thread == 0:
             tc.tma_store(map_d, (m, n + part * EPI_N), buffer)
             tc.tma_commit()
-
-
-def stage_columns(buffer, values, column):
-    """Round eight accumulators, 16 columns of a warp's 16 rows, and store them by one stmatrix.
-
-    Matrices 0 to 3 are rows 0-7 and 8-15 of the left, then of the right 8 columns; lane l gives the
-    address of row l % 8 of matrix l // 8. The swizzle keeps these eight rows in different banks.
-    """
-    words = [
-        tc.emit("cvt.rn.bf16x2.f32", high, low)  # the first operand becomes the upper half
-        for low, high in zip(values[::2], values[1::2], strict=True)
-    ]
-    lane, row = tc.lane_id(), tc.warp_id() % 4 * 16
-    corner = buffer.at(row + lane % 16, column + lane // 16 * 8)
-    tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132) -> Any:

@@ -57,7 +57,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
     tc.griddep_launch_dependents()
 
     def tiles(first=0, every=1):
-        """The cluster's tiles number `first`, `first + every`, ..., in the order of step 7."""
+        """Of the cluster's tiles, in the order of step 7, numbers `first`, `first + every`, ..."""
         clusters = tc.gridDim.x // CLUSTER
         start = tc.blockIdx.x // CLUSTER + first * clusters
         return tc.range(start, tiles_m * tiles_n, every * clusters)
@@ -145,36 +145,28 @@ def skip(stage, phase, steps, stages):
 
 
 def store_tile(acc, staging, consumer, map_d, m, n):
-    """Epilogue: 64 columns at a time through one of two buffers; TMA clips at the edges of D."""
+    """Epilogue of 64 rows, as in step 6."""
     thread, elements = tc.threadIdx.x % 128, acc.elements()
+    row, col = tc.warp_id() % 4 * 16 + tc.lane_id() % 16, tc.lane_id() // 16 * 8
     parts = 2 * len(elements) // EPI_N
     for part in tc.static_range(parts):
         buffer = staging[consumer, part % 2]
-        if thread == 0:  # an odd number of parts ends in the buffer that the next tile starts with
+        if thread == 0:  # an odd number of parts ends in the buffer that the next rows start with
             tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
-        tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA
-        for i in tc.static_range(0, EPI_N // 2, 8):
-            stage_columns(buffer, elements[part * EPI_N // 2 + i :][:8], 2 * i)
-        tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other
+        tc.barrier(consumer + 1, 128)
+        for i in tc.static_range(0, EPI_N, 16):
+            first = (part * EPI_N + i) // 2
+            words = [
+                tc.emit("cvt.rn.bf16x2.f32", elements[first + j + 1], elements[first + j])
+                for j in range(0, 8, 2)
+            ]
+            address = buffer.at(row, i + col).address
+            tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", address, words)
+        tc.fence_proxy_async()
         tc.barrier(consumer + 1, 128)
         if thread == 0:
             tc.tma_store(map_d, (m, n + part * EPI_N), buffer)
             tc.tma_commit()
-
-
-def stage_columns(buffer, values, column):
-    """Round eight accumulators, 16 columns of a warp's 16 rows, and store them by one stmatrix.
-
-    Matrices 0 to 3 are rows 0-7 and 8-15 of the left, then of the right 8 columns; lane l gives the
-    address of row l % 8 of matrix l // 8. The swizzle keeps these eight rows in different banks.
-    """
-    words = [
-        tc.emit("cvt.rn.bf16x2.f32", high, low)  # the first operand becomes the upper half
-        for low, high in zip(values[::2], values[1::2], strict=True)
-    ]
-    lane, row = tc.lane_id(), tc.warp_id() % 4 * 16
-    corner = buffer.at(row + lane % 16, column + lane // 16 * 8)
-    tc.emit("stmatrix.sync.aligned.m8n8.x4.shared.b16", corner.address, words)
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132, wide: Any = None) -> Any:

@@ -1,10 +1,10 @@
-"""What a kernel's code depends on, as one number that other processes find again.
+"""Cache key of a kernel: a hash of all that its code depends on, equal in every process.
 
-Reached from a function are: the text of its file, its code, defaults and closure, and the values of
-the global names that it mentions, and so on for functions, classes and modules among them. What
-installed packages define counts by name, and by the versions of all of them, unless it is written
-for this package. A value that cannot be told from others, as pickle cannot either, raises `Untold`:
-its kernel is not kept.
+The walk starts at a function. It hashes the text of the function's file, its code, defaults and
+closure, and the values of the global names that the code mentions; then, recursively, functions,
+classes and modules among these values. Objects of installed packages are hashed by name, with the
+versions of all packages, unless their module uses this package. Values that cannot be hashed by
+their contents raise `Unhashable`; their kernels are not cached.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DESCRIPTORS = (
 )  # fmt: skip
 _IMPORT = opmap["IMPORT_NAME"]
 _BY_TEXT = frozenset(("getattr", "vars", "globals", "eval", "exec", "__dict__", "hasattr"))
-# What code may learn by these differs from process to process.
+# What code reads through these can differ between processes.
 _OUTSIDE_MODULES = frozenset(
     ("datetime", "io", "os", "pathlib", "random", "secrets", "socket", "subprocess", "sys",
      "tempfile", "time", "uuid"),
@@ -51,12 +51,12 @@ _CLASS_CLUTTER = frozenset(
 )  # fmt: skip
 
 
-class Untold(Exception):
-    """A value that cannot be told from others."""
+class Unhashable(Exception):
+    """A value that cannot be hashed by its contents."""
 
 
-def fingerprint(*values: Any) -> str:
-    """A name for the values and all that they depend on; Untold if there is none."""
+def cache_key(*values: Any) -> str:
+    """The hash of the values and of all that they depend on. Raises Unhashable."""
     walk = _Walk()
     walk.visit((sys.version, package_state(), installed()))
     for value in values:
@@ -66,21 +66,19 @@ def fingerprint(*values: Any) -> str:
 
 @cache
 def package_state() -> str:
-    """Tells versions of this package apart: names, sizes and times of its files."""
-    facts = sorted(_files(os.path.dirname(os.path.dirname(__file__))))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
+    """A hash of the names, sizes and times of this package's files."""
+    files = sorted(_files(os.path.dirname(os.path.dirname(__file__))))
+    return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 @cache
 def installed() -> tuple[str, ...]:
-    """Names and versions of all installed packages: what they define counts by its name."""
-    found: set[str] = set()
+    """Names and versions of all installed packages."""
+    names: set[str] = set()
     for folder in sys.path:
         with suppress(OSError):
-            found.update(
-                n for n in os.listdir(folder or ".") if n.endswith((".dist-info", ".egg-info"))
-            )
-    return tuple(sorted(found))
+            names.update(os.listdir(folder or "."))
+    return tuple(sorted(name for name in names if name.endswith((".dist-info", ".egg-info"))))
 
 
 def _files(folder: str) -> Iterator[tuple[str, int, int]]:
@@ -96,7 +94,7 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 @dataclass
 class _Walk:
-    """`digest` takes what is visited; `seen` are objects, by identity, with their numbers."""
+    """`digest` hashes what is visited. `seen` numbers the visited objects, by identity."""
 
     digest: Any = field(default_factory=hashlib.sha256)
     seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
@@ -115,7 +113,7 @@ class _Walk:
         if id(value) in self.seen:
             self.put("again", self.seen[id(value)][0])
             return
-        self.seen[id(value)] = len(self.seen), value  # kept, so that its id stays its own
+        self.seen[id(value)] = len(self.seen), value  # alive, so no other object gets its id
         name = self.library.get(id(value))
         if name is not None:
             self.put("library", name)
@@ -140,14 +138,14 @@ class _Walk:
             self.visit_all(*(part for item in value.items() for part in item))
         elif isinstance(value, (set, frozenset)):
             if not all(type(item) in _PLAIN for item in value):
-                raise Untold(f"a set of {value}")
+                raise Unhashable(f"a set of {value}")
             self.put(*sorted(map(repr, value)))
         else:
             self.visit_all(*value)
         self.attributes(value)
 
     def plain_subclass(self, value: Any) -> None:
-        """Of int, str, ...: enumerations and such."""
+        """An instance of a subclass of int, str, ..., such as an enumeration."""
         base: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
         self.type_of(value)
         self.put(base.__repr__(value))
@@ -155,7 +153,7 @@ class _Walk:
 
     def numbers(self, value: Any) -> None:
         if value.dtype.hasobject:
-            raise Untold("an array of objects")
+            raise Unhashable("an array of objects")
         self.put(value.dtype, np.shape(value), value.tobytes().hex())
 
     def instance(self, value: Any) -> None:
@@ -170,12 +168,12 @@ class _Walk:
         self.attributes(value)
 
     def pickled(self, value: Any) -> None:
-        """An object that is not written in Python, by what pickle makes it of."""
+        """An object of a class in C: what pickle reduces it to."""
         try:
             reduced = copyreg.dispatch_table.get(type(value))
             parts = reduced(value) if reduced else value.__reduce_ex__(2)
-        except Exception as error:  # whatever it raises that cannot be pickled
-            raise Untold(f"a {type(value).__qualname__}, which hides what it holds") from error
+        except Exception as error:  # any error of objects that cannot be pickled
+            raise Unhashable(f"a {type(value).__qualname__} of hidden contents") from error
         if isinstance(parts, str):
             self.put(parts)
             return
@@ -200,7 +198,7 @@ class _Walk:
 
     def module(self, module: types.ModuleType) -> None:
         if not _is_opaque(module):
-            raise Untold(f"{module} somewhere else than in a name, so that any of it may be used")
+            raise Unhashable(f"{module} not used by its name, so any part of it may be read")
         self.put(module.__name__, getattr(module, "__version__", ""))
 
     def function(self, function: types.FunctionType) -> None:
@@ -226,10 +224,10 @@ class _Walk:
                 self.visit(constant)
 
     def names(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        """Names from outside that the code mentions, and names of modules among them."""
+        """Global names that the code mentions, and the names that it uses of modules among them."""
         names = sorted(set(_names(code)))
         if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
-            raise Untold(f"{code.co_name}, which imports or reads what may be anything")
+            raise Unhashable(f"{code.co_name}, which imports modules or reads its environment")
         whole = not _BY_TEXT.isdisjoint(names)
         modules = [value for name in names if name in scope for value in [self.named(name, scope)]]
         done: set[int] = set()
@@ -243,7 +241,7 @@ class _Walk:
                     modules += [self.named(n, inside) for n in sorted(wanted) if n in inside]
 
     def named(self, name: str, scope: dict[str, Any]) -> Any:
-        """The value of a name; of modules, what is used is named too."""
+        """Hash the value of a name, and return it. The caller hashes what is used of modules."""
         value = scope[name]
         self.put(name)
         _refuse_outside(value)
@@ -307,7 +305,7 @@ _VISITS: list[tuple[Any, Any]] = [
 
 
 def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The variables of enclosing functions that are bound."""
+    """Bound variables of enclosing functions."""
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         with suppress(ValueError):
@@ -315,7 +313,7 @@ def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Names that code and the code inside it look up, and texts that may be names."""
+    """Names that code and the code inside it look up, and constants that may be names."""
     yield from code.co_names
     yield from code.co_freevars
     for constant in code.co_consts:
@@ -335,7 +333,7 @@ def _refuse_outside(value: Any) -> None:
         value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
     )
     if name in _OUTSIDE_MODULES and not isinstance(value, type):
-        raise Untold(f"{value} tells what may differ from process to process")
+        raise Unhashable(f"{value} gives values that can differ between processes")
 
 
 def _slots(cls: type) -> tuple[str, ...]:
@@ -344,7 +342,7 @@ def _slots(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-# Whose code it is.
+# Which package code belongs to.
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
@@ -354,7 +352,7 @@ def _is_opaque(module: types.ModuleType) -> bool:
 
 
 def _is_installed(value: Any) -> bool:
-    """Is a function or class told by its name and the version of its package?"""
+    """Whether the name and the package's version identify a function or class."""
     module = sys.modules.get(value.__module__ or "")
     if isinstance(value, types.FunctionType):
         return _is_foreign(value.__module__ or "", value.__code__.co_filename, value.__globals__)
@@ -364,7 +362,7 @@ def _is_installed(value: Any) -> bool:
 
 
 def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
-    """Is it this package's, Python's, or installed and not written for this package?"""
+    """Whether a module is of this package or Python, or is installed and does not use this one."""
     top = module.partition(".")[0]
     if is_library(module) or (top in sys.stdlib_module_names and _is_pythons(filename)):
         return True
@@ -372,7 +370,7 @@ def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> boo
 
 
 def _is_pythons(filename: str | None) -> bool:
-    """Is a file of Python's own library? Users have modules of the same names."""
+    """Whether a file is of Python's library: users have modules with the same names."""
     if filename is None or filename.startswith("<frozen"):
         return True
     return filename.startswith(_STDLIB) and not _in_site_packages(filename)
@@ -398,7 +396,7 @@ def _from_package(value: Any) -> bool:
 
 
 def _hides(cls: type) -> bool:
-    """Have instances memory beside their attributes, as those of classes in C?"""
+    """Whether instances hold data outside their attributes, like those of classes in C."""
     known = object.__basicsize__ + 8 * sum(len(_slots(base)) for base in cls.__mro__)
     known += 8 * (cls.__dictoffset__ > 0) + 8 * (cls.__weakrefoffset__ > 0)
     return cls.__basicsize__ > known or cls.__itemsize__ != 0

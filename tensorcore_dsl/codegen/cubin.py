@@ -1,21 +1,12 @@
-"""Machine code of one kernel: what ptxas says about it, and the cache on disk.
-
-Nothing here needs Numba or a GPU; `numba_target` makes cubins, this module keeps and reads them.
-"""
+"""Machine code of one kernel, and its resources by the cubin file and the assembler's log."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import struct
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.ir.nodes import TensorMap
@@ -27,11 +18,11 @@ MOST_THREADS = 1024  # of one block, on every architecture
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes. Bytes are per thread for spills and local memory, else per block.
+    """Resources of one kernel. Bytes are per thread for spills and local memory, else per block.
 
     `spill_stores` and `spill_loads` count the bytes of all spill instructions, as ptxas does.
     `max_threads` is the largest block that the registers and `.maxntid` allow. `warnings` are
-    ptxas' remarks (C75xx: serialised wgmma), each with the PTX line it speaks of.
+    ptxas' diagnostics (C75xx: serialised wgmma), each with the PTX line that it names.
     """
 
     registers: int
@@ -52,10 +43,10 @@ class Resources:
 class Cubin:
     """A kernel's machine code (`code`, an ELF image) and the assembler's `log`.
 
-    block_shared: bytes of `extern` shared memory that the kernel's own tiles take, which every
-    launch adds to what its caller asks for. threads, cluster: threads of a block and blocks of
-    a cluster, where the code fixes them. tensor_maps: what a launch makes of its arrays, the
-    kernel's last parameters.
+    block_shared: bytes of `extern` shared memory of the kernel's own tiles; a launch adds them to
+    the dynamic shared memory of its caller. threads, cluster: threads of a block and blocks of a
+    cluster, where the code fixes them. tensor_maps: the kernel's last parameters, which a launch
+    encodes from its arrays.
     """
 
     name: str
@@ -85,7 +76,7 @@ class Cubin:
             shared_bytes=int(shared[1]) if shared else 0,
             constant_bytes=self._constant_bytes(),
             max_threads=min(self._declared_threads(), threads_that_fit(registers)),
-            warnings=tuple(quote(line, self.ptx) for line in _remarks(self.log)),
+            warnings=tuple(quote(line, self.ptx) for line in _diagnostics(self.log)),
         )
 
     def parameter_offsets(self) -> dict[int, tuple[int, int]]:
@@ -115,7 +106,7 @@ class Cubin:
 
 
 def threads_that_fit(registers: int) -> int:
-    """The largest block whose warps, spread over four partitions, get `registers` a thread."""
+    """The largest block of threads with `registers` each; its warps use four partitions."""
     per_warp = -(-max(registers, 1) * 32 // REGISTER_UNIT) * REGISTER_UNIT
     return min(MOST_THREADS, REGISTERS_PER_PARTITION // per_warp * 4 * 32)
 
@@ -154,7 +145,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _log_of(log: str, kernel: str) -> str:
-    """The part of ptxas' log about `kernel`: other functions of the text have their own."""
+    """The part of ptxas' log about `kernel`; each function of the text has one."""
     parts = re.split(r"(?=^ptxas info +: Compiling entry function )", log, flags=re.MULTILINE)
     mine = [part for part in parts if f"entry function '{kernel}'" in part]
     return mine[0] if mine else log
@@ -170,7 +161,7 @@ def _numbers(pattern: str, log: str) -> tuple[int, ...]:
     return tuple(int(group) for group in found.groups())
 
 
-def _remarks(log: str) -> Iterator[str]:
+def _diagnostics(log: str) -> Iterator[str]:
     for line in log.splitlines():
         if re.search(r"\(C\d+\)|\bwarning\b", line):
             yield re.sub(r"^ptxas\s+(info\s*: |application ptx input, )?", "", line).strip()
@@ -184,84 +175,3 @@ def quote(message: str, ptx: str) -> str:
         if 1 <= number <= len(lines):
             quoted.append(f"    {number} | {lines[number - 1].strip()}")
     return "\n".join(quoted)
-
-
-# The cache on disk.
-
-_MAGIC = b"tensorcore_dsl cubin 1\n"
-
-
-def cache_key(parts: Iterable[object]) -> str:
-    """A name for what `parts` (text, architecture, versions, flags) assemble to."""
-    digest = hashlib.sha256(_MAGIC)
-    for part in parts:
-        data = str(part).encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
-
-
-def cache_directory() -> Path | None:
-    """Where cubins are kept: `TENSORCORE_DSL_CACHE`, or the platform's place; None if "off"."""
-    chosen = os.environ.get("TENSORCORE_DSL_CACHE", "")
-    if chosen.lower() in ("off", "0", "none"):
-        return None
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "tensorcore_dsl"
-
-
-def cached(key: str) -> tuple[bytes, str] | None:
-    """Code and log stored under `key`; None if there are none, or they cannot be trusted."""
-    path = _path(key)
-    if path is None:
-        return None
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    start = len(_MAGIC) + 32
-    payload = data[start:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(payload):
-        return None
-    (size,) = struct.unpack_from("<I", payload)
-    return payload[4 + size :], payload[4 : 4 + size].decode()
-
-
-def keep(key: str, code: bytes, log: str) -> None:
-    """Store code and log under `key`, in one step; a disk that refuses is no error."""
-    path = _path(key)
-    if path is None:
-        return
-    text = log.encode()
-    payload = struct.pack("<I", len(text)) + text + code
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, _MAGIC + _digest(payload) + payload)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Readers and other writers see the old file or the whole new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _path(key: str) -> Path | None:
-    directory = cache_directory()
-    return directory / key[:2] / f"{key}.cubin" if directory else None
-
-
-def _digest(payload: bytes) -> bytes:
-    return hashlib.sha256(payload).digest()

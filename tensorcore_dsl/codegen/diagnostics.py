@@ -1,6 +1,6 @@
-"""What the assembler did to a kernel that costs speed, told at the kernel's line.
+"""Assembler diagnostics: what the assembler did to a kernel that costs speed, by source line.
 
-Spills, `wgmma` that it serialised (C75xx), a `setmaxnreg` that it ignored (C7504, C7508).
+Register spills, `wgmma` that it serialised (C75xx), `setmaxnreg` that it ignored (C7504, C7508).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
 
-_TROUBLE = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
+_SLOW = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
 _ADVICE = {
     "C7504": "nvJitLink compiles for linking, where registers cannot change hands: install a "
     "whole-program ptxas, `pip install 'tensorcore-dsl[ptxas]'`, or put the CUDA toolkit's on PATH",
@@ -30,8 +30,8 @@ _SPILLED = (
 )
 
 
-class Remark(NamedTuple):
-    """One complaint, at a line of the user's source."""
+class Diagnostic(NamedTuple):
+    """One message at a line of the user's source."""
 
     text: str
     filename: str
@@ -46,26 +46,29 @@ Place = tuple[str, int]  # a file, and a line of it
 Lines = Mapping[int, Place]  # from lines of PTX
 
 
-def remarks_of(cubin: Cubin, kernel: Place, lines: Callable[[], Lines]) -> tuple[Remark, ...]:
-    """What is to be said of a kernel's machine code.
+def diagnostics_of(
+    cubin: Cubin, kernel: Place, lines: Callable[[], Lines]
+) -> tuple[Diagnostic, ...]:
+    """The diagnostics of a kernel's machine code.
 
-    `kernel` is where the kernel is defined; `lines` is asked only if there is something to say.
+    `kernel` is where the kernel is defined; `lines` is called only if there are messages.
     """
-    if not cubin.log.strip():  # now and then nvJitLink keeps silent
+    if not cubin.log.strip():  # nvJitLink sometimes returns an empty log
         return ()
     try:
         resources = cubin.resources
-    except AssemblyError as error:  # a log of a form that is not known yet
-        return (Remark(str(error), *kernel),)
-    found = [(text, 0) for text in _spills(resources)]
-    found += [(_advised(text), _line(text, cubin.ptx)) for text in trouble(resources)]
-    places = lines() if any(line for _, line in found) else {}
-    return tuple(Remark(text, *places.get(line, kernel)) for text, line in found)
+    except AssemblyError as error:  # a log of an unknown format
+        return (Diagnostic(str(error), *kernel),)
+    messages = [(text, 0) for text in _spills(resources)]
+    warned = slow_code_warnings(resources)
+    messages += [(_advised(text), _line(text, cubin.ptx)) for text in warned]
+    places = lines() if any(line for _, line in messages) else {}
+    return tuple(Diagnostic(text, *places.get(line, kernel)) for text, line in messages)
 
 
-def trouble(resources: Resources) -> list[str]:
-    """The assembler's remarks that tell of lost speed."""
-    return [text for text in resources.warnings if _TROUBLE.search(text)]
+def slow_code_warnings(resources: Resources) -> list[str]:
+    """The assembler's warnings about lost speed."""
+    return [text for text in resources.warnings if _SLOW.search(text)]
 
 
 def _spills(resources: Resources) -> Iterator[str]:
@@ -82,12 +85,12 @@ def _advised(text: str) -> str:
     advice = _ADVICE.get(code[1]) if code else None
     if advice is None and "wgmma" in text:
         advice = _SERIALISED
-    said = text.splitlines()[0].removesuffix(" in line 0").rstrip(".")
-    return f"{said}; {advice}" if advice else said
+    message = text.splitlines()[0].removesuffix(" in line 0").rstrip(".")
+    return f"{message}; {advice}" if advice else message
 
 
 def _line(text: str, ptx: str) -> int:
-    """The PTX line that a remark speaks of, or its first instruction of the kind; 0: neither."""
+    """The PTX line that a message names, else the first instruction of its kind; 0 if neither."""
     named = re.search(r"\bline (\d+)", text)
     if named and int(named[1]):
         return int(named[1])
@@ -98,12 +101,12 @@ def _line(text: str, ptx: str) -> int:
     return next((number for number, line in numbered if opcode in line), 0)
 
 
-def lines_of(annotated: str) -> dict[int, Place]:
-    """Lines of PTX and what they were made from, by the text with places as comments.
+def source_lines(annotated: str) -> dict[int, Place]:
+    """The source of each line of PTX, by a text with source lines as comments.
 
     The numbers are those of the text without these comments.
     """
-    found: dict[int, Place] = {}
+    sources: dict[int, Place] = {}
     number, place = 0, None
     for line in annotated.splitlines():
         comment = re.fullmatch(r"\s*// (.*):(\d+)", line)
@@ -112,5 +115,5 @@ def lines_of(annotated: str) -> dict[int, Place]:
             continue
         number += 1
         if place is not None:
-            found[number] = place
-    return found
+            sources[number] = place
+    return sources

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, so that a second process compiles nothing: neither Python nor PTX.
+"""Compiled kernels on disk: a second process evaluates no Python and assembles no PTX.
 
-An entry's name tells everything that the machine code depends on (`fingerprint`): sources, values,
-types, architecture, this package, and the assemblers of this machine. Kernels that depend on what
-cannot be told are not kept. The files lie beside those of `cubin`.
+The name of an entry is a hash of all that the machine code depends on (`cache_key`): sources,
+values, types, architecture, this package and the assemblers of this machine. Kernels that depend
+on values without a cache key are not stored.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.codegen import cubin
-from tensorcore_dsl.codegen.cache_key import Untold, fingerprint
+from tensorcore_dsl.codegen import disk_cache
+from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
-from tensorcore_dsl.codegen.diagnostics import Remark
+from tensorcore_dsl.codegen.diagnostics import Diagnostic
 from tensorcore_dsl.ir.nodes import TensorMap
 
 
-def entry_of(
+def entry_name(
     kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str
 ) -> str | None:
-    """The name of a kernel's entry; None where kernels are not kept, or this one cannot be told."""
-    if cubin.cache_directory() is None:
+    """The name of a kernel's entry; None if the cache is off or the kernel has no cache key."""
+    if disk_cache.cache_directory() is None:
         return None
     try:
-        told = fingerprint(
+        key = cache_key(
             kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler
         )
-    except Untold:
+    except Unhashable:
         return None
-    return cubin.cache_key(["kernel", told])
+    return disk_cache.entry_name("kernel", key)
 
 
-def kept(entry: str | None) -> tuple[Cubin, tuple[Remark, ...]] | None:
-    """The kernel of an entry, and what was to be remarked; None if there is none to trust."""
-    found = cubin.cached(entry) if entry else None
-    if found is None:
+def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
+    """The kernel of an entry and its diagnostics; None if it is missing or damaged."""
+    stored = disk_cache.load(entry) if entry else None
+    if stored is None:
         return None
-    data, text = found
+    data, text = stored
     head = json.loads(text)
     ptx_size, log_size = head["sizes"]
     ptx, log = data[:ptx_size].decode(), data[ptx_size : ptx_size + log_size].decode()
-    made = Cubin(
+    cubin = Cubin(
         head["name"], head["arch"], ptx, data[ptx_size + log_size :], log,
         block_shared=head["block_shared"],
         threads=head["threads"],
@@ -53,22 +53,22 @@ def kept(entry: str | None) -> tuple[Cubin, tuple[Remark, ...]] | None:
             for argument, axes, box, swizzle in head["tensor_maps"]
         ),
     )  # fmt: skip
-    return made, tuple(Remark(*remark) for remark in head["remarks"])
+    return cubin, tuple(Diagnostic(*fields) for fields in head["diagnostics"])
 
 
-def keep(entry: str | None, made: Cubin, remarks: Sequence[Remark]) -> None:
+def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) -> None:
     """Store a kernel under its entry, if it has one."""
     if entry is None:
         return
-    ptx, log = made.ptx.encode(), made.log.encode()
+    ptx, log = cubin.ptx.encode(), cubin.log.encode()
     head = {
-        "name": made.name,
-        "arch": made.arch,
+        "name": cubin.name,
+        "arch": cubin.arch,
         "sizes": [len(ptx), len(log)],
-        "block_shared": made.block_shared,
-        "threads": made.threads,
-        "cluster": made.cluster,
-        "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle) for m in made.tensor_maps],
-        "remarks": remarks,
+        "block_shared": cubin.block_shared,
+        "threads": cubin.threads,
+        "cluster": cubin.cluster,
+        "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle) for m in cubin.tensor_maps],
+        "diagnostics": diagnostics,
     }
-    cubin.keep(entry, ptx + log + made.code, json.dumps(head))
+    disk_cache.store(entry, ptx + log + cubin.code, json.dumps(head))

@@ -1,15 +1,14 @@
-"""IR to PTX text. What an instruction looks like is its row's business; nothing here knows one.
+"""Prints IR as PTX text. The text of an instruction comes from its row of the table.
 
-Registers are `%p` (predicates), `%h` (16 bits), `%r` (32), `%d` (64) and `%q` (128), counted in
-the order in which the kernel uses them. Constants need no care from whoever builds the IR: one
-that its operand's type lets ptxas take in the text becomes a literal (`-1`, `0f3F800000`), any
-other (predicates, 16-bit and packed floats, bases of addresses) is moved to a register once, at
-the kernel's entry.
+Registers are `%p` (predicates), `%h` (16 bits), `%r` (32), `%d` (64) and `%q` (128), numbered in
+order of first use. A constant becomes a literal (`-1`, `0f3F800000`) if PTX has one of its type;
+other constants (predicates, 16-bit and packed floats, bases of addresses) are moved to a register
+once, at the kernel's entry.
 
-Names that rows may use in their text: `shared_memory` (the kernel's static block, extern when it
-passes 48 KiB), `dynamic_shared_memory` (what a launch adds behind it), `string<n>` (the kernel's
-n-th string, a zero-terminated array in global memory) and the function `vprintf` with them.
-Where the static block is extern, `dynamic_shared_memory` is printed as `shared_memory` plus
+Rows may use these names in their text: `shared_memory` (the kernel's own shared memory, extern
+beyond 48 KiB), `dynamic_shared_memory` (the launch's dynamic shared memory behind it), `string<n>`
+(the kernel's n-th string, a zero-terminated array in global memory) and the function `vprintf`.
+Where `shared_memory` is extern, `dynamic_shared_memory` is printed as `shared_memory` plus
 `extern_shared(kernel)` bytes.
 """
 
@@ -42,7 +41,7 @@ from tensorcore_dsl.ir.nodes import (
 )
 from tensorcore_dsl.isa.spec import Operand
 
-STATIC_SHARED_LIMIT = 48 * 1024  # bytes; a larger block has to be given by the launch
+STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
 _DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
@@ -50,24 +49,24 @@ _MAP_VERSION = (8, 0)
 
 
 def print_kernel(kernel: Kernel, arch: Arch, annotate: bool = False) -> str:
-    """The PTX module of a verified kernel; `annotate` adds source lines as comments."""
+    """The PTX module of a verified kernel. `annotate` adds source lines as comments."""
     return _Printer(kernel, arch, annotate).module()
 
 
 def entry_name(name: str) -> str:
-    """`name` as a PTX identifier: what the entry point is called in the module."""
+    """The name of a kernel's entry point: `name` as a PTX identifier."""
     plain = re.sub(r"\W", lambda m: f"${ord(m[0]):x}", name, flags=re.ASCII)
     return plain if re.match(r"[A-Za-z]|[_$].", plain) else f"_{plain}"
 
 
 def extern_shared(kernel: Kernel) -> int:
-    """Bytes of the kernel's own shared memory that a launch has to give; 0 when it is static."""
+    """Bytes of the kernel's own shared memory that a launch must provide; 0 if it is static."""
     bytes_ = -(-kernel.shared_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
     return bytes_ if kernel.shared_bytes > STATIC_SHARED_LIMIT else 0
 
 
 def param_type(dtype: DType) -> str:
-    """The `.param` type of a kernel parameter, without its dot; predicates travel as u32."""
+    """The `.param` type of a kernel parameter, without its dot; predicates are passed as u32."""
     if dtype.kind == "p":
         return "u32"
     if dtype.bits not in (8, 16, 32, 64):
@@ -91,7 +90,7 @@ class _Printer:
         self.texts: dict[Value, str] = {}
         self.constants: dict[tuple[int, int], tuple[str, str]] = {}  # (bits, value): name, text
         self.labels = 0
-        self.targets: set[str] = set()  # labels that some branch goes to
+        self.targets: set[str] = set()  # labels that branches use
         self.loops: list[tuple[str, str]] = []  # labels of continue and break
         self.loc: Loc | None = None
         self.print_node: dict[type, Callable[..., None]] = {
@@ -133,7 +132,7 @@ class _Printer:
         ])
 
     def _version(self) -> tuple[int, int]:
-        """The lowest that knows the target and every form, so that old drivers load it."""
+        """The lowest version with the target and all instructions, so that old drivers load it."""
         forms = {n.form for n in walk(self.kernel.body) if isinstance(n, Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
         wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
@@ -200,7 +199,7 @@ class _Printer:
         return f"{_PREFIXES[bits]}{number}"
 
     def _names(self, value: Value) -> tuple[str, ...]:
-        """The registers of `value`, consecutive, from the first time it is asked for."""
+        """The registers of `value`: consecutive, numbered at first use."""
         names = self.registers.get(value)
         if names is None:
             bits = value.type.register_bits
@@ -217,10 +216,10 @@ class _Printer:
         return text
 
     def _constant(self, value: int, bits: int) -> str:
-        """A register that holds `value` from the kernel's entry on."""
+        """A register that holds `value`, set at the kernel's entry."""
         if (bits, value) not in self.constants:
             text = str(value)
-            if bits == 128:  # no literal is that wide
+            if bits == 128:  # PTX has no 128-bit literals
                 low, high = (self._constant(v, 64) for v in (value % (1 << 64), value >> 64))
                 text = f"{{{low}, {high}}}"
             self.constants[bits, value] = self._fresh(bits), text
@@ -297,22 +296,22 @@ class _Printer:
             self._emit(f"mov.{_move_type(bits)} {name}, {source}")
 
     def _sources(self, node: Assign) -> list[str]:
-        """What goes to each register of the target."""
+        """The source of each register of the target."""
         target, sources = node.target.type, node.sources
         if len(sources) == 1 and isinstance(sources[0], Const):
             sources *= target.registers
-        found: list[str] = []
+        operands: list[str] = []
         for source in sources:
             if isinstance(source, Const):
-                found.append(self._move_source(source, target))
+                operands.append(self._move_source(source, target))
             elif isinstance(source, Part):
-                found.append(self._names(source.base)[source.index])
+                operands.append(self._names(source.base)[source.index])
             else:
-                found.extend(self._names(source))
-        return found
+                operands.extend(self._names(source))
+        return operands
 
     def _move_source(self, const: Const, target: Type) -> str:
-        """`const` as the operand of an untyped move, which takes any literal."""
+        """`const` as the operand of an untyped move, which accepts any literal."""
         if target.register_bits == 128:
             return self._constant(const_bits(const), 128)
         if target.dtype.name in ("f32", "f64"):
@@ -384,7 +383,7 @@ class _Printer:
         self.loops.pop()
 
     def _for(self, node: For) -> None:
-        """One test at the top, which constant bounds spare, then a loop tested at its bottom."""
+        """A loop tested at its bottom; a test at the top unless the trip count is constant."""
         trips = constant_trips(node)
         body, again, end = (self._label() for _ in range(3))
         kind = node.index.type.dtype.name
@@ -410,7 +409,7 @@ class _Printer:
         return self._value(source)
 
     def _direction(self, node: For, kind: str, step: str) -> bool | str:
-        """Does the loop count down: known now, or a predicate."""
+        """Whether the loop counts down: True or False if constant, else a predicate register."""
         if isinstance(node.step, Const):
             return const_int(Const(const_bits(node.step), node.index.type.dtype)) < 0
         if kind.startswith("u"):
@@ -420,7 +419,7 @@ class _Printer:
         return down
 
     def _inside(self, down: bool | str, kind: str, index: str, stop: str) -> str:
-        """A predicate: the index has not reached `stop`."""
+        """A predicate register: the index has not reached `stop`."""
         inside = self._fresh(1)
         self._emit(f"setp.{'gt' if down is True else 'lt'}.{kind} {inside}, {index}, {stop}")
         if isinstance(down, str):

@@ -1,8 +1,8 @@
-"""Whole-program ptxas, where one is installed, for kernels that nvJitLink does not do justice.
+"""Whole-program assembly by an installed ptxas.
 
-nvJitLink compiles each text as a part of a program, and so ignores `setmaxnreg` (C7504). Looked for
-are, in this order: TENSORCORE_DSL_PTXAS, NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the usual
-place of the toolkit, and the one that Triton brings.
+nvJitLink compiles a text as part of a program and therefore ignores `setmaxnreg` (C7504). The
+order of search is TENSORCORE_DSL_PTXAS, NVIDIA's wheels, CUDA_HOME and CUDA_PATH, PATH, the
+toolkit's default directory, Triton's copy.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _SECONDS = 600
 
 
 class Refusal(Exception):
-    """What ptxas said when it made no machine code."""
+    """ptxas refused the text; the message is its output."""
 
 
 def wants_whole_program(ptx: str) -> bool:
-    """Has the text what only a whole program is allowed?"""
+    """Whether the text uses instructions that need whole-program assembly."""
     return "setmaxnreg" in ptx
 
 
 def find(version: tuple[int, int]) -> Path | None:
-    """The first ptxas that reads PTX of a version, such as (8, 0); None if there is none."""
+    """The first ptxas that supports a PTX version, such as (8, 0), or None."""
     return next((path for path in candidates() if supports(path, version)), None)
 
 
 @cache
 def candidates() -> tuple[Path, ...]:
-    """Each ptxas of this machine, the first choice first."""
+    """All ptxas of this machine, in the order of search."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in ("off", "0", "none"):
         return ()
-    found = [Path(chosen)] if chosen else list(_places())
+    found = [Path(chosen)] if chosen else list(_search())
     return tuple(dict.fromkeys(path for path in found if path.is_file()))
 
 
-def _places() -> Iterator[Path]:
+def _search() -> Iterator[Path]:
     *wheels, triton = _WHEELS
     roots = [Path(entry) for entry in sys.path if entry]
     for root in roots:
@@ -64,14 +64,14 @@ def _places() -> Iterator[Path]:
 
 
 def identity(path: Path) -> str:
-    """Tells versions of one ptxas apart, without running it."""
-    facts = path.resolve().stat()
-    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+    """Path, size and time of a ptxas, which differ between versions."""
+    status = path.resolve().stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 @cache
 def supports(path: Path, version: tuple[int, int]) -> bool:
-    """Does it run, and read PTX of this version?"""
+    """Whether a ptxas runs and supports this PTX version."""
     major, minor = version
     head = f".version {major}.{minor}\n.target sm_90\n.address_size 64\n"
     try:
@@ -82,7 +82,7 @@ def supports(path: Path, version: tuple[int, int]) -> bool:
 
 
 def assemble(path: Path, ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
-    """Machine code and log of a text; Refusal says what ptxas said, with lines of the text."""
+    """Machine code and log of a text. Raises Refusal with the output of ptxas."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
@@ -91,13 +91,13 @@ def assemble(path: Path, ptx: str, arch: str, options: Sequence[str] = ()) -> tu
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
         except subprocess.TimeoutExpired:
             raise Refusal(f"{path} took more than {_SECONDS} s") from None
-        said = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
+        output = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
         if done.returncode or not target.is_file():
-            raise Refusal(said or f"{path} ended with status {done.returncode}")
-        return target.read_bytes(), said
+            raise Refusal(output or f"{path} ended with status {done.returncode}")
+        return target.read_bytes(), output
 
 
 def version_of(ptx: str) -> tuple[int, int]:
-    """The PTX version that a text asks for; (0, 0) if it does not say."""
+    """The PTX version that a text declares, or (0, 0)."""
     found = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.MULTILINE)
     return (int(found[1]), int(found[2])) if found else (0, 0)

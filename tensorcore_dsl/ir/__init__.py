@@ -1,1 +1,1 @@
-"""The typed IR: nodes, text form, verifier, register coalescing."""
+"""The typed IR of a kernel: nodes, text form, verifier and optimisations."""

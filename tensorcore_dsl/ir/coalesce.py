@@ -1,16 +1,18 @@
-"""Register coalescing: values joined by copies become one set of registers.
+"""Register coalescing: values connected by copies share one set of registers.
 
-The frontend writes a copy wherever Python rebinds a variable that a loop or a branch carries
-(`acc <- new`). Values whose live ranges do not meet, copies between them apart, are merged, so
-that `acc = mma(a, b, acc)` in a loop keeps its registers and no copy is left; ptxas serialises
-wgmma when it finds one. Operands that share the result's registers (`Instruction.tied`) are
-merged with it first, and copied where they live on and the text has only one name for both.
-Values of unequal types are merged where one is bits to all that use it, as what ldmatrix loads.
-Fragments that an instruction with the effect "async" only reads stay in use until a "wait" (or
-"wgmma") comes; where waits leave groups pending, they keep registers of their own.
+The frontend writes a copy wherever Python rebinds a variable that a loop or a branch carries (`acc
+<- new`). Values are merged if their live ranges do not overlap (except through copies between
+them). In a loop, `acc = mma(a, b, acc)` then keeps its registers and needs no copy; a copy would
+make ptxas serialise wgmma. Operands that share the result's registers (`Instruction.tied`) are
+merged with the result first. They are copied if they are still live afterwards and the text names
+only the result.
 
-Liveness is exact on structured control flow and needs no iteration: what a block does to a set
-of live values (one bit for each value that takes part) is
+Values of different types are merged if one of them is only used as untyped bits, such as the result
+of ldmatrix. Fragments that an "async" instruction only reads stay live until a "wait" (or "wgmma");
+if a wait leaves groups pending, they are not merged at all.
+
+Liveness is exact on structured control flow and needs no iteration. The effect of a block on a set
+of live values (one bit per value) is
 
     before = reads | through & after | at_break & to_break | at_continue & to_continue
 
@@ -51,7 +53,7 @@ _WAITS = frozenset({"wait", "wgmma"})
 
 
 def coalesce(kernel: Kernel) -> None:
-    """Rewrite `kernel` in place: no dead pure ops, no needless copies, tied operands shared."""
+    """Rewrite `kernel` in place: remove dead ops and copies, share registers of tied operands."""
     remove_dead(kernel)
     forward_copies(kernel)
     remove_dead(kernel)
@@ -62,7 +64,7 @@ def coalesce(kernel: Kernel) -> None:
 
 
 def remove_dead(kernel: Kernel) -> None:
-    """Drop copies and ops without effects whose results nothing needs."""
+    """Remove copies and ops without effects whose results are unused."""
     needed: set[Value] = set()
     makers: dict[Value, list[Node]] = {}
     pending: list[Value] = []
@@ -85,14 +87,14 @@ def remove_dead(kernel: Kernel) -> None:
 
 
 def unwritten_operand(form: Instruction) -> int | None:
-    """Index of the operand that the text names by the result alone, as wgmma's accumulator."""
+    """Index of the operand that the text names only through the result, as wgmma's accumulator."""
     if form.tied is None or not form.template or f"{{{form.tied}}}" in form.template:
         return None
     return _tied_index(form)
 
 
 def _free_id(kernel: Kernel) -> int:
-    """One more than any value's number."""
+    """The smallest unused value number."""
     values = [p.value for p in kernel.params]
     for node in walk(kernel.body):
         values.extend(writes(node))
@@ -108,20 +110,20 @@ def _droppable(node: Node) -> bool:
 
 
 def _rewrite(block: Block, change: Callable[[Node], Iterable[Node]]) -> None:
-    """Replace every node by what `change` makes of it, children first."""
-    kept: list[Node] = []
+    """Replace every node by the nodes that `change` returns, children first."""
+    nodes: list[Node] = []
     for node in block.nodes:
         for child in children(node):
             _rewrite(child, change)
-        kept.extend(change(node))
-    block.nodes[:] = kept
+        nodes.extend(change(node))
+    block.nodes[:] = nodes
 
 
 # --- which values to merge -----------------------------------------------------------------
 
 
 def _copied(node: Node) -> Value | None:
-    """The value that an assignment copies as a whole."""
+    """The value of which an assignment is a complete copy."""
     if not isinstance(node, Assign):
         return None
     first = node.sources[0]
@@ -134,12 +136,12 @@ def _copied(node: Node) -> Value | None:
 
 
 def _alike(a: Type, b: Type) -> bool:
-    """Do values of the two types take the same registers?"""
+    """Whether values of the two types occupy the same registers."""
     return (a.registers, a.register_bits, a.is_group) == (b.registers, b.register_bits, b.is_group)
 
 
 def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
-    """(rank, value, value) that should share registers; what ties or loops more ranks lower."""
+    """(rank, value, value) to merge; tied operands and deeper loops have lower (better) ranks."""
     for node in block.nodes:
         source = _copied(node)
         if source is not None and isinstance(node, Assign):
@@ -154,55 +156,55 @@ def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
 
 
 def _typed(kernel: Kernel) -> set[Value]:
-    """Values whose type matters: all but those that are bits to everything that names them."""
-    found = {p.value for p in kernel.params}
+    """Values whose type matters: all except those that every use treats as untyped bits."""
+    values = {p.value for p in kernel.params}
     for node in walk(kernel.body):
         if isinstance(node, Op):
             named = zip((*node.results, *node.operands), (*node.form.results, *node.form.operands))
-            found.update(
+            values.update(
                 source if isinstance(source, Value) else source.base  # type: ignore[misc]
                 for source, operand in named
                 if not isinstance(source, Const)
                 and (operand.dtype.kind != "b" or operand.layout or operand.kind == "addr")
             )
-            found.update([node.guard] if node.guard is not None else [])
+            values.update([node.guard] if node.guard is not None else [])
         elif not isinstance(node, Assign):
-            found.update((*reads(node), *writes(node)))
+            values.update((*reads(node), *writes(node)))
         else:
-            found.update(v for v in writes(node) if v.type.dtype.kind != "b" or v.type.layout)
-    return found
+            values.update(v for v in writes(node) if v.type.dtype.kind != "b" or v.type.layout)
+    return values
 
 
 def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
-    """Ops with one of the effects."""
+    """Ops that have one of the effects."""
     for node in walk(kernel.body):
         if isinstance(node, Op) and not node.form.effects.isdisjoint(effects):
             yield node
 
 
 def _only_read(kernel: Kernel) -> set[Value]:
-    """Fragments that asynchronous instructions read after they were issued."""
-    found: set[Value] = set()
+    """Fragments that asynchronous instructions read after they are issued."""
+    fragments: set[Value] = set()
     for op in _ops(kernel, "async"):
         tied = None if op.form.tied is None else op.operands[_tied_index(op.form)]
         values = (s for s in op.operands if isinstance(s, Value) and s is not tied)
-        found.update(v for v in values if v.type.is_group)
-    return found
+        fragments.update(v for v in values if v.type.is_group)
+    return fragments
 
 
 def _pending(kernel: Kernel) -> set[Value]:
-    """Fragments that asynchronous instructions may still read when a wait has passed."""
+    """Fragments that asynchronous instructions may still read after a wait."""
     waits = (s for op in _ops(kernel, *_WAITS) for s in op.operands if isinstance(s, Const))
     return _only_read(kernel) if any(const.value for const in waits) else set()
 
 
 class _Class(NamedTuple):
-    """Values that share registers; as masks, they and all that none of them may share with."""
+    """Values that share registers; `mask` are these values, `row` the values they conflict with."""
 
     members: list[Value]
     mask: int
     row: int
-    type: Type | None  # None: any type that takes the same registers
+    type: Type | None  # None: any type with the same registers
 
     def may_join(self, other: _Class) -> bool:
         apart = self.row & other.mask or other.row & self.mask
@@ -215,13 +217,13 @@ class _Class(NamedTuple):
         )
 
     def leader(self, params: set[Value]) -> Value:
-        """The one whose registers the others take."""
+        """The member whose registers the others use."""
         typed = (m for m in self.members if self.type in (None, m.type))
         return next((m for m in self.members if m in params), next(typed))
 
 
 def _merge(kernel: Kernel) -> dict[Value, Value]:
-    """For each value that gives up its registers, the one whose registers it takes."""
+    """Map from each merged value to the value whose registers it uses."""
     alone = {n.index for n in walk(kernel.body) if isinstance(n, For)} | _pending(kernel)
     pairs = [p for p in _pairs(kernel.body) if alone.isdisjoint(p[1:])]
     pairs.sort(key=lambda pair: pair[0])
@@ -251,7 +253,7 @@ def _merge(kernel: Kernel) -> dict[Value, Value]:
 
 
 class _Flow(NamedTuple):
-    """What a node does to live values: see the head of the module."""
+    """Effect of a node on the set of live values; see the module."""
 
     reads: int
     through: int
@@ -269,7 +271,7 @@ class _Flow(NamedTuple):
 
 @dataclass
 class _Interference:
-    """Rows of the interference relation: bits of the values live where a value is written."""
+    """Rows of the interference relation: the values live at each write of a value, as bits."""
 
     bits: dict[Value, int]
 
@@ -277,9 +279,9 @@ class _Interference:
         self.everything = (1 << len(self.bits)) - 1
         self.rows = dict.fromkeys(self.bits, 0)
         self.flows: dict[Node | Block, _Flow] = {}
-        self.dead: set[Node] = set()  # writes that nothing reads
-        self.held = 0  # bounds and steps of the loops around: nothing in them may be written there
-        self.waiting = 0  # what asynchronous instructions read until they are waited for
+        self.dead: set[Node] = set()  # dead writes
+        self.held = 0  # bounds and steps of the enclosing loops, which must not be overwritten
+        self.waiting = 0  # fragments that asynchronous instructions read until a wait
 
     def kernel(self, kernel: Kernel) -> None:
         self.waiting = self._mask(_only_read(kernel))
@@ -299,7 +301,7 @@ class _Interference:
             if value in self.rows:
                 self.rows[value] |= (live | self.held) & ~self.bits[value]
 
-    # Bottom up: the flow of every block and control node.
+    # Bottom up: the effect of every block and control node.
 
     def _block_flow(self, block: Block) -> _Flow:
         total = _Flow(0, self.everything)
@@ -335,7 +337,7 @@ class _Interference:
         return either._replace(reads=either.reads | self._mask(reads(node)))
 
     def _while_flow(self, node: While) -> _Flow:
-        """test; leave unless the condition holds; body; again."""
+        """test; leave unless the condition holds; body; repeat."""
         test, body = self._block_flow(node.test), self._block_flow(node.body)
         leave = 0 if isinstance(node.condition, Const) and node.condition.value else self.everything
         middle = _Flow(
@@ -353,7 +355,7 @@ class _Interference:
             self._mask(reads(node)) | body.reads | again & bottom, entered | again | body.at_break
         )
 
-    # Top down: what is live at every write.
+    # Top down: the live values at every write.
 
     def _visit(self, block: Block, live: int, to_break: int, to_continue: int) -> int:
         for node in reversed(block.nodes):
@@ -377,13 +379,16 @@ class _Interference:
         return live
 
     def _unread(self, node: Node, after: int) -> bool:
-        """Is all that the node writes written again, or forgotten, before it is read?"""
+        """Whether everything that the node writes is overwritten or dead before it is read."""
         written = writes(node)
         return all(v in self.bits for v in written) and not self._mask(written) & after
 
     def _together(self, op: Op) -> int:
-        """What a result may not share whatever lives: other results, and the operands of a
-        statement list, which may still read them after its first write."""
+        """Values that conflict with a result in any case.
+
+        These are the other results, and the operands of a statement list, which may still be read
+        after its first write.
+        """
         mask = self._mask(op.results) if len(op.results) > 1 else 0
         return mask | self._mask(reads(op)) if op.form.template.startswith("!{") else mask
 
@@ -443,7 +448,7 @@ def _is_self_copy(node: Node) -> bool:
 
 @dataclass
 class _ShareTied:
-    """Gives the operand that the text leaves out the registers of the result."""
+    """Assigns the result's registers to the operand that the text omits."""
 
     next_id: int
 

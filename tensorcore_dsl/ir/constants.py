@@ -1,4 +1,4 @@
-"""The bits of a constant: the one rule that the printer and the interpreter share."""
+"""Bits of constants, shared by the printer and the interpreter."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def const_bits(const: Const) -> int:
-    """The bits of `const`, as an unsigned integer of its type's width.
+    """The bits of `const` as an unsigned integer of its type's width.
 
-    Floats are rounded to nearest even; packed pairs such as f16x2 and `.b` types are given as
-    bits already; integers wrap.
+    Floats are rounded to nearest even and integers wrap. Packed pairs such as f16x2, and `.b`
+    types, are given as bits.
     """
     dtype = const.dtype
     if dtype.kind == "f" and dtype.lanes == 1:
@@ -30,14 +30,14 @@ def const_bits(const: Const) -> int:
 
 
 def constant_trips(node: For) -> int | None:
-    """How often the loop runs, when its bounds are constants."""
+    """Trip count of a loop with constant bounds, else None."""
     bounds, dtype = (node.start, node.stop, node.step), node.index.type.dtype
     known = [const_int(Const(const_bits(b), dtype)) for b in bounds if isinstance(b, Const)]
     return len(range(*known)) if len(known) == 3 else None
 
 
 def const_int(const: Const) -> int:
-    """The integer that the bits of `const` mean in its type: negative where it is signed."""
+    """The value of `const` as an integer of its type, negative if signed."""
     bits, dtype = const_bits(const), const.dtype
     return bits - (1 << dtype.bits) if dtype.kind == "s" and bits >> (dtype.bits - 1) else bits
 

@@ -1,8 +1,8 @@
-"""Copy forwarding: what reads a copied register reads the original.
+"""Copy forwarding: uses of a copied register read the original.
 
-Taking a fragment apart and putting another together leaves a copy for each register
-(`%5 <- %4.1`, `%9 <- %5, %6`). Where target and source are written once, in a place that every
-use passes, uses are given the source; copies that nothing reads any more are dead code.
+Splitting a fragment and assembling another one leaves a copy per register (`%5 <- %4.1`, `%9 <- %5,
+%6`). If target and source are written once, at a point that dominates every use, uses are replaced
+by the source, and the copies become dead code.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tensorcore_dsl.ir.nodes import (
     writes,
 )
 
-Register = Value | Part | Const  # what one register of a group holds
+Register = Value | Part | Const  # one register, or a constant
 Known = dict[Value, tuple[Register, ...]]
 
 
 def forward_copies(kernel: Kernel) -> None:
-    """Rewrite operands and copies of `kernel` in place; no copy is removed."""
+    """Rewrite operands and copies of `kernel` in place; copies are not removed."""
     _Forward(_written_once(kernel)).block(kernel.body, {})
 
 
 def part_type(part: Part) -> DType:
-    """The type of one register: its element's, or bits where it holds several elements."""
+    """The type of one register: its element's, or bits if it holds several elements."""
     type = part.base.type
     if type.layout is None or type.dtype.storage_bits == type.register_bits:
         return type.dtype
@@ -45,9 +45,9 @@ def part_type(part: Part) -> DType:
 
 
 def _written_once(kernel: Kernel) -> set[Value]:
-    """Values that one write defines (a guarded one has another before it), loops apart.
+    """Values with a single unguarded write, other than loop indices.
 
-    Not those that share registers with a result: a use moved behind it would need a copy of all.
+    Values that share registers with a result are excluded: a use moved behind it would need a copy.
     """
     counts = Counter(p.value for p in kernel.params)
     for node in walk(kernel.body):
@@ -64,7 +64,7 @@ class _Forward:
         self.once = once
 
     def block(self, block: Block, known: Known) -> None:
-        """`known` holds for what follows in this block and the blocks inside."""
+        """`known` is valid for the rest of this block and its nested blocks."""
         for node in block:
             if isinstance(node, Op):
                 node.operands = tuple(self.operand(s, known) for s in node.operands)
@@ -84,7 +84,7 @@ class _Forward:
         return isinstance(value, Value) and value in self.once
 
     def register(self, source: Register, known: Known) -> Register:
-        """One source of a copy, whose type does not matter."""
+        """One source of a copy; its type does not matter."""
         if isinstance(source, Part) and source.base in known:
             return known[source.base][source.index]
         if isinstance(source, Value) and not source.type.is_group and source in known:
@@ -92,20 +92,20 @@ class _Forward:
         return source
 
     def operand(self, source: Source, known: Known) -> Source:
-        """An operand of an instruction: a register of the same type, or of bits."""
+        """An operand of an instruction: a register of the same type, or of untyped bits."""
         if isinstance(source, Address):
             base = source.base
-            found = self.operand(base, known)
-            return replace(source, base=found) if isinstance(found, Value) else source
+            original = self.operand(base, known)
+            return replace(source, base=original) if isinstance(original, Value) else source
         if isinstance(source, Const) or (isinstance(source, Value) and source.type.is_group):
             return source
-        found = self.register(source, known)
-        have, want = _dtype(found), _dtype(source)
-        return found if have in (want, named(f"b{want.register_bits}")) else source
+        original = self.register(source, known)
+        have, want = _dtype(original), _dtype(source)
+        return original if have in (want, named(f"b{want.register_bits}")) else source
 
 
 def _expanded(node: Assign) -> tuple[Register, ...]:
-    """What each register of the target gets."""
+    """The source of each register of the target."""
     sources, first = node.sources, node.sources[0]
     if len(sources) == 1 and isinstance(first, Const):
         return sources * node.target.type.registers
@@ -115,7 +115,7 @@ def _expanded(node: Assign) -> tuple[Register, ...]:
 
 
 def _whole(sources: tuple[Register, ...]) -> tuple[Register, ...]:
-    """The group itself, where the sources are its registers in order."""
+    """The group itself, if the sources are its registers in order."""
     first = sources[0]
     if not isinstance(first, Part):
         return sources

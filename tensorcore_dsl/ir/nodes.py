@@ -1,8 +1,8 @@
-"""The IR: typed registers, ops that name rows of the table, structured control flow.
+"""The IR: typed registers, ops that are instructions of the table, structured control flow.
 
-Charter of names: a *value* is a set of registers of one type, mutable as PTX's registers are;
-an *op* is one instruction; a *block* is a list of ops and control nodes; a *kernel* is a
-block with parameters and shared memory. Locations ride on every op.
+A *value* is a set of registers of one type, mutable like PTX's registers. An *op* is one
+instruction. A *block* is a list of ops and control nodes. A *kernel* is a block with parameters and
+shared memory. Every op has a source location.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorcore_dsl.isa.spec import Instruction
 
 @dataclass(frozen=True)
 class Type:
-    """Registers of one value: `dtype` elements, `registers` of them, laid out as `layout`."""
+    """Register type of a value: `registers` registers of `dtype` elements, arranged as `layout`."""
 
     dtype: DType
     registers: int = 1
@@ -32,7 +32,7 @@ class Type:
 
     @property
     def is_group(self) -> bool:
-        """A vector or a fragment: several registers, or a fragment of one."""
+        """A vector or a fragment (which may have a single register)."""
         return self.registers > 1 or self.layout is not None
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Type:
 
 @dataclass(eq=False)
 class Value:
-    """A set of registers. Identity is the object; `id` only names it in text."""
+    """A set of registers, identified by the object; `id` only names it in text."""
 
     id: int
     type: Type
@@ -55,7 +55,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Const:
-    """A constant operand: its bits are those of `value` in `dtype`."""
+    """A constant operand: the bits of `value` in `dtype`."""
 
     value: int | float | bool
     dtype: DType
@@ -77,7 +77,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Part:
-    """Register `index` of a vector or fragment, read as a value of its own."""
+    """Register `index` of a vector or fragment, read as a scalar value."""
 
     base: Value
     index: int
@@ -91,7 +91,7 @@ Source = Union[Value, Const, Address, Part]
 
 @dataclass(eq=False)
 class Op:
-    """`results = form operands`, done only where `guard` holds (or, `negated`, does not)."""
+    """`results = form operands`, executed only if `guard` holds (or, if `negated`, does not)."""
 
     form: Instruction
     results: tuple[Value, ...]
@@ -103,7 +103,7 @@ class Op:
 
 @dataclass(eq=False)
 class Assign:
-    """Copy registers: one source of the target's type, or one for each register of a group.
+    """Copy registers: one source of the target's type, or one source per register of a group.
 
     A Const as the only source fills every register of the group.
     """
@@ -115,7 +115,7 @@ class Assign:
 
 @dataclass(eq=False)
 class For:
-    """`for index in range(start, stop, step)`: index is a register that only the loop writes."""
+    """`for index in range(start, stop, step)`; only the loop writes the register `index`."""
 
     index: Value
     start: Value | Const
@@ -127,7 +127,7 @@ class For:
 
 @dataclass(eq=False)
 class While:
-    """Run `test`, leave when `condition` is false, run `body`, again."""
+    """Run `test`, leave if `condition` is false, run `body`, repeat."""
 
     test: Block
     condition: Value | Const
@@ -167,10 +167,10 @@ class Block:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What a launch encodes into a tensor map (`cuTensorMapEncodeTiled`).
+    """A tensor map that the launch encodes (`cuTensorMapEncodeTiled`).
 
-    argument: which run-time argument of the kernel it describes; axes: that array's axes, the
-    innermost first; box: elements of one copy along them; swizzle: bytes, 0 for none.
+    argument: the kernel's run-time argument that it describes; axes: that array's axes, innermost
+    first; box: elements of one copy along these axes; swizzle: bytes, 0 for none.
     """
 
     argument: int
@@ -181,7 +181,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Param:
-    """A scalar of the parameter block; `value` is the register it is loaded to at entry.
+    """A scalar of the parameter block; `value` is the register that holds it from entry on.
 
     With a `tensor_map`, the parameter is the 128 bytes of the map, and `value` (u64) its generic
     address.
@@ -194,11 +194,11 @@ class Param:
 
 @dataclass(eq=False)
 class Kernel:
-    """A kernel ready to be verified, printed or run.
+    """A kernel to verify, print or run.
 
-    shared_bytes: shared memory with a size known at compile time; `dynamic` says that a launch
-    adds more behind it. threads: the block size when it is fixed (`.reqntid`), else None.
-    cluster: CTAs of a cluster, when fixed (`.reqnctapercluster`).
+    shared_bytes: static shared memory; `dynamic`: the launch adds dynamic shared memory behind it.
+    threads: the block size if fixed (`.reqntid`), else None. cluster: CTAs of a cluster if fixed
+    (`.reqnctapercluster`).
     """
 
     name: str
@@ -223,7 +223,7 @@ def walk(block: Block) -> Iterator[Node]:
 
 
 def children(node: Node) -> tuple[Block, ...]:
-    """The blocks inside a node; most have none."""
+    """The blocks inside a node, if any."""
     if isinstance(node, (Op, Assign)):
         return ()
     if isinstance(node, For):
@@ -236,12 +236,12 @@ def children(node: Node) -> tuple[Block, ...]:
 
 
 def reads(node: Node) -> tuple[Value, ...]:
-    """Values that the node itself reads, its children apart."""
+    """Values that the node itself reads, without its children."""
     if isinstance(node, Op):
         sources = _values(node.operands)
         if node.guard is None:
             return sources
-        return (*sources, node.guard, *node.results)  # a guarded write keeps bits
+        return (*sources, node.guard, *node.results)  # a guarded write may preserve the old bits
     if isinstance(node, Assign):
         return _values(node.sources)
     if isinstance(node, For):
@@ -254,13 +254,13 @@ def reads(node: Node) -> tuple[Value, ...]:
 
 
 def _values(sources: Iterable[Source]) -> tuple[Value, ...]:
-    """The values that sources are made of."""
+    """The values that the sources refer to."""
     bases = [s.base if isinstance(s, (Address, Part)) else s for s in sources]
     return tuple([b for b in bases if isinstance(b, Value)])
 
 
 def writes(node: Node) -> tuple[Value, ...]:
-    """Values that the node itself writes, its children apart."""
+    """Values that the node itself writes, without its children."""
     if isinstance(node, Op):
         return node.results
     if isinstance(node, Assign):

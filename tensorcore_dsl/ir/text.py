@@ -1,4 +1,4 @@
-"""The text of a kernel's IR, to read and to parse back.
+"""Text form of a kernel's IR, which can be parsed back.
 
     kernel gemm(a = %0:u64, n = %1:s32, m = %9:u64 map 0 axes 1 0 box 64 8) threads 128 {
       %2:f32*4@mma.D.16x8.f32 <- 0.0
@@ -12,9 +12,9 @@
       }
     }
 
-A value's type stands where it is named first (`%5.1:f32*4` for a part); a constant's type
-(`1.5:f32`) is left out where it is the one that its place asks for. With locations, ops end in
-`#3`, a line of the table below the kernel: `loc 3 "file.py":12:4-20 "function" from 2`.
+The first occurrence of a value has its type (`%5.1:f32*4` for a part); a constant has a type
+(`1.5:f32`) only if it differs from the operand's. With locations, ops end in `#3`, a reference to a
+line of the table after the kernel: `loc 3 "file.py":12:4-20 "function" from 2`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _ATTRIBUTES = ("threads", "min_blocks", "max_registers")
 
 
 def format_kernel(kernel: Kernel, locations: bool = False) -> str:
-    """The text of `kernel`; with `locations`, every op says where it comes from."""
+    """The text of `kernel`; with `locations`, every op refers to its source line."""
     return _Writer(locations).kernel(kernel)
 
 
 def parse_kernel(text: str, lookup: Callable[[str], Instruction] = instruction) -> Kernel:
-    """The kernel that `text` spells, `lookup` finding the forms; CompileError names the line."""
+    """Parse `text`; `lookup` finds instructions by mnemonic. CompileError names the line."""
     return _Reader(text, lookup).kernel()
 
 
@@ -111,7 +111,7 @@ class _Writer:
         self.lines.append(f"{'  ' * self.depth}{text}{end}")
 
     def place(self, loc: Loc) -> int:
-        """The number of `loc` in the table, after those of its callers."""
+        """The number of `loc` in the table; its callers come first."""
         if loc not in self.table:
             if loc.caller is not None:
                 self.place(loc.caller)
@@ -187,7 +187,7 @@ def _numbers(values: Iterable[int]) -> str:
 
 
 def _number(value: int | float | bool) -> str:
-    """A constant in Python's notation; an integer has neither point nor exponent."""
+    """A constant in Python's notation; only floats have a point or an exponent."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(float(value)) if isinstance(value, float) else str(int(value))
@@ -202,19 +202,19 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 
 @dataclass
 class _Cursor:
-    """One line of the text and how far it is read."""
+    """One line of the text and the read position in it."""
 
     number: int
     text: str
     position: int = 0
 
     def fail(self, expected: str) -> CompileError:
-        found = self.text[self.position :].strip()
-        found = f"found {found!r}" if found else "the line ends"
-        return CompileError(f"line {self.number}: expected {expected}, {found}\n    {self.text}")
+        rest = self.text[self.position :].strip()
+        rest = f"found {rest!r}" if rest else "the line ends"
+        return CompileError(f"line {self.number}: expected {expected}, {rest}\n    {self.text}")
 
     def maybe(self, pattern: str) -> re.Match[str] | None:
-        """What `pattern` matches next, read; blanks before it are skipped."""
+        """Skip blanks and read `pattern`; None if it does not match."""
         match = re.compile(rf"\s*{pattern}").match(self.text, self.position)
         if match:
             self.position = match.end()
@@ -296,7 +296,7 @@ class _Reader:
         return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0)
 
     def block(self) -> tuple[Block, _Cursor]:
-        """Nodes up to a `}`, and the line that goes on behind it."""
+        """Nodes up to a `}`, and the rest of that line."""
         block = Block()
         while True:
             c = self.next("a statement or `}`")
@@ -387,14 +387,14 @@ class _Reader:
             raise UnknownInstruction(f"line {c.number}: {error.message}") from None
 
     def operands(self, c: _Cursor, form: Instruction) -> tuple[Source, ...]:
-        found: list[Source] = []
+        operands: list[Source] = []
         while not c.maybe(r"(?=$|#)"):
-            if found:
+            if operands:
                 c.take(",", "`,` or the end of the line")
-            place = len(found)
+            place = len(operands)
             wanted = form.operands[place].dtype if place < len(form.operands) else pred
-            found.append(self.source(c, wanted))
-        return tuple(found)
+            operands.append(self.source(c, wanted))
+        return tuple(operands)
 
     def loc(self, c: _Cursor) -> Loc | None:
         mark = c.maybe(r"#(\d+)")
@@ -429,7 +429,7 @@ class _Reader:
         return value
 
     def part(self, c: _Cursor) -> tuple[Value, int | None]:
-        """A value, typed where it is new, and the register that is meant of it."""
+        """A value, with its type if it is new, and the selected register."""
         match = c.take(r"%(\d+)(?:\.(\d+))?", "a value such as `%5`")
         number, index = int(match[1]), match[2] and int(match[2])
         kind = c.maybe(_TYPE)

@@ -1,8 +1,8 @@
-"""The rules of the IR: one short function each, run by one generic walk.
+"""The rules of the IR: short functions, run by one generic walk.
 
-A rule gets a node (or the kernel) and yields what is wrong with it, in words that say what was
-given and what is allowed; the first complaint is raised with the node's location. Kernels are
-verified after `coalesce`, and the printer and the interpreter rely on it.
+A rule takes a node (or the kernel) and yields error texts that state what is given and what is
+allowed. The first one is raised with the node's location. Kernels are verified after `coalesce`;
+the printer and the interpreter rely on the rules.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from tensorcore_dsl.isa.spec import Instruction, Operand
 
 Complaints = Iterator[str]
 
-MAX_THREADS = 1024  # of a block, on every architecture
-MAX_CLUSTER = 16  # blocks; 8 where nothing is opted in to
+MAX_THREADS = 1024  # per block, on every architecture
+MAX_CLUSTER = 16  # blocks; more than 8 need opt-in
 MAX_BOX = 256  # elements of one tensor copy along an axis
 MAX_RANK = 5  # axes of a tensor map
 SWIZZLES = (0, 32, 64, 128)  # bytes
 
 
 def verify(kernel: Kernel, arch: Arch) -> None:
-    """Raise VerifyError (or ArchError) for the first rule that `kernel` breaks on `arch`."""
+    """Raise VerifyError (or ArchError) for the first rule that `kernel` violates on `arch`."""
     for rule in KERNEL_RULES:
         for complaint in rule(kernel):
             raise VerifyError(f"kernel {kernel.name}: {complaint}")
@@ -62,7 +62,7 @@ def verify(kernel: Kernel, arch: Arch) -> None:
 
 @dataclass
 class _Walk:
-    """Runs the rules of each node's class."""
+    """Applies to each node the rules of its class."""
 
     arch: Arch
     supported: set[Instruction] = field(default_factory=set)
@@ -89,7 +89,7 @@ class _Walk:
             raise VerifyError(f"`{node.kind}` outside of a loop", node.loc)
 
     def written(self, node: Node, loops: tuple[Node, ...]) -> None:
-        """Names are unique, and loops alone write what they count with."""
+        """Names are unique, and only loops write their index."""
         for value in writes(node):
             if self.named.setdefault(value.id, value) is not value:
                 raise VerifyError(f"two values are called {value}", node.loc)
@@ -120,7 +120,7 @@ def tensor_maps_can_be_encoded(kernel: Kernel) -> Complaints:
 
 
 def complaints_about_map(map: TensorMap) -> Iterator[str]:
-    """What is wrong with a tensor map whatever the array is."""
+    """Errors of a tensor map that do not depend on the array."""
     rank = len(map.axes)
     if map.argument < 0:
         yield f"a tensor map of argument {map.argument}"
@@ -143,9 +143,9 @@ def tensor_maps_come_last(kernel: Kernel) -> Complaints:
 
 def params_are_distinct(kernel: Kernel) -> Complaints:
     for key in (lambda p: p.name, lambda p: str(p.value)):
-        found = Counter(map(key, kernel.params)).most_common(1)
-        if found and found[0][1] > 1:
-            yield f"{found[0][1]} parameters are called {found[0][0]}"
+        most_common = Counter(map(key, kernel.params)).most_common(1)
+        if most_common and most_common[0][1] > 1:
+            yield f"{most_common[0][1]} parameters are called {most_common[0][0]}"
 
 
 def threads_fit_a_block(kernel: Kernel) -> Complaints:
@@ -184,10 +184,9 @@ KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
 
 
 def agree(have: DType, want: DType) -> bool:
-    """May a register of type `have` be an operand of type `want` (PTX 9.4)?
+    """Whether a register of type `have` may be an operand of type `want` (PTX 9.4).
 
-    Bit types agree with all of their size, signed integers with unsigned ones; tf32 is f32 with
-    fewer bits that count.
+    Bit types agree with every type of their size, signed with unsigned integers, and tf32 with f32.
     """
     if have == want:
         return True
@@ -198,12 +197,12 @@ def agree(have: DType, want: DType) -> bool:
 
 
 def fits(type: Type, operand: Operand) -> bool:
-    """May a value of `type` stand for `operand`? A fragment is bits to what has no layout."""
+    """Whether a value of `type` may be passed as `operand`; untyped operands accept fragments."""
     if operand.layout is not None:
         return type == Type(operand.dtype, operand.registers, operand.layout.name)
     if type.registers != operand.registers:
         return False
-    if type.layout is not None:  # its registers are bits
+    if type.layout is not None:  # its registers are untyped bits
         return operand.dtype.kind == "b" and type.register_bits == operand.register_bits
     return agree(type.dtype, operand.dtype)
 
@@ -377,7 +376,7 @@ NODE_RULES: dict[type, Rules] = {
 }
 
 
-# --- what rules ask -------------------------------------------------------------------------
+# --- helpers of the rules -------------------------------------------------------------------
 
 
 def _is_group(source: Source) -> bool:
@@ -404,7 +403,7 @@ def _width(source: Source) -> int:
 
 
 def _described(source: Any) -> str:
-    """What was given, for messages."""
+    """The given operand, for messages."""
     if isinstance(source, Value):
         return f"{source} of type {source.type}"
     if isinstance(source, Part):
@@ -422,14 +421,13 @@ def _described(source: Any) -> str:
 class _Assigned:
     """Every value is written before it is read, on every path.
 
-    A set of values is the bits of an integer; -1, all of them, stands for a place that is never
-    reached.
+    A set of values is stored as the bits of an integer; -1 (all values) marks unreachable code.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.bits: dict[Value, int] = {}
-        self.leaves: list[dict[str, int]] = []  # for each loop: what holds at its jumps
+        self.leaves: list[dict[str, int]] = []  # for each loop: values written at its jumps
 
     def mask(self, value: Value) -> int:
         bit = self.bits.get(value)
@@ -444,9 +442,9 @@ class _Assigned:
         self.block(self.kernel.body, held)
 
     def block(self, block: Block, held: int) -> int:
-        """What is written after `block`, where `held` is before it."""
+        """Values written after `block`, given the values `held` before it."""
         for node in block:
-            if not isinstance(node, While):  # which reads after its test
+            if not isinstance(node, While):  # the condition is read after the test
                 self.read(node, held)
             if isinstance(node, (Op, Assign)):
                 for value in writes(node):
@@ -478,7 +476,7 @@ class _Assigned:
         )
 
     def loop(self, node: For | While, held: int) -> int:
-        """A loop's head holds what its entry holds: nothing is ever unwritten."""
+        """At the head of a loop the same values are written as at its entry."""
         self.leaves.append({"break": -1, "continue": -1})
         after = self.while_(node, held) if isinstance(node, While) else self.for_(node, held)
         return after & self.leaves.pop()["break"]

@@ -1,4 +1,4 @@
-"""Barriers of a CTA, sleeping and trapping (9.7.13.1, 9.7.19)."""
+"""Barriers of a CTA, nanosleep and trap (9.7.13.1, 9.7.19)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.memory import nothing
+from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, row
 
-CTA = BLOCKING | {"barrier"}  # also orders the memory accesses of those who meet
+CTA = BLOCKING | {"barrier"}  # also orders the memory accesses of the participating threads
 
 
 def _ids(ctx: Context, value: Any) -> np.ndarray:
@@ -19,19 +19,19 @@ def _ids(ctx: Context, value: Any) -> np.ndarray:
 
 
 def sync(ctx: Context, form: Instruction, barrier: Any, count: Any = None) -> np.ndarray:
-    """Arrive and wait for `count` threads (None: all of the CTA)."""
+    """Arrive and wait for `count` threads (None: all threads of the CTA)."""
     return ctx.arrive(_ids(ctx, barrier), None if count is None else _ids(ctx, count), True)
 
 
 def arrive(ctx: Context, form: Instruction, barrier: Any, count: Any) -> np.ndarray:
-    """Arrive and go on."""
+    """Arrive without waiting."""
     return ctx.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
 
 
 def vote(
     ctx: Context, form: Instruction, barrier: Any, *rest: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Meet, and combine the predicates of all who met."""
+    """Wait for all participants and reduce their predicates."""
     *count, predicate = rest
     counts = _ids(ctx, count[0]) if count else None
     predicate = np.broadcast_to(np.asarray(predicate, bool), (ctx.threads,))
@@ -51,7 +51,7 @@ SECTION = "9.7.13.1"
 
 # fmt: off
 ROWS = (
-    #   mnemonic                            operands                                  section   meaning  statement
+    #   mnemonic                            operands                                  section   execute  statement
     row("bar.sync",                         "id:u32",                                 SECTION,  sync,    effects=CTA),
     row("bar.sync.count",                   "id:u32, count:u32",                      SECTION,  sync,    effects=CTA, ptx="2.0", template="!bar.sync {id}, {count}"),
     row("bar.arrive",                       "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="2.0"),
@@ -62,7 +62,7 @@ ROWS = (
     row("barrier.arrive{al}",               "id:u32, count:u32",                      SECTION,  arrive,  effects=CTA, ptx="6.0", requires="30", al="- .aligned"),
     row("barrier.red.{op}{al}.{t}",         "d:{t} = id:u32, c:pred",                 SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred"),
     row("barrier.red.{op}{al}.{t}.count",   "d:{t} = id:u32, count:u32, c:pred",      SECTION,  vote,    effects=CTA, ptx="6.0", requires="30", al="- .aligned", op_t="popc/u32 and/pred or/pred", template="!barrier.red.{op}{al}.{t} {d}, {id}, {count}, {c}"),
-    row("nanosleep.u32",                    "t:u32",                                  "9.7.19.2", nothing, effects=VOLATILE, ptx="6.3", requires="70"),
+    row("nanosleep.u32",                    "t:u32",                                  "9.7.19.2", no_effect, effects=VOLATILE, ptx="6.3", requires="70"),
     row("trap",                             "",                                       "9.7.19.4", trap,  effects=VOLATILE),
 )
 # fmt: on

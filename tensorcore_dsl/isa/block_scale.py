@@ -1,7 +1,7 @@
 """`mma` with block scaling, dense and sparse (9.7.14.3).
 
-Scales are bytes of a register: {byte-id, thread-id} say which ones. For A, lanes 2 * thread-id
-(row g) and 2 * thread-id + 1 (row g + 8) of quad g hold them; for B, lane thread-id of quad n.
+Scales are bytes of a register, selected by {byte-id, thread-id}. For A, lanes 2 * thread-id (row g)
+and 2 * thread-id + 1 (row g + 8) of quad g hold them; for B, lane thread-id of quad n holds them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorcore_dsl.isa.warp import warps
 
 ROWS_A, COLUMNS_B = np.arange(16), np.arange(8)
 _SCALES = "{scale_a}, {{{byte_a}, {thread_a}}}, {scale_b}, {{{byte_b}, {thread_b}}}"
-# Bytes that may come first, by how many scales a row has (table 37).
+# Allowed byte-ids by the number of scales per row (table 37).
 _BYTES = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}
 
 
@@ -57,7 +57,7 @@ def multiply_scaled(
 
 
 def scale_operands(count: int) -> tuple[Operand, ...]:
-    """scale-a-data, {byte-id-a, thread-id-a} and the same of B."""
+    """The operands scale-a-data, {byte-id-a, thread-id-a}, and the same for B."""
 
     def immediate(name: str, values: tuple[int, ...]) -> Operand:
         return Operand(name, dtypes.u16, 1, "imm", None, values)
@@ -74,9 +74,9 @@ def scale_operands(count: int) -> tuple[Operand, ...]:
 
 @dataclass(frozen=True)
 class ScaledFamily:
-    """Forms of one kind. `scale` is how many scales a row has, and their type.
+    """Instructions of one `.kind`; `scale` is "scales per row/their type".
 
-    `implied`: the mnemonic may leave `.scale_vec` out. k is that of the dense shape.
+    `k` is the depth of the dense shape. `implied`: `.scale_vec` may be left out of the mnemonic.
     """
 
     kind: str
@@ -90,14 +90,14 @@ class ScaledFamily:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
-        spelled = (True, False) if self.implied else (True,)
+    def instructions(self) -> Iterator[Instruction]:
+        with_vector = (True, False) if self.implied else (True,)
         for is_sparse, (a, b), explicit in itertools.product(
-            (False, True), pairs(self.ab), spelled
+            (False, True), pairs(self.ab), with_vector
         ):
-            yield self._form(is_sparse, a, b, explicit)
+            yield self._instruction(is_sparse, a, b, explicit)
 
-    def _form(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
+    def _instruction(self, is_sparse: bool, a: str, b: str, explicit: bool) -> Instruction:
         count, scale_type = self.scale.split("/")
         shape = f"m16n8k{self.k * 2 if is_sparse else self.k}"
         packed = self.kind != "mxf8f6f4"

@@ -1,8 +1,8 @@
-"""mbarriers, bulk and tensor copies, clusters, and what warp-specialised kernels steer by.
+"""mbarriers, bulk and tensor copies, clusters, setmaxnreg and programmatic dependent launch.
 
 Sections 9.7.13.15 (mbarrier), 9.7.9.25 (bulk copies), 9.7.13.3 (clusters), 9.7.9.23 (mapa),
-9.7.19.5 (setmaxnreg), 9.7.13.13 (griddepcontrol). A tensor map is named by its generic address;
-coordinates count elements, the innermost first.
+9.7.19.5 (setmaxnreg), 9.7.13.13 (griddepcontrol). A tensor map is passed by its generic address;
+coordinates count elements, innermost axis first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.memory import nothing
+from tensorcore_dsl.isa.memory import no_effect
 from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
 
 CLUSTER = VOLATILE | {"cluster"}
@@ -21,7 +21,7 @@ WAIT = BLOCKING | {"mbarrier"}
 COPY = VOLATILE | {"load", "store", "bulk"}
 
 
-# -- meaning -----------------------------------------------------------------------------------
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def init(ctx: Context, form: Instruction, bar: Any, count: Any) -> None:
@@ -109,7 +109,7 @@ STORE_SIGNATURE = "map:u64, {c} src:[u32]"
 
 
 def _tensor_rows() -> list[Row]:
-    """Loads and stores of rank 1 to 5: one pattern, the coordinates counted."""
+    """Tensor copies of rank 1 to 5, generated from one pattern."""
     rows = []
     for rank in range(1, 6):
         names = [f"c{i}" for i in range(rank)]
@@ -130,7 +130,7 @@ def _tensor_rows() -> list[Row]:
             row(out, store, "9.7.9.25.5.2", store_tensor, template=listed + ", {src}", **common),
             row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, template=listed + ", {src}, {policy}", **common),
             row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, template=listed + ", {src}", op="add min max inc dec and or xor", **common),
-            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", nothing, template=listed, **common),
+            row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", no_effect, template=listed, **common),
         ]  # fmt: skip
     return rows
 
@@ -163,14 +163,14 @@ BULK = [
     row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
     row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, requires="90", ptx="8.0"),
     row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
-    row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     nothing,    effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
+    row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
 ]
 CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
     row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
-    row("griddepcontrol.{what}",               "",                                   "9.7.13.13", nothing,        effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
+    row("griddepcontrol.{what}",               "",                                   "9.7.13.13", no_effect,      effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on
 

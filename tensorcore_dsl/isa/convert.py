@@ -1,7 +1,7 @@
 """`cvt` among all types, with every rounding of the manual (9.7.9.21, 9.7.9.22).
 
-In packed forms the first source goes to the upper half. The names of pairs of 8-bit and smaller
-floats (`e4m3x2`) stand for 16-bit registers.
+Packed variants put the first source into the upper half. Pairs of floats of 8 bits and less
+(`e4m3x2`) are 16-bit registers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def single(ctx: Context, form: Instruction, a: Any, *scale: Any) -> np.ndarray:
 
 
 def pair(ctx: Context, form: Instruction, a: Any, b: Any, *extra: Any) -> np.ndarray:
-    """Two f32 to the halves of a register; `extra` is random bits or two scales."""
+    """Pack two f32; `extra` holds the random bits or the two scales."""
     from tensorcore_dsl.numerics import convert
 
     p = form.params
@@ -45,7 +45,7 @@ def pair(ctx: Context, form: Instruction, a: Any, b: Any, *extra: Any) -> np.nda
 
 
 def quad(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
-    """Four f32 to the quarters of a register, the first one highest, with random bits."""
+    """Pack four f32, the first one highest, with random bits."""
     from tensorcore_dsl.numerics import convert
 
     *sources, rbits = operands
@@ -54,7 +54,7 @@ def quad(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
 
 
 def saturating_pack(ctx: Context, form: Instruction, a: Any, b: Any, *c: Any) -> np.ndarray:
-    """cvt.pack: two saturated integers, above the low bits of c."""
+    """cvt.pack: two saturated integers, placed above the low bits of c."""
     from tensorcore_dsl.numerics import convert
 
     return convert.convert_pack(a, b, c[0] if c else None, form.params["d"])
@@ -66,7 +66,7 @@ def _range(name: str) -> tuple[int, int]:
 
 
 def may_saturate(axes: Mapping[str, str]) -> bool:
-    """Some value of the source does not fit the destination."""
+    """Whether some value of the source type exceeds the range of the destination type."""
     low, high = _range(axes["a"])
     least, most = _range(axes["d"])
     return low < least or high > most
@@ -84,12 +84,12 @@ FAMILY = "100f 110f 120f"
 STOCHASTIC = "100a 103a"
 FIXED = "100a 103a 110a 120a 121a"
 CVT, PACK = "9.7.9.21", "9.7.9.22"
-NO_BYTES = "the assembler has no forms between bf16 and 8-bit integers"
+NO_BYTES = "the assembler has no instructions between bf16 and 8-bit integers"
 E2M1 = "!{{ .reg .b8 pair; "
 
 # fmt: off
 SCALAR = [
-    #   mnemonic                          operands            section meaning axes
+    #   mnemonic                          operands            section execute axes
     row("cvt.{d}.{a}",                    "d:{d} = a:{a}",     CVT, single, d=INT, a=INT),
     row("cvt{sat}.{d}.{a}",               "d:{d} = a:{a}",     CVT, single, d=INT, a=INT, sat=".sat", where=may_saturate),
     row("cvt{rnd}{sat}.{d}.{a}",          "d:{d} = a:{a}",     CVT, single, d="f16 f64", a=INT, rnd=RND, sat=SAT),

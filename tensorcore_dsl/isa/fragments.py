@@ -1,9 +1,9 @@
-"""Fragments of matrix products: layouts as formulas, and what a product means on them.
+"""Fragments of matrix products: layout formulas, and products of register images.
 
-A formula takes a thread and a slot (both integers, arrays or values of a kernel: only + - * // and
-% are used) and gives the element there. With e elements to a register, `lane // 4` names a row of A
-or a column of B, `lane % 4` a run of e columns of A or rows of B, and registers walk the rows of A
-in steps of 8 first, then the columns in steps of 4e.
+A formula maps (thread, slot) to the element held there. Both may be integers, arrays or run-time
+values of a kernel, so formulas use only + - * // and %. With e elements per register, `lane // 4`
+is a row of A or a column of B, `lane % 4` selects e neighbouring columns of A or rows of B, and
+successive registers advance first through the rows of A in steps of 8, then by 4e columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, int, int]
 
 
 def a_formula(rows: int, e: int) -> Formula:
-    """A of `rows` rows (8 or 16): a0..a(e-1) are neighbours in one row."""
+    """A with 8 or 16 rows: slots 0 to e - 1 are neighbours in one row."""
     blocks = rows // 8
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
@@ -49,7 +49,7 @@ def c_formula(thread: Any, slot: Any) -> tuple[Any, Any]:
 
 @cache
 def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) -> Layout:
-    """The layout of A, B or C of `mma`; forms that share a shape and a type share the layout."""
+    """The layout of A, B or C of `mma`, cached: instructions of equal shape and type share it."""
     element = dtypes.named(dtype)
     e = 32 // container if container else element.per_register
     formula = {"A": a_formula(rows, e), "B": b_formula(e), "C": c_formula}[role]
@@ -58,19 +58,19 @@ def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) ->
 
 
 def checked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
-    """A layout that has proved itself."""
+    """A layout whose formula has been checked (`Layout.check`)."""
     layout = unchecked(name, rows, cols, dtype, formula, **more)
     layout.check()
     return layout
 
 
 def unchecked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:
-    """A layout of a family whose widest member has been checked."""
+    """A layout that skips the check because a wider layout with the same formula passed it."""
     return Layout(name, rows, cols, dtypes.named(dtype), formula, **more)
 
 
 def operand(name: str, layout: Layout) -> Operand:
-    """The operand whose registers hold `layout`."""
+    """An operand whose registers hold `layout`."""
     return Operand(name, layout.dtype, layout.registers, "reg", layout)
 
 
@@ -83,7 +83,7 @@ def size(shape: str) -> Shape:
 
 @cache
 def prepared(form: Instruction) -> tuple[Any, Any]:
-    """(Product, FragmentMaps) of a form."""
+    """(Product, FragmentMaps) of an instruction."""
     from tensorcore_dsl.numerics.products import FragmentMaps, Product
 
     p = form.params
@@ -102,20 +102,20 @@ def prepared(form: Instruction) -> tuple[Any, Any]:
 
 
 def coords(form: Instruction, name: str) -> np.ndarray:
-    """(threads, slots, 2): where the elements of an operand lie."""
+    """(threads, slots, 2): the element of the matrix in each slot of an operand."""
     layout = form.operand(name).layout
     assert layout is not None, f"{form.mnemonic}: {name} is no fragment"
     return layout.coords
 
 
 def _map(form: Instruction, name: str) -> np.ndarray | None:
-    """None for operands that come from shared memory."""
+    """Coordinates of an operand in registers; None if it lies in shared memory."""
     names = [o.name for o in form.operands]
     return coords(form, name) if name in names else None
 
 
 def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: Any) -> np.ndarray:
-    """d = a * b + c on the register images of all whole warps."""
+    """d = a * b + c on the register images of all active warps."""
     from tensorcore_dsl.numerics import products
 
     product, maps = prepared(form)
@@ -128,7 +128,7 @@ def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: A
 def multiply_several(
     ctx: Context, form: Instruction, operands: Sequence[tuple[Any, Any, Any]]
 ) -> list[np.ndarray]:
-    """`multiply` of many (a, b, c) that do not depend on each other's results."""
+    """`multiply` for many (a, b, c) without dependences between them."""
     from tensorcore_dsl.numerics import products
 
     product, maps = prepared(form)
@@ -140,10 +140,10 @@ def multiply_several(
 
 
 def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
-    """(registers, T): constants become one value for each thread."""
-    wanted = form.operand(name)
-    word = np.uint64 if wanted.register_bits == 64 else np.uint32
-    shape = wanted.registers, ctx.threads
+    """The operand as (registers, T); a constant is broadcast to all threads."""
+    target = form.operand(name)
+    word = np.uint64 if target.register_bits == 64 else np.uint32
+    shape = target.registers, ctx.threads
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == word:
         return value
     array = np.asarray(value).astype(word, copy=False)
@@ -153,10 +153,10 @@ def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """`f16/f32 f32/f32` as pairs."""
+    """`f16/f32 f32/f32` as a list of pairs."""
     return [(a, b) for a, b in (part.split("/") for part in text.split())]
 
 
 def square(names: Sequence[str]) -> str:
-    """Every pair of `names`, as `pairs` reads them."""
+    """Every pair of `names`, in the notation of `pairs`."""
     return " ".join(f"{a}/{b}" for a in names for b in names)

@@ -1,6 +1,6 @@
-"""The table of instructions: `instruction(text)` and `forms()` look rows up.
+"""Lookup in the table: `instruction(text)` and `instructions(opcode)`.
 
-Forms of an opcode are made when one of them is first asked for, and kept.
+The instructions of an opcode are created at the first lookup of that opcode, and cached.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tensorcore_dsl.isa.spec import Instruction
 
 
 class Family(Protocol):
-    """A line of the table: a `Row`, or what a family of matrix products is declared with."""
+    """A line of the table: a `Row`, or a family of matrix products."""
 
     @property
     def opcode(self) -> str: ...
 
-    def forms(self) -> Iterator[Instruction]: ...
+    def instructions(self) -> Iterator[Instruction]: ...
 
 
 _MODULES = (
@@ -65,34 +65,34 @@ def opcodes() -> tuple[str, ...]:
 
 @cache
 def _family(opcode: str) -> MappingProxyType[str, Instruction]:
-    found: dict[str, Instruction] = {}
+    family: dict[str, Instruction] = {}
     for row in _ROWS.get(opcode, ()):
-        for form in row.forms():
-            if form.mnemonic in found:
+        for form in row.instructions():
+            if form.mnemonic in family:
                 raise AssertionError(f"two rows of the table make {form.mnemonic}")
-            found[form.mnemonic] = form
-    return MappingProxyType(found)
+            family[form.mnemonic] = form
+    return MappingProxyType(family)
 
 
-def forms(opcode: str | None = None) -> Iterator[Instruction]:
-    """Every form of `opcode`, or of the whole table."""
+def instructions(opcode: str | None = None) -> Iterator[Instruction]:
+    """All instructions of `opcode`, or of the whole table."""
     for name in (opcode,) if opcode is not None else _ROWS:
         yield from _family(name).values()
 
 
 def instruction(mnemonic: str) -> Instruction:
-    """The form whose PTX text is `mnemonic`, for example "add.rn.f32"."""
+    """The instruction with this mnemonic, for example "add.rn.f32"."""
     text = mnemonic.strip().rstrip(";")
     if text.split(".", 1)[0] == "vprintf":
-        return printing.form(text)
-    found = _family(text.split(".", 1)[0]).get(text)
-    if found is None:
+        return printing.instruction(text)
+    result = _family(text.split(".", 1)[0]).get(text)
+    if result is None:
         raise UnknownInstruction(_explain(text))
-    return found
+    return result
 
 
 def _explain(text: str) -> str:
-    """What is wrong with `text`, and what may stand there instead."""
+    """Error text for an unknown mnemonic: the wrong part, and what is allowed in its place."""
     opcode, *modifiers = text.split(".")
     family = _family(opcode)
     if not family:
@@ -103,21 +103,21 @@ def _explain(text: str) -> str:
     given = tuple(modifiers)
     repairs = [*_replacements(given, known), *_additions(given, known)]
     if repairs:
-        return f"no form {text!r}: " + "; or ".join(dict.fromkeys(repairs))
+        return f"no instruction {text!r}: " + "; or ".join(dict.fromkeys(repairs))
     prefix, tails = _continuations(given, known)
     if prefix and len(tails) <= MOST_TAILS:
-        return f"no form {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
+        return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
-    return f"no form {text!r}; the nearest of {len(family)} are {listing(near)}"
+    return f"no instruction {text!r}; the nearest of {len(family)} are {listing(near)}"
 
 
-MOST_TAILS = 60  # of which a message shows the first
+MOST_TAILS = 60  # a message shows the first of them
 
 
 def _continuations(
     given: tuple[str, ...], known: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The modifiers that some form begins with, up to the element types, and how forms go on."""
+    """The longest known prefix of modifiers (without element types), and all its continuations."""
     length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
     while length and given[length - 1] in ALL:
         length -= 1
@@ -131,22 +131,22 @@ def _alike(pair: tuple[str, str]) -> bool:
 
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
-    """Modifiers whose exchange alone makes a form."""
-    found = []
+    """Corrections that replace one modifier."""
+    corrections = []
     for i, wrong in enumerate(given):
         rest = given[:i] + given[i + 1 :]
         allowed = [k[i] for k in known if len(k) == len(given) and k[:i] + k[i + 1 :] == rest]
         if allowed:
-            found.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
-    return found
+            corrections.append(f".{wrong} is not allowed; in its place: {_dotted(allowed)}")
+    return corrections
 
 
 def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
-    """Modifiers that are one too many, or one that is missing."""
-    found = []
+    """Corrections that remove or insert one modifier."""
+    corrections = []
     for i, extra in enumerate(given):
         if given[:i] + given[i + 1 :] in known:
-            found.append(f".{extra} is one too many")
+            corrections.append(f".{extra} is one too many")
     for i in range(len(given) + 1):
         missing = [
             k[i]
@@ -155,8 +155,8 @@ def _additions(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str
         ]
         if missing:
             where = f"after .{given[i - 1]}" if i else "after the opcode"
-            found.append(f"{where} one of {_dotted(missing)} is missing")
-    return found
+            corrections.append(f"{where} one of {_dotted(missing)} is missing")
+    return corrections
 
 
 def _dotted(names: list[str]) -> str:

@@ -12,13 +12,13 @@ from tensorcore_dsl.isa.warp import LANES, active, warps
 
 
 def _whole(ctx: Context) -> np.ndarray:
-    """(warps, 1) bool of the warps that take part; a warp divided is an error."""
+    """(warps, 1) bool of the active warps; Divergence if a warp is active in part."""
     whole = ctx.whole_warps()
     return active(ctx)[:, :1] if whole is None else whole[:, None]
 
 
 class Lanes:
-    """A context whose active threads are those that hand in a row's address."""
+    """A context in which only the lanes that provide row addresses are active."""
 
     def __init__(self, ctx: Context, rows: np.ndarray) -> None:
         self._ctx = ctx
@@ -29,7 +29,7 @@ class Lanes:
 
 
 def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.ndarray:
-    """(warps, matrices, rows, 16) bytes of the rows that the lanes point at."""
+    """(warps, matrices, rows, 16) bytes of the rows at the lanes' addresses."""
     matrices, rows = int(form.params["x"]), _rows(form)
     taking = _whole(ctx) & (matrices * rows > LANES)
     lanes: Any = Lanes(ctx, taking)
@@ -39,7 +39,7 @@ def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.
 
 
 def _halves(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
-    """Matrices of 16-bit elements, which the machine loads at once."""
+    """Matrices of 16-bit elements, loaded by the machine in one step."""
     matrices = int(form.params["x"])
     lanes: Any = ctx
     if ctx.active is not None or matrices < 4:
@@ -56,8 +56,8 @@ def _rows(form: Instruction) -> int:
 def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
     """ldmatrix: rows of 16 bytes become fragments."""
     if form.params["t"] == "b16":
-        found = _halves(ctx, form, address)
-        return found if form.results[0].registers > 1 else found[0]
+        words = _halves(ctx, form, address)
+        return words if form.results[0].registers > 1 else words[0]
     packed = {"p32": 12, "p64": 8}.get(form.params.get("pad", ""), 16)
     data = _row_bytes(ctx, form, address, 16)
     if packed != 16:
@@ -70,16 +70,16 @@ def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
 
 
 def _unpack(data: np.ndarray, bits: int) -> np.ndarray:
-    """Elements of 4 or 6 bits, each to the low end of a byte."""
+    """Unpack elements of 4 or 6 bits, each into the low bits of a byte."""
     flat = np.unpackbits(data, axis=-1, bitorder="little")
     fields = flat.reshape(*data.shape[:-1], 16, bits)
     return np.packbits(fields, axis=-1, bitorder="little")[..., 0]
 
 
 def _fragments(matrix: np.ndarray) -> np.ndarray:
-    """(warps, matrices, rows, cols) to (registers, T): 4 bytes of row lane // 4 in each register.
+    """(warps, matrices, rows, cols) to (registers, T): a register holds 4 bytes of row lane // 4.
 
-    Where a matrix has 16 rows, rows 8 to 15 go to the register behind.
+    Rows 8 to 15 of a matrix with 16 rows go to the next register.
     """
     count, matrices, rows, cols = matrix.shape
     per = 4 // matrix.itemsize
@@ -109,7 +109,7 @@ def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
 
 
 def transpose(ctx: Context, form: Instruction, a: Any) -> np.ndarray:
-    """movmatrix: an 8x8 matrix of 16-bit elements, transposed across the warp."""
+    """movmatrix: transpose an 8x8 matrix of 16-bit elements across the warp."""
     _whole(ctx)
     words = np.ascontiguousarray(warps(ctx, np.asarray(a, np.uint32)))
     elements = words.view(np.uint16).reshape(-1, 8, 8)
@@ -121,7 +121,7 @@ FAMILY8 = "100f 110f 120f"
 
 # fmt: off
 ROWS = (
-    #   mnemonic                                                 operands                   section         meaning  axes
+    #   mnemonic                                                 operands                   section         execute  axes
     row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32 = p:[u32]",         "9.7.14.5.15",  load, shape="m8n8", x="1", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5", template="{{{d}}}, {p}"),
     row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{x} = p:[u32]",     "9.7.14.5.15",  load, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=SYNC, requires="75", ptx="6.5"),
     row("ldmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "d:b32*{n} = p:[u32]",     "9.7.14.5.15",  load, shape="m16n16", x_n="1/2 2/4", trans=".trans", t="b8", effects=SYNC, requires=FAMILY8, ptx="8.6"),

@@ -1,6 +1,6 @@
 """Loads, stores, asynchronous copies, atomics and fences (9.7.9.8 to 9.7.9.25, 9.7.13.4 to .6).
 
-An `addr` operand prints with its brackets. Memory words of 8 bits travel in 16-bit registers.
+An `addr` operand is printed with its brackets. 8-bit words are held in 16-bit registers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ORDERED_LOAD = LOAD | VOLATILE
 ORDERED_STORE = STORE | VOLATILE
 COPY = LOAD | STORE | VOLATILE
 
-# The word in memory, its register, and how many of them a vector has: 16 bytes at most.
+# Word in memory, its register, and vector lengths (at most 16 bytes).
 WORDS = (
     *("/b8/b8/1", "/b16/b16/1", "/b32/b32/1", "/b64/b64/1"),
     *(".v2/b8/b8/2", ".v2/b16/b16/2", ".v2/b32/b32/2", ".v2/b64/b64/2"),
@@ -45,7 +45,7 @@ def load(ctx: Context, form: Instruction, address: np.ndarray, *policy: Any) -> 
 
 
 def store(ctx: Context, form: Instruction, address: np.ndarray, value: Any, *policy: Any) -> None:
-    """st: of a 16-bit register with a byte, the low half is stored."""
+    """st: an 8-bit store writes the low byte of a 16-bit register."""
     word = np.dtype(f"u{int(form.params['t'][1:]) // 8}")
     count = int(form.params["n"])
     values = np.asarray(value).astype(word)
@@ -56,7 +56,7 @@ def store(ctx: Context, form: Instruction, address: np.ndarray, value: Any, *pol
 def copy_async(
     ctx: Context, form: Instruction, target: np.ndarray, source: np.ndarray, size: int, *rest: Any
 ) -> None:
-    """cp.async: takes effect at a wait; `rest` is how much is read, or whether nothing is."""
+    """cp.async, which takes effect at a wait; `rest` is src-size or ignore-src."""
     valid: Any = size
     if rest and form.params.get("kind") == ".ignore":
         valid = np.where(rest[0], 0, size)
@@ -71,14 +71,14 @@ def commit_group(ctx: Context, form: Instruction) -> None:
 
 
 def wait_group(ctx: Context, form: Instruction, pending: int = 0) -> None:
-    """wait_all commits what is open first."""
+    """cp.async.wait_group; wait_all commits the open group first."""
     if form.mnemonic == "cp.async.wait_all":
         ctx.commit_async()
     ctx.wait_async(pending)
 
 
-def nothing(ctx: Context, form: Instruction, *operands: Any) -> None:
-    """Hints, and orderings that a machine keeps whose accesses take effect at once."""
+def no_effect(ctx: Context, form: Instruction, *operands: Any) -> None:
+    """Cache hints, and fences without effect in a memory model where accesses are immediate."""
 
 
 def fence_proxy_async(ctx: Context, form: Instruction) -> None:
@@ -87,12 +87,12 @@ def fence_proxy_async(ctx: Context, form: Instruction) -> None:
 
 
 def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
-    """createpolicy: an opaque word; policies are hints."""
+    """createpolicy: an opaque word, since cache policies are only hints."""
     return np.zeros(ctx.threads, np.uint64)
 
 
 def atomic(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> np.ndarray:
-    """atom: old words, the update being done thread by thread."""
+    """atom: the old words; threads update in order."""
     kind, vector = form.params["t"], "n" in form.params
     width = _ATOMIC_WIDTH.get(kind) or int(kind[1:]) // 8
     update = _update(form.params["op"], kind, form)
@@ -107,7 +107,7 @@ def atomic(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any)
 
 
 def reduce(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> None:
-    """red: an atom whose old value nobody reads."""
+    """red: an atomic without a result."""
     atomic(ctx, form, address, *operands)
 
 
@@ -164,11 +164,11 @@ RED_SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .release.cta .release.gpu .r
 CLUSTER_SEM = f"{SEM} .relaxed.cluster .acquire.cluster .release.cluster .acq_rel.cluster"
 CLUSTER_RED_SEM = f"{RED_SEM} .relaxed.cluster .release.cluster"
 SPACE = "global/u64 shared/u32"
-IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # for shared::cluster, a peer's shared memory
+IN_CLUSTER: Any = {"requires": "90", "ptx": "7.8"}  # shared::cluster: shared memory of another CTA
 
 # fmt: off
 LOADS = [
-    #   mnemonic                                          operands                    section     meaning  axes
+    #   mnemonic                                          operands                    section     execute  axes
     row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2="-", v_t_r_n=WORDS, effects=LOAD),
     row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::64B .L2::128B", v_t_r_n=WORDS, effects=LOAD, requires="75", ptx="7.4"),
     row("ld.global{c}{l2}{v}.{t}",                        "d:{r}*{n} = p:[u64]",      "9.7.9.8",  load, c="- .ca .cg .cs .lu .cv", l2=".L2::256B", v_t_r_n=WORDS, effects=LOAD, requires="80", ptx="7.4"),
@@ -209,8 +209,8 @@ STORES = [
 ]
 
 HINTS = [
-    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L1 L2", effects=VOLATILE, ptx="2.0"),
-    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", nothing, l="L2::evict_last L2::evict_normal", effects=VOLATILE, requires="80", ptx="7.4"),
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L1 L2", effects=VOLATILE, ptx="2.0"),
+    row("prefetch.global.{l}",                            "p:[u64]",                  "9.7.9.15", no_effect, l="L2::evict_last L2::evict_normal", effects=VOLATILE, requires="80", ptx="7.4"),
     row("createpolicy.fractional.{p}{q}.b64",             "policy:b64 =",             "9.7.9.18", policy, p="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", q="- .L2::evict_first .L2::evict_unchanged", requires="80", ptx="7.4"),
 ]
 
@@ -241,7 +241,7 @@ ASYNC = [
     row("cp.async.wait_all",                              "",                         "9.7.9.25.3.3", wait_group, effects=COPY, requires="80", ptx="7.0"),
 ]
 
-# One line serves `atom` (with a result and four orderings) and `red` (without, two orderings).
+# Each line makes `atom` (a result, four orderings) and `red` (no result, two orderings).
 ATOMICS = [
     #  operation   types                             suffix     requires ptx
     ("add",       "u32 s32 u64 f32 f64",             "",        "60",    "6.0"),
@@ -289,13 +289,13 @@ for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
 
 FENCE = "9.7.13.4"
 FENCES = [
-    row("membar.{scope}",                     "", FENCE, nothing, scope="cta gl sys", effects=VOLATILE, ptx="2.0"),
-    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cta gpu sys", effects=VOLATILE, requires="70", ptx="6.0"),
-    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
-    row("fence{sem}.{scope}",                 "", FENCE, nothing, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
-    row("fence.proxy.alias",                  "", FENCE, nothing, effects=VOLATILE, requires="70", ptx="7.5"),
+    row("membar.{scope}",                     "", FENCE, no_effect, scope="cta gl sys", effects=VOLATILE, ptx="2.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem="- .sc .acq_rel", scope="cta gpu sys", effects=VOLATILE, requires="70", ptx="6.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
+    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
+    row("fence.proxy.alias",                  "", FENCE, no_effect, effects=VOLATILE, requires="70", ptx="7.5"),
     row("fence.proxy.async{space}",           "", FENCE, fence_proxy_async, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
-    row("fence.mbarrier_init.release.cluster", "", FENCE, nothing, effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.mbarrier_init.release.cluster", "", FENCE, no_effect, effects=VOLATILE, requires="90", ptx="8.0"),
 ]
 # fmt: on
 

@@ -1,4 +1,4 @@
-"""`mma.sync` with dense operands (9.7.14.5): one line for each family of shapes and types."""
+"""`mma.sync` with dense operands (9.7.14.5): one line per family of shapes and types."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ LAYOUTS = ("row.row", "row.col", "col.row", "col.col")
 
 @dataclass(frozen=True)
 class Family:
-    """Forms that differ in shape, types and one modifier.
+    """Instructions that differ in shape, types and one modifier.
 
-    dc and ab are pairs of types, d/c and a/b. `modifier` names what `values` spell: saturation
-    stands before the types, a rounding or bit operation after them, a kind before them.
+    `dc` and `ab` are pairs of types, d/c and a/b. `modifier` names the option that `values` set.
+    Saturation and `.kind` precede the types in the mnemonic; a rounding or bit operation follows
+    them.
     """
 
     shapes: str
@@ -50,20 +51,20 @@ class Family:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.shapes.split(), self.layouts, pairs(self.dc), pairs(self.ab), self.values
         )
         for shape, layout, (d, c), (a, b), value in product:
-            yield self._form(shape, layout, d, a, b, c, value)
+            yield self._instruction(shape, layout, d, a, b, c, value)
 
-    def _form(
+    def _instruction(
         self, shape: str, layout: str, d: str, a: str, b: str, c: str, value: str
     ) -> Instruction:
         before = value if self.modifier in ("satfinite", "kind") else ""
         after = value if self.modifier in ("rounding", "operation") else ""
         params: dict[str, Any] = dict(shape=shape, layout=layout, d=d, a=a, b=b, c=c)
-        params |= meaning_of(self.modifier, value)
+        params |= option(self.modifier, value)
         layouts = quad_layouts(layout, d, c) if a == "f16" and shape == "m8n8k4" else (
             dense_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0)
         )
@@ -83,8 +84,8 @@ class Family:
         )
 
 
-def meaning_of(modifier: str, value: str) -> dict[str, str]:
-    """What a modifier's spelling says: `.xor.popc` is the operation xor."""
+def option(modifier: str, value: str) -> dict[str, str]:
+    """The option that a modifier sets, without PTX's dots: `.xor.popc` is the operation xor."""
     word = value.lstrip(".").removesuffix(".popc").removeprefix("kind::")
     return {modifier: word} if word else {}
 
@@ -92,7 +93,7 @@ def meaning_of(modifier: str, value: str) -> dict[str, str]:
 def dense_layouts(
     shape: str, d: str, a: str, b: str, c: str, container: int = 0
 ) -> tuple[Layout, Layout, Layout, Layout]:
-    """Layouts of D, A, B and C. `container` is the width of a byte that holds a small float."""
+    """Layouts of D, A, B and C; `container` is the register bits that a small float occupies."""
     m, n, k = size(shape)
     return (
         fragment("C", m, n, d),
@@ -102,7 +103,7 @@ def dense_layouts(
     )
 
 
-# m8n8k4 on f16 (9.7.14.5.1): the four products of a warp belong to lanes 4q..4q+3 and 4q+16..4q+19.
+# m8n8k4 on f16 (9.7.14.5.1): lanes 4q..4q+3 and 4q+16..4q+19 compute product q of the warp's four.
 def _quad_row(lane: Any) -> Any:
     return lane % 4 + 4 * (lane // 16)
 

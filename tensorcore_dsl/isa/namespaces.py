@@ -1,6 +1,6 @@
-"""Typed constructors over the table: `mma.m16n8k16(bf16, bf16, f32)` is a form.
+"""Typed constructors over the table, for example `mma.m16n8k16(bf16, bf16, f32)`.
 
-A namespace knows nothing of its own: shapes, types and options are the params of the forms.
+Shapes, types and options are the `params` of the instructions; a namespace stores none of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DEFAULTS = {"layout": "row.col"}
 
 
 class UnknownShape(UnknownInstruction, AttributeError):
-    """A namespace has no such shape."""
+    """The namespace has no such shape."""
 
 
 class Namespace:
-    """The forms of one opcode and group; attributes are shapes, or the groups below it."""
+    """The instructions of one opcode and group; attributes are shapes or subgroups."""
 
     def __init__(self, opcode: str, group: str = "", below: Iterable[str] = ()) -> None:
         self._opcode, self._group = opcode, group
@@ -38,63 +38,63 @@ class Namespace:
     def _name(self) -> str:
         return f"{self._opcode}.{self._group}" if self._group else self._opcode
 
-    def _forms(self) -> list[Instruction]:
-        every = lookup.forms(self._opcode)
+    def _instructions(self) -> list[Instruction]:
+        every = lookup.instructions(self._opcode)
         return [f for f in every if "shape" in f.params and f.params.get("group", "") == self._group]
 
     def __dir__(self) -> list[str]:
-        return [*dict.fromkeys(f.params["shape"] for f in self._forms()), *self._below]
+        return [*dict.fromkeys(f.params["shape"] for f in self._instructions()), *self._below]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         if name in self._below:
             return self._below[name]
-        if not any(f.params["shape"] == name for f in self._forms()):
+        if not any(f.params["shape"] == name for f in self._instructions()):
             raise UnknownShape(f"{self._name} has no shape {name}; it has {listing(self.__dir__(), 80)}")
         return Shape(self, name)
 
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
-        """The form of the only shape that has these types; `shape=` chooses among several."""
+        """The instruction with these types; `shape=` selects one if several shapes have them."""
         if "shape" in options:
             return getattr(self, options.pop("shape"))(*types, **options)  # type: ignore[no-any-return]
-        found = [f for f in self._forms() if _matches(f, types)]
-        shapes = list(dict.fromkeys(f.params["shape"] for f in found))
+        matches = [f for f in self._instructions() if _matches(f, types)]
+        shapes = list(dict.fromkeys(f.params["shape"] for f in matches))
         if len(shapes) > 1:
             raise UnknownInstruction(f"{self._name}{_named(types)} exists as {listing(shapes)}: choose one")
-        return _choose(self._name, found or self._forms(), types, options)
+        return _choose(self._name, matches or self._instructions(), types, options)
 
     def __repr__(self) -> str:
         return f"<{self._name}: {listing(self.__dir__())}>"
 
 
 class Shape:
-    """One shape of a namespace; called with element types, it gives the form."""
+    """One shape of a namespace; called with element types, it returns an instruction."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
         self._namespace, self._shape = namespace, name
 
-    def forms(self) -> list[Instruction]:
-        """Every form of this shape."""
-        return [f for f in self._namespace._forms() if f.params["shape"] == self._shape]
+    def instructions(self) -> list[Instruction]:
+        """All instructions of this shape."""
+        return [f for f in self._namespace._instructions() if f.params["shape"] == self._shape]
 
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
-        """`(a, b, accumulator[, d])` and the form's options, for example `satfinite=True`."""
+        """`(a, b, accumulator[, d])` and the instruction's options, such as `satfinite=True`."""
         what = f"{self._namespace._name}.{self._shape}"
-        if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.forms()):
-            raise UnknownInstruction(_no_such(what, self.forms(), types) + self._others(types))
-        return _choose(what, self.forms(), types, options)
+        if 3 <= len(types) <= 4 and not any(_matches(f, types) for f in self.instructions()):
+            raise UnknownInstruction(_no_such(what, self.instructions(), types) + self._others(types))
+        return _choose(what, self.instructions(), types, options)
 
     def _others(self, types: tuple[DType | str, ...]) -> str:
-        """Where else the types are: shapes that differ in one extent, or all."""
-        found = [f for f in self._namespace._forms() if _matches(f, types)]
-        own = self.forms()[0].shape or ()
-        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in found}
+        """Hint at other shapes with these types, preferring those that differ in one extent."""
+        matches = [f for f in self._namespace._instructions() if _matches(f, types)]
+        own = self.instructions()[0].shape or ()
+        shapes = {f.params["shape"]: sum(x == y for x, y in zip(f.shape or (), own, strict=True)) for f in matches}
         near = [shape for shape, same in shapes.items() if same == 2] or list(shapes)
         return f"; {_named(types)} exists as {listing(near)}" if near else ""
 
     def __repr__(self) -> str:
-        return f"<{self._namespace._name}.{self._shape}: {_combinations(self.forms())}>"
+        return f"<{self._namespace._name}.{self._shape}: {_combinations(self.instructions())}>"
 
 
 def _matches(form: Instruction, types: tuple[DType | str, ...]) -> bool:
@@ -105,70 +105,70 @@ def _named(types: Iterable[DType | str]) -> str:
     return f"({', '.join(str(t) for t in types)})"
 
 
-def _combinations(forms: Iterable[Instruction]) -> str:
-    """`(a, b, accumulator)` of the forms, with d where it is another type than c."""
-    kinds = ([f.params[k] for k in _TYPES if k != "d" or f.params["d"] != f.params["c"]] for f in forms)
+def _combinations(variants: Iterable[Instruction]) -> str:
+    """The allowed `(a, b, accumulator)`, with d where its type differs from c's."""
+    kinds = ([f.params[k] for k in _TYPES if k != "d" or f.params["d"] != f.params["c"]] for f in variants)
     return listing(dict.fromkeys(_named(k) for k in kinds), 60)
 
 
 def _choose(
-    what: str, forms: list[Instruction], types: tuple[DType | str, ...], options: Mapping[str, Any]
+    what: str, variants: list[Instruction], types: tuple[DType | str, ...], options: Mapping[str, Any]
 ) -> Instruction:
     if not 3 <= len(types) <= 4:
         raise UnknownInstruction(
             f"{what} takes the element types of a, b and the accumulator (and of d where it "
-            f"differs); {_named(types)} was given, there are {_combinations(forms)}"
+            f"differs); {_named(types)} was given, there are {_combinations(variants)}"
         )
-    found = [f for f in forms if _matches(f, types)]
+    matches = [f for f in variants if _matches(f, types)]
     if len(types) == 3:
-        found = [f for f in found if f.params["d"] == f.params["c"]] or found
-    if not found:
-        raise UnknownInstruction(_no_such(what, forms, types))
+        matches = [f for f in matches if f.params["d"] == f.params["c"]] or matches
+    if not matches:
+        raise UnknownInstruction(_no_such(what, variants, types))
     for key, value in options.items():
-        found = _with_option(what, found, key, value)
-    return _by_default(what, found)
+        matches = _with_option(what, matches, key, value)
+    return _by_default(what, matches)
 
 
-def _no_such(what: str, forms: list[Instruction], types: tuple[DType | str, ...]) -> str:
-    allowed = _combinations(forms)
+def _no_such(what: str, variants: list[Instruction], types: tuple[DType | str, ...]) -> str:
+    allowed = _combinations(variants)
     return f"{what}{_named(types)} does not exist; (a, b, accumulator) may be {allowed}"
 
 
-def _spelled(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return "" if value in (None, False) else str(value)
 
 
-def _with_option(what: str, forms: list[Instruction], key: str, value: Any) -> list[Instruction]:
-    values = list(dict.fromkeys(f.params.get(key, "") for f in forms))
-    allowed = [k for f in forms for k in f.params if k not in _FIXED]
+def _with_option(what: str, variants: list[Instruction], key: str, value: Any) -> list[Instruction]:
+    values = list(dict.fromkeys(f.params.get(key, "") for f in variants))
+    allowed = [k for f in variants for k in f.params if k not in _FIXED]
     if key not in allowed:
         raise UnknownInstruction(
             f"{what} has no option {key!r} here; it has {listing(dict.fromkeys(allowed)) or 'none'}"
         )
-    wanted = key if value is True else _spelled(value)
-    found = [f for f in forms if f.params.get(key, "") == wanted]
-    if not found:
+    text = key if value is True else _option_text(value)
+    matches = [f for f in variants if f.params.get(key, "") == text]
+    if not matches:
         shown = listing(repr(_shown(key, v)) for v in values)
         raise UnknownInstruction(f"{what}: {key} may be {shown}; {value!r} was given")
-    return found
+    return matches
 
 
 def _shown(key: str, value: str) -> Any:
-    """A flag's value is its own name: as users write it."""
+    """An option's value as users write it; a flag is stored as its own name."""
     return True if value == key else value or None
 
 
-def _by_default(what: str, forms: list[Instruction]) -> Instruction:
-    """Options that were not given: absent where a form without them exists."""
-    for key in dict.fromkeys(k for f in forms for k in f.params if k not in _FIXED):
-        plain = [f for f in forms if f.params.get(key, "") == _DEFAULTS.get(key, "")]
-        forms = plain or forms
-    if len(forms) == 1:
-        return forms[0]
-    keys = {k: dict.fromkeys(f.params.get(k) for f in forms) for k in forms[0].params if k not in _FIXED}
+def _by_default(what: str, variants: list[Instruction]) -> Instruction:
+    """Select the instruction without the options that were not given, if there is one."""
+    for key in dict.fromkeys(k for f in variants for k in f.params if k not in _FIXED):
+        plain = [f for f in variants if f.params.get(key, "") == _DEFAULTS.get(key, "")]
+        variants = plain or variants
+    if len(variants) == 1:
+        return variants[0]
+    keys = {k: dict.fromkeys(f.params.get(k) for f in variants) for k in variants[0].params if k not in _FIXED}
     needed = [f"{k}={' or '.join(map(repr, v))}" for k, v in keys.items() if len(v) > 1]
     if not needed:
-        needed = ["d, the type of the result: " + listing(dict.fromkeys(f.params["d"] for f in forms))]
+        needed = ["d, the type of the result: " + listing(dict.fromkeys(f.params["d"] for f in variants))]
     raise UnknownInstruction(f"{what}: say {', '.join(needed)}")
 
 

@@ -1,8 +1,7 @@
-"""Device-side printing: a call of `vprintf`, spelled as an instruction of any operand types.
+"""Device-side printing: `vprintf` as an instruction with any operand types.
 
-`vprintf.s32.f32` takes the number of the kernel's format string and one operand a type. CUDA's
-`vprintf` is a function of the driver: its arguments lie in a buffer in local memory, as C would
-promote them.
+`vprintf.s32.f32` takes the index of the kernel's format string and one operand per type. CUDA's
+`vprintf` is a device function: its arguments lie in a buffer in local memory, promoted as in C.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import UnknownInstruction
 from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
 
-# Operand type -> its conversion in the format, and its bytes in the buffer.
+# Operand type -> conversion specifier, and bytes in the buffer.
 CONVERSIONS = {
     "s32": ("%d", 4),
     "u32": ("%u", 4),
@@ -28,7 +27,7 @@ CONVERSIONS = {
 
 
 @cache
-def form(mnemonic: str) -> Instruction:
+def instruction(mnemonic: str) -> Instruction:
     """The instruction `vprintf.<type>.<type>...`."""
     names = mnemonic.split(".")[1:]
     for name in names:
@@ -51,7 +50,7 @@ def form(mnemonic: str) -> Instruction:
 
 
 def _statement(names: list[str]) -> str:
-    """The block of PTX; it ends in a comment because the printer adds a semicolon."""
+    """The PTX block; it ends in a comment because the printer appends a semicolon."""
     lines, offset = [], 0
     for i, name in enumerate(names):
         size = CONVERSIONS[name][1]
@@ -75,7 +74,7 @@ def _statement(names: list[str]) -> str:
 
 
 def execute(ctx: Any, form: Instruction, text: int, *values: np.ndarray) -> None:
-    """Each thread's line, formatted as C would."""
+    """Print a line per thread, formatted as in C."""
     typed = [
         np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, form.operands[1:], strict=True)
     ]

@@ -1,6 +1,6 @@
-"""The reference page of the table, as Markdown: every family, in the order of the manual.
+"""The reference page of the table in Markdown: all families, in the order of the manual.
 
-A line says what a shell's braces would: `add{,.sat}.{s32,u32}` is four forms, and
+Alternatives are written as in a shell: `add{,.sat}.{s32,u32}` is four instructions, and
 `m64n{8..256..8}k16` the 32 shapes from n = 8 to 256 in steps of 8.
 """
 
@@ -16,11 +16,11 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction, Operand, Row
 
-Parts = tuple[str, ...]  # of a mnemonic: joined, they are its text
-Pattern = tuple[frozenset[str], ...]  # the values that each part takes
+Parts = tuple[str, ...]  # of a mnemonic; joined, they are the mnemonic
+Pattern = tuple[frozenset[str], ...]  # the values of each part
 Groups = dict[Pattern, list[Any]]
 
-# Chapters of the manual, by the section's first three numbers (two of chapter 10).
+# Chapters of the manual by the first three numbers of a section (chapter 10: by the first).
 CHAPTERS = {
     "9.7.1": "Integer arithmetic",
     "9.7.2": "Extended-precision integer arithmetic",
@@ -45,21 +45,22 @@ INTRODUCTION = """\
 
 <!-- Generated from the table by `make docs`; edit the rows in tensorcore_dsl/isa instead. -->
 
-{forms:,} forms of {opcodes} opcodes. `python -m tensorcore_dsl show <mnemonic>` prints all that is
-known of one form, with its layouts; `python -m tensorcore_dsl list` searches.
+{instructions:,} instructions of {opcodes} opcodes. `python -m tensorcore_dsl show <mnemonic>` describes
+one instruction with its layouts; `python -m tensorcore_dsl list` searches.
 
-Braces hold alternatives as in a shell: `add{{,.sat}}.{{s32,u32}}` is four forms,
-`n{{8..256..8}}` the numbers from 8 to 256 in steps of 8. Operands are named as on the cards;
-those left of the arrow are results. `#` marks constants of the text, `[ ]` addresses, `°` fragments
-(their layouts are on the cards), `x4` four registers. A target that ends in `a` is that one alone,
-one that ends in `f` its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX
-that knows the forms, *manual* the section of the PTX manual 9.1.
+Braces hold alternatives as in a shell: `add{{,.sat}}.{{s32,u32}}` is four instructions, and
+`n{{8..256..8}}` the numbers from 8 to 256 in steps of 8. Operands have the names that `show` prints;
+results are left of the arrow. `#` marks immediates, `[ ]` addresses, `°` fragments (`show` draws their
+layouts), `x4` four registers. A target that ends in `a` is exactly that architecture; one that ends in
+`f` is its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX that has the
+instruction, *manual* the section of the PTX manual 9.1, *count* the number of instructions.
 """
 
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION.format(forms=sum(1 for _ in isa.forms()), opcodes=len(isa.opcodes()))]
+    count = sum(1 for _ in isa.instructions())
+    lines = [INTRODUCTION.format(instructions=count, opcodes=len(isa.opcodes()))]
     chapters: dict[str, list[Entry]] = {}
     for entry in entries():
         chapters.setdefault(chapter(entry.section), []).append(entry)
@@ -71,7 +72,7 @@ def page() -> str:
 
 
 def chapter(section: str) -> str:
-    """The chapter that a section belongs to."""
+    """The title of the chapter that a section belongs to."""
     numbers = section.split(".")
     return CHAPTERS.get(".".join(numbers[:3])) or CHAPTERS.get(numbers[0], OTHER)
 
@@ -80,11 +81,11 @@ def _numbers(section: str) -> list[int]:
     return [int(n) for n in section.split(".") if n.isdigit()]
 
 
-def _table(found: Iterable[Entry]) -> Iterator[str]:
-    yield "| syntax | operands | target | PTX | manual | forms |"
+def _table(entries: Iterable[Entry]) -> Iterator[str]:
+    yield "| syntax | operands | target | PTX | manual | count |"
     yield "|---|---|---|---|---|---:|"
     notes: dict[str, int] = {}
-    for entry in found:
+    for entry in entries:
         mark = ""
         if entry.note:
             mark = f" ({notes.setdefault(entry.note, len(notes) + 1)})"
@@ -101,7 +102,7 @@ def _table(found: Iterable[Entry]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the page: forms that differ only in parts of their names and operands' types."""
+    """A line of the page: instructions that differ only in parts of their mnemonics and types."""
 
     syntax: str
     operands: str
@@ -113,19 +114,19 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """Every line, in the table's order."""
+    """All lines, in the order of the table."""
     for opcode in isa.opcodes():
         products: list[Instruction] = []
         for family in lookup._ROWS[opcode]:
             if isinstance(family, Row):
-                yield from _of_family(list(family.forms()), _splitter(family))
+                yield from _of_family(family.instructions(), _splitter(family))
             else:
-                products += family.forms()
+                products += family.instructions()
         yield from _of_family(products, dotted)
 
 
 def dotted(form: Instruction) -> Parts:
-    """A mnemonic in pieces that each begin with a dot."""
+    """The mnemonic split before each dot."""
     return pieces(form.mnemonic)
 
 
@@ -134,7 +135,7 @@ def pieces(text: str) -> Parts:
 
 
 def _splitter(family: Row) -> Callable[[Instruction], Parts]:
-    """How a row's mnemonics come apart: at its axes."""
+    """A function that splits mnemonics of a row at its axes."""
     fields = list(string.Formatter().parse(family.mnemonic))
 
     def split(form: Instruction) -> Parts:
@@ -147,56 +148,58 @@ def _splitter(family: Row) -> Callable[[Instruction], Parts]:
     return split
 
 
-def _of_family(forms: list[Instruction], split: Callable[[Instruction], Parts]) -> Iterator[Entry]:
+def _of_family(
+    instructions: Iterable[Instruction], split: Callable[[Instruction], Parts]
+) -> Iterator[Entry]:
     groups: dict[tuple[str, ...], list[Instruction]] = {}
-    for form in forms:
+    for form in instructions:
         names = " ".join(f"{o.name}{o.kind}" for o in (*form.results, *form.operands))
         key = (form.requires.text, str(form.version), form.section, form.note, names)
         groups.setdefault(key, []).append(form)
     for group in groups.values():
         named = [(split(form), form) for form in group]
-        for pattern, held in merged(named):
-            first = held[0]
+        for pattern, members in merged(named):
+            first = members[0]
             yield Entry(
-                spelled(pattern, [p for parts, _ in named for p in parts]),
-                signature(held), str(first.requires), "{}.{}".format(*first.version), first.section,
-                first.note, len(held),
+                pattern_text(pattern, [p for parts, _ in named for p in parts]),
+                signature(members), str(first.requires), "{}.{}".format(*first.version), first.section,
+                first.note, len(members),
             )  # fmt: skip
 
 
 def merged(named: Iterable[tuple[Parts, Any]]) -> list[tuple[Pattern, list[Any]]]:
-    """Few products of sets that together hold exactly the names given, each with its members."""
-    found: Groups = {tuple(frozenset({p}) for p in parts): [member] for parts, member in named}
+    """Cover the given mnemonics by few products of sets; each product comes with its members."""
+    patterns: Groups = {tuple(frozenset({p}) for p in parts): [member] for parts, member in named}
     before = 0
-    while before != len(found):
-        before = len(found)
-        longest = max(map(len, found), default=0)
+    while before != len(patterns):
+        before = len(patterns)
+        longest = max(map(len, patterns), default=0)
         for place in reversed(range(longest)):
-            found = _merged_at(place, found)
-        if before == len(found):
+            patterns = _merged_at(place, patterns)
+        if before == len(patterns):
             for place in range(1, longest):
-                _absorb(place, found)
-    return list(found.items())
+                _absorb(place, patterns)
+    return list(patterns.items())
 
 
 def _merged_at(place: int, patterns: Groups) -> Groups:
-    """Patterns that differ only at `place` become one."""
+    """Merge patterns that differ only at `place`."""
     alike: dict[tuple[Pattern, Pattern], list[Pattern]] = {}
     for pattern in patterns:
         key = (pattern[:place], pattern[place + 1 :]) if len(pattern) > place else (pattern, ())
         alike.setdefault((*key, len(pattern)), []).append(pattern)  # type: ignore[arg-type]
-    found: Groups = {}
+    result: Groups = {}
     for group in alike.values():
         first = group[0]
         if len(group) > 1:
             values = frozenset().union(*(p[place] for p in group))
             first = (*first[:place], values, *first[place + 1 :])
-        found[first] = [form for p in group for form in patterns[p]]
-    return found
+        result[first] = [form for p in group for form in patterns[p]]
+    return result
 
 
 def _absorb(place: int, patterns: Groups) -> None:
-    """A pattern that lacks only the part at `place` becomes one where that part may be empty."""
+    """Merge a pattern with the same pattern without the part at `place`."""
     for pattern in list(patterns):
         shorter = pattern[:place] + pattern[place + 1 :]
         if len(pattern) > place and "" not in pattern[place] and shorter in patterns:
@@ -207,20 +210,20 @@ def _absorb(place: int, patterns: Groups) -> None:
 # -- text ----------------------------------------------------------------------------------------
 
 
-def spelled(pattern: Pattern, order: Sequence[str]) -> str:
+def pattern_text(pattern: Pattern, order: Sequence[str]) -> str:
     """A pattern as text, alternatives in the order in which they first come in `order`."""
     place = {part: i for i, part in enumerate(dict.fromkeys(("", *order)))}
     return "".join(braces(sorted(values, key=place.__getitem__)) for values in pattern)
 
 
 def braces(values: Sequence[str]) -> str:
-    """`{a,b}`, with what all have in front or behind outside."""
+    """`{a,b}`, with common prefixes and suffixes outside the braces."""
     if len(values) == 1:
         return values[0]
     if any(v.count(".") > 1 for v in values):
-        found = merged((pieces(v), v) for v in values)
+        patterns = merged((pieces(v), v) for v in values)
         parts = [p for v in values for p in pieces(v)]
-        texts = [spelled(pattern, parts) for pattern, _ in found]
+        texts = [pattern_text(pattern, parts) for pattern, _ in patterns]
         return texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
     runs = [re.findall(r"\d+|\D+", v) for v in values]
     differ = [i for i, column in enumerate(zip(*runs)) if len(set(column)) > 1]
@@ -233,7 +236,7 @@ def braces(values: Sequence[str]) -> str:
 
 
 def numbered(numbers: Sequence[int]) -> str:
-    """`{4,8}`; four or more in even steps are `{8..256..8}`."""
+    """`{4,8}`; four or more numbers in equal steps become `{8..256..8}`."""
     texts, rest = [], sorted(numbers)
     while rest:
         run = _even(rest)
@@ -247,19 +250,19 @@ def numbered(numbers: Sequence[int]) -> str:
 
 
 def _even(numbers: Sequence[int]) -> Sequence[int]:
-    """The longest beginning of `numbers` in even steps."""
+    """The longest prefix of `numbers` in equal steps."""
     size = min(2, len(numbers))
     while size < len(numbers) and numbers[size] - numbers[size - 1] == numbers[1] - numbers[0]:
         size += 1
     return numbers[:size]
 
 
-def signature(forms: Sequence[Instruction]) -> str:
-    """`d ← a, b: f32 f64`: operands of the same types together."""
-    columns = list(zip(*((*f.results, *f.operands) for f in forms)))
+def signature(instructions: Sequence[Instruction]) -> str:
+    """`d ← a, b: f32 f64`: operands of the same types are listed together."""
+    columns = list(zip(*((*f.results, *f.operands) for f in instructions)))
     types = [" ".join(dict.fromkeys(map(_type, column))) for column in columns]
     names = [_name(column[0]) for column in columns]
-    results = len(forms[0].results)
+    results = len(instructions[0].results)
     left, right = (_joined(names[s], types[s]) for s in (slice(results), slice(results, None)))
     return f"{left} ← {right}" if left and right else f"{left} ←" if left else right or "none"
 
@@ -276,7 +279,7 @@ def _type(operand: Operand) -> str:
 
 
 def _joined(names: Sequence[str], types: Sequence[str]) -> str:
-    """Neighbours of the same types share them."""
+    """Group neighbours with the same types."""
     groups: list[tuple[list[str], str]] = []
     for name, kind in zip(names, types):
         if groups and groups[-1][1] == kind:

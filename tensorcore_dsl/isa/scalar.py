@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.isa.meaning import (
+from tensorcore_dsl.isa.semantics import (
     boolean,
     compare,
     copy,
@@ -37,7 +37,7 @@ WORD_AB = "d:b64 = a:b64, b:b64"
 
 # fmt: off
 INTEGER = [
-    #   mnemonic                  operands                                  section     meaning
+    #   mnemonic                  operands                                  section     execute
     row("add.{t}",                D_AB,                                     "9.7.1.1",  integer, t=INT),
     row("add.sat.s32",            "d:s32 = a:s32, b:s32",                   "9.7.1.1",  integer, t="s32", sat=".sat"),
     row("add.{t}",                PAIR_AB,                                  "9.7.1.1",  integer, t=PAIRS, requires="90", ptx="8.0"),

@@ -1,8 +1,8 @@
-"""`mma.sp`: dense B, and A with half of its elements stored (9.7.14.6).
+"""`mma.sp`: A with 2:4 (or 1:2, 4:8) structured sparsity, B dense (9.7.14.6).
 
-The stored part of A has the dense layout of k/2 columns. Metadata are nibbles from the low end of
-a row's bits: two 2-bit places in a chunk of four columns (16- and 8-bit types), or of two pairs in
-a chunk of eight (4-bit types), or 0x4 and 0xE for the first and second of two columns (tf32).
+The stored half of A has the dense layout of k/2 columns. A row's metadata are nibbles, lowest bits
+first. A nibble holds two 2-bit indices: into four columns (16- and 8-bit types), or into the four
+pairs of eight columns (4-bit types). For tf32 it is 0x4 or 0xE, the first or second of two columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.fragments import fragment, multiply, operand, pairs, size
-from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, meaning_of
+from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, option
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
 from tensorcore_dsl.layout import Layout
@@ -30,24 +30,24 @@ PLAIN, SORTED = ".sp", ".sp::ordered_metadata"
 
 
 def stored_per_nibble(dtype: str) -> int:
-    """Stored elements of A that one nibble places."""
+    """Stored elements of A that one nibble describes."""
     return {"tf32": 1, "u4": 4, "s4": 4}.get(dtype, 2)
 
 
 def nibbles_per_row(shape: str, dtype: str, packed: bool) -> int:
-    """How many nibbles place a row's elements; `packed` is e2m1 without containers."""
+    """Nibbles of metadata per row; `packed` is e2m1 without byte containers."""
     return size(shape)[2] // 2 // (4 if packed else stored_per_nibble(dtype))
 
 
 def selectors(shape: str, a: str, packed: bool = False) -> tuple[int, ...]:
-    """Values that the sparsity selector may have."""
+    """Allowed values of the sparsity selector."""
     return {4: (0, 1, 2, 3), 8: (0, 1), 16: (0,)}[nibbles_per_row(shape, a, packed)]
 
 
 def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndarray:
-    """(warps, 16, nibbles): the nibbles of each row, from the registers (warps, 32).
+    """(warps, 16, nibbles): the nibbles of each row, from registers (warps, 32).
 
-    `wide` elements (16 bits and more) keep rows g and g+8 in halves of one register.
+    For `wide` elements (16 bits and more), the halves of one register belong to rows g and g + 8.
     """
     quad = e.reshape(-1, 8, 4)
     if nibbles == 16:  # lanes 0 and 1 of a quad: first half of rows g and g+8; 2 and 3: the rest
@@ -65,26 +65,26 @@ def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndar
 
 
 def selection(ctx: Context, form: Instruction, e: Any, selector: int) -> np.ndarray:
-    """(warps, 16, k/2): the column of each stored element; metadata that mean nothing are errors."""
+    """(warps, 16, k/2): the column of each stored element; EmulationError for invalid metadata."""
     p = form.params
     packed = p["a"] == "e2m1" and form.a.layout is not None and not form.a.layout.container
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
-    found = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
-    found = found.astype(np.int32)
-    _check(ctx, form, found)
+    codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
+    codes = codes.astype(np.int32)
+    _check(ctx, form, codes)
     chunk = np.arange(nibbles, dtype=np.int32)
     if p["a"] == "tf32":
-        return np.asarray(2 * chunk + (found == 0xE))
-    places = np.stack([found & 3, found >> 2], axis=-1)
+        return np.asarray(2 * chunk + (codes == 0xE))
+    places = np.stack([codes & 3, codes >> 2], axis=-1)
     if packed or stored_per_nibble(p["a"]) == 4:
-        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*found.shape, 4)
-        return (8 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
-    return (4 * chunk[:, None] + places).reshape(*found.shape[:2], -1)
+        places = (2 * places[..., None] + np.arange(2, dtype=np.int32)).reshape(*codes.shape, 4)
+        return (8 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
+    return (4 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
 
 
 def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:
-    """Nibbles that the manual calls meaningless, in warps that take part."""
+    """Refuse nibbles that the manual leaves undefined, in active warps."""
     first, second = nibbles & 3, nibbles >> 2
     if form.params["a"] == "tf32":
         bad = (nibbles != 0x4) & (nibbles != 0xE)
@@ -106,14 +106,14 @@ def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:
 def multiply_sparse(
     ctx: Context, form: Instruction, a: Any, b: Any, c: Any, e: Any, f: int
 ) -> np.ndarray:
-    """d = a * b + c with the elements of A at the places that the metadata say."""
+    """d = a * b + c, with the stored elements of A at the columns that the metadata give."""
     return multiply(ctx, form, a, b, c, selection=selection(ctx, form, e, f))
 
 
 def sparse_layouts(
     shape: str, d: str, a: str, b: str, c: str, container: int = 0
 ) -> tuple[Layout, Layout, Layout, Layout]:
-    """Layouts of D, A, B and C; A as stored."""
+    """Layouts of D, A (stored columns), B and C."""
     m, n, k = size(shape)
     return (
         fragment("C", m, n, d),
@@ -125,7 +125,7 @@ def sparse_layouts(
 
 @dataclass(frozen=True)
 class SparseFamily:
-    """Forms of `mma.sp` that differ in shape, types, one modifier and the order of metadata."""
+    """Instructions of `mma.sp` that differ in shape, types, one modifier and metadata order."""
 
     shapes: str
     dc: str
@@ -138,19 +138,19 @@ class SparseFamily:
 
     opcode = "mma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.variants, self.shapes.split(), pairs(self.dc), pairs(self.ab), self.values
         )
         for variant, shape, (d, c), (a, b), value in product:
-            yield self._form(variant, shape, d, a, b, c, value)
+            yield self._instruction(variant, shape, d, a, b, c, value)
 
-    def _form(
+    def _instruction(
         self, variant: str, shape: str, d: str, a: str, b: str, c: str, value: str
     ) -> Instruction:
         params: dict[str, Any] = dict(
             group="sp", shape=shape, d=d, a=a, b=b, c=c, sparse="sparse"
-        ) | meaning_of(self.modifier, value)
+        ) | option(self.modifier, value)
         if variant == SORTED:
             params["ordered"] = "ordered"
         layouts = sparse_layouts(shape, d, a, b, c, 8 if self.modifier == "kind" else 0)

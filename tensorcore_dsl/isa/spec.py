@@ -1,8 +1,8 @@
-"""What a row of the table says: text, operands, layouts, target, meaning.
+"""The data model of the table: text, operands, layouts, targets and semantics of instructions.
 
-A *form* (`Instruction`) is one instruction with all its modifiers fixed, keyed by its mnemonic.
-A *row* declares a family of forms: a mnemonic with `{axes}`, the operands, and the values that
-each axis takes. Rows are expanded when a form of their opcode is first asked for.
+An `Instruction` is one PTX instruction with all its modifiers fixed; its mnemonic is its key. A
+`Row` declares an instruction family: a mnemonic with `{axes}`, the operands, and the values of each
+axis. Rows are expanded when an instruction of their opcode is first looked up.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tensorcore_dsl.tracing import emitter
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand of a form.
+    """One operand of an instruction.
 
-    kind: "reg" (registers), "imm" (a constant in the text), "addr" (`[base+offset]`, `dtype` being
+    kind: "reg" (registers), "imm" (a constant in the text) or "addr" (`[base+offset]`; `dtype` is
     the type of the base register). A fragment has a `layout`; `dtype` is then its element type.
     """
 
@@ -35,7 +35,7 @@ class Operand:
     registers: int = 1
     kind: str = "reg"
     layout: Layout | None = None
-    values: tuple[int, ...] | None = None  # what an immediate may be
+    values: tuple[int, ...] | None = None  # allowed values of an immediate
 
     @property
     def is_fragment(self) -> bool:
@@ -50,7 +50,7 @@ class Operand:
 
     @property
     def type_name(self) -> str:
-        """How messages and the IR's text call the type."""
+        """The operand's type in messages and in the IR's text."""
         base = self.dtype.name if self.registers == 1 else f"{self.dtype.name}x{self.registers}"
         return f"{base}:{self.layout.name}" if self.layout else base
 
@@ -62,7 +62,7 @@ class Operand:
         return str(self.layout) if self.layout else f"{self.name}: {self.type_name}"
 
     def plot(self, path: str | None = None) -> Any:
-        """Draw the layout with matplotlib; written to `path` when one is given."""
+        """Draw the layout with matplotlib; save the figure if `path` is given."""
         from tensorcore_dsl.viz.plot import plot_layout
 
         if self.layout is None:
@@ -72,21 +72,21 @@ class Operand:
 
 Execute = Callable[..., Any]
 
-# Effects: what the optimiser, the verifier and the interpreter must know of a form.
-# Besides those named here: "convergent" (threads named in a mask meet), "barrier" (orders the memory
-# accesses of those who meet), "async" (takes effect at a wait), "inplace" (the text names the
-# result's registers alone: the tied operand must be in them), "wgmma" (orders wgmma.mma_async).
+# Effects of an instruction, for the optimiser, the verifier and the interpreter. Further effects:
+# "convergent" (all threads of a mask execute it together), "barrier" (orders the memory accesses of
+# the participants), "async" (takes effect at a wait), "inplace" (the text names only the result's
+# registers, which must also hold the tied operand), "wgmma" (orders wgmma.mma_async).
 PURE = frozenset[str]()
 LOAD = frozenset({"load"})
 STORE = frozenset({"store"})
 WARP = frozenset({"warp"})  # all 32 lanes take part
-VOLATILE = frozenset({"volatile"})  # neither moved nor merged nor dropped
-BLOCKING = frozenset({"blocking", "volatile"})  # execute() says which threads may go on
+VOLATILE = frozenset({"volatile"})  # never moved, merged or removed
+BLOCKING = frozenset({"blocking", "volatile"})  # execute() returns which threads continue
 
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One form of the table. Called inside a kernel, it emits itself."""
+    """One instruction of the table; called inside a kernel, it emits itself."""
 
     mnemonic: str
     results: tuple[Operand, ...]
@@ -103,7 +103,7 @@ class Instruction:
 
     @property
     def ptx(self) -> str:
-        """The text as PTX spells it; a few forms share theirs and have a longer mnemonic."""
+        """The PTX text; a few instructions share theirs and have a longer mnemonic."""
         return str(self.params.get("ptx", self.mnemonic))
 
     @property
@@ -155,16 +155,17 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Row:
-    """A family of forms.
+    """An instruction family.
 
-    `mnemonic` and `signature` may name axes in braces; `axes` gives each axis its values. Values
-    are a tuple of strings, or one string with blanks between; `-` (or `""` in a tuple) stands for
-    an absent modifier, and a value that is not empty brings its own dot. An axis `s_d` binds `s`
-    and `d` together: its values are `u16/u32 u32/u64`. `where` drops combinations that do not
-    exist. The signature is `d:f32 = a:f32, n:#u32(1|2), p:[u64]`: `#` marks an immediate (with the
-    values it may have), brackets an address, `*4` after a type several registers. A `template`
-    gives the operands' text where it is not the plain list; one that starts with `!` is the
-    whole statement, for the few mnemonics with several meanings (`mov.b32`).
+    `mnemonic` and `signature` may contain axes in braces; `axes` lists the values of each axis as a
+    tuple of strings, or as one string with blanks between. `-` (`""` in a tuple) is an absent
+    modifier; other values include their dot. An axis `s_d` binds `s` and `d` together: its values
+    are `u16/u32 u32/u64`. `where` drops combinations that do not exist.
+
+    In the signature `d:f32 = a:f32*4, n:#u32(1|2), p:[u64]`, `*4` is a vector of four registers,
+    `#` an immediate with its allowed values, and brackets an address. `template` is the text of the
+    operands where it differs from the plain list; with a leading `!` it is the whole statement, for
+    mnemonics with several variants (`mov.b32`).
     """
 
     mnemonic: str
@@ -184,17 +185,17 @@ class Row:
     def opcode(self) -> str:
         return re.split(r"[.{]", self.mnemonic, maxsplit=1)[0]
 
-    def forms(self) -> Iterator[Instruction]:
-        """Every form of the family, in the order of the axes."""
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction of the family, in the order of the axes."""
         names = {name for key in self.axes for name in key.split("_")}
         clash = names & set(re.findall(r"(\w+):", self.signature)) if self.template else set()
         assert not clash, f"{self.mnemonic}: {clash} name both an axis and an operand"
         for combination in itertools.product(*map(_bindings, self.axes, self.axes.values())):
             axes = dict(itertools.chain.from_iterable(combination))
             if self.where(axes):
-                yield self._form(axes)
+                yield self._instruction(axes)
 
-    def _form(self, axes: dict[str, str]) -> Instruction:
+    def _instruction(self, axes: dict[str, str]) -> Instruction:
         left, _, right = self.signature.format_map(axes).rpartition("=")
         requires = self.requires(axes) if callable(self.requires) else self.requires
         return Instruction(
@@ -228,7 +229,7 @@ def row(
     tied: str | None = None,
     **axes: str | Iterable[str],
 ) -> Row:
-    """A `Row` on one line of a table: keywords that it does not know are axes."""
+    """A `Row` on one line of a table; unknown keywords are axes."""
     major, minor = ptx.split(".")
     return Row(
         mnemonic, signature, axes, requires, (int(major), int(minor)), section, execute,
@@ -237,7 +238,7 @@ def row(
 
 
 def _bindings(name: str, values: str | Iterable[str]) -> list[tuple[tuple[str, str], ...]]:
-    """What each value of an axis binds: `s_d` with `u16/u32` binds s and d."""
+    """The axis names and values that each entry binds: `s_d` with `u16/u32` binds s and d."""
     names = name.split("_")
     if isinstance(values, str):
         values = ["" if v == "-" else v for v in values.split()]
@@ -245,7 +246,7 @@ def _bindings(name: str, values: str | Iterable[str]) -> list[tuple[tuple[str, s
 
 
 def _fill(template: str, axes: Mapping[str, str]) -> str:
-    """A template with its axes in place; operands stay in braces."""
+    """A template with its axes replaced; operands stay in braces."""
     for name, value in axes.items():
         template = template.replace("{" + name + "}", value)
     return template

@@ -19,7 +19,7 @@ D = "d:u32 ="
 
 # fmt: off
 ROWS = (
-    #   mnemonic         result   section  meaning  register                                                   statement
+    #   mnemonic         result   section  execute  register                                                   statement
     row("mov.u32.%{s}",  D,       "10.1",  read, s="tid.x tid.y tid.z",                                        template=READ, ptx="2.0"),
     row("mov.u32.%{s}",  D,       "10.2",  read, s="ntid.x ntid.y ntid.z",                                     template=READ, ptx="2.0"),
     row("mov.u32.%{s}",  D,       "10.3",  read, s="laneid",                                                   template=READ, ptx="1.3"),
@@ -45,7 +45,7 @@ ROWS = (
     row("mov.u32.%{s}",  D,       "10.30", read, s="total_smem_size",                                          template=READ, ptx="4.1"),
     row("mov.u32.%{s}",  D,       "10.31", read, s="aggr_smem_size",                                           template=READ, ptx="8.1", requires="90"),
     row("mov.u32.%{s}",  D,       "10.32", read, s="dynamic_smem_size",                                        template=READ, ptx="4.1"),
-    # Not registers but symbols, which the printer declares when a kernel uses them.
+    # Symbols instead of registers; the printer declares them when a kernel uses them.
     row("shared.base",   D,       "9.7.9.3", read, s="shared.base",                                            template="!mov.u32 {d}, shared_memory"),
     row("shared.dynamic", D,      "9.7.9.3", read, s="shared.dynamic",                                         template="!mov.u32 {d}, dynamic_shared_memory"),
 )

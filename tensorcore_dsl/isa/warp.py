@@ -1,6 +1,6 @@
-"""Exchange among the lanes of a warp: shfl, vote, match, redux, elect (9.7.9.6, 9.7.13.2 to .14).
+"""Warp-level exchange: shfl, vote, match, redux, elect (9.7.9.6, 9.7.13.2 to .14).
 
-Threads named in a member mask must meet at the same instruction; arrays are (warps, 32).
+All threads of a member mask must execute the same instruction; arrays are (warps, 32).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
 
-CONVERGENT = VOLATILE | {"convergent"}  # threads named in a mask meet; not moved across control
+CONVERGENT = VOLATILE | {"convergent"}  # for all threads of a mask; not moved across control flow
 LANES = np.arange(32, dtype=np.int64)
 BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
@@ -28,9 +28,9 @@ def active(ctx: Context) -> np.ndarray:
 
 
 def members(ctx: Context, form: Instruction, mask: Any) -> np.ndarray:
-    """(warps, 32, 32) bool: [w, i, j] says that lane j takes part with lane i.
+    """(warps, 32, 32) bool: [w, i, j] is True if lane j takes part with lane i.
 
-    A named lane that is elsewhere (not exited), or a lane that leaves itself out, is an error.
+    Divergence if a lane of the mask is elsewhere (and has not exited), or if a lane omits itself.
     """
     named = (warps(ctx, np.asarray(mask, np.uint32))[:, :, None] & BIT) != 0
     here = active(ctx)
@@ -49,7 +49,7 @@ def members(ctx: Context, form: Instruction, mask: Any) -> np.ndarray:
 
 
 def shuffle(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:
-    """shfl.sync: a lane's own value stays where the source lane is out of range."""
+    """shfl.sync: a lane keeps its own value if the source lane is out of range."""
     members(ctx, form, mask)
     value, step, clamp = (warps(ctx, x) for x in (a, b, c))
     step, clamp = step.astype(np.int64) & 31, clamp.astype(np.int64)
@@ -95,7 +95,7 @@ def _mask(bits: np.ndarray) -> np.ndarray:
 
 
 def match(ctx: Context, form: Instruction, a: Any, mask: Any) -> Any:
-    """match.sync: who holds the same value, or whether all do."""
+    """match.sync: the lanes that hold the same value (any), or whether all do (all)."""
     group = members(ctx, form, mask)
     value = warps(ctx, a)
     same = group & (value[:, :, None] == value[:, None, :])
@@ -156,7 +156,7 @@ def active_mask(ctx: Context, form: Instruction) -> np.ndarray:
 
 
 def elect(ctx: Context, form: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-    """elect.sync: the lowest lane of the mask leads."""
+    """elect.sync: elect the lowest lane of the mask."""
     leader = members(ctx, form, mask).argmax(-1)
     return leader.astype(np.uint32).ravel(), (leader == LANES).ravel()
 
@@ -167,7 +167,7 @@ def warp_sync(ctx: Context, form: Instruction, mask: Any) -> None:
 
 # fmt: off
 ROWS = (
-    #   mnemonic                        operands                                             section      meaning   axes
+    #   mnemonic                        operands                                             section      execute   axes
     row("shfl.sync.{mode}.b32",         "d:b32 = a:b32, b:u32, c:u32, mask:u32",             "9.7.9.6",   shuffle,  mode="up down bfly idx", effects=CONVERGENT, requires="30", ptx="6.0"),
     row("shfl.sync.{mode}.b32.{out}",   "d:b32, p:pred = a:b32, b:u32, c:u32, mask:u32",     "9.7.9.6",   shuffle,  mode="up down bfly idx", out="pred", effects=CONVERGENT, requires="30", ptx="6.0",
         template="!shfl.sync.{mode}.b32 {d}|{p}, {a}, {b}, {c}, {mask}"),

@@ -1,7 +1,7 @@
-"""`wgmma.mma_async`, dense and sparse, and what orders it (9.7.15).
+"""`wgmma.mma_async`, dense and sparse, with its fence, commit and wait (9.7.15).
 
-D is read and written: forms take it as operand `c`, whose registers must be the result's. A comes
-through a descriptor, or from registers: PTX spells both alike, the table adds `.registers`.
+D is read and written: operand `c` must be in the result's registers. A comes through a descriptor
+or from registers; PTX has one mnemonic for both, so the table appends `.registers` to the second.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.errors import Divergence, EmulationError
+from tensorcore_dsl.errors import Divergence
 from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.isa.descriptor import Descriptor
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
 from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
@@ -32,13 +33,13 @@ MMA, SPARSE = "9.7.15.5.2", "9.7.15.6.3"
 
 
 def _c(thread: Any, slot: Any) -> tuple[Any, Any]:
-    """D: every warp holds 16 rows; 8 columns a step of four slots."""
+    """D: every warp holds 16 rows; four slots cover 8 columns of rows r and r + 8."""
     row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (slot // 2 % 2)
     return row, 8 * (slot // 4) + 2 * (thread % 4) + slot % 2
 
 
 def _a(e: int) -> Formula:
-    """A in registers: every warp holds 16 rows as `mma` does."""
+    """A in registers: every warp holds 16 rows, laid out as in `mma`."""
     inner = fragments.a_formula(16, e)
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
@@ -50,7 +51,7 @@ def _a(e: int) -> Formula:
 
 @cache
 def d_layout(n: int, dtype: str) -> Layout:
-    """D of m64n`n`; one formula serves all n, so only the widest is checked on the way."""
+    """D of m64n`n`; all n share one formula, so only the widest layout is checked."""
     if n != 256:
         d_layout(256, dtype)
     make = fragments.checked if n == 256 else fragments.unchecked
@@ -63,74 +64,7 @@ def a_layout(k: int, dtype: str) -> Layout:
     return fragments.checked(f"wgmma.A.64x{k}.{dtype}", 64, k, dtype, formula, threads=THREADS)
 
 
-# -- matrices in shared memory -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """Fields of a matrix descriptor (9.7.15.5.1.2.2), one array element for each warpgroup.
-
-    Addresses, strides and widths of swizzles (0, 32, 64, 128) are in bytes; the base offset is in
-    lines of 128 bytes.
-    """
-
-    start: np.ndarray
-    leading: np.ndarray
-    stride: np.ndarray
-    base: np.ndarray
-    swizzle: np.ndarray
-
-    @classmethod
-    def of(cls, form: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
-        """From the registers (warpgroups, 128), which must agree within those that take part."""
-        words = bits[:, 0]
-        if (bits != words[:, None])[whole].any():
-            raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
-
-        def field(low: int) -> np.ndarray:
-            return ((words >> np.uint64(low) & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
-
-        base = (words >> np.uint64(49) & np.uint64(7)).astype(np.int64)
-        modes = np.array([0, 128, 64, 32])[(words >> np.uint64(62)).astype(np.int64)]
-        return cls(field(0), field(16), field(32), base, modes)
-
-    def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
-        """(warpgroups, chunks) addresses of 16 bytes each, in the order (row of memory, chunk).
-
-        K-major: `outer` rows of the operand, `inner` bytes of k. Transposed: `outer` values of k,
-        `inner` bytes along the rows.
-        """
-        line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
-        found = np.empty((len(self.start), len(line)), np.int64)
-        for width in np.unique(self.swizzle):
-            some = self.swizzle == width
-            found[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
-        return found
-
-    def _chunks(
-        self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
-    ) -> np.ndarray:
-        """The addresses of the warpgroups that have a swizzle of this width."""
-        leading, stride = self.leading[some, None], self.stride[some, None]
-        if transposed and width:
-            places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
-        elif transposed:
-            places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
-        elif width:
-            places = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
-        else:
-            places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
-        return swizzled(self.start[some, None] + places, width, self.base[some, None])
-
-
-def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:
-    """Bits 4 to 6 of an address, as many as the width has, change with those from 7 on.
-
-    The pattern repeats every 8 * width bytes, from where a base offset of 0 has a boundary of its
-    own size, and others a line of 128 bytes that far behind one of 1024.
-    """
-    mask = width - 16 if width else 0
-    return np.asarray(address ^ (((address >> 7) - base << 4) & mask))
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def matrix(
@@ -145,19 +79,16 @@ def matrix(
     size = inner * element.bits // 8
     data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
     data = data.reshape(len(words), outer, size)
-    found = (
+    elements = (
         np.unpackbits(data, axis=-1, bitorder="little")
         if element.bits == 1
         else data.view(f"u{element.bits // 8}")
     )
-    return np.ascontiguousarray(found.swapaxes(1, 2) if transposed else found)
-
-
-# -- meaning -----------------------------------------------------------------------------------
+    return np.ascontiguousarray(elements.swapaxes(1, 2) if transposed else elements)
 
 
 def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
-    """(warpgroups,) bool of those that take part; a divided warpgroup is an error."""
+    """(warpgroups,) bool of the active warpgroups; Divergence if one is active in part."""
     if ctx.threads % THREADS:
         raise Divergence(f"{form.mnemonic}: {ctx.threads} threads are not whole warpgroups")
     warps = ctx.whole_warps()
@@ -170,7 +101,7 @@ def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
 
 
 def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndarray:
-    """d = scale_a * a * scale_b * b + (c where scale_d holds, else +0)."""
+    """d = scale_a * a * scale_b * b + (c if scale_d else +0)."""
     from tensorcore_dsl.numerics import products
 
     given = dict(zip((o.name for o in form.operands[1:]), operands, strict=True))
@@ -196,7 +127,7 @@ def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndar
 def _operand_a(
     ctx: Context, form: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
 ) -> np.ndarray:
-    """The register image of A, or the matrices (warpgroups, 64, k) that its descriptor names."""
+    """The register image of A, or the matrices (warpgroups, 64, k) at its descriptors."""
     sign = given.get("scale_a", 1)
     if "a" in given:
         words = fragments.image(ctx, form, "a", given["a"])
@@ -205,11 +136,11 @@ def _operand_a(
         )
         return words ^ flip
     transposed = given.get("trans_a", 0) == 1
-    found = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
-    return _negated(found, form.params["a"], sign)
+    elements = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
+    return _negated(elements, form.params["a"], sign)
 
 
-_SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # of all elements of a register
+_SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all elements of a register
 
 
 def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
@@ -235,10 +166,10 @@ def wait(ctx: Context, form: Instruction, pending: int) -> None:
 
 @dataclass(frozen=True)
 class WarpgroupFamily:
-    """Forms that differ in N, in D's type and in A's and B's.
+    """Instructions that differ in N and in the types of D, A and B.
 
-    `options`: "trans" (16-bit types may be transposed in memory), "scale" (floats have signs),
-    "" (integers). k is that of the dense shape; `sparse` doubles it.
+    `options`: "trans" (16-bit types, transposed in memory on request), "scale" (floats, negated on
+    request) or "" (integers). `k` is the depth of the dense shape; `sparse` doubles it.
     """
 
     k: int
@@ -253,15 +184,15 @@ class WarpgroupFamily:
 
     opcode = "wgmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         values = SATURATE if self.satfinite else ("",)
         every = itertools.product(
             ("", "registers"), self.widths, self.d.split(), fragments.pairs(self.ab), values
         )
         for source, n, d, (a, b), saturate in every:
-            yield self._form(source, n, d, a, b, saturate)
+            yield self._instruction(source, n, d, a, b, saturate)
 
-    def _form(self, source: str, n: int, d: str, a: str, b: str, saturate: str) -> Instruction:
+    def _instruction(self, source: str, n: int, d: str, a: str, b: str, saturate: str) -> Instruction:
         k = self.k * 2 if self.sparse else self.k
         head = "wgmma.mma_async" + (".sp" if self.sparse else "")
         ptx = f"{head}.sync.aligned.m64n{n}k{k}{saturate}.{d}.{a}.{b}{self.tail}"
@@ -313,7 +244,7 @@ def _immediate(name: str, values: tuple[int, ...]) -> Operand:
 
 
 FLOAT = tuple(range(8, 257, 8))
-# The syntax of 8-bit integers in 9.7.15.5.2 ends at 224, the table of shapes (9.7.15.2) at 256.
+# 8-bit integers: the syntax in 9.7.15.5.2 ends at 224, the table of shapes in 9.7.15.2 at 256.
 WHOLE = (8, 16, 24, *range(32, 257, 16))
 
 # fmt: off

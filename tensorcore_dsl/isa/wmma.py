@@ -1,9 +1,9 @@
 """`wmma.load`, `wmma.mma` and `wmma.store` (9.7.14.4).
 
-The manual leaves fragments unspecified. These layouts are those of sm_90, read back from an H200,
-and what the tensor cores of sm_75 and later suggest: fragments of `mma`, side by side. f16
-fragments repeat where 16 elements a thread are more than the matrix has; of copies that differ,
-which no load gives, the first counts. m8n32k16 is computed as its transpose, m32n8k16.
+The manual leaves the layout of fragments unspecified. The table has that of sm_90, measured on an
+H200: `mma` fragments side by side. A and B of f16 hold 16 elements per thread; where the matrix has
+fewer, elements are held several times. Loads give equal copies; if copies differ, the first one is
+used. m8n32k16 is computed as its transpose, m32n8k16.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURED = ("m16n16k16", "m8n32k16", "m32n8k16")
 
 
 def swapped(formula: Formula) -> Formula:
-    """The same places in the transposed matrix."""
+    """The formula of the transposed matrix."""
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
         row, col = formula(thread, slot)
@@ -50,7 +50,7 @@ def swapped(formula: Formula) -> Formula:
 
 
 def stacked(formula: Formula, each: int, down: int, across: int) -> Formula:
-    """Fragments of `each` slots one behind the other, each moved by (down, across)."""
+    """Fragments of `each` slots in sequence, each shifted by (down, across)."""
 
     def element(thread: Any, slot: Any) -> tuple[Any, Any]:
         row, col = formula(thread, slot % each)
@@ -84,7 +84,7 @@ def fragment(role: str, shape: str, dtype: str) -> Layout:
     return checked(f"wmma.{role}.{shape}.{dtype}", rows, cols, dtype, formula, copies=copies)
 
 
-# -- meaning -----------------------------------------------------------------------------------
+# -- semantics ---------------------------------------------------------------------------------
 
 
 def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarr
 
 
 def _stride(ctx: Context, form: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
-    """(T,) elements from a line to the next."""
+    """(T,) leading dimension in elements."""
     default = layout.cols if form.params["order"] == "row" else layout.rows
     stride = np.asarray(given[0] if given else default).astype(np.int64)
     return np.broadcast_to(stride, (ctx.threads,))
@@ -105,7 +105,7 @@ def _stride(ctx: Context, form: Instruction, layout: Layout, given: tuple[Any, .
 def _places(
     ctx: Context, form: Instruction, layout: Layout, address: Any, given: tuple[Any, ...]
 ) -> tuple[np.ndarray, int]:
-    """(words, T) addresses and the bytes of each word: an element, or 32 bits of small ones."""
+    """(words, T) addresses, and bytes per word: one element, or 32 bits of sub-byte elements."""
     bits = layout.dtype.storage_bits
     offsets = _elements(form, layout, _stride(ctx, form, layout, given))
     if bits < 8:
@@ -157,18 +157,18 @@ def store(ctx: Context, form: Instruction, address: Any, value: Any, *stride: An
 
 @dataclass(frozen=True)
 class Fragments:
-    """Loads and stores of the fragments of some shapes."""
+    """Loads and stores of the fragments of several shapes."""
 
     shapes: str
     ab: str  # element types of A and B
     c: str  # element types of C and D
-    orders: str  # of A and B in memory; C may have both
+    orders: str  # of A and B in memory; C may have either
     requires: str
     ptx: tuple[int, int]
 
     opcode = "wmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         orders = {"a": "row col", "b": "row col", "c": "row col"}
         if self.orders != "row col":
             orders |= {"a": self.orders.split("/")[0], "b": self.orders.split("/")[1]}
@@ -228,7 +228,10 @@ def _stride_operand(tight: bool) -> tuple[Operand, ...]:
 
 @dataclass(frozen=True)
 class WmmaFamily:
-    """Forms of wmma.mma: `text` spells the types with {d}, {a}, {b}, {c} and {v}, one of `values`."""
+    """Instructions of wmma.mma; `text` is the mnemonic with {l}, {s}, {d}, {a}, {b}, {c} and {v}.
+
+    {l} is the layout, {s} the shape, {v} one of `values` of the option `modifier`.
+    """
 
     shapes: str
     dabc: str
@@ -241,7 +244,7 @@ class WmmaFamily:
 
     opcode = "wmma"
 
-    def forms(self) -> Iterator[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         product = itertools.product(
             self.layouts, self.shapes.split(), self.dabc.split(), self.values
         )
@@ -275,7 +278,7 @@ BITS = ".sync.aligned.{l}.{s}.s32.b1.b1.s32"
 ONLY = ("row.col",)
 SATURATE = ("", ".satfinite")
 
-# PTX 6.0 and 6.1 have wmma without .aligned, which 6.3 demands.
+# PTX 6.0 and 6.1 have wmma without .aligned; 6.3 requires it.
 # fmt: off
 ROWS = (
     #         shapes       a/b              c               memory     requires ptx

@@ -12,6 +12,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.ir.nodes import Block, Param, TensorMap, Type, While
+from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.language import emit, shared, shfl, threadIdx
 from tensorcore_dsl.lang.memory import Array, Pointer, Tile
@@ -281,9 +282,6 @@ def fence_mbarrier_init() -> None:
 
 # -- wgmma ------------------------------------------------------------------------------------
 
-SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
-
-
 def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     """The matrix descriptor of a view of shared memory, at a compile-time place of its tile.
 
@@ -309,11 +307,12 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     leading = tile.strides[0] * size if major == "mn" else 16
     origin, offset = builder.split_constant(tile.origin)
     # In a cluster, bits above these tell the CTA; the descriptor has other fields there.
-    start = arithmetic.apply(builder, "and", arithmetic.apply(builder, "shr", origin, 4), 0x3FFF)
+    units, mask = arithmetic.apply(builder, "shr", origin, 4), FIELDS["start"].mask
+    start = arithmetic.apply(builder, "and", units, mask)
     place = offset + _static(tile.offset)
-    low = arithmetic.apply(builder, "add", start, place // 16 + (leading // 16 << 16))
-    high = 8 * line // 16 | SWIZZLE_CODES[tile.swizzle] << 30
-    result: Scalar = emit("mov.b64.pack", low.bits(dtypes.b32), builder.literal(high, dtypes.u32))
+    bits = pack_descriptor(place, leading, 8 * line, tile.swizzle)
+    low = arithmetic.apply(builder, "add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
+    result: Scalar = emit("mov.b64.pack", low, builder.literal(bits >> 32, dtypes.u32))
     return result
 
 

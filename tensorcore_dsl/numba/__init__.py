@@ -1,16 +1,16 @@
-"""The table's instructions inside ordinary Numba kernels, as inline PTX.
+"""The table's instructions in ordinary Numba kernels, as inline PTX.
 
     from numba import cuda
     from tensorcore_dsl import bf16, f32
     from tensorcore_dsl.numba import mma
 
-    product = mma.m16n8k16(bf16, bf16, f32)     # made once, outside the kernel
+    product = mma.m16n8k16(bf16, bf16, f32)     # created once, outside the kernel
 
     @cuda.jit
     def kernel(...):
         acc = product(a, b, acc)                # tuples of registers
 
-`docs/numba.md` adds tensor cores to a plain matrix product.
+See `docs/numba.md` for a complete matrix product.
 """
 
 from tensorcore_dsl.numba.intrinsics import intrinsic, mma, wgmma, wmma
@@ -27,16 +27,16 @@ from tensorcore_dsl.numba.shared import (
     cp_async,
     cp_async_commit,
     cp_async_wait,
-    descriptor,
     fence_proxy_async,
     shared_address,
     wgmma_commit,
+    wgmma_descriptor,
     wgmma_fence,
     wgmma_wait,
 )  # fmt: skip
 
 __all__ = [
-    "coordinates", "cp_async", "cp_async_commit", "cp_async_wait", "descriptor", "fence_proxy_async",
-    "intrinsic", "ldmatrix", "load_elements", "mma", "movmatrix", "shared_address", "stmatrix",
-    "store_elements", "wgmma", "wgmma_commit", "wgmma_fence", "wgmma_wait", "wmma", "zeros",
+    "coordinates", "cp_async", "cp_async_commit", "cp_async_wait", "fence_proxy_async", "intrinsic",
+    "ldmatrix", "load_elements", "mma", "movmatrix", "shared_address", "stmatrix", "store_elements",
+    "wgmma", "wgmma_commit", "wgmma_descriptor", "wgmma_fence", "wgmma_wait", "wmma", "zeros",
 ]  # fmt: skip

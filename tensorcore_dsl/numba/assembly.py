@@ -1,7 +1,7 @@
-"""A form of the table as inline assembly: the text of its row with LLVM's operands in it.
+"""Instructions of the table as inline assembly: PTX text with LLVM operands, and constraints.
 
-Predicates go through 32-bit registers: NVVM takes none as an operand. An operand whose registers
-the text names as the result's (`wgmma`) is tied to it.
+Predicates are passed in 32-bit registers, since NVVM has no constraint for them. An operand that
+the text names only through the result (wgmma's accumulator) is tied to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite import ir
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.errors import ArchError, OperandError, listing
 from tensorcore_dsl.isa.spec import PURE, Instruction, Operand
-from tensorcore_dsl.numba.border import targetconfig
+from tensorcore_dsl.numba.compat import targetconfig
 from tensorcore_dsl.numba.registers import is_tuple, slot
 
 _MEMORY = {
@@ -35,7 +35,7 @@ class Assembly:
     effects: frozenset[str]
 
     def emit(self, builder: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Insert it; the values of the output registers."""
+        """Insert the assembly and return the values of its output registers."""
         result: Any = ir.VoidType()
         if self.outputs:
             result = self.outputs[0]
@@ -46,14 +46,14 @@ class Assembly:
         code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
         attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
         attributes += ["convergent"] if self.effects & _CONVERGENT else []
-        found = builder.call(code, inputs, attrs=attributes)
+        value = builder.call(code, inputs, attrs=attributes)
         if len(self.outputs) > 1:
-            return [builder.extract_value(found, i) for i in range(len(self.outputs))]
-        return [found] if self.outputs else []
+            return [builder.extract_value(value, i) for i in range(len(self.outputs))]
+        return [value] if self.outputs else []
 
 
 def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:
-    """`form` with its registers as `$0`, `$1`, ... and its immediates in the text."""
+    """The PTX of `form` with registers `$0`, `$1`, ... and immediates in the text."""
     writer = _Writer(form, immediates)
     results = [writer.result(o) for o in form.results]
     operands = [writer.operand(o) for o in form.operands]
@@ -65,7 +65,7 @@ def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:
 
 
 class _Writer:
-    """Counts registers. Outputs come first, so results are to be asked for before operands."""
+    """Numbers the registers. Outputs come first: ask for results before operands."""
 
     def __init__(self, form: Instruction, immediates: Mapping[str, int]) -> None:
         self.form, self.immediates = form, immediates
@@ -124,18 +124,18 @@ def _listed(operand: Operand, first: int) -> str:
 def through(
     text: str, types: Sequence[Any], constraints: Sequence[str], effects: frozenset[str]
 ) -> Assembly:
-    """A statement without operands that registers pass through, so that none is used across it."""
+    """A statement without operands; registers pass through it, so that no use moves across it."""
     outputs = [f"={c}" for c in constraints]
     tied = [str(i) for i in range(len(constraints))]
     every = ",".join([*outputs, *tied, "~{memory}"])
     return Assembly(f"{text};", every, tuple(types), tuple(types), effects)
 
 
-# -- what a kernel is compiled for -------------------------------------------------------------
+# -- targets -----------------------------------------------------------------------------------
 
 
 def check_arch(form: Instruction) -> None:
-    """ArchError when the kernel that Numba compiles now is for a chip without the form."""
+    """ArchError if Numba compiles the current kernel for a target without the instruction."""
     flags = targetconfig.ConfigStack().top_or_none()
     cc = getattr(flags, "compute_capability", None)
     if cc is None:
@@ -149,15 +149,18 @@ def check_arch(form: Instruction) -> None:
 
 
 def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
-    """From 9.0 on Numba's launches compile for `sm_90a` and say (9, 0). Of families ("f") the
-    assembler is the judge."""
+    """Targets that Numba's compute capability may stand for; none if only the assembler can decide.
+
+    From 9.0 on Numba's launches compile for `sm_90a` and report (9, 0). Families ("f") are left to
+    the assembler.
+    """
     number = 10 * major + minor
     suffixes = {"": ["", "a"] if number >= 90 else [""], "a": ["a"]}.get(suffix, [])
     return [Arch(number, s, (0, 0), 0, "") for s in suffixes]
 
 
-def check_form(form: Instruction) -> None:
-    """OperandError for the forms that only the project's own kernels can have."""
+def check_supported(form: Instruction) -> None:
+    """OperandError for instructions that only this package's own kernels support."""
     if form.opcode == "shared":
         raise OperandError(f"{form} is no instruction: take the address of a cuda.shared.array")
     if form.opcode == "vprintf":

@@ -1,4 +1,4 @@
-"""Rows of the table as Numba intrinsics."""
+"""Instructions of the table as Numba intrinsics."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 
 NEUTRAL = {"scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
 
 
 def intrinsic(form: Instruction | str, **immediates: int) -> Any:
-    """`form`, or the form with this PTX text, as a function for kernels under `@cuda.jit`.
+    """An instruction, or the instruction with this PTX text, as a function for `@cuda.jit`.
 
-    It takes the operands of the PTX instruction, by position or name, without the destination
-    (unless it is read too, as wgmma's), and returns the registers of the destination: a fragment
-    or a vector is a tuple, see `registers` for the types. Immediates are fixed here by their
-    names, or are constants at each call; scales and transpositions of wgmma need not be given.
+    It takes the operands of the PTX instruction by position or name, without the destination
+    (unless the instruction also reads it, as wgmma does), and returns the destination registers. A
+    fragment or a vector is a tuple; see `registers` for the types. Immediates are given here by
+    name, or as constants at each call; scales and transpositions of wgmma are optional.
 
-    Attributes: `form`, `ptx`, and the operands by name (`.a.layout`), for `zeros` and others.
+    Attributes: `instruction`, `ptx`, and the operands by name (`.a.layout`), for example for
+    `zeros`.
     """
     chosen = isa.instruction(form) if isinstance(form, str) else form
     return _made(chosen, tuple(sorted(immediates.items())))
@@ -32,18 +33,18 @@ def intrinsic(form: Instruction | str, **immediates: int) -> Any:
 
 @cache
 def _made(form: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
-    assembly.check_form(form)
+    assembly.check_supported(form)
     for operand in (*form.results, *form.operands):
         registers.slot(operand)
     fixed = _fixed(form, dict(immediates))
-    found = literal_intrinsic(_definition(form, fixed))
+    function = literal_intrinsic(_definition(form, fixed))
     named = {o.name: o for o in (*form.operands, *form.results)}
-    vars(found).update(form=form, ptx=form.ptx, **named)
-    return found
+    vars(function).update(instruction=form, ptx=form.ptx, **named)
+    return function
 
 
 def _fixed(form: Instruction, given: Mapping[str, int]) -> dict[str, int]:
-    """The immediates that no call names: given, neutral, or without a choice."""
+    """Immediates that calls do not pass: given here, defaults, or with a single allowed value."""
     known = {o.name: o for o in form.operands if o.kind == "imm"}
     for name, value in given.items():
         if name not in known:
@@ -63,7 +64,7 @@ def _check_value(form: Instruction, operand: Operand, value: Any, error: type[Ex
 
 
 def _definition(form: Instruction, fixed: Mapping[str, int]) -> Callable[..., Any]:
-    """What Numba calls to type a call of `form` and to get its code."""
+    """The function that Numba calls to type a call of `form` and to generate its code."""
     called = [o for o in form.operands if o.name not in fixed]
 
     def define(typingctx: Any, *given: Any, **named: Any) -> Any:
@@ -92,15 +93,15 @@ def _bound(
 ) -> dict[str, Any]:
     """The type of each argument by the name of its operand."""
     names = [o.name for o in called]
-    found = {**dict(zip(names, given, strict=False)), **named}
-    if len(given) + len(named) != len(names) or set(found) != set(names):
+    arguments = {**dict(zip(names, given, strict=False)), **named}
+    if len(given) + len(named) != len(names) or set(arguments) != set(names):
         count = f"{len(given)} arguments" + "".join(f", {n}=" for n in named)
         raise TypingError(f"{form.ptx} takes ({', '.join(names)}); {count} were given")
-    return {name: found[name] for name in names}
+    return {name: arguments[name] for name in names}
 
 
 def _literal(form: Instruction, operand: Operand, given: Any) -> int:
-    """The value of an immediate that stands at the call."""
+    """The value of an immediate given at the call."""
     if not isinstance(given, types.IntegerLiteral):
         raise TypingError(
             f"{form.ptx}: {operand.name} is {given}; it stands in the instruction, so it must be "
@@ -148,35 +149,36 @@ def _returned(context: Any, builder: Any, form: Instruction, kind: Any, outputs:
 
 
 class Intrinsics:
-    """`mma.m16n8k16(bf16, bf16, f32)`: the forms of a namespace of the table, as intrinsics.
+    """A namespace of the table whose instructions are intrinsics: `mma.m16n8k16(bf16, bf16, f32)`.
 
-    Options are the table's; immediates may be fixed by name: `mma.sp.m16n8k32(f16, f16, f32, f=0)`.
+    Options are those of the table; immediates may be given by name: `mma.sp.m16n8k32(f16, f16, f32,
+    f=0)`.
     """
 
-    def __init__(self, forms: Any, opcode: str) -> None:
-        self._forms, self._opcode = forms, opcode
+    def __init__(self, instructions: Any, opcode: str) -> None:
+        self._instructions, self._opcode = instructions, opcode
 
     def __getattr__(self, name: str) -> Intrinsics:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Intrinsics(getattr(self._forms, name), self._opcode)
+        return Intrinsics(getattr(self._instructions, name), self._opcode)
 
     def __dir__(self) -> Iterable[str]:
-        return dir(self._forms)
+        return dir(self._instructions)
 
     def __call__(self, *element_types: Any, **options: Any) -> Any:
         known = _immediates(self._opcode)
         fixed = {name: options.pop(name) for name in list(options) if name in known}
-        return intrinsic(self._forms(*element_types, **options), **fixed)
+        return intrinsic(self._instructions(*element_types, **options), **fixed)
 
     def __repr__(self) -> str:
-        return f"<intrinsics of {self._forms!r}>"
+        return f"<intrinsics of {self._instructions!r}>"
 
 
 @cache
 def _immediates(opcode: str) -> frozenset[str]:
-    """Names of immediates that some form has."""
-    operands = (o for form in isa.forms(opcode) for o in form.operands)
+    """Names of all immediates of an opcode."""
+    operands = (o for form in isa.instructions(opcode) for o in form.operands)
     return frozenset(o.name for o in operands if o.kind == "imm")
 
 

@@ -1,4 +1,4 @@
-"""Fragments from and to arrays: ldmatrix, stmatrix, movmatrix, and element by element."""
+"""Load and store fragments: ldmatrix, stmatrix, movmatrix, and element by element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
 WORD = ir.IntType(32)
@@ -28,7 +28,7 @@ def _matrix_form(opcode: str, count: int, transposed: bool) -> Instruction:
 
 
 def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any:
-    """The value of a literal type; `given` itself where the argument was left out."""
+    """The value of a literal type; `given` itself if the argument was omitted."""
     value = given.literal_value if isinstance(given, types.Literal) else given
     if value not in choices:
         raise TypingError(f"{what}: {name} is {given}; it must be a constant, one of {choices}")
@@ -36,7 +36,7 @@ def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any
 
 
 def _place(what: str, array: Any, index: Any) -> Any:
-    """The type of the pair of an array and an index into it."""
+    """The type of a pair of an array and an index."""
     if not isinstance(array, types.Array) or not registers.is_index(array, index):
         raise TypingError(
             f"{what} takes an array and an index of as many integers as it has dimensions, "
@@ -51,10 +51,10 @@ def _pair(context: Any, builder: Any, place: Any, array: Any, index: Any) -> Any
 
 @literal_intrinsic
 def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = False) -> Any:
-    """`count` (1, 2, 4) 8x8 matrices of 16-bit elements from shared memory, as a tuple.
+    """Load `count` (1, 2, 4) 8x8 matrices of 16-bit elements from shared memory, as a tuple.
 
-    Lane 8 i + j names the first element of row j of matrix i: 16 bytes at a multiple of 16.
-    `trans` transposes each matrix.
+    Lane 8 i + j passes the address of row j of matrix i: 16 bytes, aligned to 16. `trans`
+    transposes each matrix.
     """
     number = _constant("ldmatrix", "count", count, (1, 2, 4))
     form = _matrix_form("ldmatrix", number, _constant("ldmatrix", "trans", trans, (False, True)))
@@ -65,15 +65,15 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(form)
         pair = _pair(context, builder, place, *arguments[:2])
-        found = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
-        return context.make_tuple(builder, kind, found)
+        words = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
+        return context.make_tuple(builder, kind, words)
 
     return kind(array, index, count, _kept(trans, types.boolean)), generate
 
 
 @literal_intrinsic
 def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any = False) -> Any:
-    """Store 1, 2 or 4 registers as ldmatrix loads them; sm_90 and later."""
+    """Store 1, 2 or 4 registers in the layout of ldmatrix; sm_90 and later."""
     length = len(registers.parts(fragment))
     number = _constant("stmatrix", "the length of fragment", length, (1, 2, 4))
     form = _matrix_form("stmatrix", number, _constant("stmatrix", "trans", trans, (False, True)))
@@ -95,7 +95,7 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
 
 
 def _kept(given: Any, default: Any) -> Any:
-    """The type of an argument that may have been left out."""
+    """The type of an optional argument."""
     return given if isinstance(given, types.Type) else default
 
 
@@ -106,7 +106,7 @@ movmatrix = intrinsic("movmatrix.sync.aligned.m8n8.trans.b16")
 
 
 class Index:
-    """Unsigned 32-bit arithmetic of LLVM in the notation of the layouts' formulas."""
+    """Unsigned 32-bit LLVM arithmetic with the operators that layout formulas use."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder = builder
@@ -142,9 +142,9 @@ class Index:
 
 
 def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any, Any]:
-    """(row, col) of an element, as LLVM words."""
-    found = layout.formula(Index(builder, thread), Index(builder, slot))
-    row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in found)
+    """(row, col) of an element, as LLVM values."""
+    position = layout.formula(Index(builder, thread), Index(builder, slot))
+    row, col = (x if isinstance(x, Index) else Index(builder, int(x)) for x in position)
     return row.value, col.value
 
 
@@ -162,9 +162,9 @@ def _integers(what: str, **given: Any) -> None:
 
 @cache
 def coordinates(operand: Operand) -> Any:
-    """A function `(thread, element) -> (row, col)`: which element of its matrix a thread holds.
+    """A function `(thread, element) -> (row, col)`: the matrix element that a thread holds.
 
-    `thread` is the lane, or the number in the warpgroup; elements count from the low end of the
+    `thread` is the lane, or the thread in the warpgroup; elements count from the low end of the
     first register.
     """
     layout = _layout(operand)
@@ -196,7 +196,7 @@ _ARRAYS = {
 
 
 def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
-    """TypingError unless the array's elements are the layout's, or integers with their bits."""
+    """TypingError unless the array has the layout's element type, or integers for its bits."""
     name, bits = layout.dtype.name, _element_bits(layout)
     own = _ARRAYS.get(name, f"{'int' if name[0] == 's' else 'uint'}{bits}")
     fits = isinstance(array, types.Array) and array.ndim == 2
@@ -211,7 +211,7 @@ def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
 def _pointer(
     context: Any, builder: Any, array: Any, value: Any, origin: list[Any], place: tuple[Any, Any]
 ) -> Any:
-    """To the element at `place` of the matrix whose corner is at `origin`."""
+    """Pointer to the element at `place` of the matrix whose corner is at `origin`."""
     wide = [builder.zext(x, origin[0].type) for x in place]
     index = [builder.add(o, x) for o, x in zip(origin, wide, strict=True)]
     return registers.element(context, builder, array, value, index)
@@ -221,8 +221,8 @@ def _pointer(
 def load_elements(operand: Operand) -> Any:
     """A function `(array, row, col, thread) -> fragment` that loads element by element.
 
-    The matrix of the fragment starts at [row, col] of a two-dimensional array in any memory, and
-    lies inside it. B is a matrix (k, n): pass `b.T` for one stored by columns.
+    The fragment's matrix starts at [row, col] of a two-dimensional array in any memory, and lies
+    within it. B is a matrix (k, n): pass `b.T` for one stored by columns.
     """
     layout = _layout(operand)
     _element_bits(layout)
@@ -238,7 +238,7 @@ def load_elements(operand: Operand) -> Any:
 
 
 def _element_bits(layout: Layout) -> int:
-    """Bits of one element in an array; OperandError below a byte."""
+    """Bits of one element in an array; OperandError for sub-byte elements."""
     bits = layout.container or layout.dtype.storage_bits
     if bits < 8:
         raise OperandError(
@@ -248,7 +248,7 @@ def _element_bits(layout: Layout) -> int:
 
 
 def _origin(context: Any, builder: Any, kinds: Any, values: Any) -> tuple[list[Any], Any]:
-    """The corner [row, col] and the thread, from the arguments behind the array."""
+    """The corner [row, col] and the thread, from the arguments after the array."""
     wanted = (registers.INDEX, registers.INDEX, types.uint32)
     given = zip(values[1:4], kinds[1:4], wanted, strict=True)
     row, col, thread = (context.cast(builder, v, kind, to) for v, kind, to in given)
@@ -262,7 +262,7 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, values = signature.args[0], arguments
         origin, thread = _origin(context, builder, signature.args, values)
-        found = []
+        words = []
         for first in range(0, layout.slots, layout.per_register):
             whole = ir.Constant(ir.IntType(wanted.bits), 0)
             for part in range(layout.per_register):
@@ -272,8 +272,8 @@ def _loader(operand: Operand, layout: Layout) -> Callable[..., Any]:
                 bits = builder.zext(builder.load(pointer), whole.type)
                 shift = ir.Constant(whole.type, width * part)
                 whole = builder.or_(whole, builder.shl(bits, shift))
-            found.append(builder.bitcast(whole, wanted.llvm))
-        return registers.result(context, builder, operand, found)
+            words.append(builder.bitcast(whole, wanted.llvm))
+        return registers.result(context, builder, operand, words)
 
     return generate
 
@@ -315,7 +315,7 @@ def _put(
     context: Any, builder: Any, operand: Operand, dtype: Any, words: list[Any], slot: int,
     pointer: Any,
 ) -> None:  # fmt: skip
-    """Store one element: converted, or the bits that hold it."""
+    """Store one element, converted to the array's type or as bits."""
     layout = _layout(operand)
     width = _element_bits(layout)
     whole = words[slot // layout.per_register]

@@ -1,4 +1,4 @@
-"""Operands of the table as Numba types, and their registers as LLVM values.
+"""Numba types of the table's operands, and their registers as LLVM values.
 
     f32, f64, s32, u64, ...     float32, float64, int32, uint64, ...
     f16, bf16                   float16, bfloat16
@@ -6,9 +6,9 @@
     pred                        boolean
     fragments                   tuples of float32, float64, int32, or uint32 with packed elements
 
-Registers of integers and bits take any integer, cut to their width as Numba does when it stores
-to an array: arithmetic on them gives int64. Addresses take an integer, an array (the address of
-its first element) or a pair (array, index).
+Integer and bit registers accept any integer, truncated to their width as in Numba's array stores,
+since arithmetic on them gives int64. Addresses accept an integer, an array (the address of its
+first element) or a pair (array, index).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llvmlite import ir
 
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa.spec import Operand
-from tensorcore_dsl.numba.border import TypingError, cgutils, types
+from tensorcore_dsl.numba.compat import TypingError, cgutils, types
 
 SHARED, GLOBAL = 3, 1  # address spaces of LLVM
 INDEX = types.intp
@@ -50,18 +50,18 @@ def element_type(operand: Operand) -> Any:
 
 
 def is_tuple(operand: Operand) -> bool:
-    """Do its registers stand in braces: a fragment, or a vector?"""
+    """Whether its registers are in braces: a fragment or a vector."""
     return operand.is_fragment or operand.registers > 1
 
 
 def numba_type(operand: Operand) -> Any:
-    """What a result is in the kernel."""
+    """The type of a result in the kernel."""
     one = element_type(operand)
     return types.UniTuple(one, operand.registers) if is_tuple(operand) else one
 
 
 def zeros(operand: Operand) -> tuple[np.generic, ...]:
-    """Zeros for the registers of an operand: a tuple, for kernels to use as a constant."""
+    """Zeros for the registers of an operand: a tuple, used as a constant in kernels."""
     one = element_type(operand)
     if one in (types.float16, types.bfloat16, types.boolean):
         raise OperandError(f"zeros are for fragments; operand {operand.name} is {one}")
@@ -70,7 +70,7 @@ def zeros(operand: Operand) -> tuple[np.generic, ...]:
 
 @dataclass(frozen=True)
 class Slot:
-    """How one register of an operand goes through inline assembly."""
+    """Type and constraint of one register of an operand in inline assembly."""
 
     numba: Any
     bits: int
@@ -78,7 +78,7 @@ class Slot:
 
     @property
     def llvm(self) -> Any:
-        """Floats keep their type; the rest are integers, predicates 32 bits wide."""
+        """Floats keep their type; other registers are integers, predicates of 32 bits."""
         if self.constraint in ("f", "d"):
             return ir.FloatType() if self.bits == 32 else ir.DoubleType()
         return ir.IntType(max(self.bits, 32) if self.bits == 1 else self.bits)
@@ -100,7 +100,7 @@ def parts(given: Any) -> tuple[Any, ...]:
 
 
 def check(what: str, operand: Operand, given: Any) -> None:
-    """TypingError unless `given` may stand for `operand`."""
+    """TypingError unless an argument of type `given` is allowed for `operand`."""
     if operand.kind == "addr":
         fits = isinstance(given, types.Integer) or is_place(given)
     else:
@@ -124,7 +124,7 @@ def _fits(operand: Operand, given: Any) -> bool:
 
 
 def allowed(operand: Operand) -> str:
-    """What `check` lets through, in words."""
+    """The types that `check` accepts, in words."""
     if operand.kind == "addr":
         return "an address: an integer, an array, or a pair (array, index)"
     one = str(element_type(operand))
@@ -141,7 +141,7 @@ def allowed(operand: Operand) -> str:
 
 
 def is_place(given: Any) -> bool:
-    """An array, or a pair of an array and an index of as many integers as it has dimensions."""
+    """Whether it is an array, or a pair of an array and an index with one integer per dimension."""
     if isinstance(given, types.Array):
         return True
     if not isinstance(given, types.BaseTuple) or len(given) != 2:
@@ -151,15 +151,15 @@ def is_place(given: Any) -> bool:
 
 
 def is_index(array: Any, index: Any) -> bool:
-    found = parts(index)
-    return len(found) == array.ndim and all(isinstance(i, types.Integer) for i in found)
+    integers = parts(index)
+    return len(integers) == array.ndim and all(isinstance(i, types.Integer) for i in integers)
 
 
 # -- values ------------------------------------------------------------------------------------
 
 
 def registers(context: Any, builder: Any, operand: Operand, given: Any, value: Any) -> list[Any]:
-    """The LLVM values of an argument, one for each register of the operand."""
+    """The LLVM values of an argument, one per register of the operand."""
     if operand.kind == "addr":
         return [address(context, builder, given, value, operand.register_bits)]
     wanted = slot(operand)
@@ -181,10 +181,10 @@ def _register(context: Any, builder: Any, wanted: Slot, given: Any, value: Any) 
 def result(context: Any, builder: Any, operand: Operand, values: Sequence[Any]) -> Any:
     """The value of a result from its registers."""
     wanted = slot(operand)
-    found = [_value(context, builder, wanted, value) for value in values]
+    converted = [_value(context, builder, wanted, value) for value in values]
     if is_tuple(operand):
-        return context.make_tuple(builder, numba_type(operand), found)
-    return found[0]
+        return context.make_tuple(builder, numba_type(operand), converted)
+    return converted[0]
 
 
 def _value(context: Any, builder: Any, wanted: Slot, value: Any) -> Any:
@@ -195,7 +195,7 @@ def _value(context: Any, builder: Any, wanted: Slot, value: Any) -> Any:
 
 
 def address(context: Any, builder: Any, given: Any, value: Any, bits: int) -> Any:
-    """An address of 32 bits in shared memory, or of 64 bits in global memory."""
+    """A 32-bit address in shared memory, or a 64-bit address in global memory."""
     if isinstance(given, types.Integer):
         return context.cast(builder, value, given, types.uint32 if bits == 32 else types.uint64)
     index: Any = None

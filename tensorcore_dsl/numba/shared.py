@@ -1,4 +1,4 @@
-"""Addresses in shared memory, asynchronous copies into it, and what wgmma needs of it."""
+"""Shared-memory addresses, cp.async, and the descriptors and fences of wgmma."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from llvmlite import ir
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import listing
+from tensorcore_dsl.isa.descriptor import DESCRIPTOR_SWIZZLES, FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import VOLATILE, WARP
-from tensorcore_dsl.lang.hopper import SWIZZLE_CODES
 from tensorcore_dsl.numba import assembly, registers
-from tensorcore_dsl.numba.border import TypingError, literal_intrinsic, types
+from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 from tensorcore_dsl.numba.intrinsics import intrinsic
 
-_FIELD = 0x3FFF  # of a descriptor: 14 bits that count 16 bytes
 _PLACE = "an array in shared memory, a pair (array, index), or an address"
 
 
@@ -43,8 +42,8 @@ def cp_async(
 ) -> Any:
     """Copy `bytes` (4, 8, 16) from `src[j]` in global memory to `dst[i]` in shared memory.
 
-    Both lie at multiples of `bytes`. With `valid`, only as many bytes are read; the rest are
-    zeros. Takes effect at a wait.
+    Both addresses are aligned to `bytes`. With `valid`, only that many bytes are read and the rest
+    are zero. The copy takes effect at a wait.
     """
     size = bytes.literal_value if isinstance(bytes, types.IntegerLiteral) else None
     if size not in (4, 8, 16):
@@ -75,48 +74,51 @@ def cp_async(
 
 
 cp_async_commit = intrinsic("cp.async.commit_group")
-cp_async_wait = intrinsic("cp.async.wait_group")  # (n): until at most n groups are in flight
+cp_async_wait = intrinsic("cp.async.wait_group")  # (n): wait until at most n groups are pending
 
 
 # -- wgmma -------------------------------------------------------------------------------------
 
 
 @literal_intrinsic
-def descriptor(typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0) -> Any:
-    """The 64-bit descriptor of a matrix in shared memory that wgmma reads (9.7.15.5.1.2.2).
+def wgmma_descriptor(
+    typingctx: Any, place: Any, leading: Any, stride: Any, swizzle: Any = 0
+) -> Any:
+    """The 64-bit descriptor of a matrix in shared memory, for wgmma (9.7.15.5.1.2.2).
 
     leading, stride: offsets in bytes. swizzle: 0, 32, 64 or 128 bytes. All three are constants.
     """
-    _checked_place("descriptor", "place", place)
-    bits = _offset("leading", leading) << 16 | _offset("stride", stride) << 32
+    _checked_place("wgmma_descriptor", "place", place)
+    offsets = _offset("leading", leading), _offset("stride", stride)
     width = swizzle.literal_value if isinstance(swizzle, types.IntegerLiteral) else swizzle
-    if width not in SWIZZLE_CODES:
+    if width not in DESCRIPTOR_SWIZZLES:
         raise TypingError(
-            f"descriptor: swizzle is {swizzle}; it must be a constant, one of "
-            f"{listing(SWIZZLE_CODES)}"
+            f"wgmma_descriptor: swizzle is {swizzle}; it must be a constant, one of "
+            f"{listing(DESCRIPTOR_SWIZZLES)}"
         )
-    bits |= SWIZZLE_CODES[width] << 62
-    kept = swizzle if isinstance(swizzle, types.Type) else types.intp
+    bits = pack_descriptor(0, *offsets, width)
+    swizzle_type = swizzle if isinstance(swizzle, types.Type) else types.intp
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start = registers.address(context, builder, place, arguments[0], 32)
         word = ir.IntType(64)
         units = builder.lshr(builder.zext(start, word), ir.Constant(word, 4))
-        units = builder.and_(units, ir.Constant(word, _FIELD))
+        units = builder.and_(units, ir.Constant(word, FIELDS["start"].mask))
         return builder.or_(units, ir.Constant(word, bits))
 
-    return types.uint64(place, leading, stride, kept), generate
+    return types.uint64(place, leading, stride, swizzle_type), generate
 
 
 def _offset(name: str, given: Any) -> int:
-    """A field of a descriptor: the offset in units of 16 bytes."""
+    """The constant offset in bytes."""
     value = given.literal_value if isinstance(given, types.IntegerLiteral) else -1
-    if value % 16 or not 0 <= value // 16 <= _FIELD:
+    most = FIELDS[name].mask * FIELDS[name].unit
+    if value % FIELDS[name].unit or not 0 <= value <= most:
         raise TypingError(
-            f"descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
-            f"{16 * _FIELD}"
+            f"wgmma_descriptor: {name} is {given}; it must be a constant, a multiple of 16 up to "
+            f"{most}"
         )
-    return int(value) // 16
+    return int(value)
 
 
 fence_proxy_async = intrinsic("fence.proxy.async.shared::cta")
@@ -127,14 +129,14 @@ _WAIT = isa.instruction("wgmma.wait_group.sync.aligned")
 
 @literal_intrinsic
 def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
-    """Order earlier accesses to the registers before the following wgmma; returns them."""
+    """Order earlier register accesses before the following wgmma; returns the registers."""
     _check_accumulator("wgmma_fence", accumulator)
     return accumulator(accumulator), _passing(_FENCE, {}, 0)
 
 
 @literal_intrinsic
 def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
-    """Wait until at most `pending` groups are in flight; returns the registers, now readable."""
+    """Wait until at most `pending` groups are in flight; returns the accumulators, now readable."""
     if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
         raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
     _check_accumulator("wgmma_wait", accumulator)
@@ -151,7 +153,7 @@ def _check_accumulator(what: str, given: Any) -> None:
 
 
 def _passing(form: Any, immediates: dict[str, int], position: int) -> Any:
-    """Code for a form whose text names no register, with the accumulator passing through it."""
+    """Code of an instruction without register operands; the accumulator passes through it."""
     text = assembly.assembly(form, immediates).text.rstrip(";")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

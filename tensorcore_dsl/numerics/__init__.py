@@ -1,1 +1,1 @@
-"""How tensor cores and scalar instructions round, per architecture: data over compiled loops."""
+"""Bit-exact arithmetic of tensor cores and scalar instructions, per architecture."""

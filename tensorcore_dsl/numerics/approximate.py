@@ -1,8 +1,9 @@
-"""The approximate instructions: one table of operations.
+"""The approximate instructions (`.approx`, `.full`).
 
-f32, f16 and bf16 give the bits of sm_90, whatever the target: `function_unit` computes f32 as the
+f32, f16 and bf16 give the bits of sm_90 on every target: `function_unit` computes f32 as the
 hardware does, and 16-bit inputs have tables. rcp and rsqrt of f64 are not bit-exact: each is the
-correctly rounded result, cut to the upper 32 bits (9.7.3.14), within the manual's error bound.
+correctly rounded result, truncated to its upper 32 bits (9.7.3.14), within the manual's error
+bound.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from . import function_unit
 from .approximate_sm90 import lower
+from .convert import convert
 from .number_formats import FLOATS, Bits, find, values
 
 Function = Callable[..., Any]
@@ -41,19 +43,17 @@ ONLY = frozenset(TYPES) - {"rcp", "sqrt", "div", "div.full"}
 @cache
 def _table16(op: str, type: str) -> Bits:
     """Results for all 2**16 inputs of f16 or bf16."""
-    from .convert import convert
-
     f = FLOATS[type]
     with np.errstate(all="ignore"):
         exact = EXACT[op](values(type))
     nearest = np.where(np.isnan(exact), f.nan, convert(exact.view(np.uint64), "f64", type, "rn"))
-    if (op, type) == ("ex2", "bf16"):  # it exists with .ftz only
+    if (op, type) == ("ex2", "bf16"):  # the manual has only the .ftz variant
         nearest = np.where(nearest < 1 << f.mantissa, 0, nearest)
     return nearest.astype(np.uint16) - lower(op, type)
 
 
 def instruction(op: str, type: str, full: bool, ftz: bool) -> tuple[int, Function]:
-    """Number of operands and function of registers of ``op.approx`` (``full``: div.full)."""
+    """Number of operands of ``op.approx`` (``full``: div.full), and its function of registers."""
     name = f"{op}.full" if full else op
     types = find(TYPES, name, "approximate operation")
     if type not in types.split():
@@ -66,7 +66,7 @@ def instruction(op: str, type: str, full: bool, ftz: bool) -> tuple[int, Functio
 
 
 def _of_double(function: Function, a: Bits, ftz: bool) -> Bits:
-    """rcp and rsqrt of f64; with .ftz the upper 32 bits of the upper 32 bits (9.7.3.14)."""
+    """rcp and rsqrt of f64; .ftz reads and writes only the upper 32 bits (9.7.3.14)."""
     with np.errstate(all="ignore"):
         d = function(_upper_half(a, 0) if ftz else a.view(np.float64))
     bits = np.asarray(d).view(np.uint64)
@@ -76,7 +76,7 @@ def _of_double(function: Function, a: Bits, ftz: bool) -> Bits:
 
 
 def _upper_half(bits: Bits, rounding: int) -> Any:
-    """Upper 32 bits as float64, with subnormal numbers as zeros."""
+    """The upper 32 bits as float64, with subnormal numbers flushed to zero."""
     x = bits.view(np.float64)
     x = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
     kept = (x.view(np.uint64) + np.uint64(rounding)) & ~np.uint64(0xFFFFFFFF)

@@ -1,7 +1,7 @@
-"""Where an H200 (sm_90) gives one code less than the correctly rounded result, for every input.
+"""Inputs of ex2 and tanh whose result on sm_90 is one code below the correctly rounded one.
 
-ex2 and tanh of f16 and bf16 have 2**16 inputs, and never miss by more. Each text is the base 85 of
-the deflated bits, the bit of input 0 first.
+Measured on an H200 for all 2**16 inputs of f16 and bf16; the difference is never larger. Each text
+holds one bit per input, from input 0 on, deflated and encoded in base 85.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ _LOWER = {
 
 
 def lower(op: str, type: str) -> npt.NDArray[np.uint16]:
-    """1 for the inputs whose result is one code less, else 0."""
+    """uint16 array: 1 for inputs whose result is one code lower, else 0."""
     bits = zlib.decompress(base64.b85decode(_LOWER[op, type]))
     return np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.uint16)

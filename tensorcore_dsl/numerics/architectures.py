@@ -1,7 +1,7 @@
-"""What each architecture's tensor cores do, as data.
+"""Arithmetic of the tensor cores of each architecture, as data.
 
-A product runs on the unit of its input type; a rewrite changes the model where the hardware, or the
-assembler, replaces the product by other instructions.
+A product runs on the unit of its input type. A rewrite changes the model where the hardware or the
+assembler replaces the product by other instructions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .formats import FORMATS
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product as the PTX form states it; k counts logical columns."""
+    """One matrix product with the properties of its PTX instruction; k counts logical columns."""
 
     family: str  # "mma" | "wmma" | "wgmma"
     m: int
@@ -36,7 +36,7 @@ class Product:
 
     @property
     def stored(self) -> int:
-        """Columns of A that exist."""
+        """Stored columns of A."""
         return self.k // 2 if self.sparse else self.k
 
     def __str__(self) -> str:
@@ -48,27 +48,27 @@ class Product:
 
 @dataclass(frozen=True)
 class Model:
-    """How one product is computed.
+    """Arithmetic of one product.
 
-    engine: "fused" (truncated fused sums), "grouped" (the same over exactly summed, scaled groups),
-    "scalar" (binary32 instructions), "double" (binary64 fused multiply-adds).
+    engine: "fused" (sums of aligned, truncated terms), "grouped" (the same over exactly summed,
+    scaled groups), "scalar" (binary32 instructions), "double" (binary64 fused multiply-adds).
     """
 
     engine: str
     length: int = 1  # stored elements of one fused step, or of one group
-    fraction: int = 0  # bits kept below the largest exponent of a step
-    floor: int = 0  # the least exponent a step aligns to
-    accumulator: str = "f32"  # the type each step is rounded to
+    fraction: int = 0  # bits of aligned terms below the largest exponent of a step
+    floor: int = 0  # smallest exponent to which a step aligns
+    accumulator: str = "f32"  # type of each step's result
     kept: int = 23  # fraction bits of a step's result
-    nearest: bool = False  # a step's result: to nearest even, or towards zero
+    nearest: bool = False  # round a step's result to nearest even instead of towards zero
     order: str = "ascending"  # of k; or "interleaved": k mod 4 in {0, 1} before {2, 3}
-    late: bool = False  # c is added to the finished sum, to nearest
-    least: int | None = None  # smallest exponent of the type the inputs are unpacked to
+    late: bool = False  # add c to the finished sum, rounding to nearest
+    least: int | None = None  # smallest exponent of the type to which inputs are unpacked
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A fused adder: what Model says, with the floor and kept bits for each accumulator."""
+    """A fused adder: constants of `Model`, with an alignment floor for each accumulator type."""
 
     length: int
     fraction: int
@@ -124,7 +124,7 @@ SINCE_AMPERE = tuple(UNITS)[2:]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Other instructions run in the product's place: `change` maps (product, units) to fields."""
+    """Replacement by other instructions: `change` maps (product, units) to fields of `Model`."""
 
     name: str
     architectures: tuple[str, ...]
@@ -168,7 +168,7 @@ REWRITES = (
 
 
 def architecture(name: str) -> str:
-    """The architecture whose rules hold for this name."""
+    """The architecture with measured or derived rules that stands for `name`."""
     result = ALIASES.get(name, name)
     if result not in UNITS:
         known = ", ".join((*UNITS, *ALIASES))
@@ -178,9 +178,9 @@ def architecture(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def model(product: Product, arch: str) -> Model:
-    """The constants by which an architecture computes a product.
+    """The arithmetic of a product on an architecture.
 
-    Raises ValueError for a product that the architecture's tensor cores are not known to compute.
+    ValueError if it is unknown how the architecture's tensor cores compute the product.
     """
     arch = architecture(arch)
     _check(product)
@@ -189,7 +189,7 @@ def model(product: Product, arch: str) -> Model:
     if product.a == "f64" and arch in SINCE_AMPERE:
         return Model("double", accumulator="f64", kept=52, nearest=True)
     if _is_integer(product) and arch != "sm_70":
-        half = int(product.operation == "xor")  # products of xor are halves: see bit_table
+        half = int(product.operation == "xor")  # xor: multiples of 1/2, see bit_table
         return Model("fused", product.stored, half, accumulator="s32", kept=52)
     units = UNITS[arch]
     unit = units.get(product.scale_kind or product.a)
@@ -209,7 +209,7 @@ def _is_integer(product: Product) -> bool:
 
 
 def _unit_fields(product: Product, unit: Unit) -> dict[str, Any]:
-    """A unit's constants; C and D of different types accumulate in f32."""
+    """Fields of `Model` for a unit; products with different types of C and D accumulate in f32."""
     half = product.c == product.d == "f16"
     return {
         "engine": unit.engine,
@@ -252,7 +252,7 @@ def _accumulators(product: Product) -> tuple[str, ...]:
     return ("f32",) if product.a in ("bf16", "tf32") or product.scale_kind else ("f32", "f16")
 
 
-# kind: element types, legal (vector, type) of its scales
+# kind: element types, allowed (vector, type) of its scales
 _SCALES = {
     "mxf8f6f4": (F8F6F4, ((1, "ue8m0"),)),
     "mxf4": (("e2m1",), ((2, "ue8m0"),)),

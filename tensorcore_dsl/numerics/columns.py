@@ -2,7 +2,7 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """The innermost loop of the fused sums, emitted as vectors of eight columns.
 
-Numba caches what `loops` compiles by the date of that file: touch it after a change of this one.
+Numba caches the code of `loops` by the date of that file: after a change of this file, touch it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LANES = 8  # columns of one vector
+LANES = 8  # columns per vector
 
 inlined: Any = intrinsic
 
@@ -35,7 +35,7 @@ def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 
 class _Columns:
-    """Emits the fused sums of eight columns; `self.data` maps argument names to data pointers."""
+    """Emitter of the fused sums of eight columns; `self.data` maps names to data pointers."""
 
     def __init__(self, context: Any, builder: ir.IRBuilder, kinds: Any, values: Any) -> None:
         self.builder = builder
@@ -54,7 +54,7 @@ class _Columns:
         )
 
     def at(self, name: str, index: ir.Value) -> ir.Value:
-        """The scalar at an index, in all lanes."""
+        """The scalar at an index, broadcast to all lanes."""
         return _splat(self.builder, self.builder.load(self.pointer(name, index)))
 
     def pointer(self, name: str, index: ir.Value) -> ir.Value:
@@ -120,11 +120,11 @@ def fused_columns(
     typing: Any, va: Any, ea: Any, vb: Any, eb: Any, rows: Any, vc: Any, ec: Any, out: Any,
     at_a: Any, at_row: Any, at_c: Any, column: Any, length: Any, aligned: Any, floor: Any,
 ) -> Any:  # fmt: skip
-    """One fused step of eight neighbouring columns of one row, written as vectors.
+    """One fused step for eight neighbouring columns of one row, as vector code.
 
     out[at_c + j] = sum(trunc(t * 2**(aligned - E)) for t in (c, *products)) * 2**(E - aligned),
-    where E = max(exponents of the terms that are not zero, floor). rows[at_row + k] is where the
-    row of B starts that meets element k of A.
+    where E = max(exponents of the nonzero terms, floor). rows[at_row + k] is the start of the row
+    of B that is multiplied by element k of A.
     """
     arrays = (va, ea, vb, eb, rows, vc, ec, out)
     arguments = (*arrays, at_a, at_row, at_c, column, length, aligned, floor)

@@ -1,15 +1,17 @@
 # mypy: disable-error-code="no-any-return"
 """PTX cvt on arrays of register bits (9.7.9.21, 9.7.9.22).
 
-`convert` takes one source, scalar or packed: ``convert(a, "f32", "bf16", "rn", relu=True)`` is
+`convert` has one source, scalar or packed: ``convert(a, "f32", "bf16", "rn", relu=True)`` is
 ``cvt.rn.relu.bf16.f32``, ``convert(a, "e4m3x2", "f16x2", "rn")`` unpacks. `convert_pair` and
-`convert_quad` pack two and four f32; `convert_pack` is cvt.pack. Everything is exact.
+`convert_quad` pack two and four f32; `convert_pack` is cvt.pack. All results are bit-exact.
 
-NaN, as measured on sm_90: f64 to narrower, and anything to f64, keeps sign and the upper payload
-bits, quieted; bf16 to f32 and a conversion to the same type copy the bits; all else gives the
-canonical NaN (0x7FFFFFFF, 0x7FFF, 0x7F). An 8-bit result fills its 16-bit register, sign-extended.
-Not measured, for want of the hardware: fp6, fp4, ue8m0, s2f6, .rs and what is new in sm_100; they
-follow the manual, ue8m0 the magnitude of the input, as NVIDIA's headers do.
+NaN, as measured on sm_90: f64 to a narrower type and any type to f64 keep the sign and the upper
+payload bits and set the quiet bit; bf16 to f32 and a conversion to the same type copy the bits; all
+other conversions give the canonical NaN (0x7FFFFFFF, 0x7FFF, 0x7F). An 8-bit result is
+sign-extended to its 16-bit register.
+
+Not measured, for lack of hardware: fp6, fp4, ue8m0, s2f6, .rs and additions of sm_100. They follow
+the manual; ue8m0 converts the magnitude of its input, as NVIDIA's headers do.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from .number_formats import (
     register_dtype,
     values,
 )
-from .scalar import flush, is_nan, registers
+from .registers import flush, is_nan, registers
 from .softfloat import INTEGRAL, ROUNDINGS
 
 Converter = Callable[..., Bits]
@@ -40,7 +42,7 @@ _RANDOM_BITS = {"f16": 13, "bf16": 16, "e4m3": 16, "e5m2": 16, "e2m3": 16, "e3m2
 
 
 def _flush_input(bits: Bits) -> Bits:
-    """.ftz of an f32 source: subnormal numbers to zero, NaN to the canonical NaN."""
+    """.ftz of an f32 source: subnormal numbers become zero, NaN the canonical NaN."""
     return np.where(is_nan(bits, "f32"), np.uint32(FLOATS["f32"].nan), flush(bits, "f32"))
 
 
@@ -50,7 +52,7 @@ def _flags(sat: bool, satfinite: bool, relu: bool, keep: bool, ftz: bool) -> int
 
 
 def _keeps_nan(source: str, to: str) -> bool:
-    """Whether the NaN of a conversion keeps sign and payload."""
+    """Whether the conversion preserves the sign and payload of a NaN."""
     return to == "f64" or (source == "f64" and to in ("f32", "f16", "bf16"))
 
 
@@ -90,7 +92,7 @@ def _float_to_float(
 
 
 def _to_tf32_away(bits: Bits, satfinite: bool) -> Bits:
-    """cvt.rna.tf32.f32, which cuts NaN off as if it were a number (.satfinite: less one)."""
+    """cvt.rna.tf32.f32, which truncates a NaN like a number (.satfinite: one less)."""
     step = np.uint32(1 << FLOATS["tf32"].pad)
     inf = np.uint32(FLOATS["f32"].inf or 0)
     magnitude = bits & np.uint32(FLOATS["f32"].magnitude)
@@ -102,7 +104,7 @@ def _to_tf32_away(bits: Bits, satfinite: bool) -> Bits:
 
 
 def _to_ue8m0(wide: Bits, rounding: str, satfinite: bool) -> Bits:
-    """Exponent of the magnitude, biased by 127; at most 2**-127 gives 0, overflow NaN or MAX."""
+    """Biased exponent of the magnitude; 0 up to 2**-127, NaN or the maximum on overflow."""
     if rounding not in ("rz", "rp"):
         raise ValueError(f"a conversion to ue8m0 rounds rz or rp, not {rounding!r}")
     magnitude = (wide & np.uint64((1 << 63) - 1)).astype(np.int64)
@@ -114,7 +116,7 @@ def _to_ue8m0(wide: Bits, rounding: str, satfinite: bool) -> Bits:
 
 
 def _float_to_int(source: str, to: IntFormat, rounding: str | None, ftz: bool) -> Converter:
-    """NaN gives 0, or 1 << (bits - 1) where f64, s64 or u64 takes part."""
+    """NaN gives 0, or 1 << (bits - 1) if the source is f64 or the destination has 64 bits."""
     if rounding not in INTEGRAL:
         raise ValueError(f"cvt.{to.name}.{source} rounds {' '.join(INTEGRAL)}, not {rounding!r}")
     nan = -1 << (to.bits - 1) if source == "f64" or to.bits == 64 else 0
@@ -130,7 +132,7 @@ def _float_to_int(source: str, to: IntFormat, rounding: str | None, ftz: bool) -
 
 
 def _int_values(bits: Bits, source: IntFormat) -> Bits:
-    """Register bits as an array of the integer type itself."""
+    """Register bits as an array of the integer type."""
     kind = "i" if source.signed else "u"
     return bits.astype(f"u{source.bits // 8}").view(f"{kind}{source.bits // 8}")
 
@@ -177,7 +179,7 @@ def _register_bits(type: str) -> int:
 def _converter(
     source: str, to: str, rounding: str | None, sat: bool, flags: tuple[bool, bool, bool]
 ) -> Converter:
-    """The conversion of registers, and random bits, from one type to another."""
+    """The function of registers and random bits that converts one type to another."""
     find(_CONVERTED, source, "source type")
     find(_CONVERTED, to, "destination type")
     satfinite, relu, ftz = flags
@@ -197,7 +199,7 @@ def _converter(
 
 
 def _tabulated(convert_one: Converter, bits: int) -> Converter:
-    """The same conversion by a table of all its results, made when first used."""
+    """The same conversion through a table of all results, created at first use."""
     table: list[Bits] = []
 
     def look_up(x: Bits, random: Any) -> Bits:
@@ -212,13 +214,13 @@ def _tabulated(convert_one: Converter, bits: int) -> Converter:
 
 
 def _slot(element: str) -> int:
-    """Bits that an element takes in a packed register: 6-bit formats are padded to 8."""
+    """Bits of an element in a packed register: 6-bit formats are padded to 8."""
     bits = 8 if element == "s2f6" else FLOATS[element].bits
     return 8 if bits == 6 else bits
 
 
 def _split(bits: Any, element: str, count: int) -> list[Bits]:
-    """The elements of a packed register, lowest first, each in its own register."""
+    """The elements of a packed register, lowest first, each in a register of its own."""
     slot = _slot(element)
     dtype, part = register_dtype(slot * count), register_dtype(slot)
     x = registers(bits, dtype)
@@ -248,11 +250,11 @@ def convert(
     ftz: bool = False,
     scale: Any = None,
 ) -> Bits:
-    """cvt of one source, to registers of ``dst``; see the module.
+    """cvt with one source, to registers of ``dst``; see the module.
 
-    ``rounding``: rn rz rm rp (tf32 also rna), and rni rzi rmi rpi to integers and, within one float
-    type, to integral values. It may be left out where nothing is lost, and is then ignored.
-    ``scale``: the two ue8m0 factors of .scaled::n2::ue8m0 (s2f6x2 only), a 16-bit register.
+    ``rounding``: rn rz rm rp (tf32 also rna); rni rzi rmi rpi to integers and, within one float
+    type, to integral values. It is optional, and ignored, for exact conversions. ``scale``: the two
+    ue8m0 factors of .scaled::n2::ue8m0 (s2f6x2 only), a 16-bit register.
     """
     flags = (satfinite, relu, ftz)
     from_element, count = packed(src)
@@ -268,9 +270,6 @@ def convert(
     return _join([convert_one(x, NO_RANDOM) for x in _split(bits, from_element, count)], to_element)
 
 
-convert_unpack = convert
-
-
 def convert_pair(
     hi: Any,
     lo: Any,
@@ -283,7 +282,7 @@ def convert_pair(
     rbits: Any = None,
     scale: Any = None,
 ) -> Bits:
-    """cvt.dst.src d, hi, lo: two f32 to one packed register; ``rbits`` for .rs, else None."""
+    """cvt.dst.src d, hi, lo: pack two f32; ``rbits`` is for .rs only."""
     element, count = packed(dst)
     if count != 2:
         raise ValueError(f"a pair is packed into a type of two elements, not {dst}")
@@ -306,7 +305,7 @@ def convert_quad(
     satfinite: bool = True,
     relu: bool = False,
 ) -> Bits:
-    """cvt.rs.dst.src d, {a, b, e, f}, rbits: four f32, ``a`` to the highest element."""
+    """cvt.rs.dst.src d, {a, b, e, f}, rbits: pack four f32, ``a`` into the highest element."""
     element, count = packed(dst)
     if count != 4 or len(sources) != 4:
         raise ValueError(f"four sources go into a type of four, not {len(sources)} into {dst}")
@@ -320,8 +319,8 @@ def convert_quad(
 def _random(element: str, rounding: str | None, rbits: Any, count: int) -> list[Any]:
     """The random bits of each element, lowest first (figures 38 to 41 of the manual).
 
-    e2m1x4 takes the low bytes of both halves for its lower two elements, the high bytes for the
-    others; that both of two elements see the same 16 bits is an interpretation.
+    e2m1x4 uses the low bytes of both halves for its lower two elements and the high bytes for the
+    others. That both elements of a pair share 16 bits is an interpretation of the figures.
     """
     if rounding != "rs":
         return [NO_RANDOM] * count
@@ -341,7 +340,7 @@ def _random(element: str, rounding: str | None, rbits: Any, count: int) -> list[
 
 
 def _fixed(parts: list[Bits], source: str, to: str, relu: bool, scale: Any) -> Bits:
-    """To and from s2f6, an s8 that counts 1/64; NaN gives the largest."""
+    """To and from s2f6, an s8 in units of 1/64; NaN gives the maximum."""
     factors = _split(0x7F7F if scale is None else scale, "ue8m0", 2)
     weights = [values("ue8m0")[x] for x in factors]
     if to == "s2f6":
@@ -356,7 +355,7 @@ def _fixed(parts: list[Bits], source: str, to: str, relu: bool, scale: Any) -> B
 
 
 def convert_pack(a: Any, b: Any, c: Any, to: str) -> Bits:
-    """cvt.pack.sat.to.s32{.b32} d, a, b{, c}: a above b, then the low bits of c (None: no c)."""
+    """cvt.pack.sat.to.s32{.b32} d, a, b{, c}: a above b above the low bits of c (None: no c)."""
     f = find({n: i for n, i in INTS.items() if n[0] != "b" and i.bits <= 16}, to, "type")
     dtype = np.dtype(np.uint32)
     x = [np.clip(registers(v, dtype).view(np.int32), f.low, f.high) for v in (b, a)]

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False
-"""Compiled loop of the binary64 products: chains of fused multiply-adds in any rounding."""
+"""Compiled loop of the binary64 products: chains of fused multiply-adds in any rounding mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ compiled: Any = njit(cache=True, nogil=True)
 
 @compiled
 def step(a, b, c, mode):
-    """One step on words: the machine's own instruction where its result is beyond doubt."""
+    """One fused multiply-add; the native instruction is used where its result is certain."""
     if mode == RN:
         result = fma(as_float(a), as_float(b), as_float(c))
         if result == result:
@@ -28,9 +28,9 @@ def step(a, b, c, mode):
 
 @compiled
 def products(a, b, c, active, places, shape, steps, mode, d):
-    """All products of one call; the arguments are those of `loops.products`, of 64-bit words.
+    """All products of one call; the arguments are those of `loops.products`, in 64-bit words.
 
-    steps: from warp to warp in the words of A, B, C and D. mode: of rounding, as in `softfloat`.
+    steps: distance of two warps in the words of A, B, C and D. mode: rounding mode of `softfloat`.
     """
     m, n, k = shape
     to_b = m * k

@@ -1,6 +1,6 @@
-"""Loops that encode numbers in any format, and decode them, with the rounding as a parameter.
+"""Compiled loops that encode and decode numbers of any format in any rounding mode.
 
-Numbers travel as the bits of a float64, which holds every value of every narrower format.
+Numbers are passed as the bits of a float64, which represents all values of the narrower formats.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _INF = np.uint64(0x7FF << 52)
 _ONE = np.uint64(0x3FF << 52)
 NO_RANDOM = np.zeros(1, np.uint64)
 
-# Fields of the parameter vector of the encoding loops, and the flags of its last field.
+# Fields of the parameter vector of the encoding loops, and the flags in its last field.
 MANTISSA, EMIN, LARGEST, INFINITE, NAN, SIGN_SHIFT, PAD, MODE, EXTRA, FLAGS = range(10)
 SAT, SATFINITE, RELU, KEEP_NAN, FTZ = 1, 2, 4, 8, 16
 
 
 @inlined
 def _finish(sign: Any, code: Any, exact_inf: Any, p: Any) -> Any:
-    """Overflow and the place of the sign, for the rounded magnitude ``code``."""
+    """Apply overflow and sign to the rounded magnitude ``code``."""
     if code > np.uint64(p[LARGEST]) or exact_inf:
         to_inf = exact_inf or overflows_to_inf(sign, p[MODE])
         finite = p[FLAGS] & SATFINITE or p[INFINITE] < 0 or not to_inf
@@ -65,7 +65,7 @@ def _nan(x: Any, p: Any) -> Any:
 
 @inlined
 def _encode_one(x: Any, random: Any, p: Any) -> Any:
-    """Code of a float64 (given as bits) in the format and rounding that ``p`` describes."""
+    """Code of a float64 (as bits) in the format and rounding mode of ``p``."""
     sign = x >= _SIGN
     magnitude = x & _MAGNITUDE
     if magnitude > _INF:
@@ -96,21 +96,21 @@ def _integral_one(x: Any, mode: Any) -> Any:
 
 
 def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
-    """Floats; ``random`` has an element for each, or one for all (EXTRA: the random bits used)."""
+    """Floats; ``random`` has one element per number, or one for all (EXTRA: random bits used)."""
     step = 1 if random.size == x.size else 0
     for i in range(x.size):
         out[i] = _encode_one(x[i], random[i * step], p)
 
 
 def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
-    """Floats, rounded to integral values (mode p[EXTRA]) first."""
+    """Floats, first rounded to integral values in mode p[EXTRA]."""
     for i in range(x.size):
         value = _integral_one(as_float(x[i]), p[EXTRA])
         out[i] = _encode_one(as_bits(value), np.uint64(0), p)
 
 
 def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
-    """Integers, two's complement where p[EXTRA] is set."""
+    """Integers; two's complement if p[EXTRA] is set."""
     for i in range(x.size):
         sign = p[EXTRA] != 0 and x[i] >= _SIGN
         magnitude = np.uint64(0) - x[i] if sign else x[i]
@@ -127,7 +127,7 @@ def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
 
 @inlined
 def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
-    """Float to integer, clamped to the range."""
+    """Float to integer, clamped to its range."""
     if x & _MAGNITUDE > _INF:
         return np.uint64(nan)
     value = _integral_one(as_float(x), mode)
@@ -142,7 +142,7 @@ def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
 
 
 def _to_int_loop(x: Any, p: Any, out: Any) -> None:
-    """p: bits of the integer, whether it is signed, rounding, and what NaN gives."""
+    """p: bits of the integer, signedness, rounding mode, result of a NaN."""
     for i in range(x.size):
         out[i] = _to_int_one(x[i], p[0], p[1], p[2], p[3])
 
@@ -170,7 +170,7 @@ def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
 
 
 def parameters(f: FloatFormat, mode: int, extra: int, flags: int) -> Bits:
-    """The parameter vector of the encoding loops; INFINITE is -1 for formats that have none."""
+    """The parameter vector of the encoding loops; INFINITE is -1 for formats without infinity."""
     nan = f.nan - (1 << 64) if f.nan >> 63 else f.nan
     infinite = -1 if f.inf is None else f.inf
     fields = [f.mantissa, f.emin, f.max_finite, infinite, nan, f.sign_shift, f.pad]
@@ -179,7 +179,7 @@ def parameters(f: FloatFormat, mode: int, extra: int, flags: int) -> Bits:
 
 @cache
 def nearest(f: FloatFormat, top: int, relu: bool) -> Callable[..., Any]:
-    """cvt.rn from f32 in one loop: magnitudes stop at the code ``top``."""
+    """cvt.rn from f32 in one loop; magnitudes are limited to the code ``top``."""
     mantissa, emin, shift = f.mantissa, f.emin, np.uint64(f.sign_shift)
     largest, nan = np.uint64(top), np.uint64(f.nan)
 
@@ -199,7 +199,7 @@ def nearest(f: FloatFormat, top: int, relu: bool) -> Callable[..., Any]:
 
 
 def _widen32(x: Any) -> Any:
-    """f32 to the bits of the f64 of the same value; a NaN keeps its payload, quieted."""
+    """f32 bits to f64 bits; a NaN keeps its payload and becomes quiet."""
     magnitude = np.uint64(x & np.uint32(0x7FFFFFFF))
     sign = np.uint64(x >> np.uint32(31)) << np.uint64(63)
     payload = (magnitude << np.uint64(29)) & np.uint64((1 << 52) - 1)

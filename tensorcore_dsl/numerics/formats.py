@@ -1,4 +1,4 @@
-"""Element types of the matrix products: widths, and the tables that decode the small ones."""
+"""Element types of the matrix products: bit fields, and decode tables of the small types."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LOW = -(1 << 20)  # the exponent of a zero: it never decides an alignment
+LOW = -(1 << 20)  # exponent of a zero: never the largest of an alignment
 
 Table = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A float has `width` exponent bits, an integer none."""
+    """An element type; `width` is the number of exponent bits, 0 for integers."""
 
     name: str
     bits: int
     fraction: int = 0
     width: int = 0
-    special: str = "finite"  # top codes: "ieee", "nan" (all ones), "finite" (plain numbers)
+    special: str = "finite"  # highest codes: "ieee", "nan" (only all ones), "finite" (numbers)
     signed: bool = True
 
     @property
@@ -32,7 +32,7 @@ class Format:
         return 2 - (1 << (self.width - 1)) if self.width else LOW
 
     def value(self, code: int) -> float:
-        """The number a code stands for."""
+        """The number that a code represents."""
         if not self.width:
             negative = self.signed and code >> (self.bits - 1)
             return float(code - (1 << self.bits) if negative else code)
@@ -47,7 +47,7 @@ class Format:
         return sign * math.ldexp(significand, self.exponent(code) - self.fraction)
 
     def exponent(self, code: int) -> int:
-        """The unbiased encoded exponent, which is not normalised for subnormals."""
+        """The unbiased encoded exponent; subnormal numbers are not normalised."""
         return max(self._field(code), 1) - 1 + self.least if self.width else LOW
 
     def _field(self, code: int) -> int:
@@ -81,8 +81,8 @@ FORMATS = {
 def table(name: str, least: int | None = None) -> Table:
     """Values and exponents (2, 256) of a type of at most 8 bits.
 
-    `least` re-encodes the values in a type of that smallest exponent, where subnormals may have
-    become normal numbers.
+    `least` gives the exponents in a type with that smallest exponent, in which subnormal numbers of
+    the original type may be normal.
     """
     form = FORMATS[name]
     result = np.zeros((2, 256))
@@ -96,9 +96,9 @@ def table(name: str, least: int | None = None) -> Table:
 
 @cache
 def bit_table(operation: str, operand: int) -> Table:
-    """Values (2, 256) of single bits of A (operand 0) or B.
+    """Values (2, 256) of single bits of A (operand 0) or B (operand 1).
 
-    The products of `and` are its results; those of `xor` are its results less one half.
+    A product of two values is the result of `and`, or the result of `xor` minus one half.
     """
     values = {"and": ((0.0, 1.0), (0.0, 1.0)), "xor": ((1.0, -1.0), (-0.5, 0.5))}
     result = np.full((2, 256), float(LOW))
@@ -108,7 +108,7 @@ def bit_table(operation: str, operand: int) -> Table:
 
 @cache
 def scale_table(name: str | None) -> Table:
-    """Significands and exponents (2, 256) of a block scale's bytes."""
+    """Significands and exponents (2, 256) of the bytes of block scales."""
     result = np.zeros((2, 256))
     for code in range(256):
         if name == "ue8m0":

@@ -1,14 +1,14 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
-"""rcp, rsqrt, sqrt, ex2, lg2, sin, cos, tanh and div.approx of f32 as sm_90 computes them.
+"""rcp, rsqrt, sqrt, ex2, lg2, sin, cos, tanh and div.approx of f32, bit for bit as on sm_90.
 
-The function unit cuts the argument's significand, or the argument in fixed point, into segments;
-in each the function is C0 + C1 dx + C2 dx². The sum is exact, in units of 2**-40, and cut off to 24
-bits. Of dx² alone the unit leaves something out: of the 17 bits of dx the two lowest, and of the
-products of two of the remaining 15 bits those below 2**15. Around this, .f32 without .ftz scales
-subnormal numbers by powers of two and back, as the assembler for sm_90 writes it.
+The function unit divides the range of the significand (or of the fixed-point argument) into
+segments and evaluates C0 + C1 dx + C2 dx² in each. The sum is exact, in units of 2**-40, and
+truncated to 24 bits. Only dx² is approximate: the two lowest of the 17 bits of dx are ignored, and
+so are the partial products of the other 15 bits below 2**15. Without .ftz, subnormal numbers are
+scaled by powers of two before and after, as in the code that the assembler generates for sm_90.
 
-Numbers are handled as their bits in 64-bit integers.
+Numbers are represented by their bits in 64-bit integers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .function_unit_sm90 import COEFFICIENTS, FIRST
 from .softfloat import as_bits, as_float
 
 SIGN, INF, NAN, ONE = 1 << 31, 0x7F800000, 0x7FFFFFFF, 0x3F800000
-LEAST = 1 << 23  # the least normal number; also the hidden bit
+LEAST = 1 << 23  # smallest normal number; also the hidden bit
 FRACTION = LEAST - 1
 BIAS = 127
 UNIT = 40  # sums are in units of 2**-UNIT
 WIDTH = 17  # bits of dx
-KEPT = 15  # bits of dx that are squared
+KEPT = 15  # upper bits of dx, which are squared
 RCP, RSQRT, EX2, SQRT, SIN, LG2, TANH = (FIRST[name] for name in FIRST)
-TURN = 25  # sin and cos take turns in units of 2**-TURN
-PER_TURN = 0xA2F983  # 2**26 / (2 pi): the multiplier before sin and cos
-TANH_LOW, TANH_HIGH = BIAS - 8, BIAS + 3  # below: x itself; from there: 1
-TANH_BITS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 3])  # log2 of the segments of each binade
+TURN = 25  # sin and cos count turns in units of 2**-TURN
+PER_TURN = 0xA2F983  # 2**26 / (2 pi), the factor applied before sin and cos
+TANH_LOW, TANH_HIGH = BIAS - 8, BIAS + 3  # tanh(x) is x below the first, 1 from the second on
+TANH_BITS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 3])  # log2 of the number of segments per binade
 TANH_ROWS = TANH + np.cumsum(1 << TANH_BITS) - (1 << TANH_BITS)
 UP, DOWN_RSQRT, DOWN_SQRT = 0x4B800000, 0x45800000, 0x39800000  # 2**24, 2**12, 2**-12
 LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
@@ -46,7 +46,7 @@ inlined: Any = njit(nogil=True, forceinline=True)
 
 
 def squares() -> npt.NDArray[np.uint16]:
-    """The squares of all dx, without their two lowest bits, as the unit computes them."""
+    """The squares of all dx without their two lowest bits, as the unit computes them."""
     t = np.arange(1 << KEPT, dtype=np.int64)
     total = np.zeros_like(t)
     for i in range(KEPT):
@@ -57,25 +57,25 @@ def squares() -> npt.NDArray[np.uint16]:
     return total.astype(np.uint16)
 
 
-# --- sums and their rounding -------------------------------------------------------------------
+# --- interpolation and rounding ----------------------------------------------------------------
 
 
 @inlined
 def _sum(table, square, row, dx, dropped):
-    """C0 + C1 dx + C2 dx²; `dropped` low bits of dx are not squared."""
+    """C0 + C1 dx + C2 dx²; the lowest `dropped` bits of dx are not squared."""
     return table[row, 0] + table[row, 1] * dx + table[row, 2] * np.int64(square[dx >> dropped])
 
 
 @inlined
 def _segment(table, square, first, fraction):
-    """The sum at 23 bits of fraction, of 64 segments."""
+    """The sum for an argument with 23 fraction bits, of 64 segments."""
     dx = fraction & ((1 << WIDTH) - 1)
     return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - KEPT)
 
 
 @inlined
 def _packed(v, exponent):
-    """The number v * 2**(exponent - UNIT), cut off to 24 bits; subnormal ones are zero."""
+    """The number v * 2**(exponent - UNIT), truncated to 24 bits; subnormal results become zero."""
     if v == 0:
         return np.int64(0)
     r = np.int64(as_bits(np.float64(v)) >> np.uint64(29)) + ((exponent - UNIT + BIAS - 1023) << 23)
@@ -84,7 +84,7 @@ def _packed(v, exponent):
 
 @inlined
 def _times(a, b):
-    """a * b to nearest."""
+    """a * b, rounded to nearest."""
     d = np.int64(as_bits(as_float(np.uint32(a)) * as_float(np.uint32(b))))
     return np.int64(NAN) if d & NAN > INF else d
 
@@ -147,8 +147,10 @@ def _sqrt(table, square, x):
 
 @inlined
 def _ex2(table, square, x):
-    """In fixed point with 23 bits of fraction; a negative one is a complement to one,
-    but for whole numbers."""
+    """2**x in fixed point with 23 fraction bits.
+
+    The fraction of a negative x is a one's complement, unless x is an integer.
+    """
     a, sign = x & NAN, x & SIGN
     if a > INF:
         return np.int64(NAN)
@@ -164,7 +166,7 @@ def _ex2(table, square, x):
 
 @inlined
 def _lg2(table, square, x):
-    """A negative sum is cut off below 2**-36 and then a complement to one."""
+    """log2 x; a negative sum is truncated below 2**-36 and then one's-complemented."""
     a, sign = x & NAN, x & SIGN
     if a < LEAST:
         return np.int64(SIGN | INF)
@@ -179,7 +181,7 @@ def _lg2(table, square, x):
 
 @inlined
 def _sin(table, square, x, quarters):
-    """sin of x radians and `quarters` of a turn more, in fixed point."""
+    """sin of x radians plus `quarters` of a turn, in fixed point."""
     a, sign = x & NAN, x & SIGN
     if a >= INF:
         return np.int64(NAN)
@@ -215,7 +217,7 @@ def _tanh(table, square, x):
     return sign | _packed(_sum(table, square, row, dx, WIDTH - KEPT), np.int64(0))
 
 
-# --- what the assembler makes of the instructions ------------------------------------------------
+# --- code that the assembler generates around the unit -------------------------------------------
 
 
 @inlined
@@ -260,7 +262,7 @@ OPS = ("rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos", "tanh", "div", "div.f
 
 @inlined
 def _roots_and_logarithm(op, table, square, x, ftz):
-    """The functions that take subnormal numbers times 2**24."""
+    """Functions whose subnormal arguments are multiplied by 2**24."""
     small = not ftz and x & NAN < LEAST
     if small:
         x = _times(x, np.int64(UP))
@@ -311,5 +313,5 @@ def _apply(op: int, ftz: bool, x: npt.NDArray[np.uint32], *more: npt.NDArray[np.
 
 
 def function(op: str, ftz: bool) -> Callable[..., Any]:
-    """The function of arrays of f32 bits of one of `OPS`."""
+    """The function of arrays of f32 bits for one of `OPS`."""
     return partial(_apply, OPS.index(op), ftz)

@@ -1,8 +1,8 @@
-"""Coefficients of the function unit of sm_90, found from what an H200 gives; see function_unit.
+"""Coefficients of the function unit of sm_90, fitted to results of an H200; see function_unit.
 
-A row is C0 C1 C2, integers of C0 + C1 dx + C2 dx² in units of 2**-40. The two lowest rows of tanh
-were found from 385 results, each other row from all results of its segment; all 2**32 results of
-every function agree.
+A row holds the integers C0 C1 C2 of C0 + C1 dx + C2 dx² in units of 2**-40. The two lowest rows of
+tanh were fitted to 385 results, all other rows to every result of their segment. All 2**32 results
+of every function agree with the hardware.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Correctly rounded arithmetic of f16, bf16, f32 and f64 in every direction, with and without .ftz.
+"""Correctly rounded arithmetic of f16, bf16, f32 and f64 in all modes, with and without .ftz.
 
-`ieee` gives NumPy ufuncs on register bits. To nearest, f32 and f64 are the processor's own
-operations, and f16 and bf16 go through float32; what is left goes through float64 rounded to odd,
-f64 itself through integers.
+`ieee` returns NumPy ufuncs on register bits. Round to nearest uses the processor's operations for
+f32 and f64, and float32 for f16 and bf16. Everything else uses float64 rounded to odd, except f64,
+which uses integers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _native() -> dict[tuple[str, str], Ufunc]:
-    """Scalar functions of register bits; NumPy ufuncs once compiled."""
+    """Scalar functions of register bits, to be compiled to NumPy ufuncs."""
 
     def add32(a: Any, b: Any) -> Any:
         return _f32(as_float(a) + as_float(b))
@@ -108,7 +108,7 @@ def _native() -> dict[tuple[str, str], Ufunc]:
     return {(op, t): pair[t == "f64"] for op, pair in kernels.items() for t in ("f32", "f64")}
 
 
-# --- f64 in the other directions --------------------------------------------------------------
+# --- f64 in the other rounding modes -----------------------------------------------------------
 
 
 def _directed64(mode: int) -> dict[str, Ufunc]:
@@ -135,7 +135,7 @@ def _directed64(mode: int) -> dict[str, Ufunc]:
 
 # --- f32 with flushing, to nearest -------------------------------------------------------------
 
-# The least number that rounds to 2**-126 if exponents have no end.
+# The smallest number that rounds to 2**-126 with an unbounded exponent.
 _TINY32 = 2.0**-126 * (1 - 2.0**-25)
 
 
@@ -192,9 +192,9 @@ def _value16(bits: Any, mantissa: Any, ftz: Any) -> Any:
 
 
 def _half(mantissa: int, ftz: bool) -> dict[str, Ufunc]:
-    """Sums are rounded to float32, harmlessly; products are exact, or rounded to odd.
+    """f16 and bf16: float32 holds sums safely; products are exact there, or rounded to odd.
 
-    In float64 the fma of f16 is exact below 32; above, rounding it never meets a midpoint of f16.
+    The fma of f16 is exact in float64 below 32; above, its rounding never hits a midpoint of f16.
     """
 
     def add(a: Any, b: Any) -> Any:
@@ -220,7 +220,7 @@ def _half(mantissa: int, ftz: bool) -> dict[str, Ufunc]:
     return {"add": add, "sub": sub, "mul": mul, "fma": fma}
 
 
-# --- f32 in the other directions, and quotients with flushing: through float64 rounded to odd ----
+# --- f32 in the other modes, and quotients with flushing: through float64 rounded to odd ---------
 
 
 @inlined
@@ -265,7 +265,7 @@ def signature(type: str, arity: int) -> str:
 
 @cache
 def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
-    """The ufunc of a correctly rounded operation; compiled, or loaded, when first asked for."""
+    """The ufunc of a correctly rounded operation, compiled (or loaded) at first use."""
     if rounding not in find(_IEEE, (op, type), "operation").split():
         raise ValueError(f"{op}.{type} rounds {_IEEE[op, type]}, not {rounding!r}")
     kernel = _kernel(op, type, ROUNDINGS[rounding], ftz)

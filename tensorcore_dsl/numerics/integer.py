@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-any-return"
 """PTX integer, logic and shift instructions of one thread, on arrays of register bits.
 
-``integer("mad.hi", "s32", a, b, c, sat=True)`` is ``mad.hi.sat.s32``: the words of the mnemonic
-between operation and type go with the operation (manual 9.7.1, 9.7.8, 9.7.9.7). Division by zero
-gives all ones, quotient and remainder alike, as measured on sm_90; the least number divided by -1
-wraps. mul24 and mad24 read the low 24 bits of their operands, sign-extended for s32.
+``integer("mad.hi", "s32", a, b, c, sat=True)`` is ``mad.hi.sat.s32``: modifiers between operation
+and type are part of the operation (manual 9.7.1, 9.7.8, 9.7.9.7). Division by zero gives all ones
+for quotient and remainder, as measured on sm_90; the smallest number divided by -1 wraps. mul24 and
+mad24 read the low 24 bits of their operands, sign-extended for s32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
-from .scalar import halves, registers
+from .registers import halves, registers
 from .softfloat import bit_reverse, clz, compile_ufunc, high_product
 
 Ufunc = Callable[..., Any]
@@ -30,7 +30,7 @@ _jit = njit(cache=True, nogil=True)
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Towards zero."""
+    """Quotient rounded towards zero."""
     if b == 0:
         return ~b
     if b == -1:
@@ -40,7 +40,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    """Of the sign of the dividend."""
+    """Remainder with the sign of the dividend."""
     if b == 0:
         return ~b
     if b == -1:
@@ -70,7 +70,7 @@ def _brev_loop(a: Any) -> Any:
 
 
 def _fns_loop(mask: Any, base: Any, offset: Any) -> Any:
-    """Position of the offset-th set bit from base, upwards or (offset < 0) downwards."""
+    """Position of the offset-th set bit from base, upwards, or downwards for a negative offset."""
     position, count, step = np.int64(base), np.int64(offset), np.int64(1)
     if count < 0:
         count, step = -count, -step
@@ -87,7 +87,7 @@ def _fns_loop(mask: Any, base: Any, offset: Any) -> Any:
 
 
 def _prmt_loop(a: Any, b: Any, selector: Any) -> Any:
-    """Bytes of b:a, each nibble of the selector giving a number and whether to copy the sign."""
+    """Bytes of b:a; each nibble of the selector is a byte index and a sign-replication flag."""
     word = np.uint64(b) << np.uint64(32) | np.uint64(a)
     d = np.uint64(0)
     for i in range(4):
@@ -100,7 +100,7 @@ def _prmt_loop(a: Any, b: Any, selector: Any) -> Any:
 
 
 _LOOPS: dict[str, tuple[Callable[..., Any], str]] = {
-    #  result and operands, T standing for the dtype
+    #  result and operands; T is the dtype
     "div": (_divide, "T(T,T)"),
     "rem": (_remainder, "T(T,T)"),
     "div unsigned": (_divide_unsigned, "T(T,T)"),
@@ -149,7 +149,7 @@ def _mul(mode: str) -> Callable[..., Bits]:
 
 def _mul24(mode: str) -> Callable[..., Bits]:
     def product(f: IntFormat, a: Bits, b: Bits) -> Bits:
-        """47..16 or 31..0 of the 48 bits."""
+        """Bits 47..16 or 31..0 of the 48-bit product."""
         cut, wide = a.dtype.type(8), np.int64 if f.signed else np.uint64
         x, y = (((v << cut) >> cut).astype(wide) for v in (a, b))
         return (x * y >> wide(16 if mode == "hi" else 0)).astype(a.dtype)
@@ -192,7 +192,7 @@ def _part(x: Any, at: int, bits: int, signed: bool) -> Any:
 
 @cache
 def _dot_loop(mode: str, first: str, second: str) -> Ufunc:
-    """dp4a: four bytes by four; dp2a: two halves by the lower or upper two bytes."""
+    """dp4a: four bytes by four bytes; dp2a: two halves by the lower or upper two bytes."""
     width, count = (8, 4) if mode == "4a" else (16, 2)
     start = 16 if mode == "hi" else 0
     a_signed, b_signed = first == "s32", second == "s32"
@@ -225,7 +225,7 @@ def _binary(function: Ufunc) -> Callable[..., Bits]:
 
 
 def _shift(function: Ufunc) -> Callable[..., Bits]:
-    """Counts beyond the width act as the width, which NumPy's shifts honour."""
+    """Shift counts above the width act as the width, which NumPy's shifts support."""
 
     def shift(f: IntFormat, a: Bits, n: Bits) -> Bits:
         d: Bits = function(a, np.minimum(n, np.uint32(f.bits)).astype(a.dtype))
@@ -247,7 +247,7 @@ def _funnel(left: bool, wrap: bool) -> Callable[..., Bits]:
 
 @cache
 def _xor_of_products(table: int) -> list[int]:
-    """Reed-Muller form of a truth table of three variables: the sets of inputs multiplied."""
+    """Reed-Muller form of a truth table of three variables: the sets of variables to multiply."""
     bits = [table >> i & 1 for i in range(8)]
     for step in (1, 2, 4):
         for i in range(8):
@@ -266,7 +266,7 @@ def _lop3(f: IntFormat, a: Bits, b: Bits, c: Bits, table: Any) -> Bits:
     return np.asarray(d if d.shape == shape else np.broadcast_to(d, shape))
 
 
-# Byte numbers, highest first, for the values 0 to 3 of the two selecting bits (9.7.9.7).
+# Byte indices, highest first, for values 0 to 3 of the two selector bits (9.7.9.7).
 _PRMT_MODES = {
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
     "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
@@ -287,7 +287,7 @@ def _prmt(mode: str | None) -> Callable[..., Bits]:
 
 
 def _field(a: Bits, *numbers: Bits) -> tuple[Bits, ...]:
-    """Position and length modulo 256, but of 64-bit words clamped, as measured on sm_90."""
+    """Position and length modulo 256; clamped for 64-bit words, as measured on sm_90."""
     if a.dtype.itemsize == 8:
         return tuple(np.minimum(x, np.uint32(0xFF)).astype(a.dtype) for x in numbers)
     return tuple(x & np.uint32(0xFF) for x in numbers)
@@ -353,9 +353,9 @@ def _bmsk(wrap: bool) -> Callable[..., Bits]:
 
 @dataclass(frozen=True)
 class _Operation:
-    """``operands``: t the type, r its register, w twice as wide, u u32, s s32, n as it comes.
+    """``operands``: t the type, r its register, w twice as wide, u u32, s s32, n unconverted.
 
-    ``modifiers`` are "sat" or "relu", with the types they exist for.
+    ``modifiers`` maps "sat" and "relu" to the types that have them.
     """
 
     function: Callable[..., Bits]
@@ -419,7 +419,7 @@ OPERATIONS: dict[str, _Operation] = {
 
 @cache
 def _operand_types(op: str, type: str) -> tuple[tuple[np.dtype[Any], np.dtype[Any]] | None, ...]:
-    """For each operand the dtype of its register, and the one to compute in; None: as it comes."""
+    """Register dtype and computation dtype of each operand; None means unconverted."""
     row = find(OPERATIONS, op, "integer operation")
     if type not in row.types.split():
         raise ValueError(f"{op} takes {row.types}, not {type}")
@@ -441,17 +441,18 @@ def _operand_types(op: str, type: str) -> tuple[tuple[np.dtype[Any], np.dtype[An
 
 
 def integer(op: str, type: str, *operands: Any, sat: bool = False, relu: bool = False) -> Bits:
-    """An integer, logic or shift instruction; the words of ``op`` are those of `OPERATIONS`.
+    """An integer, logic or shift instruction; ``op`` is a key of `OPERATIONS`.
 
     Operands are registers of the instruction's operand types (shift counts, positions and lengths
-    u32). lop3's table is a Python int; of lop3.BoolOp the caller combines ``d != 0`` with q.
+    are u32). The table of lop3 is a Python int; for lop3.BoolOp, the caller combines ``d != 0``
+    with q.
     """
     return instruction(op, type, sat, relu)(*operands)
 
 
 @cache
 def instruction(op: str, type: str, sat: bool = False, relu: bool = False) -> Callable[..., Bits]:
-    """What `integer` does to the operands of one form."""
+    """The function of the operands of one instruction."""
     element, count = packed(type)
     if count == 2 and element in ("u16", "s16"):
         part = instruction(op, element, sat, relu)

@@ -2,12 +2,12 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Compiled loops of the matrix products: gather, decode, fused sums, rounding, scatter.
 
-Everything works in binary64, which is exact here: a product of two elements has at most 22
-significant bits, and all terms of one fused sum are integers below 2**53 once they are aligned.
-Not-a-numbers and infinities follow binary64's own rules, which are those of the hardware.
+All arithmetic is in binary64, which is exact here: a product of two elements has at most 22
+significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities
+follow the rules of binary64, which are those of the hardware.
 
-All compiled code of the 32-bit operands is in this one file (but for the vectors in `columns`),
-because Numba's cache notices a change of the file of the function that is called, and of no other.
+All compiled code for 32-bit operands is in this file (except the vectors in `columns`), because
+Numba's cache only checks the date of the file that contains the called function.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numba import carray, njit, types  # type: ignore[attr-defined]
 from . import softfloat
 from .columns import LANES, fused_columns, inlined
 
-LOW = -(1 << 20)  # the exponent of a zero: it never decides an alignment
-HIGH = 200  # at least as large as every exponent of an element
+LOW = -(1 << 20)  # exponent of a zero: never the largest of an alignment
+HIGH = 200  # at least as large as the exponent of any element
 
-# Places in the array of settings, which is the loops' only view of a product and its model.
+# Indices into the array of settings, which describes a product and its model to the loops.
 (
     M, N, K, DEPTH, TILES, SCALES,
     STEP_A, STEP_B, STEP_C, STEP_D,
@@ -54,7 +54,7 @@ def pointer(typing: Any, address: Any) -> Any:
 
 @compiled
 def words_at(address):
-    """An array as long as its user needs."""
+    """An array of uint32 at an address, without a known end."""
     return carray(pointer(address), 1 << 40, np.uint32)
 
 
@@ -71,7 +71,7 @@ def bits_of(value):
 
 @compiled
 def exponent_of(value, least):
-    """The exponent that takes part in an alignment: no normalisation below `least`."""
+    """The exponent used for alignment: numbers below `least` are not normalised."""
     field = (bits_of(value) >> 52) & 0x7FF
     return np.int32(min(max(field - 1023, least), HIGH)) if value != 0.0 else np.int32(LOW)
 
@@ -86,7 +86,7 @@ def gather(words, base, places, mask, out):
 
 @compiled
 def look_up(bits, table, values, exponents):
-    """Decode elements of at most 8 bits by a table of (values, exponents)."""
+    """Decode elements of at most 8 bits through a table of (values, exponents)."""
     for p in range(bits.size):
         values[p] = table[0, bits[p]]
         exponents[p] = np.int32(table[1, bits[p]])
@@ -119,7 +119,7 @@ def integers(bits, values, exponents):
 
 @compiled
 def singles(words, base, places, values):
-    """Gather and decode words of binary32."""
+    """Gather and decode binary32 words."""
     for p in range(places.size):
         values[p] = np.float64(np.uint32(words[base + (places[p] >> 5)]).view(np.float32))
 
@@ -139,7 +139,7 @@ def elements(words, operand, warp, places, tables, s, bits, values, exponents):
 
 @compiled
 def accumulators(words, warp, places, s, bits, values, exponents):
-    """Gather and decode C; the exponents come later."""
+    """Gather and decode C, without exponents."""
     fraction, base = s[FRACTION_C], warp * s[STEP_C]
     if fraction == 23:
         singles(words, base, places, values)
@@ -153,7 +153,7 @@ def accumulators(words, warp, places, s, bits, values, exponents):
 
 @compiled
 def rounded(x, fraction, least, limit, nearest):
-    """x to `fraction` bits, gradually below 2**least, infinite from limit on; -0 becomes +0."""
+    """x to `fraction` bits, subnormal below 2**least, infinite from limit on; -0 becomes +0."""
     exponent = min(max(((bits_of(x) >> 52) & 0x7FF) - 1023, least), HIGH)
     scaled = x * power(fraction - exponent)
     scaled = np.rint(scaled) if nearest else np.trunc(scaled)
@@ -172,7 +172,7 @@ def round_all(x, fraction, least, limit, nearest, values, exponents):
 
 @compiled
 def encode(values, fraction, width, bits):
-    """Bits of values that the format holds exactly; every not-a-number is the canonical one."""
+    """Bits of values that the format represents exactly; every NaN becomes the canonical one."""
     top = (1 << width) - 1
     bias = top >> 1
     least = power(1 - bias)
@@ -189,7 +189,7 @@ def encode(values, fraction, width, bits):
 
 @compiled
 def encode_singles(values, bits):
-    """The same for binary32."""
+    """`encode` for binary32."""
     for p in range(values.size):
         word = np.float32(values[p]).view(np.int32)
         bits[p] = word if values[p] == values[p] else np.int32(0x7FFFFFFF)
@@ -206,7 +206,7 @@ def encode_integers(values, saturate, bits):
 
 @compiled
 def scatter(bits, places, positions, words, base):
-    """Put every element of a tile where its threads hold it, the lowest of a word first."""
+    """Write each element of a tile to all threads that hold it, lowest element of a word first."""
     for p in range(places.size):
         place = places[p]
         word = np.uint32(bits[positions[p]]) << np.uint32(place & 31)
@@ -215,7 +215,7 @@ def scatter(bits, places, positions, words, base):
 
 @compiled
 def scatter_words(bits, places, positions, words, base):
-    """The same for elements of 32 bits."""
+    """`scatter` for 32-bit elements."""
     for p in range(places.size):
         words[base + (places[p] >> 5)] = np.uint32(bits[positions[p]])
 
@@ -242,7 +242,7 @@ def fused(va, ea, vb, eb, rows, vc, ec, x, s):
 
 @compiled
 def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
-    """One element: exact sums of groups, each scaled, then aligned by the scales' exponents."""
+    """One element: exact sums of groups, scaled, then aligned by the exponents of the scales."""
     k, n, length, blocks = s[K], s[N], s[LENGTH], s[SCALES]
     largest = max(np.int64(ec), s[FLOOR])
     for phase in range(2):
@@ -266,7 +266,7 @@ def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
 
 @compiled
 def grouped(va, vb, rows, vc, ec, scales, x, s):
-    """Block-scaled 4-bit products: sums of groups of LENGTH elements meet in one fused step."""
+    """Block-scaled 4-bit products: one fused step adds the sums of groups of LENGTH elements."""
     m, n, k = s[M], s[N], s[K]
     for i in range(m):
         row = i * k if s[SPARSE] else 0
@@ -278,7 +278,7 @@ def grouped(va, vb, rows, vc, ec, scales, x, s):
 
 @compiled
 def scalar(va, vb, vc, s):
-    """m8n8k4 in scalar binary32 instructions, as GPUs without that unit run it."""
+    """m8n8k4 in scalar binary32 instructions, as on GPUs without that unit."""
     m, n = s[M], s[N]
     zero = np.float32(0)
     for i in range(m):
@@ -299,7 +299,7 @@ def scalar(va, vb, vc, s):
 
 @compiled
 def scales_of(extra, table, s, scales):
-    """Significands and exponents of the scales: those of A, row by row, then those of B."""
+    """Significands and exponents of the scales: A's row by row, then B's."""
     first = s[M] * s[K] if s[SPARSE] else 0
     for p in range((s[M] + s[N]) * s[SCALES]):
         scales[0, p] = table[0, extra[first + p]]
@@ -308,7 +308,7 @@ def scales_of(extra, table, s, scales):
 
 @compiled
 def scale_elements(va, ea, vb, eb, scales, s):
-    """Multiply each element by the scale of its block, in value and in exponent."""
+    """Multiply each element by the scale of its block, in value and exponent."""
     k, n, depth, blocks = s[K], s[N], s[DEPTH], s[SCALES]
     for p in range(va.size):
         at = p // k * blocks + p % k * blocks // k
@@ -322,7 +322,7 @@ def scale_elements(va, ea, vb, eb, scales, s):
 
 @compiled
 def begin(vc, ec, late, s):
-    """The accumulator's exponents; a late c steps aside."""
+    """Set the accumulator's exponents; with LATE, exclude c from the sum."""
     least = s[LEAST]
     if s[LATE]:
         late[:] = vc
@@ -337,7 +337,7 @@ def begin(vc, ec, late, s):
 
 @compiled
 def finish(vc, late, s, bits):
-    """What follows the chain: the late addition of c, the conversion to D's type, the encoding."""
+    """Steps after the chain: late addition of c, conversion to D's type, encoding."""
     fraction, width = s[FRACTION_D], s[WIDTH_D]
     if s[LATE] or s[CONVERT]:
         least, limit = 2 - (1 << (width - 1)), power(1 << (width - 1))
@@ -355,7 +355,7 @@ def finish(vc, late, s, bits):
 
 @compiled
 def starts(logical, n, rows):
-    """Where the row of B that meets each stored element of A starts."""
+    """Start of the row of B that is multiplied by each stored element of A."""
     for p in range(rows.size):
         rows[p] = logical[p] * n
 
@@ -369,13 +369,12 @@ def part(places, first, size, tile):
 def products(first, second, uses, extra, active, places, tables, settings):
     """All products of one call.
 
-    first, second: addresses of the words of each A and each B, which are register images or
-    matrices. uses: for each of the operations which A and which B it takes, and the addresses of
-    the words of its C and its D. extra: (products, n) int32: the logical k of each stored element
-    of A if sparse, then the bytes of the scales of A, then of B; they belong to one operation.
-    active: bool, one for each warp. places: of the elements of A, B, C, D, then the position in
-    the tile of each element of D. tables: (3, 2, 256), values and exponents of all 8-bit patterns
-    of A, B and the scales.
+    first, second: addresses of the words of each A and each B (register images or matrices). uses:
+    for each operation the indices of its A and B, and the addresses of the words of its C and D.
+    extra: (products, n) int32: the logical k of each stored element of A if sparse, then the scale
+    bytes of A, then of B; they belong to one operation. active: one bool per warp. places: of the
+    elements of A, B, C and D, then the position in the tile of each element of D. tables: (3, 2,
+    256), values and exponents of all 8-bit patterns of A, B and the scales.
     """
     s = settings
     tiles = s[TILES]

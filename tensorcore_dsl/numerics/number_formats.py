@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-any-return"
-"""Number formats of PTX as data, and what their registers look like.
+"""Number formats of PTX as data, and the register types that hold them.
 
-A register array holds raw bits: ``bool`` for predicates, ``uint16`` for registers of 16 bits and
-less (an 8-bit value sits in the low byte), ``uint32`` and ``uint64``.
+An array of registers holds raw bits: ``bool`` for predicates, ``uint16`` for registers of 16 bits
+and less (an 8-bit value is in the low byte), ``uint32`` and ``uint64``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _V = TypeVar("_V")
 class FloatFormat:
     """A binary floating-point format; ``bits`` is the width of one value.
 
-    ``inf`` is the code of infinity, None where the format has none; ``nan`` is the NaN that an
-    operation produces (positive MAX_NORM for formats without NaN, manual 9.7.9.21).
-    ``pad`` is the number of zero bits below the value in its register (tf32).
+    ``inf`` is the code of infinity, None if the format has none. ``nan`` is the NaN that operations
+    produce (positive MAX_NORM for formats without NaN, manual 9.7.9.21). ``pad`` is the number of
+    zero bits below the value in its register (tf32).
     """
 
     name: str
@@ -44,7 +44,7 @@ class FloatFormat:
 
     @property
     def emin(self) -> int:
-        """Exponent of the least normal number."""
+        """Exponent of the smallest normal number."""
         return 1 - self.bias
 
     @property
@@ -100,7 +100,7 @@ INTS: Mapping[str, IntFormat] = {
 
 
 def register_dtype(bits: int) -> np.dtype[Any]:
-    """The dtype of a register that holds ``bits`` bits: never below 16, as in PTX."""
+    """The dtype of a register for ``bits`` bits; at least 16 bits, as in PTX."""
     return np.dtype(np.uint16 if bits <= 16 else np.uint32 if bits <= 32 else np.uint64)
 
 
@@ -112,7 +112,7 @@ def packed(name: str) -> tuple[str, int]:
 
 
 def find(table: Mapping[Any, _V], key: object, what: str) -> _V:
-    """Look up ``key``; the error names what was given and what there is."""
+    """Look up ``key``; ValueError names the key and the allowed ones."""
     try:
         return table[key]
     except KeyError:
@@ -123,10 +123,10 @@ def find(table: Mapping[Any, _V], key: object, what: str) -> _V:
 
 @cache
 def values(name: str) -> npt.NDArray[np.float64]:
-    """The value of every code of a format of 16 bits and less, as float64 indexed by the code.
+    """The value of every code of a format of at most 16 bits, as float64 indexed by the code.
 
-    Where register bits lie above the format they are ignored. NaN keeps sign and payload, as the
-    widening conversions of the hardware do (the quiet bit is set).
+    Register bits above the format are ignored. NaN keeps its sign and payload and becomes quiet, as
+    in the hardware's widening conversions.
     """
     f = FLOATS[name]
     codes = np.arange(1 << (8 if f.bits <= 8 else 16), dtype=np.int64) & ((1 << f.bits) - 1)

@@ -1,4 +1,4 @@
-"""Prepares the compiled loops for a product: where elements lie, decode tables, constants."""
+"""Preparation of the compiled loops for a product: element places, decode tables, constants."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ ENGINES = {"fused": loops.FUSED, "grouped": loops.GROUPED, "scalar": loops.SCALA
 
 @dataclass(frozen=True, eq=False)
 class FragmentMaps:
-    """Where each thread's elements lie: (threads, slots, 2) of (row, column), slots low to high.
+    """Coordinates of each thread's elements: (threads, slots, 2) of (row, column).
 
-    `threads` is 32 for a warp, 128 for a warpgroup; the pair of b is (k, n). Where a or b is None,
-    that operand of `fragments` is a batch of matrices, as those of `matmul` are. The four products
-    of m8n8k4 on f16 belong to the four quad pairs of a warp, and all have rows and columns below 8.
+    Slots count from the low end of the first register. `threads` is 32 for a warp and 128 for a
+    warpgroup; coordinates of b are (k, n). If a or b is None, that operand of `fragments` is a
+    batch of matrices, as in `matmul`. The four products of m8n8k4 on f16 belong to the four quad
+    pairs of a warp, and all their coordinates are below 8.
     """
 
     a: Array | None
@@ -35,7 +36,7 @@ class FragmentMaps:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """Where the elements of one operand are.
+    """Places of the elements of one operand.
 
     places (tiles, elements) are 32 * word + shift, relative to the warp; step is the distance of
     two warps in words; shape is that of one warp's matrix, or of the whole register image.
@@ -49,7 +50,7 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All that the compiled loops need to know about a product."""
+    """Everything the compiled loops need to compute a product."""
 
     a: Operand
     b: Operand
@@ -69,7 +70,7 @@ _NOTHING = np.zeros((0, 0), np.int32)
 
 @lru_cache(maxsize=1024)
 def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
-    """`total` is the number of threads of the register images, and 0 for matrices."""
+    """The plan of a product; `total` is the thread count of the register images, 0 for matrices."""
     order = _order(product, model)
     shapes = {
         "a": (product.m, product.stored),
@@ -80,12 +81,12 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
     operands = {}
     for name, shape in shapes.items():
         kind = getattr(product, name)
-        lies = getattr(maps, name) if maps is not None else None
-        if lies is None:
+        coordinates = getattr(maps, name) if maps is not None else None
+        if coordinates is None:
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
-            operands[name] = _registers(product, name, shape, lies, storage, total)
+            operands[name] = _registers(product, name, shape, coordinates, storage, total)
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
         operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
@@ -99,7 +100,7 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
 def extra_operands(
     product: Product, model: Model, batch: int, selection: Any, scale_a: Any, scale_b: Any
 ) -> Array:
-    """Selection and scales (batch, n) as the compiled loops take them."""
+    """Selection and scales (batch, n) in the order that the compiled loops expect."""
     if not product.sparse and not product.scale_kind and selection is scale_a is scale_b is None:
         return _NOTHING
     wanted = {
@@ -125,7 +126,7 @@ def extra_operands(
 
 
 def _order(product: Product, model: Model) -> Array:
-    """The stored k in the order in which the hardware meets them."""
+    """The stored k in the order in which the hardware sums them."""
     k = np.arange(product.stored)
     if model.order == "interleaved":
         return np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
@@ -133,7 +134,7 @@ def _order(product: Product, model: Model) -> Array:
 
 
 def _storage(product: Product, kind: str) -> tuple[int, int]:
-    """Bits that an element takes in a register, and the lowest of them that counts."""
+    """Bits that an element occupies in a register, and its lowest significant bit."""
     if kind == "tf32":
         return 32, 13
     if kind == "e2m1":
@@ -142,7 +143,7 @@ def _storage(product: Product, kind: str) -> tuple[int, int]:
 
 
 def _matrix(shape: tuple[int, int], kind: str) -> Operand:
-    """An operand of one word for each element."""
+    """An operand with one word per element."""
     size = shape[0] * shape[1]
     words = np.arange(size, dtype=np.int64)[None]
     return Operand(32 * words + (13 if kind == "tf32" else 0), size, shape, words)
@@ -152,40 +153,40 @@ def _registers(
     product: Product,
     name: str,
     shape: tuple[int, int],
-    lies: Array,
+    coordinates: Array,
     storage: tuple[int, int],
     total: int,
 ) -> Operand:
     """An operand in a register image of `total` threads."""
-    threads, slots, _ = lies.shape
+    threads, slots, _ = coordinates.shape
     if total % threads:
         raise ValueError(f"{product}: {total} threads are no multiple of the {threads} of {name}")
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)
     words = slot // packed * total + np.arange(threads)[:, None]
-    held = 32 * words + slot % packed * bits + low
+    bit_places = 32 * words + slot % packed * bits + low
     tiles = _tiles_of_lanes(product, threads)
-    position = lies[..., 0] * shape[1] + lies[..., 1]
-    if lies.min() < 0 or (lies.reshape(-1, 2).max(axis=0) >= shape).any():
+    position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
+    if coordinates.min() < 0 or (coordinates.reshape(-1, 2).max(axis=0) >= shape).any():
         raise ValueError(f"{product}: the map of {name} leaves its matrix {shape}")
     places = np.full((len(tiles), shape[0] * shape[1]), -1, np.int64)
-    for tile, lanes in enumerate(tiles):  # of an element's copies the first is read
-        places[tile, position[lanes].ravel()[::-1]] = held[lanes].ravel()[::-1]
+    for tile, lanes in enumerate(tiles):  # the first copy of an element is read
+        places[tile, position[lanes].ravel()[::-1]] = bit_places[lanes].ravel()[::-1]
     if name != "d":
         if (places < 0).any():
             missing = divmod(int(np.argwhere(places < 0)[0, 1]), shape[1])
             raise ValueError(f"{product}: no thread holds element {missing} of {name}")
     else:
-        places = np.stack([np.sort(held[lanes], axis=None) for lanes in tiles])
-    # In the order of the places, so that what is written next lies near.
-    order = [np.argsort(held[lanes], axis=None) for lanes in tiles]
+        places = np.stack([np.sort(bit_places[lanes], axis=None) for lanes in tiles])
+    # Sorted by place, so that successive writes are close to each other.
+    order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
     return Operand(places, threads, (-(-slots // packed), total), positions)
 
 
 def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:
-    """The lanes of each independent product: of all, or of each quad pair of m8n8k4 on f16."""
+    """The lanes of each independent product: all lanes, or the quad pairs of m8n8k4 on f16."""
     lanes = np.arange(threads)
     if (product.a, product.m, product.n, product.k) == ("f16", 8, 8, 4):
         return [lanes[lanes % 16 // 4 == pair] for pair in range(4)]

@@ -1,4 +1,4 @@
-"""Products of a tensor core, bit for bit: of whole matrices, or of the register images of warps."""
+"""Bit-exact tensor core products of whole matrices, or of the register images of warps."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def matmul(
     scale_b: Array | None = None,
     model: Model | None = None,
 ) -> Array:
-    """Multiply (batch, M, K) by (batch, K, N) and add (batch, M, N), all as the bits of elements.
+    """Multiply (batch, M, K) by (batch, K, N) and add (batch, M, N), all given as element bits.
 
-    Sparse: a is (batch, M, K/2) and selection, of the same shape, holds the k of each stored
-    element. Block scaled: scale_a is (batch, M, blocks), scale_b (batch, blocks, N), in bytes.
-    `model` replaces the architecture's constants.
+    Sparse: a is (batch, M, K/2), and selection, of the same shape, is the k of each stored element.
+    Block scaled: scale_a is (batch, M, blocks), scale_b (batch, blocks, N), in bytes. `model`
+    overrides the architecture's constants.
     """
     model = model or model_of(product, arch)
     prepared = prepare(product, model, None, 0)
@@ -67,10 +67,10 @@ def fragments(
 ) -> Array:
     """The product of every warp (or warpgroup), from and to register images (registers, T).
 
-    Images are uint32, of f64 uint64; T is a multiple of the map's threads. Elements are packed low
-    to high; those of 6 bits lie in the low bits of bytes, e2m1 without mxf4 in bits 2 to 5.
-    `active`, one bool for each warp, leaves out the others, whose part of the result is
-    unspecified. The other arguments are those of `matmul`, with the warps as the batch.
+    Images are uint32 (uint64 for f64); T is a multiple of the map's threads. Elements are packed
+    low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
+    `active`, one bool per warp, excludes the other warps, whose results are unspecified. The other
+    arguments are those of `matmul`, with the warps as the batch.
     """
     model = model or model_of(product, arch)
     return _several(product, model, maps, [(a, b, c)], active, (selection, scale_a, scale_b))[0]
@@ -116,7 +116,7 @@ def _several(
             f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
         )
     extra = extra_operands(product, model, warps, *more)
-    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # small: no new pages
+    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # reuses memory pages
     uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
     _run(product, prepared, uses, extra, np.ascontiguousarray(active))
     return results
@@ -127,7 +127,7 @@ def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
 
 
 def _words(operand: Array, word: Any) -> Array:
-    """The bits as words, one behind the other."""
+    """The bits as contiguous words."""
     if operand.dtype != word:
         operand = operand.view(f"u{operand.itemsize}").astype(word)
     return operand if operand.flags.c_contiguous else operand.copy()
@@ -140,7 +140,7 @@ def _run(
     extra: Array,
     active: Array,
 ) -> None:
-    """Each of `uses` is (a, b, c, d) of one operation."""
+    """Run the loops; each of `uses` is (a, b, c, d) of one operation."""
     if product.a == "f64":
         for use in uses:
             _double(product, plan, use, active)
@@ -158,20 +158,20 @@ def _run(
 
 
 class _Images:
-    """Operands by address; they stay alive as long as this does."""
+    """Operands by address; keeps them alive."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, Array, Array]] = {}
         self.addresses: list[int] = []
 
     def number(self, operand: Array) -> int:
-        """The same array has the same number."""
-        found = self.known.get(id(operand))
-        if found is None:
+        """The index of an array; the same array has the same index."""
+        entry = self.known.get(id(operand))
+        if entry is None:
             words = _words(operand, np.uint32)
-            found = self.known[id(operand)] = len(self.addresses), operand, words
+            entry = self.known[id(operand)] = len(self.addresses), operand, words
             self.addresses.append(words.__array_interface__["data"][0])
-        return found[0]
+        return entry[0]
 
     def address(self, operand: Array) -> int:
         return self.addresses[self.number(operand)]

@@ -1,14 +1,14 @@
 # mypy: disable-error-code="no-any-return"
 """PTX floating-point instructions of one thread, on arrays of register bits (9.7.3 to 9.7.6).
 
-`arith`, `compare` and `testp` take the mnemonic's words: ``arith("fma", "f32", a, b, c,
-rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. The bits are the hardware's, those of rcp.approx
-and rsqrt.approx of f64 excepted (`approximate`).
+`arith`, `compare` and `testp` take the parts of the mnemonic: ``arith("fma", "f32", a, b, c,
+rounding="rz", ftz=True)`` is ``fma.rz.ftz.f32``. Results are bit-exact, except rcp.approx and
+rsqrt.approx of f64 (see `approximate`).
 
-NaN results, as measured on sm_90: 0x7FFFFFFF for f32 and 0x7FFF for f16 and bf16, whatever came in.
-f64 keeps the sign and payload of the first NaN among b, c, a, with the quiet bit set; an invalid
-operation gives 0xFFF8000000000000. Of min and max, a NaN of both inputs gives the canonical NaN
-(f64: b, quieted); copysign copies bits. Flushing (.ftz) looks at the rounded result.
+NaN results, as measured on sm_90: 0x7FFFFFFF for f32, 0x7FFF for f16 and bf16, whatever the input.
+f64 keeps the sign and payload of the first NaN among b, c, a and sets the quiet bit; an invalid
+operation gives 0xFFF8000000000000. min and max of two NaNs give the canonical NaN (f64: b,
+quieted); copysign copies bits. Flushing (.ftz) applies to the rounded result.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import approximate
+from .convert import convert
 from .ieee import ARITY, Ufunc, ieee, signature
 from .number_formats import FLOATS, INTS, Bits, FloatFormat, find, packed, register_dtype
+from .registers import flush, halves, is_nan, register_constants, registers, relu, saturate
 from .softfloat import as_float, compile_ufunc
 
-# --- signs, extremes, modifiers ---------------------------------------------------------------
+# --- signs and extremes -----------------------------------------------------------------------
 
 
 @cache
 def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
-    """min or max of two; with ``propagate`` (.NaN) one NaN is enough for a NaN."""
+    """min or max of two; with ``propagate`` (.NaN), one NaN suffices for a NaN result."""
     f = FLOATS[type]
     sign, magnitude, inf = (np.uint64(x) for x in (1 << f.sign_shift, f.magnitude, f.inf or 0))
     nan, quiet = np.uint64(f.nan), np.uint64(1 << (f.mantissa - 1))
@@ -48,40 +50,6 @@ def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
 
 
 @cache
-def _register(type: str) -> dict[str, Any]:
-    """Constants of a format as scalars of its registers."""
-    f, dtype = FLOATS[type], register_dtype(FLOATS[type].bits).type
-    one = f.bias << f.mantissa
-    bits = {"sign": 1 << f.sign_shift, "magnitude": f.magnitude, "inf": f.inf or 0, "nan": f.nan}
-    bits |= {"least": 1 << f.mantissa, "one": one, "zero": 0}
-    return {name: dtype(value) for name, value in bits.items()}
-
-
-def is_nan(bits: Bits, type: str) -> Bits:
-    k = _register(type)
-    return np.greater(bits & k["magnitude"], k["inf"])
-
-
-def flush(bits: Bits, type: str) -> Bits:
-    """Subnormal numbers to zero of the same sign (.ftz)."""
-    k = _register(type)
-    return np.where(bits & k["magnitude"] < k["least"], bits & k["sign"], bits)
-
-
-def saturate(bits: Bits, type: str) -> Bits:
-    """.sat: clamp to [0, 1]; NaN and -0.0 give +0.0."""
-    k = _register(type)
-    zero = (bits > k["inf"]) | (bits >= k["sign"])
-    return np.where(zero, k["zero"], np.minimum(bits, k["one"]))
-
-
-def relu(bits: Bits, type: str) -> Bits:
-    """.relu: negative numbers to +0.0; NaN to the canonical NaN."""
-    k = _register(type)
-    return np.where(is_nan(bits, type), k["nan"], np.where(bits >= k["sign"], k["zero"], bits))
-
-
-@cache
 def _sign(type: str, op: str) -> Ufunc:
     """neg or abs; NaN gives the canonical NaN, f64 keeps its sign and payload."""
     f = FLOATS[type]
@@ -97,13 +65,13 @@ def _sign(type: str, op: str) -> Ufunc:
 
 
 def _copysign(type: str, a: Bits, b: Bits) -> Bits:
-    k = _register(type)
+    k = register_constants(type)
     return (a & k["sign"]) | (b & k["magnitude"])
 
 
 def _min_max(op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool) -> Bits:
-    """Two or three operands (9.7.3.11, 9.7.4.7)."""
-    k = _register(type)
+    """min or max of two or three operands (9.7.3.11, 9.7.4.7)."""
+    k = register_constants(type)
     if not 2 <= len(x) <= 3 or (xorsign and (len(x) == 3 or not abs)):
         raise ValueError(f"{op} takes two operands, or three without .xorsign, which needs .abs")
     sign = (x[0] ^ x[1]) & k["sign"]
@@ -119,7 +87,7 @@ def _min_max(op: str, type: str, *x: Bits, nan: bool, abs: bool, xorsign: bool) 
 
 
 class Modifiers(NamedTuple):
-    """The words of a mnemonic that change a result, as flags."""
+    """The modifiers of a mnemonic that change the result, as flags."""
 
     ftz: bool = False
     sat: bool = False
@@ -149,26 +117,6 @@ _ALLOWED = {
 }
 
 
-def registers(x: Any, dtype: np.dtype[Any]) -> Bits:
-    """An operand as an array of registers; Python integers are taken modulo the width."""
-    if isinstance(x, np.ndarray) and x.dtype == dtype:
-        return x
-    if isinstance(x, int):
-        x &= (1 << 8 * dtype.itemsize) - 1
-    return np.asarray(x).astype(dtype)
-
-
-def halves(function: Callable[..., Any], element_bits: int, *operands: Any) -> Bits:
-    """Apply a function of registers to the parts of packed registers, all at once."""
-    whole = register_dtype(2 * element_bits)
-    part = register_dtype(element_bits)
-    arrays = [registers(x, whole) for x in operands]
-    if any(x.shape != arrays[0].shape for x in arrays):
-        arrays = list(np.broadcast_arrays(*arrays))
-    parts = [np.ascontiguousarray(x).reshape(-1).view(part) for x in arrays]
-    return np.asarray(function(*parts)).view(whole).reshape(arrays[0].shape)
-
-
 def arith(
     op: str,
     type: str,
@@ -182,12 +130,12 @@ def arith(
     xorsign: bool = False,
     oob: bool = False,
 ) -> Bits:
-    """A floating-point instruction: ``op`` and ``type`` as PTX spells them.
+    """A floating-point instruction; ``op`` and ``type`` are written as in PTX.
 
     op: add sub mul fma mad div rcp sqrt (rounded rn rz rm rp; div, rcp, sqrt also approx, div also
-    full), neg abs min max copysign, and rsqrt ex2 lg2 sin cos tanh (approx). Words after a dot in
-    ``op`` are modifiers: "div.approx", "min.xorsign.abs", "testp.finite".
-    type: f16 bf16 f32 f64, f16x2 bf16x2 f32x2, and f32.f16, f32.bf16 for add sub fma.
+    full), neg abs min max copysign, and rsqrt ex2 lg2 sin cos tanh (approx). Parts of ``op`` after
+    a dot are modifiers: "div.approx", "min.xorsign.abs", "testp.finite". type: f16 bf16 f32 f64,
+    f16x2 bf16x2 f32x2, and f32.f16, f32.bf16 for add sub fma.
     """
     modifiers = Modifiers(ftz, sat, relu, nan, abs, xorsign, oob)
     arity, dtypes, run = _instruction(op, type, rounding, modifiers)
@@ -201,7 +149,7 @@ def arith(
 def _instruction(
     op: str, type: str, rounding: str | None, modifiers: Modifiers
 ) -> tuple[int, tuple[np.dtype[Any], ...], Callable[..., Bits]]:
-    """Number and registers of the operands, and what the instruction does with them."""
+    """Number of operands, their register dtypes, and the function of the instruction."""
     op, *words = op.split(".")
     if op == "testp":
         test = words[0] if words else ""
@@ -229,9 +177,7 @@ def _instruction(
 def _mixed(
     op: str, type: str, source: str, dtypes: list[np.dtype[Any]], run: Callable[..., Bits]
 ) -> tuple[list[np.dtype[Any]], Callable[..., Bits]]:
-    """Convert the narrow operands of add.f32.f16 and its kind first (9.7.5)."""
-    from .convert import convert
-
+    """Convert the narrow operands of add.f32.f16 and similar instructions first (9.7.5)."""
     count = find(_MIXED, op, "mixed precision operation")
     narrow = register_dtype(find(TYPES, source, "source type").bits)
 
@@ -242,7 +188,7 @@ def _mixed(
 
 
 def _modified(op: str, type: str, rounding: str | None, m: Modifiers) -> Core:
-    """The operation with everything that happens before and after it."""
+    """The operation with its modifiers applied before and after."""
     for name, types in _ALLOWED.items():
         if getattr(m, name) and type not in types.split():
             raise ValueError(f".{name} is for {types}, not for {op}.{type}")
@@ -271,7 +217,7 @@ def _modified(op: str, type: str, rounding: str | None, m: Modifiers) -> Core:
 def _core(
     op: str, type: str, rounding: str | None, m: Modifiers
 ) -> tuple[int, Callable[..., Any], bool]:
-    """Number of operands, function, and whether the function sees to .ftz itself."""
+    """Number of operands, function, and whether the function handles .ftz itself."""
     if op in _EXTREMES:
         return 0, partial(_min_max, op, type, nan=m.nan, abs=m.abs, xorsign=m.xorsign), False
     if op in _SIGNS:
@@ -282,15 +228,15 @@ def _core(
         return arity, function, True
     rounding = rounding or "rn"
     if op == "rcp":
-        one = np.asarray(_register(type)["one"])
+        one = np.asarray(register_constants(type)["one"])
         return 1, partial(ieee("div", type, rounding, m.ftz), one), True
     op = "fma" if op == "mad" else op
     return ARITY.get(op, 0), ieee(op, type, rounding, m.ftz), True
 
 
 def _out_of_bounds(d: Bits, type: str, *operands: Bits) -> Bits:
-    """.oob: +0.0 where a or b is the NaN of either sign that stands for "out of bounds"."""
-    k = _register(type)
+    """.oob: +0.0 where a or b is the NaN (of either sign) that marks "out of bounds"."""
+    k = register_constants(type)
     hit = reduce(np.logical_or, (v & k["magnitude"] == _OOB_NAN for v in operands[:2]))
     return np.where(hit, register_dtype(16).type(0), d)
 
@@ -322,7 +268,7 @@ _KIND_TESTS = {"b": "eq ne", "s": "eq ne lt le gt ge", "u": "eq ne lt le gt ge l
 
 @cache
 def _order(type: str) -> Ufunc:
-    """One bit for how a stands to b: LESS, EQUAL, GREATER or UNORDERED."""
+    """The relation of a to b as one bit: LESS, EQUAL, GREATER or UNORDERED."""
     f = FLOATS[type]
     sign, magnitude, inf = 0x8000, 0x7FFF, 0x7C00 if type == "f16" else 0x7F80
 
@@ -344,7 +290,7 @@ def _order(type: str) -> Ufunc:
 
 
 def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:
-    """The comparison of set and setp (9.3.1): bool; for f16x2 and bf16x2 the pair (low, high)."""
+    """The comparison of set and setp (9.3.1): bool; for f16x2 and bf16x2 a pair (low, high)."""
     element, count = packed(type)
     if count == 2:
         parts = [registers(v, np.dtype(np.uint32)) for v in (a, b)]
@@ -368,7 +314,7 @@ def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:
 
 def testp(op: str, type: str, a: Any) -> Bits:
     """testp.op.type: finite infinite number notanumber normal subnormal; zero counts as normal."""
-    k = _register(find({t: t for t in ("f32", "f64")}, type, "type of testp"))
+    k = register_constants(find({t: t for t in ("f32", "f64")}, type, "type of testp"))
     m = registers(a, register_dtype(FLOATS[type].bits)) & k["magnitude"]
     tests: dict[str, Callable[[], Bits]] = {
         "finite": lambda: m < k["inf"],

@@ -1,8 +1,9 @@
-"""Exact rounding, as loops that Numba compiles: the ground that `ieee` and `encode` stand on.
+"""Exact rounding in scalar functions for Numba, the basis of `ieee` and `encode`.
 
-A finite number is ``sig * 2**(e - 63)`` with a 64-bit ``sig`` whose lowest bit may stand for
-everything below it ("sticky"). `round_code` rounds that to any format, in any direction. Formats
-narrower than f64 are computed in float64 rounded to odd, from which a second rounding is exact.
+A finite number is ``sig * 2**(e - 63)`` with a 64-bit ``sig`` whose lowest bit may be sticky, the
+OR of all bits below. `round_code` rounds it to any format in any rounding mode. Formats narrower
+than f64 are computed in float64 rounded to odd, so that the second rounding gives the correct
+result.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _EDITED = f"{Path(__file__).stat().st_mtime_ns:x}"
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """What loops call: compiled into them, and with them kept in Numba's cache."""
+    """A function to be inlined into compiled loops, and cached with them."""
     return njit(nogil=True, forceinline=True)(function)
 
 
@@ -44,20 +45,20 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return numba_intrinsic(function)
 
 
-_COMPILING = RLock()  # emulated blocks run in threads, and each may be the first to need a loop
+_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
 
 
 def _own_cache(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's cache sees changes of the kernel's file; the name shows it those of this file."""
+    """Add this file's date to the kernel's name, since Numba checks only the kernel's file."""
     if not kernel.__qualname__.endswith(_EDITED):
         kernel.__qualname__ = f"{kernel.__qualname__}.{_EDITED}"
     return kernel
 
 
 def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
-    """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``; it never warns.
+    """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``, without warnings.
 
-    NumPy reports the floating-point flags that the loop raised, though no float goes in or out.
+    NumPy would report floating-point flags of the loop although its operands are integers.
     """
     make: Any = vectorize
     with _COMPILING:
@@ -115,7 +116,7 @@ def bit_reverse(context: Any, x: Any) -> Any:
 
 @intrinsic
 def high_product(context: Any, x: Any, y: Any) -> Any:
-    """The upper half of a product of two unsigned or two signed integers of one width."""
+    """The upper half of the product of two unsigned or two signed integers of one width."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = ir.IntType(2 * x.bitwidth)
@@ -129,7 +130,7 @@ def high_product(context: Any, x: Any, y: Any) -> Any:
 
 @inlined
 def jam(sig: Any, shift: Any) -> Any:
-    """``sig >> shift``, the bits shifted out kept as the sticky bit."""
+    """``sig >> shift``, with the bits shifted out ORed into the lowest (sticky) bit."""
     if shift <= 0:
         return sig
     if shift > 63:
@@ -141,7 +142,7 @@ def jam(sig: Any, shift: Any) -> Any:
 
 @inlined
 def rounds_up(sign: Any, odd: Any, rest: Any, half: Any, mode: Any) -> Any:
-    """Whether the magnitude goes up by one; ``rest`` is cut off, ``half`` its halfway point."""
+    """Whether to increment the magnitude; ``rest`` is the truncated part, ``half`` its midpoint."""
     if mode == RN:
         return rest > half or (rest == half and odd)
     if mode == RNA:
@@ -153,7 +154,7 @@ def rounds_up(sign: Any, odd: Any, rest: Any, half: Any, mode: Any) -> Any:
 
 @inlined
 def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
-    """Exponent and fraction of the rounded magnitude; beyond the largest code on overflow."""
+    """Exponent and fraction of the rounded magnitude; above the largest code on overflow."""
     below = max(emin - e, 0)
     shift = 63 - mantissa + below
     if shift > 63:
@@ -168,7 +169,7 @@ def round_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any)
 
 @inlined
 def stochastic_code(e: Any, sig: Any, mantissa: Any, emin: Any, random: Any, width: Any) -> Any:
-    """`round_code` for .rs: ``width`` random bits are added to the highest that are cut off."""
+    """`round_code` for .rs: add ``width`` random bits to the highest truncated bits."""
     below = max(emin - e, 0)
     shift = 63 - mantissa + below
     if shift > 63:
@@ -187,7 +188,7 @@ def overflows_to_inf(sign: Any, mode: Any) -> Any:
 
 @inlined
 def unpack64(magnitude: Any) -> Any:
-    """Exponent and significand of a finite float64; subnormal numbers stay unnormalised."""
+    """Exponent and significand of a finite float64; subnormal numbers are not normalised."""
     field = np.int64(magnitude >> np.uint64(52))
     fraction = magnitude & _FRACTION
     if field == 0:
@@ -197,7 +198,7 @@ def unpack64(magnitude: Any) -> Any:
 
 @inlined
 def normal64(magnitude: Any) -> Any:
-    """`unpack64`, with the highest bit of the significand set (the number is not zero)."""
+    """`unpack64` of a nonzero number, with a normalised significand."""
     e, sig = unpack64(magnitude)
     zeros = clz(sig)
     return e - np.int64(zeros), sig << zeros
@@ -213,7 +214,7 @@ def pack64(sign: Any, e: Any, sig: Any, mode: Any) -> Any:
 
 @inlined
 def flushed_code(sign: Any, e: Any, sig: Any, mantissa: Any, emin: Any, mode: Any) -> Any:
-    """`round_code` with .ftz: zero where the result would be tiny had exponents no end."""
+    """`round_code` with .ftz: zero if the result, rounded without exponent limit, is tiny."""
     if e >= emin:
         return round_code(sign, e, sig, mantissa, emin, mode)
     if e < emin - 1 or round_code(sign, 0, sig, mantissa, 0, mode) >> np.uint64(mantissa) < 2:
@@ -246,7 +247,7 @@ def pack_narrow(x: Any, mantissa: Any, exponent: Any, mode: Any, ftz: Any) -> An
 
 @inlined
 def to_odd(x: Any, error: Any) -> Any:
-    """``x`` was rounded to nearest and misses ``error``: round to odd instead (NaN: exact)."""
+    """Round to odd, given ``x`` rounded to nearest and its ``error`` (NaN: exact)."""
     bits = as_bits(x)
     if abs(error) > 0 and bits & _U1 == 0:
         bits = bits + _U1 if (error < 0) == (x < 0) else bits - _U1
@@ -275,7 +276,7 @@ def odd_sqrt(x: Any) -> Any:
     return to_odd(s, fused(-s, s, x))
 
 
-# --- f16 and bf16 to nearest, through float32: few bits, so that the loops become vectors --------
+# --- f16 and bf16 to nearest, through float32, so that the loops vectorise -----------------------
 
 
 @inlined
@@ -297,7 +298,7 @@ def cut32(x: Any) -> Any:
 
 @inlined
 def jam32(x: Any) -> Any:
-    """`cut32` for numbers that float32 holds without subnormals: faster."""
+    """`cut32` for numbers that are normal in float32: faster."""
     bits = as_bits(x)
     low = np.uint64((1 << 29) - 1)
     sticky = np.uint64(1 << 29) if bits & low != np.uint64(0) else np.uint64(0)
@@ -326,12 +327,12 @@ def pack16(x: Any, mantissa: Any, ftz: Any) -> Any:
     return np.uint16(np.uint32(0x7FFF) if m > np.uint32(0x7F800000) else code | sign)
 
 
-# --- f64 in every direction -------------------------------------------------------------------
+# --- f64 in every rounding mode ---------------------------------------------------------------
 
 
 @inlined
 def nan64(a: Any, b: Any, c: Any) -> Any:
-    """The NaN of an f64 operation: the first NaN among b, c, a, quieted; else "invalid"."""
+    """The NaN of an f64 operation: the first NaN among b, c, a, made quiet; else "invalid"."""
     for x in (b, c, a):
         if x & _MAGNITUDE > _INF:
             return x | _QUIET
@@ -345,7 +346,7 @@ def is_nan64(a: Any) -> Any:
 
 @inlined
 def align(high: Any, low: Any, shift: Any) -> Any:
-    """Shift a 128-bit number right, the bits shifted out kept as the sticky bit."""
+    """Shift a 128-bit number right; the bits shifted out become the sticky bit."""
     if shift <= 0:
         return high, low
     if shift >= 64:
@@ -356,7 +357,7 @@ def align(high: Any, low: Any, shift: Any) -> Any:
 
 @inlined
 def add128(negative: Any, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
-    """x + y, or |x - y| and whether it was negative, for ``negative``."""
+    """x + y, or for ``negative`` |x - y| and whether x - y was negative."""
     if not negative:
         low = xl + yl
         return xh + yh + np.uint64(low < xl), low, False
@@ -368,7 +369,7 @@ def add128(negative: Any, xh: Any, xl: Any, yh: Any, yl: Any) -> Any:
 
 @inlined
 def sum64(sign: Any, e: Any, ph: Any, pl: Any, c: Any, mode: Any) -> Any:
-    """Round ``±(ph:pl) * 2**(e - 125)`` plus the float64 ``c``; the product is not zero."""
+    """Round ``±(ph:pl) * 2**(e - 125)`` plus the float64 ``c``; the first term is not zero."""
     csign = c >= _SIGN
     ch, cl, ec = np.uint64(0), np.uint64(0), e
     if c & _MAGNITUDE != 0:
@@ -393,7 +394,7 @@ def sum64(sign: Any, e: Any, ph: Any, pl: Any, c: Any, mode: Any) -> Any:
 
 @inlined
 def fma64(a: Any, b: Any, c: Any, mode: Any) -> Any:
-    """fma.f64 on bits, in any direction."""
+    """fma.f64 on bits, in any rounding mode."""
     product_sign = (a ^ b) & _SIGN
     am, bm, cm = a & _MAGNITUDE, b & _MAGNITUDE, c & _MAGNITUDE
     if am > _INF or bm > _INF or cm > _INF:
@@ -434,7 +435,7 @@ def _unit(sig: Any) -> Any:
 
 @inlined
 def scaled_residue(q: Any, rest: Any) -> Any:
-    """Significand of a quotient or root near [1/2, 2), given the sign of what it misses."""
+    """Exponent and significand of a quotient or root near [1/2, 2), by the sign of its residue."""
     e, sig = unpack64(as_bits(q))
     if rest < 0:
         return e, sig - _U1
@@ -443,7 +444,7 @@ def scaled_residue(q: Any, rest: Any) -> Any:
 
 @inlined
 def div64(a: Any, b: Any, mode: Any) -> Any:
-    """div.f64 on bits, in any direction."""
+    """div.f64 on bits, in any rounding mode."""
     sign = (a ^ b) & _SIGN
     am, bm = a & _MAGNITUDE, b & _MAGNITUDE
     if am > _INF or bm > _INF or (am == bm and (am == 0 or am == _INF)):
@@ -464,7 +465,7 @@ def div64(a: Any, b: Any, mode: Any) -> Any:
 
 @inlined
 def sqrt64(a: Any, mode: Any) -> Any:
-    """sqrt.f64 on bits, in any direction."""
+    """sqrt.f64 on bits, in any rounding mode."""
     am = a & _MAGNITUDE
     if am > _INF:
         return a | _QUIET

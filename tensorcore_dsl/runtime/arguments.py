@@ -1,18 +1,18 @@
-"""Kernel arguments: what a kernel is specialised on, and how its parameters lie in memory.
+"""Kernel arguments: the types that a kernel is specialised for, and its parameters in memory.
 
 An array argument becomes these parameters, in order, each at its natural alignment: the data
 pointer (u64), `shape[d]` for each dimension (s32), then `stride[d]` in elements (s64) for each
 dimension whose stride is not statically 1. A scalar becomes one parameter of its own size; a
 predicate is a u32 that is 0 or 1.
 
-Four-bit elements (`s4`, `u4`, `e2m1`) lie two per byte, the first in the low half; NumPy's
-ml_dtypes arrays hold one per byte and are packed on their way (see `transfer`).
+Four-bit elements (`s4`, `u4`, `e2m1`) are stored two per byte, the first in the low half. NumPy's
+ml_dtypes arrays hold one per byte and are packed when they are copied (`host_staging`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class ArrayType:
-    """What a kernel knows of an array when it is compiled.
+    """An array argument, as far as it is known when a kernel is compiled.
 
     unit: which strides are exactly one element. align: the greatest power of two up to 16 that
     divides the address of the first element and all other strides, in bytes.
@@ -74,8 +74,8 @@ class Description(NamedTuple):
 
     `value` is the address of an array's first element, or a scalar's number. `strides` are in
     elements. `device` is the ordinal of the GPU that holds the array, CURRENT_DEVICE if its
-    library does not say, None for host memory and scalars. `stream` is the stream that the
-    array's producer named, if any.
+    library does not name it, None for host memory and scalars. `stream` is the stream that the
+    array's producer names, if any.
     """
 
     type: ArgumentType
@@ -94,10 +94,19 @@ class Description(NamedTuple):
         return self.device is None and isinstance(self.type, ArrayType)
 
 
-def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
-    """Type, address, shape and strides of an argument; ArgumentError names what does not fit.
+def arguments_key(args: Sequence[Any], arguments: Sequence[Description]) -> Hashable:
+    """Equal for launches that differ only in pointers, at the same alignment, and in numbers."""
+    return tuple(
+        (type(arg), a.type, a.shape, a.strides, a.device, a.stream,
+         a.pointer % MOST_ALIGNMENT if isinstance(a.type, ArrayType) else 0)
+        for arg, a in zip(args, arguments, strict=True)
+    )  # fmt: skip
 
-    `declared` is the type of a parameter that takes scalars of this type alone.
+
+def describe(obj: Any, name: str = "argument", declared: DType | None = None) -> Description:
+    """Type, address, shape and strides of an argument. Raises ArgumentError.
+
+    `declared` is the type of a parameter that takes only scalars of this type.
     """
     if declared is not None:
         return Description(ScalarType(declared), converted(obj, declared, name))
@@ -128,7 +137,7 @@ def _scalar(obj: Any, name: str) -> Description | None:
 
 
 def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
-    """What to write into a parameter declared as `dtype`, for a number that it can hold."""
+    """The value to store into a parameter of type `dtype`. Raises ArgumentError."""
     if not isinstance(value, (bool, int, float, np.generic)) or np.iscomplexobj(value):
         raise ArgumentError(
             f"{name} is a {class_name(value)}; the parameter takes a {dtype} number"
@@ -145,7 +154,7 @@ def converted(value: Any, dtype: DType, name: str = "argument") -> Any:
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest number of an integer or bit type."""
+    """The smallest and the greatest value of an integer or bit type."""
     if dtype.kind == "s":
         return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
     return 0, (1 << dtype.bits) - 1
@@ -160,7 +169,7 @@ def _rounded(value: float, dtype: DType, name: str) -> Any:
 
 
 def integer_type(value: int, name: str = "argument") -> DType:
-    """s32, or s64 for what does not fit."""
+    """s32, or s64 for values that do not fit."""
     if -(2**31) <= value < 2**31:
         return dtypes.s32
     if -(2**63) <= value < 2**63:
@@ -171,21 +180,21 @@ def integer_type(value: int, name: str = "argument") -> DType:
 
 
 def checked_f32(value: float, name: str = "argument") -> float:
-    """`value`, if f32 has it up to rounding: Python's floats are passed as f32."""
+    """`value`, if it is within the range of f32: Python's floats are passed as f32."""
     if -F32_MAX <= value <= F32_MAX or value - value != 0:  # infinities and NaN pass
         return value
     raise ArgumentError(f"{name} is {value}, beyond the range of f32; pass np.float64(...)")
 
 
 def number_bits(scalar: np.generic) -> Any:
-    """What to write into a parameter: the number, or the bits of types that `struct` lacks."""
+    """The value to store into a parameter: the number, or bits if `struct` lacks its type."""
     if scalar.dtype.kind in "iu" or scalar.dtype in (np.float32, np.float64):
         return scalar.item()
     return int.from_bytes(scalar.tobytes(), "little")
 
 
 def storage_bits(dtype: DType) -> int:
-    """Bits of one element in memory: four-bit types are packed, six-bit types take a byte."""
+    """Bits of an element in memory: four-bit types are packed, six-bit types use a byte."""
     return 4 if dtype.bits == 4 else -(-dtype.bits // 8) * 8
 
 
@@ -195,7 +204,7 @@ def _array(raw: Raw, name: str) -> Description:
     pointer = raw.pointer
     _check_extents(shape, name)
     if storage_bits(dtype) == 4:
-        strides, pointer = _packed_strides(shape, raw, name), 0  # the packed image lies anew
+        strides, pointer = _packed_strides(shape, raw, name), 0  # the copy is elsewhere
     elif raw.strides is None or 0 in shape:
         strides = contiguous(shape)
     else:
@@ -249,7 +258,7 @@ def _element_strides(strides: Sequence[int], itemsize: int, name: str) -> tuple[
 
 
 def _packed_strides(shape: tuple[int, ...], raw: Raw, name: str) -> tuple[int, ...]:
-    """Strides of the packed image of a one-element-per-byte host array, its order kept."""
+    """Strides of the packed copy of a host array, which keeps the order of its axes."""
     if raw.device is not None:
         raise ArgumentError(
             f"{name} holds {raw.dtype} one per byte on the GPU, where kernels read them two per "
@@ -288,7 +297,7 @@ def class_name(obj: Any) -> str:
 
 
 class Parameter(NamedTuple):
-    """One `.param` of the entry: of which argument, its suffix, its PTX type and offset."""
+    """One `.param` of the entry: index of the argument, suffix of the name, PTX type, offset."""
 
     argument: int
     suffix: str
@@ -296,7 +305,7 @@ class Parameter(NamedTuple):
     offset: int
 
 
-# Struct code of a scalar parameter; types without one are written as their bits.
+# Code of `struct` for a scalar parameter; types without one are stored as their bits.
 _CODES = {
     "pred": "I",
     "f32": "f",
@@ -320,7 +329,7 @@ def parameter_code(dtype: DType) -> str:
 
 
 class Packer:
-    """Where the arguments of these types lie in a kernel's parameter space.
+    """The layout of arguments of these types in a kernel's parameter space.
 
     `parameters` lists them for the `.param` declarations, `size` is their extent in bytes.
     """
@@ -355,9 +364,9 @@ class Packer:
         self.size = offset + size
 
     @cached_property
-    def values(self) -> list[tuple[int, str]]:
-        """Offset and struct code of each argument's pointer or number: what changes per launch."""
-        return [(p.offset, _CODES[p.ptx]) for p in self.parameters if not p.suffix]
+    def value_offsets(self) -> list[int]:
+        """The offset of each argument's pointer or number."""
+        return [p.offset for p in self.parameters if not p.suffix]
 
     @cached_property
     def _struct(self) -> struct.Struct:
@@ -369,7 +378,7 @@ class Packer:
         return struct.Struct(form)
 
     def pack_into(self, buffer: Any, arguments: Sequence[Description], offset: int = 0) -> None:
-        """Write the parameters of `arguments` into a writable buffer."""
+        """Store the parameters of `arguments` into a writable buffer."""
         self._check(arguments)
         fields: list[Any] = []
         for argument in arguments:

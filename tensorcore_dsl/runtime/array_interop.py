@@ -1,4 +1,7 @@
-"""Reading foreign arrays and streams by the protocols they speak; no library is imported."""
+"""Array interop: reads arrays and streams of other libraries, without importing these.
+
+Protocols: NumPy, torch tensors, __cuda_array_interface__, DLPack, __cuda_stream__.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError, listing
 
-CURRENT_DEVICE = -1  # an array on the GPU, whose library does not say on which
+CURRENT_DEVICE = -1  # an array on a GPU whose library does not name the device
 
 
 class Raw(NamedTuple):
-    """An array as its protocol tells it: strides in bytes, None for row-major.
+    """An array as its protocol describes it. Strides are in bytes, None for row-major.
 
-    `device` is a GPU's ordinal or CURRENT_DEVICE; None is host memory. `stream` is the stream
-    on which the producer may still be writing, if it names one.
+    `device` is a GPU's ordinal or CURRENT_DEVICE; None is host memory. `stream` is the stream on
+    which the producer may still write, if it names one.
     """
 
     dtype: Any
@@ -32,7 +35,7 @@ class Raw(NamedTuple):
 
 
 def read_array(obj: Any) -> Raw | None:
-    """How `obj` lies in memory; None if it is no array."""
+    """Address, shape and strides of an array; None for other objects."""
     if isinstance(obj, np.ndarray):
         return _numpy(obj)
     if is_torch(type(obj)):
@@ -69,7 +72,7 @@ TORCH_DTYPES: dict[str, Any] = {
 
 
 def is_torch(cls: type) -> bool:
-    """Whether `cls` is torch's tensor or derives from it."""
+    """Whether `cls` is torch's tensor class or a subclass."""
     return any(
         c.__module__ in ("torch", "torch._tensor") and c.__name__ == "Tensor" for c in cls.__mro__
     )
@@ -121,7 +124,7 @@ def _cuda_array_interface(obj: Any) -> Raw:
 
 
 def _interface_dtype(obj: Any, typestr: str) -> Any:
-    """The object's own dtype where it has one: typestrs cannot tell bfloat16 (`V2`) and such."""
+    """The object's own dtype if it has one: the typestr of bfloat16 is only `V2`."""
     own = getattr(obj, "dtype", None)
     if isinstance(own, np.dtype) and own.str == typestr:
         return own
@@ -146,7 +149,9 @@ _DL_DTYPES: dict[tuple[int, int], Any] = {
 }
 
 
-class _DLTensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """DLTensor of DLPack; strides in elements."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -167,7 +172,7 @@ _capsule_pointer.restype = ctypes.c_void_p
 
 
 def _dlpack(obj: Any) -> Raw:
-    """Read a capsule and drop it: `obj` itself keeps the memory alive during the launch."""
+    """Read a capsule and release it: `obj` keeps the memory alive during the launch."""
     kind = int(obj.__dlpack_device__()[0])
     if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
         raise ArgumentError(
@@ -177,7 +182,7 @@ def _dlpack(obj: Any) -> Raw:
     capsule = (
         obj.__dlpack__(stream=1) if on_gpu else obj.__dlpack__()
     )  # 1: the legacy default stream
-    tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ArgumentError(
@@ -198,7 +203,7 @@ def _dlpack(obj: Any) -> Raw:
 
 
 def _immutable(cls: type) -> bool:
-    """JAX hands out its arrays by DLPack, yet nothing may write to them."""
+    """Whether arrays of a class must not be written: JAX exports its arrays as writable."""
     return cls.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
@@ -223,7 +228,7 @@ def stream_handle(stream: Any) -> int:
 
 
 def torch_stream(device: int) -> Callable[[], int]:
-    """Reads torch's current stream of a device, which its users expect a kernel to join."""
+    """A function that returns torch's current stream of a device."""
     torch = sys.modules["torch"]
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is None:
@@ -232,6 +237,6 @@ def torch_stream(device: int) -> Callable[[], int]:
 
 
 def cupy_stream() -> Callable[[], int]:
-    """Reads CuPy's current stream."""
+    """A function that returns CuPy's current stream."""
     current = sys.modules["cupy"].cuda.get_current_stream
     return lambda: int(current().ptr)

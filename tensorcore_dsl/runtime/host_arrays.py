@@ -1,4 +1,4 @@
-"""Array arguments of an emulated launch as NumPy arrays that share their memory."""
+"""Arguments of an emulated launch as NumPy arrays that share their memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TORCH_VIEWS = {
 
 @contextmanager
 def on_host(args: Sequence[Any]) -> Iterator[list[Any]]:
-    """NumPy views of the arguments; arrays on the GPU are copied here and back afterwards."""
+    """NumPy views of the arguments. Arrays on the GPU are copied to the host and back."""
     back: list[tuple[Any, np.ndarray[Any, Any]]] = []
     yield [_view(arg, back) for arg in args]
     for device, array in back:

@@ -1,7 +1,8 @@
-"""NumPy arguments of a kernel on the GPU: copied there before it runs, and back after it.
+"""Host staging: NumPy arguments are copied to the GPU before the kernel and back after it.
 
-Memory is copied as it lies, so strides of any sign and order stay, and views of one buffer still
-overlap on the GPU. A view that skips most of its buffer pays for what it skips.
+The bytes from an array's lowest to its highest element are copied unchanged, so strides of any
+sign and order stay valid, and views of one buffer still overlap on the GPU. The bytes that a view
+skips are copied too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, storage_bits
 
-GRAIN = 256  # device memory keeps a host address's remainder, and so its alignment
+GRAIN = 256  # device addresses equal host addresses modulo this, so alignments are the same
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -31,7 +32,7 @@ class Memory(Protocol):
 
 
 class Span(NamedTuple):
-    """Bytes [low, high) of host memory, and which arguments lie there."""
+    """Bytes [low, high) of host memory, and the indices of the arguments in them."""
 
     low: int
     high: int
@@ -50,7 +51,7 @@ def span_of(argument: Description, pointer: int, index: int) -> Span:
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """Spans that overlap, as one: their arguments may alias."""
+    """Overlapping spans joined: their arguments may alias."""
     result: list[Span] = []
     for span in sorted(spans):
         if result and span.low < result[-1].high:
@@ -61,16 +62,12 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 class Staging:
-    """The device copies of one launch. `values` replaces host addresses by device addresses."""
+    """The device copies of one launch. `arguments` hold device addresses."""
 
     def __init__(
-        self,
-        arguments: Sequence[Description],
-        values: Sequence[Any],
-        args: Sequence[Any],
-        memory: Memory,
+        self, arguments: Sequence[Description], args: Sequence[Any], memory: Memory
     ) -> None:
-        self.values = list(values)
+        self._values = [argument.value for argument in arguments]
         self._memory = memory
         self._back: list[tuple[int, Bytes]] = []
         self._unpack: list[tuple[Bytes, Any]] = []
@@ -80,16 +77,20 @@ class Staging:
             if not argument.on_host:
                 continue
             if 0 in argument.shape:
-                self.values[index] = 0
+                self._values[index] = 0
             elif _is_packed(argument):
                 self._send_packed(index, argument, args[index])
             else:
-                spans.append(span_of(argument, values[index], index))
+                spans.append(span_of(argument, argument.pointer, index))
         for span in merged(spans):
             self._send(span, arguments)
+        self.arguments = [
+            argument._replace(value=value)
+            for argument, value in zip(arguments, self._values, strict=True)
+        ]
 
     def finish(self) -> None:
-        """Wait for the kernel, and bring back what it may have written."""
+        """Wait for the kernel, and copy back what it may have written."""
         for address, data in self._back:
             self._memory.download(address, data)
         self._memory.synchronize()
@@ -103,11 +104,11 @@ class Staging:
         self._memory.upload(address + shift, host_bytes(span.low, span.high))
         written = []
         for index in span.members:
-            host = self.values[index]
+            host = self._values[index]
             kind = arguments[index].type
             if isinstance(kind, ArrayType) and kind.writable:
                 written.append(span_of(arguments[index], host, index))
-            self.values[index] = address + shift + host - span.low
+            self._values[index] = address + shift + host - span.low
         for part in merged(written):
             start = address + shift + part.low - span.low
             self._back.append((start, host_bytes(part.low, part.high)))
@@ -117,7 +118,7 @@ class Staging:
         address, owner = self._memory.allocate(image.size)
         self._keep.append(owner)
         self._memory.upload(address, image)
-        self.values[index] = address
+        self._values[index] = address
         assert isinstance(argument.type, ArrayType)
         if argument.type.writable:
             _refuse_overlap(array)
@@ -126,7 +127,7 @@ class Staging:
 
 
 def host_bytes(low: int, high: int) -> Bytes:
-    """The host memory [low, high) as an array; whoever owns it must outlive the array."""
+    """The host memory [low, high) as an array; its owner must outlive the array."""
     interface = {"data": (low, False), "shape": (high - low,), "typestr": "|u1", "version": 3}
     return np.asarray(type("HostBytes", (), {"__array_interface__": interface})())
 

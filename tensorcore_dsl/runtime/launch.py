@@ -1,27 +1,33 @@
-"""The launch path: from Python arguments to one driver call, with the least work in between.
+"""The launch path: from Python arguments to one call of the driver (docs/launch.md).
 
 A `Launcher` belongs to one kernel and one configuration. The first call with arguments of new
-types or shapes makes a `Plan`: a kernel for these types, and slots of memory that hold the whole
-launch but for pointers, scalars and the stream. Later calls run code written for the arguments'
-kinds, machine code (`native`) for tensors and numbers, Python (`readers`) for what else there is:
-it finds the plan, writes those numbers, and calls the driver.
+types or shapes makes a `Plan`: the kernel for these types, loaded and checked. From its second
+launch on, a plan is launched by machine code (`fast_launch`), if that can read the arguments.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
-from tensorcore_dsl.runtime import host_staging as transfer
-from tensorcore_dsl.runtime.argument_readers import launcher, reader
-from tensorcore_dsl.runtime.arguments import ArgumentType, Description, Packer, class_name, describe
+from tensorcore_dsl.runtime.arguments import (
+    ArgumentType,
+    Description,
+    Packer,
+    arguments_key,
+    class_name,
+    describe,
+)
 from tensorcore_dsl.runtime.array_interop import (
     CURRENT_DEVICE,
     cupy_stream,
@@ -29,21 +35,21 @@ from tensorcore_dsl.runtime.array_interop import (
     stream_handle,
     torch_stream,
 )
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, Slot
-from tensorcore_dsl.runtime.native import driver_call
-from tensorcore_dsl.runtime.native_layout import Kind
-from tensorcore_dsl.runtime.native_plans import Chain, kinds_of
-from tensorcore_dsl.runtime.tensor_maps import Maps, Tiled, tiled
+from tensorcore_dsl.runtime.fast_launch import FastPath
+from tensorcore_dsl.runtime.host_staging import Memory, Staging
+from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
-STATIC_SHARED_LIMIT = 48 * 1024  # dynamic shared memory beyond this needs the kernel's consent
-MOST_PLANS = 1024  # of one launcher; beyond, the oldest go
+MOST_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
+MOST_MAPS = 4096  # encoded tensor maps of one plan
 
-# What launches.
+# The driver.
 
 
 @dataclass
 class Loaded:
-    """A kernel in one GPU's context. `function` is its CUfunction, `keep` what owns it."""
+    """A kernel in one GPU's context. `function` is its CUfunction, `keep` owns it."""
 
     name: str
     function: int
@@ -56,8 +62,8 @@ class Loaded:
     allowed: int = field(default=STATIC_SHARED_LIMIT)  # dynamic bytes consented to so far
 
 
-class Target(Protocol):
-    """The driver, as the launch path needs it."""
+class Driver(Protocol):
+    """The CUDA driver, as the launch path uses it."""
 
     @property
     def launch(self) -> Callable[[int, int, int | None, int | None], int]:
@@ -70,30 +76,26 @@ class Target(Protocol):
         """The tensor map of an array at `pointer` (`cuTensorMapEncodeTiled`)."""
 
     def on_device(self, device: int) -> AbstractContextManager[Any]:
-        """The device's context is current inside; CURRENT_DEVICE keeps the one that is."""
+        """Makes the device's context current inside; CURRENT_DEVICE changes nothing."""
 
     def attach(self, device: int) -> None:
-        """Make the device's context current in this thread, which had none."""
+        """Make the device's context current in a thread that has none."""
 
     def synchronize(self, stream: int) -> None: ...
-    def memory(self, stream: int) -> transfer.Memory: ...
+    def memory(self, stream: int) -> Memory: ...
 
 
 # Plans and launchers.
 
-# What happens before a launch with arguments that are new, bad or too large for their parameter,
-# or without a free slot.
-_BEFORE_LAUNCH = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
-_LEGACY_STREAM = 1  # the handle that means what 0 means
+_LEGACY_STREAM = 1  # the handle that names the same stream as 0
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
 
 class Plan:
     """A kernel in a GPU's context, with a configuration and arguments of known types and shapes.
 
-    `free` are its slots that no thread is using: the places of the values and of the stream, what
-    reads the current stream, four arguments of the driver, and what to do if it fails. A plan on
-    CURRENT_DEVICE follows its user from one GPU to another.
+    `stream` reads the stream of a launch. `tiles` are the arrays of the kernel's tensor maps. A
+    plan on CURRENT_DEVICE follows its user from one GPU to another.
     """
 
     def __init__(
@@ -102,115 +104,88 @@ class Plan:
         device: int,
         config: LaunchConfig,
         arguments: Sequence[Description],
-        target: Target,
+        driver: Driver,
         stream: Callable[[], int],
         tiles: Sequence[Tiled] = (),
     ) -> None:
-        self.free: list[tuple[Any, ...]] = []  # its operations are atomic
+        self.stream = stream
+        self.map_arguments = [tensor_map.argument for tensor_map in cubin.tensor_maps]
         self._cubin = cubin
         self._device = device
         self._config = config
-        self._arguments = tuple(arguments)
         self._packer = Packer([argument.type for argument in arguments])
-        self._target = target
-        self._stream = stream
+        self._driver = driver
+        self._tiles = tiles
         self._producers = {a.stream for a in arguments if a.stream is not None}
+        self.encoded_map = lru_cache(MOST_MAPS)(self._encode)
         self._load()
-        self._maps: Maps | None = None
-        if tiles:
-            self._maps = Maps(cubin.tensor_maps, tiles, self._packer.size, self._encode)
 
     @property
-    def plain(self) -> bool:
-        """Nothing is to be done but to write values and to launch."""
+    def fast(self) -> bool:
+        """The fast path may launch it: no producer to wait for, no copies."""
         return not self._producers
-
-    def launch(self, values: Sequence[Any], args: Sequence[Any]) -> None:
-        """Launch with these pointers and numbers. `args` are their owners."""
-        stream = self._stream()
-        for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
-            if producer != (stream or _LEGACY_STREAM):
-                self._target.synchronize(producer)
-        self._run(values, stream)
-
-    def _load(self) -> None:
-        self._loaded = self._target.load(self._cubin, self._device)
-        _check(self._loaded, self._config)
-        self._target.allow_shared(self._loaded, self._config)
-
-    def _encode(self, pointer: int, tile: Tiled) -> bytes:
-        return self._target.encode_tiled(pointer, tile, self._loaded.device)
-
-    # What machine code is laid out for (`native_plans.NativePlan`).
-
-    def slot(self) -> Slot:
-        """Memory for a launch, which nobody else uses."""
-        return Slot(self._config, self._packer, self._arguments, self._maps)
 
     @property
     def function(self) -> int:
         return self._loaded.function
 
-    def stream(self) -> int:
-        return self._stream()
+    def launch(self, arguments: Sequence[Description], args: Sequence[Any]) -> None:
+        """Launch with these arguments. `args` are the objects that they describe."""
+        stream = self.stream()
+        for producer in self._producers:  # __cuda_array_interface__ has the consumer wait
+            if producer != (stream or _LEGACY_STREAM):
+                self._driver.synchronize(producer)
+        self._launch(arguments, stream)
 
-    def images(self, argument: int, pointer: int) -> tuple[bytes, ...]:
-        """The tensor maps of an argument that lies at `pointer`."""
-        assert self._maps is not None
-        return self._maps.by_argument[argument][pointer]
+    def buffer(self, arguments: Sequence[Description]) -> LaunchBuffer:
+        """A launch with these arguments in memory, on stream 0."""
+        pointers = [arguments[argument].pointer for argument in self.map_arguments]
+        maps = [self.encoded_map(number, pointer) for number, pointer in enumerate(pointers)]
+        return LaunchBuffer(self._config, self._packer, arguments, maps)
 
-    def retry(self, code: int, slot: Slot) -> None:
-        self._retry(code, slot.config, slot.parameters, slot.extra)
-
-    # Launching.
-
-    def new_slot(self) -> tuple[Any, ...]:
-        """Memory for a launch beside those in `free`, in the same order."""
-        slot = self.slot()
-        call = (slot.config, self._loaded.function, slot.parameters, slot.extra)
-        return (*slot.places, slot.stream, self._stream, *call, self._retry)
-
-    def _run(self, values: Sequence[Any], stream: int) -> None:
-        try:
-            slot = self.free.pop()
-        except IndexError:
-            slot = self.new_slot()
-        *places, stream_place, _, config, function, parameters, extra, _ = slot
-        for place, value in zip(places, values, strict=True):
-            place[0] = value
-        stream_place[0] = stream
-        if code := self._target.launch(config, function, parameters, extra):
-            self._retry(code, config, parameters, extra)
-        else:
-            self.free.append(slot)
-
-    def _retry(self, code: int, config: int, parameters: int | None, extra: int | None) -> None:
-        """Once more in the right context, if another one was current, or none.
-
-        The slot, which may be for the function of another context, is not used again.
-        """
+    def retry(self, code: int, buffer: LaunchBuffer) -> None:
+        """Launch again in the right context, if another one was current, or none."""
         device = self._device
         if code == _NO_CONTEXT:
-            self._target.attach(self._loaded.device)
+            self._driver.attach(self._loaded.device)
         elif code == _WRONG_CONTEXT and device == CURRENT_DEVICE:
             self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
-            with self._target.on_device(device):
-                code = self._target.launch(config, self._loaded.function, parameters, extra)
+            with self._driver.on_device(device):
+                code = self._call(buffer)
         if code:
-            raise LaunchError(_explain(self._target.error_text(code), self._loaded, self._config))
+            raise LaunchError(_explain(self._driver.error_text(code), self._loaded, self._config))
+
+    def _launch(self, arguments: Sequence[Description], stream: int) -> None:
+        buffer = self.buffer(arguments)
+        buffer.stream = stream
+        if code := self._call(buffer):
+            self.retry(code, buffer)
+
+    def _call(self, buffer: LaunchBuffer) -> int:
+        return self._driver.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
+
+    def _load(self) -> None:
+        self._loaded = self._driver.load(self._cubin, self._device)
+        _check(self._loaded, self._config)
+        self._driver.allow_shared(self._loaded, self._config)
+
+    def _encode(self, number: int, pointer: int) -> ctypes.Array[ctypes.c_char]:
+        """One tensor map of an array at `pointer`."""
+        image = self._driver.encode_tiled(pointer, self._tiles[number], self._loaded.device)
+        return ctypes.create_string_buffer(image, len(image))
 
 
 class HostPlan(Plan):
     """A plan with NumPy arrays: they are copied to the GPU, and back when the kernel has ended."""
 
-    plain = False
+    fast = False
 
-    def launch(self, values: Sequence[Any], args: Sequence[Any]) -> None:
-        with self._target.on_device(self._device):
-            stream = self._stream()
-            staged = transfer.Staging(self._arguments, values, args, self._target.memory(stream))
-            self._run(staged.values, stream)
+    def launch(self, arguments: Sequence[Description], args: Sequence[Any]) -> None:
+        with self._driver.on_device(self._device):
+            stream = self.stream()
+            staged = Staging(arguments, args, self._driver.memory(stream))
+            self._launch(staged.arguments, stream)
             staged.finish()
 
 
@@ -238,102 +213,69 @@ def _check(loaded: Loaded, config: LaunchConfig) -> None:
 class Launcher:
     """`launcher(*args)` launches a kernel on the GPU with one configuration.
 
-    `specialise` gives the cubin for the types of the arguments, and is asked once for each.
-    `stream` None means the current stream of the library that the arrays come from (torch,
-    CuPy), else the default stream. `names` are the parameters' names, for messages; `declared`
-    are the element types of those that take scalars of one type alone, None for the others.
+    `specialise` returns the cubin for the types of the arguments, and is called once for each.
+    `stream` None is the current stream of the library that the arrays come from (torch, CuPy),
+    else the default stream. `names` are the parameters' names, for messages; `declared` are the
+    element types of those that take scalars of one type alone, None for the others.
+
+    `fast` launches too: by machine code where the arguments fit a plan, else by `_launch`.
     """
 
     def __init__(
         self,
         specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
         config: LaunchConfig,
-        target: Target,
+        driver: Driver,
         stream: Any = None,
         names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
     ) -> None:
         self._specialise = specialise
         self._config = config
-        self._target = target
-        self._stream_object = stream  # kept alive
+        self._driver = driver
+        self._stream_object = stream  # keeps the stream alive
         self._handle = None if stream is None else stream_handle(stream)
         self._names = tuple(names)
         self._declared = tuple(declared)
-        self._plans: dict[tuple[Hashable, ...], Plan] = {}
-        self._slots: dict[tuple[Hashable, ...], list[Any]] = {}  # of the plain plans
-        self._by_classes: dict[tuple[type, ...], Callable[..., None]] = {}
-        self._by_kinds: dict[tuple[Kind, ...], Chain] = {}
-        self._written: Callable[..., None] | None = None  # for the classes of the last call
-        self.fast: Callable[..., None] = self._launch  # for the last call's kinds; takes any
+        self._plans: dict[Hashable, Plan] = {}
+        self._fast_path = self._new_fast_path(self._launch)
+        self.fast: Callable[..., None] = self._launch
 
     def __call__(self, *args: Any) -> None:
         self.fast(*args)
 
     def _launch(self, *args: Any) -> None:
-        """Any launch: of new classes, types or shapes, with host arrays, or with bad arguments."""
-        arguments = self._describe(args)  # tells what is wrong with them, if anything is
-        key, values = self._read(args)
+        """Any launch: with new types or shapes, host arrays, or arguments that do not fit."""
+        arguments = self._describe(args)
+        key = arguments_key(args, arguments)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._prepare(args, arguments)
-            self._remember(key, plan)
-        elif plan.plain:
-            self.fast = self._faster(key, plan, args)
-        plan.launch(values, args)
-
-    def _read(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-        return reader(tuple(map(type, args)), self._declared_for(args))(*args)
-
-    def _faster(self, key: Any, plan: Plan, args: Sequence[Any]) -> Callable[..., None]:
-        """What launches with arguments like these, and leaves others to `_launch`."""
-        kinds = kinds_of(args, self._declared_for(args))
-        if kinds is not None:
-            chain = self._by_kinds.get(kinds)
-            if chain is None:
-                chain = self._by_kinds[kinds] = self._chain(kinds, self._launch)
-            if chain.launch is not None:
-                chain.add(key, plan, args)
-                return chain.launch
-        self._written = self._written_for(tuple(map(type, args)))
-        return self._by_python
-
-    def _chain(self, kinds: tuple[Kind, ...], otherwise: Any, kept: Any = None) -> Chain:
-        return Chain(kinds, self._target.launch, otherwise, self._handle is None, kept)
-
-    def _by_python(self, *args: Any) -> None:
-        try:
-            assert self._written is not None
-            return self._written(*args)
-        except _BEFORE_LAUNCH:
-            pass  # and out of the handler: an error of what follows has no other in its back
-        return self._launch(*args)
-
-    def _written_for(self, classes: tuple[type, ...]) -> Callable[..., None]:
-        if classes not in self._by_classes:
-            declared = self._declared_for(classes)
-            call = driver_call(self._target.launch)
-            self._by_classes[classes] = launcher(classes, declared, self._slots, call)
-        return self._by_classes[classes]
+            plan = self._remember(key, self._prepare(args, arguments))
+        elif plan.fast:  # its second launch
+            self.fast = self._fast_path.add(plan, args, arguments) or self._launch
+        plan.launch(arguments, args)
 
     def prepared(self, *args: Any) -> Callable[..., None]:
-        """What launches with these arguments at the least cost, and with any others too.
+        """A function that launches with these arguments at the least cost, and with others too.
 
         It keeps the arguments alive.
         """
-        plan = self.prepare(*args)
-        kinds = kinds_of(args, self._declared_for(args), kept=True)
-        if kinds is None or not plan.plain:
-            return self
-        chain = self._chain(kinds, self, args)
-        chain.add(None, plan, args)
-        return chain.launch or self
+        arguments = self._describe(args)
+        plan = self._plan_of(args, arguments)
+        fast_path = self._new_fast_path(self, keep=args)
+        return (fast_path.add(plan, args, arguments) if plan.fast else None) or self
 
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        plan = self._prepare(args, self._describe(args))
-        self._remember(self._read(args)[0], plan)
-        return plan
+        return self._plan_of(args, self._describe(args))
+
+    def _plan_of(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
+        plan = self._prepare(args, arguments)
+        return self._remember(arguments_key(args, arguments), plan)
+
+    def _new_fast_path(self, fallback: Callable[..., None], keep: Any = None) -> FastPath:
+        fixed_stream = self._handle is not None
+        return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
     def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
         device = self._device(arguments, args)
@@ -342,7 +284,7 @@ class Launcher:
         stream = self._stream(args, device)
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
-        return plan(cubin, device, config, arguments, self._target, stream, tiles)
+        return plan(cubin, device, config, arguments, self._driver, stream, tiles)
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
@@ -354,14 +296,11 @@ class Launcher:
     def _declared_for(self, args: Sequence[Any]) -> tuple[DType | None, ...]:
         return (*self._declared, *(None,) * len(args))[: len(args)]
 
-    def _remember(self, key: tuple[Hashable, ...], plan: Plan) -> None:
+    def _remember(self, key: Hashable, plan: Plan) -> Plan:
         if len(self._plans) >= MOST_PLANS:
-            oldest = next(iter(self._plans))
-            self._plans.pop(oldest, None)
-            self._slots.pop(oldest, None)
+            self._plans.pop(next(iter(self._plans)), None)
         self._plans[key] = plan
-        if plan.plain:
-            self._slots[key] = plan.free
+        return plan
 
     def _name(self, index: int) -> str:
         named = index < len(self._names)

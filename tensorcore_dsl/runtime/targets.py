@@ -1,4 +1,4 @@
-"""Where kernels run: on the GPU or the CPU, and which architecture the CPU imitates."""
+"""Where kernels run: on the GPU or the CPU, and which architecture the CPU emulates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import ArchError, ArgumentError, listing
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.runtime import driver
 
 DEFAULT_ARCH = "sm_90a"
 TARGETS = ("cpu", "cuda")
@@ -22,7 +22,7 @@ _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", defaul
 
 @contextmanager
 def target(name: str, arch: str | None = None) -> Iterator[None]:
-    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU imitates."""
+    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU emulates."""
     if name not in TARGETS:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
@@ -35,23 +35,23 @@ def target(name: str, arch: str | None = None) -> Iterator[None]:
 
 
 def current_target() -> str:
-    """ "cpu" or "cuda": `with target(...)`, then TENSORCORE_DSL_TARGET, then what there is."""
+    """cuda or cpu: `with target(...)`, else TENSORCORE_DSL_TARGET, else cuda if there is a GPU."""
     chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
     if chosen is None:
-        return "cuda" if numba_target.cuda_available() else "cpu"
+        return "cuda" if driver.cuda_available() else "cpu"
     if chosen not in TARGETS:
         raise ArgumentError(f"{TARGET_VARIABLE} is {chosen!r}; allowed are {listing(TARGETS)}")
     return chosen
 
 
 def emulated_arch() -> str:
-    """The architecture that the CPU imitates: `with target`, TENSORCORE_DSL_ARCH, sm_90a."""
+    """The architecture that the CPU emulates: `with target`, TENSORCORE_DSL_ARCH, or sm_90a."""
     return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
 
 
 def device_arch() -> Arch:
     """The architecture of the current GPU, with its architecture-specific features."""
-    number = numba_target.device_number()
+    number = driver.compute_capability()
     for suffix in ("a", ""):
         with suppress(ArchError):
             return arch_named(f"sm_{number}{suffix}")
@@ -59,12 +59,12 @@ def device_arch() -> Arch:
 
 
 def target_arch() -> Arch:
-    """Where kernels run now: the GPU's architecture, or the one that the CPU imitates."""
+    """The architecture on which kernels run now: the GPU's, or the one that the CPU emulates."""
     return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
 
 
-# os.environ encodes names and decodes values, which takes longer than all else that a launch does
-# before the driver. The dictionary that it wraps is read instead, where it has that form.
+# os.environ encodes names and decodes values, which takes longer than the rest of a launch before
+# the driver. The dictionary that it wraps is read instead, where there is one.
 _variables: Any = getattr(os.environ, "_data", os.environ)
 _wrapped = _variables is not os.environ
 _target_name, _arch_name = (
@@ -75,10 +75,10 @@ _ON_GPU = (None, "", b"", "cuda", b"cuda")
 
 
 def gpu_chosen() -> bool:
-    """Without asking again whether there is a GPU."""
+    """Whether kernels run on the GPU, if there is one. It does not ask for the GPU again."""
     return (_target.get()[0] or _variables.get(_target_name)) in _ON_GPU
 
 
-def wishes() -> tuple[Any, ...]:
-    """What `current_target` and `emulated_arch` follow from: equal wishes, equal answers."""
+def target_key() -> tuple[Any, ...]:
+    """The settings that `current_target` and `emulated_arch` depend on."""
     return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

@@ -1,14 +1,12 @@
-"""Tensor maps (PTX 5.5.8): what TMA knows of an array, made on the host for each launch.
+"""Tensor maps (PTX 5.5.8): descriptions of arrays for TMA, encoded on the host.
 
-`tiled` checks an array against a kernel's `TensorMap`; the driver (`launch.Target.encode_tiled`)
-makes 128 bytes of what it returns and a pointer. A launch keeps them by pointer in `Images`, and
-copies them to its memory behind the other parameters, only where the pointer is not that of the
-launch before (`PointerPlace`).
+`tiled` checks an array against a kernel's `TensorMap`. The driver (`launch.Target.encode_tiled`)
+encodes the result and a pointer into 128 bytes, which are a kernel parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import DType
@@ -21,7 +19,6 @@ MAP_BYTES = 128
 MAP_ALIGN = 64
 ADDRESS_ALIGN = 16  # of the array's first element, and of its strides
 MOST_STRIDE = 2**40  # exclusive, bytes
-MOST_IMAGES = 4096  # of one argument of one plan; beyond, they are encoded anew
 
 # CUtensorMapDataType. Copies move bits: TMA needs the type for reductions, and 8 bits have none.
 DATA_TYPES = {
@@ -31,12 +28,12 @@ DATA_TYPES = {
     **{"u32": 2, "b32": 2, "s32": 3, "u64": 4, "b64": 4, "s64": 5},
     **{"f16": 6, "f32": 7, "tf32": 7, "f64": 8, "bf16": 9},
 }
-SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
+TENSOR_MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes: CUtensorMapSwizzle
 L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 256 bytes read few rows 4 % slower
 
 
 class Tiled(NamedTuple):
-    """An array as the driver's encoder takes it, but for its address.
+    """An array as the driver's encoder takes it, without its address.
 
     `extents` and `box` count elements, the innermost axis first; `strides` are bytes, of all
     axes but the innermost.
@@ -50,7 +47,7 @@ class Tiled(NamedTuple):
 
 
 def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
-    """How `tensor_map` sees `array`; an ArgumentError says what keeps TMA from reading it."""
+    """`array` as `tensor_map` describes it; ArgumentError if TMA cannot read it."""
     for complaint in _complaints(array, tensor_map):
         raise ArgumentError(f"{name}: {complaint}")
     assert isinstance(array.type, ArrayType)
@@ -66,7 +63,7 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
 
 
 def _rounded(size: int) -> int:
-    """The stride that an axis of one element is given: no copy ever goes along it."""
+    """A valid stride for an axis of one element, where it has no effect."""
     return min(-(-size // ADDRESS_ALIGN) * ADDRESS_ALIGN, MOST_STRIDE - ADDRESS_ALIGN)
 
 
@@ -114,61 +111,3 @@ def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[st
             yield f"axis {axis} of shape {array.shape} has a stride of {stride} bytes; TMA " \
                 f"allows multiples of {ADDRESS_ALIGN} from 0 to 2**40: pad the rows, or pass a " \
                 f"contiguous copy"
-
-
-# The bytes of a launch.
-
-Encode = Callable[[int, Tiled], bytes]
-
-
-class Images(dict[int, tuple[bytes, ...]]):
-    """The encoded maps of one argument, by its pointer; `offsets` are where they go."""
-
-    def __init__(self, encode: Encode) -> None:
-        super().__init__()
-        self.offsets: list[int] = []
-        self._tiles: list[Tiled] = []
-        self._encode = encode
-
-    def add(self, offset: int, tile: Tiled) -> None:
-        self.offsets.append(offset)
-        self._tiles.append(tile)
-
-    def __missing__(self, pointer: int) -> tuple[bytes, ...]:
-        if len(self) >= MOST_IMAGES:
-            self.clear()
-        images = tuple(self._encode(pointer, tile) for tile in self._tiles)
-        self[pointer] = images
-        return images
-
-
-class PointerPlace:
-    """Where a pointer goes in a launch's memory: its parameter, and the maps that hold it."""
-
-    __slots__ = ("_images", "_last", "_maps", "_pointer")
-
-    def __init__(self, pointer: memoryview, maps: Sequence[memoryview], images: Images) -> None:
-        self._pointer, self._maps, self._images = pointer, maps, images
-        self._last: int | None = None
-
-    def __setitem__(self, _: int, pointer: int) -> None:
-        if pointer != self._last:
-            for place, image in zip(self._maps, self._images[pointer]):  # strict costs 0.4 us
-                place[:] = image
-            self._pointer[0] = pointer
-            self._last = pointer
-
-
-class Maps:
-    """The maps of one plan, in the kernel's order, behind `start` bytes of other parameters."""
-
-    def __init__(
-        self, tensor_maps: Sequence[TensorMap], tiles: Sequence[Tiled], start: int, encode: Encode
-    ) -> None:
-        first = -(-start // MAP_ALIGN) * MAP_ALIGN
-        self.offsets = [first + MAP_BYTES * number for number in range(len(tensor_maps))]
-        self.size = first + MAP_BYTES * len(tensor_maps)
-        self.by_argument: dict[int, Images] = {}
-        for tensor_map, tile, offset in zip(tensor_maps, tiles, self.offsets, strict=True):
-            images = self.by_argument.setdefault(tensor_map.argument, Images(encode))
-            images.add(offset, tile)

@@ -266,7 +266,7 @@ class Builder:
             except UnknownInstruction:
                 continue
             return Scalar(value.value, dtypes.s32) if value.dtype == dtypes.u32 else value  # type: ignore[no-any-return]
-        names = sorted(f.mnemonic.split("%")[1] for f in isa.forms("mov") if "%" in f.mnemonic)
+        names = sorted(f.mnemonic.split("%")[1] for f in isa.instructions("mov") if "%" in f.mnemonic)
         raise UnknownInstruction(
             f"no special register is called {register!r}; there are {', '.join(names)}"
         )

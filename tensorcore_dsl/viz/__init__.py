@@ -1,1 +1,1 @@
-"""Pictures of layouts and of swizzled shared memory."""
+"""Drawings of fragment layouts and of swizzled shared memory."""

@@ -1,7 +1,7 @@
-"""Pictures of fragment layouts and of swizzled shared memory; the swizzles also as text.
+"""Drawings of fragment layouts and of swizzled shared memory; swizzles also as text.
 
-matplotlib draws (`pip install tensorcore-dsl[plot]`). Every function returns its Figure, which a
-notebook shows by itself, and writes it to `path` when one is given.
+Needs matplotlib (`pip install tensorcore-dsl[plot]`). Every function returns a Figure, which
+notebooks display, and saves it if `path` is given.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from tensorcore_dsl.errors import LayoutError, TensorCoreError, listing
 from tensorcore_dsl.layout import Layout
 
-CELL = 0.5  # inches of a matrix element
-MOST = (64, 32)  # rows and columns of a picture
-BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes of what a swizzle moves
+CELL = 0.5  # inches per matrix element
+MOST = (64, 32)  # most rows and columns of a drawing
+BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes that a swizzle moves as a unit
 LINE = BANKS * BANK_BYTES
-# Swizzle in bytes -> which bits of an offset (from bit 4 up) are flipped by those 3 above them.
+# Swizzle in bytes -> bits of an offset (from bit 4 up) that are XORed with the bits 3 above.
 MASKS = {0: 0x00, 32: 0x10, 64: 0x30, 128: 0x70}
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """(Figure, colormaps), or an error that says what to install."""
+    """(Figure, colormaps), or an error that names the package to install."""
     try:
         from matplotlib import colormaps
         from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def _saved(figure: Any, path: str | Path | None) -> Any:
 
 
 def _grid(rows: int, cols: int, title: str, cell: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure of rows x cols cells of `cell` inches, its axis numbered along top and left."""
+    """A figure of rows x cols cells of `cell` inches, with axis labels at the top and left."""
     figure_type, _ = _matplotlib()
     figure = figure_type(figsize=(cols * cell[0] + 1.0, rows * cell[1] + 1.0))
     axis = figure.add_axes((0, 0, 1, 1))
@@ -58,7 +58,7 @@ def _grid(rows: int, cols: int, title: str, cell: tuple[float, float]) -> tuple[
 
 
 def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7) -> None:
-    """One coloured cell with its text, dark or light as the colour needs."""
+    """One coloured cell with dark or light text, whichever is readable."""
     bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
     axis.add_patch(_rectangle((col - 0.5, row - 0.5), color))
     axis.text(
@@ -84,10 +84,10 @@ def _rectangle(corner: tuple[float, float], color: Any) -> Any:
 def plot_layout(
     layout: Layout, path: str | Path | None = None, *, rows: int = MOST[0], cols: int = MOST[1]
 ) -> Any:
-    """The matrix with a cell for each element: colour and text say who holds it.
+    """The matrix with a cell per element; colour and text name the thread that holds it.
 
-    "T5:2" is place 2 of thread 5, counted from the low end of its first register. Larger matrices
-    than rows x cols are cut. Where several threads hold an element, the first is named.
+    "T5:2" is element 2 of thread 5, counted from the low end of its first register. Matrices larger
+    than rows x cols are cut. If several threads hold an element, the first one is named.
     """
     shown = min(rows, layout.rows), min(cols, layout.cols)
     cells = holders(layout)
@@ -108,15 +108,15 @@ def plot_layout(
 
 def holders(layout: Layout) -> np.ndarray:
     """(rows, cols, 2): the first (thread, slot) that holds each element."""
-    found = np.zeros((layout.rows, layout.cols, 2), np.int64)
+    first = np.zeros((layout.rows, layout.cols, 2), np.int64)
     thread, slot = np.indices(layout.coords.shape[:2])
     rows, cols = layout.coords[..., 0].ravel()[::-1], layout.coords[..., 1].ravel()[::-1]
-    found[rows, cols] = np.stack([thread.ravel(), slot.ravel()], axis=-1)[::-1]
-    return found
+    first[rows, cols] = np.stack([thread.ravel(), slot.ravel()], axis=-1)[::-1]
+    return first
 
 
 def thread_colors(colormap: Any, threads: int) -> Any:
-    """A colour a thread: a hue for each four neighbours, which share rows, paler by place."""
+    """A colour per thread: four neighbours, which share rows, have one hue in four shades."""
     quads = (np.arange(threads) // 4 % 8) / 8
     base = np.asarray(colormap(quads))[:, :3]
     pale = 0.45 + 0.13 * (np.arange(threads) % 4)[:, None]
@@ -135,8 +135,8 @@ def _title(layout: Layout, shown: tuple[int, int]) -> str:
     return text
 
 
-def plot_form(form: Any, directory: str | Path) -> list[Path]:
-    """A PNG for each fragment of the instruction `form`; the paths written."""
+def plot_instruction(form: Any, directory: str | Path) -> list[Path]:
+    """Write a PNG for each fragment of an instruction; returns the paths."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
@@ -152,7 +152,7 @@ def plot_form(form: Any, directory: str | Path) -> list[Path]:
 
 
 def swizzled(offset: Any, swizzle: int) -> Any:
-    """Where byte `offset` of a swizzled tile lies: bits 4.. are flipped by bits 7.. ."""
+    """Offset of byte `offset` in a swizzled tile: bits 4 and up are XORed with bits 7 and up."""
     return offset ^ (offset >> 3 & _mask(swizzle))
 
 
@@ -163,9 +163,9 @@ def _mask(swizzle: int) -> int:
 
 
 def chunks(rows: int, row_bytes: int, swizzle: int) -> np.ndarray:
-    """(lines, 8, 2): which (row, chunk) of a tile lies in each 16 bytes of 128-byte lines.
+    """(lines, 8, 2): the (row, chunk) of a tile in each 16 bytes of 128-byte lines.
 
-    A line is one pass over the 32 banks. Places behind the tile's end hold (-1, -1).
+    A line spans the 32 banks. Places beyond the end of the tile hold (-1, -1).
     """
     _mask(swizzle)
     if rows < 1 or row_bytes < CHUNK or row_bytes % max(CHUNK, swizzle):
@@ -177,15 +177,15 @@ def chunks(rows: int, row_bytes: int, swizzle: int) -> np.ndarray:
     offsets = np.arange(0, total, CHUNK)
     places = swizzled(offsets, swizzle)
     lines = -(-(int(places.max()) + CHUNK) // LINE)
-    found = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
-    found[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
-    return found.reshape(lines, LINE // CHUNK, 2)
+    cells = np.full((lines * LINE // CHUNK, 2), -1, np.int64)
+    cells[places // CHUNK] = np.stack([offsets // row_bytes, offsets % row_bytes // CHUNK], axis=-1)
+    return cells.reshape(lines, LINE // CHUNK, 2)
 
 
 def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
-    """For each column of chunks: passes over the banks to read it in eight rows, as ldmatrix does.
+    """Shared-memory wavefronts to read each column of chunks in eight rows, as ldmatrix does.
 
-    1 is free of conflicts, 8 the worst; the worst of all groups of eight rows counts.
+    1 is free of conflicts, 8 the maximum; the worst group of eight rows counts.
     """
     places = {tuple(map(int, at)): where for where, at in _places(chunks(rows, row_bytes, swizzle))}
     columns = range(row_bytes // CHUNK)
@@ -200,7 +200,7 @@ def _places(table: np.ndarray) -> list[tuple[int, Sequence[int]]]:
 
 
 def _collisions(where: list[int]) -> int:
-    """How many of these chunks share the four banks of the busiest."""
+    """How many of these chunks share the busiest group of four banks."""
     return int(np.bincount(np.array(where) % (LINE // CHUNK)).max())
 
 
@@ -230,7 +230,7 @@ def _swizzle_title(rows: int, row_bytes: int, swizzle: int) -> str:
 
 
 def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | None = None) -> Any:
-    """Shared memory as a picture: 128-byte lines over the 32 banks, chunks coloured by column."""
+    """Shared memory as a drawing: 128-byte lines over the 32 banks, chunks coloured by column."""
     table = chunks(rows, row_bytes, swizzle)
     title = _swizzle_title(rows, row_bytes, swizzle)
     figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))

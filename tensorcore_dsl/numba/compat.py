@@ -1,4 +1,4 @@
-"""What this package takes from numba-cuda. `Any`: Numba publishes no types for it."""
+"""Imports from numba-cuda, typed `Any` because Numba publishes no types for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tensorcore_dsl.runtime.numba_target import INSTALL_HINT
+from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 
 try:
     types: Any = import_module("numba.cuda.types")
@@ -19,5 +19,5 @@ except ImportError as error:
 
 
 def literal_intrinsic(define: Callable[..., Any]) -> Any:
-    """Numba's `intrinsic`, with constants at the call arriving as literal types."""
+    """Numba's `intrinsic`, with constant arguments typed as literals."""
     return _intrinsic(target="cuda", prefer_literal=True)(define)

@@ -1,6 +1,6 @@
-"""What the rows for one thread's registers mean: raw bits in, raw bits out.
+"""Semantics of the instructions on scalar registers, as functions from raw bits to raw bits.
 
-The arithmetic itself lives in `tensorcore_dsl.numerics`, which is loaded when a form first runs.
+The arithmetic is in `tensorcore_dsl.numerics`, which is imported when an instruction first runs.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ def floating(ctx: Context, form: Instruction, *operands: Any) -> Bits:
 
 
 def compare(ctx: Context, form: Instruction, a: Bits, b: Bits, *condition: Bits) -> Any:
-    """setp: a predicate, or one for each half of packed types."""
+    """setp: one predicate, or one per half of packed types."""
     from tensorcore_dsl.numerics import scalar
 
     p = form.params
-    found = scalar.compare(p["cmp"], p["t"], a, b, bool(p.get("ftz")))
-    return _COMBINE[p["bool"]](found, condition[0]) if condition else found
+    result = scalar.compare(p["cmp"], p["t"], a, b, bool(p.get("ftz")))
+    return _COMBINE[p["bool"]](result, condition[0]) if condition else result
 
 
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
 
 
 def select(ctx: Context, form: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:
-    """selp by a predicate, slct by a sign: -0.0 and every flushed number count as >= 0."""
+    """selp by a predicate, slct by a sign; -0.0 and flushed numbers count as >= 0."""
     by = form.params.get("by")
     if by == "s32":
         c = np.asarray(c, np.uint32) >> 31 == 0
@@ -75,7 +75,7 @@ def select(ctx: Context, form: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def lookup(ctx: Context, form: Instruction, *operands: Any) -> Any:
-    """lop3; with a predicate also `d != 0` combined with it."""
+    """lop3; with a predicate, also `d != 0` combined with it."""
     from tensorcore_dsl.numerics import integer as numerics
 
     d = numerics.integer("lop3", "b32", *operands[:4])
@@ -89,7 +89,7 @@ def copy(ctx: Context, form: Instruction, a: Bits) -> Bits:
 
 
 def pack(ctx: Context, form: Instruction, *parts: Bits) -> Bits:
-    """Vector to scalar, first part lowest."""
+    """Vector to scalar, the first part lowest."""
     bits = form.results[0].register_bits
     result: Any = WORDS[bits](0)
     for i, part in enumerate(parts):
@@ -98,7 +98,7 @@ def pack(ctx: Context, form: Instruction, *parts: Bits) -> Bits:
 
 
 def unpack(ctx: Context, form: Instruction, a: Bits) -> tuple[Bits, ...]:
-    """Scalar to vector, lowest part first."""
+    """Scalar to vector, the lowest part first."""
     a, count = np.asarray(a), len(form.results)
     width = a.dtype.itemsize * 8 // count
     return tuple((a >> a.dtype.type(width * i)).astype(WORDS[width]) for i in range(count))

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.codegen import assemble, ptxas
 from tensorcore_dsl.codegen.cubin import Cubin, sections
-from tensorcore_dsl.codegen.diagnostics import lines_of, remarks_of
+from tensorcore_dsl.codegen.diagnostics import diagnostics_of, source_lines
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
-from tensorcore_dsl.runtime import numba_target
 
 X = np.zeros(2048, np.float32)
 NO_SPILLS = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
@@ -36,7 +35,7 @@ def directory(tmp_path, monkeypatch):
 def remarks(*said, spills=NO_SPILLS, text="", lines=None):
     log = "".join(f"{line}\n" for line in said) + LOG + spills + USED
     made = Cubin("k", "sm_90a", text, b"", log)
-    return remarks_of(made, ("k.py", 3), lambda: lines or {})
+    return diagnostics_of(made, ("k.py", 3), lambda: lines or {})
 
 
 # What is remarked, and where.
@@ -80,13 +79,13 @@ def test_the_first_instruction_of_the_kind_where_no_line_is_named():
 
 def test_a_log_of_unknown_form():
     made = Cubin("k", "sm_90a", "", b"", "all is well")
-    (remark,) = remarks_of(made, ("k.py", 3), dict)
+    (remark,) = diagnostics_of(made, ("k.py", 3), dict)
     assert "does not tell the kernel's resources" in remark.text
 
 
 def test_lines_of_annotated_text():
     annotated = "head\n    // a.py:3\nfirst\nsecond\n    // c:\\b.py:4\nthird\n"
-    assert lines_of(annotated) == {2: ("a.py", 3), 3: ("a.py", 3), 4: ("c:\\b.py", 4)}
+    assert source_lines(annotated) == {2: ("a.py", 3), 3: ("a.py", 3), 4: ("c:\\b.py", 4)}
 
 
 # By the assembler, from Python's lines.
@@ -208,26 +207,26 @@ def test_the_variable_names_one(tmp_path, monkeypatch):
     good = script(tmp_path, "mine", "open(sys.argv[-1], 'wb').write(b'made')\nprint('said')")
     monkeypatch.setenv(ptxas.VARIABLE, str(good))
     assert ptxas.find((99, 0)) == good
-    made = numba_target.assemble(TEXT, "sm_90a", "k")
+    made = assemble.assemble(TEXT, "sm_90a", "k")
     assert (made.code, made.log) == (b"made", "said")
 
 
 def test_one_that_cannot_read_the_version_is_passed_over(tmp_path, monkeypatch):
     old = script(tmp_path, "old", "sys.exit('Unsupported .version')")
     new = script(tmp_path, "new", "open(sys.argv[-1], 'wb').write(b'made')")
-    monkeypatch.setattr(ptxas, "_places", lambda: iter([tmp_path / "none", old, new]))
+    monkeypatch.setattr(ptxas, "_search", lambda: iter([tmp_path / "none", old, new]))
     assert ptxas.find((8, 0)) == new
 
 
 def test_off(monkeypatch):
     monkeypatch.setenv(ptxas.VARIABLE, "off")
     assert ptxas.find((8, 0)) is None
-    assert numba_target.whole_program(TEXT) is None
+    assert assemble.whole_program(TEXT) is None
 
 
 def test_only_what_needs_a_whole_program_goes_there():
     assert (
-        numba_target.whole_program(TEXT.replace("setmaxnreg.dec.sync.aligned.u32 24;", "")) is None
+        assemble.whole_program(TEXT.replace("setmaxnreg.dec.sync.aligned.u32 24;", "")) is None
     )
 
 
@@ -235,7 +234,7 @@ def test_errors_quote_lines(tmp_path, monkeypatch):
     needs_ptxas()
     wrong = TEXT.replace("24;", "25;\n nonsense.u32;")
     with pytest.raises(AssemblyError, match=r"ptxas refuses the PTX for sm_90a:(.|\n)*\| nonsense"):
-        numba_target.assemble(wrong, "sm_90a", "k")
+        assemble.assemble(wrong, "sm_90a", "k")
     assert not list(tmp_path.rglob("*.cubin"))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensorcore_dsl.codegen import assemble as assembling
 from tensorcore_dsl.codegen import cubin
-from tensorcore_dsl.errors import ArchError, AssemblyError, LaunchError
-from tensorcore_dsl.runtime import numba_target
+from tensorcore_dsl.codegen.assemble import assemble
+from tensorcore_dsl.errors import ArchError, AssemblyError
 from tensorcore_dsl.runtime.arguments import Packer, describe
-from tensorcore_dsl.runtime.numba_target import assemble
 
 pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
 
@@ -24,13 +24,10 @@ def directory(tmp_path, monkeypatch):
 
 @pytest.fixture
 def uncached():
-    """What is remembered about Numba is asked anew, before and after."""
-    remembered = (numba_target._linker_class, numba_target.cuda_available, numba_target.gpu)
-    for function in remembered:
-        function.cache_clear()
+    """The class of Numba's linker is made anew, before and after."""
+    assembling._linker_class.cache_clear()
     yield
-    for function in remembered:
-        function.cache_clear()
+    assembling._linker_class.cache_clear()
 
 
 def kernel(
@@ -255,7 +252,7 @@ def test_failures_are_not_cached(directory):
 
 def test_cache_is_used(directory, monkeypatch):
     first = assemble(kernel(), "sm_80", "k")
-    monkeypatch.setattr(numba_target, "_link", None)  # a second link would fail
+    monkeypatch.setattr(assembling, "_link", None)  # a second link would fail
     assert assemble(kernel(), "sm_80", "k") == first
     assert len(list(directory.rglob("*.cubin"))) == 1
 
@@ -263,7 +260,7 @@ def test_cache_is_used(directory, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.setattr(numba_target, "toolchain", lambda: "other"),
+        lambda p: p.setattr(assembling, "toolchain", lambda: "other"),
         lambda p: {"ptx": kernel() + "// other\n"},
         lambda p: {"arch": "sm_86"},
         lambda p: {"max_registers": 40},
@@ -288,7 +285,7 @@ def test_damaged_entry_is_assembled_again(directory):
 def test_cached_kernel_needs_no_numba_cuda(directory):
     assemble(kernel(), "sm_80", "k")
     code = (
-        "import sys; from tensorcore_dsl.runtime.numba_target import assemble;"
+        "import sys; from tensorcore_dsl.codegen.assemble import assemble;"
         "made = assemble(sys.argv[1], 'sm_80', 'k'); assert made.resources.registers;"
         "sys.exit(any(m.startswith(('numba.cuda.', 'cuda.')) for m in sys.modules))"
     )
@@ -296,45 +293,19 @@ def test_cached_kernel_needs_no_numba_cuda(directory):
     assert subprocess.run([sys.executable, "-c", code, kernel()], cwd=root).returncode == 0
 
 
-# Without a GPU
-
-
-def test_no_gpu():
-    if numba_target.cuda_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(LaunchError, match="there is no GPU that Numba can use"):
-        numba_target.gpu()
+# Without an assembler
 
 
 def test_no_numba_cuda(monkeypatch, uncached):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(numba_target, "import_module", missing)
-    monkeypatch.setattr(numba_target, "_driver_library", lambda: True)
-    assert not numba_target.cuda_available()
+    monkeypatch.setattr(assembling, "import_module", missing)
     with pytest.raises(AssemblyError, match=r"cannot be imported .*tensorcore-dsl\[cuda\]"):
         assemble(kernel(), "sm_80", "k")
-    with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cuda\]"):
-        numba_target.gpu()
 
 
 def test_simulator(monkeypatch, uncached):
-    monkeypatch.setattr(numba_target, "_simulated", lambda: True)
-    assert not numba_target.cuda_available()
+    monkeypatch.setattr(assembling, "simulated", lambda: True)
     with pytest.raises(AssemblyError, match="NUMBA_ENABLE_CUDASIM"):
         assemble(kernel(), "sm_80", "k")
-    with pytest.raises(LaunchError, match="NUMBA_ENABLE_CUDASIM"):
-        numba_target.gpu()
-
-
-@pytest.mark.skipif(numba_target.cuda_available(), reason="there is a GPU")
-@pytest.mark.skipif(numba_target._driver_library(), reason="there is a driver")
-def test_asking_for_a_gpu_is_cheap():
-    """Without a driver, nobody waits for the import of numba.cuda."""
-    code = (
-        "import sys; from tensorcore_dsl.runtime import numba_target; assert not numba_target.cuda_available();"
-        "sys.exit('numba.cuda' in sys.modules)"
-    )
-    root = Path(__file__).resolve().parent.parent
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

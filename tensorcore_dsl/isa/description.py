@@ -1,4 +1,4 @@
-"""What a reader wants to know of one form: its card; and forms found by what they are."""
+"""Descriptions of instructions for `python -m tensorcore_dsl show`, and search for instructions."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tensorcore_dsl.layout import Layout, draw
 MANUAL = "section {} of the PTX manual 9.1"
 EFFECTS = {
     "async": "takes effect at a wait",
-    "barrier": "orders the memory accesses of those who meet",
+    "barrier": "orders the memory accesses of the participating threads",
     "blocking": "may wait for other threads",
-    "bulk": "is done by the copy engine",
-    "cluster": "concerns the blocks of a cluster",
-    "convergent": "all threads named in its mask execute it together",
-    "inplace": "the text names the result's registers alone, which hold the accumulator",
+    "bulk": "is performed by the copy engine (TMA)",
+    "cluster": "involves other CTAs of the cluster",
+    "convergent": "all threads of its mask execute it together",
+    "inplace": "the text names only the result's registers, which also hold the accumulator",
     "load": "reads memory",
     "mbarrier": "waits for a phase of an mbarrier",
     "store": "writes memory",
-    "volatile": "is never moved, merged or dropped",
+    "volatile": "is never moved, merged or removed",
     "warp": "all 32 lanes of a warp execute it together",
     "wgmma": "orders the asynchronous products of wgmma",
 }
 _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", "b", "c", "d")
-_MOST_ROWS = 32  # of a drawing on a card
+_MOST_ROWS = 32  # of a layout drawing
 
 
-def card(form: Instruction, layouts: bool = True, width: int = 100) -> str:
-    """Everything the table says of `form`; layouts wider than `width` characters are cut."""
+def describe(form: Instruction, layouts: bool = True, width: int = 100) -> str:
+    """All properties of an instruction as text; layout drawings wider than `width` are cut."""
     lines = [form.mnemonic, ""]
     lines += [f"  {name:<12}{text}" for name, text in _facts(form)]
     lines += ["", "  operands", *(f"    {line}" for line in _operands(form))]
@@ -44,8 +44,7 @@ def card(form: Instruction, layouts: bool = True, width: int = 100) -> str:
 
 def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
     yield "statement", statement(form)
-    spelled = constructor(form)
-    yield "in a kernel", spelled or f'tc.emit("{form.mnemonic}", ...)'
+    yield "in a kernel", constructor(form) or f'tc.emit("{form.mnemonic}", ...)'
     yield "runs on", where(form)
     yield "PTX", f"{form.version[0]}.{form.version[1]} or later"
     numbered = form.section[:1].isdigit()
@@ -60,7 +59,7 @@ def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
 
 
 def where(form: Instruction) -> str:
-    """The targets that have the form, in words; named one by one where a rule is not plain."""
+    """The targets of the instruction in words; families and ranges also list their targets."""
     text = str(form.requires)
     names = form.requires.archs()
     plain = form.requires.text.isdigit() or text == " or ".join(names)
@@ -88,8 +87,8 @@ def _named(operand: Operand) -> str:
 
 
 def _operands(form: Instruction) -> Iterator[str]:
-    rows = [(o.name, *described(o)) for o in form.operands]
-    rows = [(o.name, *described(o, "result")) for o in form.results] + rows
+    rows = [(o.name, *describe_operand(o)) for o in form.operands]
+    rows = [(o.name, *describe_operand(o, "result")) for o in form.results] + rows
     widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
     for row in rows:
         yield "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() + f"  {row[3]}"
@@ -97,10 +96,10 @@ def _operands(form: Instruction) -> Iterator[str]:
         yield "none"
 
 
-def described(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
+def describe_operand(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
     """(role, element type, registers and layout) of an operand, in words."""
     if operand.kind == "imm":
-        values = f"one of {listing(operand.values)}" if operand.values else "a constant of the text"
+        values = f"one of {listing(operand.values)}" if operand.values else "a constant"
         return "immediate", operand.dtype.name, values
     if operand.kind == "addr":
         return "address", operand.dtype.name, "base register, plus a constant offset"
@@ -112,12 +111,12 @@ def described(operand: Operand, role: str = "operand") -> tuple[str, str, str]:
     )
     if operand.layout is None:
         return role, operand.dtype.name, size
-    held = operand.layout
-    return role, operand.dtype.name, f"{size} in each of {held.threads} threads, {held.name}"
+    layout = operand.layout
+    return role, operand.dtype.name, f"{size} in each of {layout.threads} threads, {layout.name}"
 
 
 def _cut(layout: Layout, width: int) -> list[str]:
-    """The drawing, cut to whole columns that fit; rows of several warps are cut to the first."""
+    """A layout drawing, cut to `_MOST_ROWS` rows and to the columns that fit into `width`."""
     lines = draw(layout).splitlines()
     head, top = lines[0], lines[1]
     cell = (len(top) - 4) // layout.cols
@@ -135,9 +134,9 @@ def _cut(layout: Layout, width: int) -> list[str]:
 
 
 def constructor(form: Instruction) -> str | None:
-    """How a user spells the form with `tc.mma...`; None where only its text names it."""
+    """The `tc.mma...` call that gives the instruction; None if only `tc.emit` reaches it."""
     space: Any = getattr(isa, form.opcode, None)
-    if not hasattr(space, "_forms") or not {"shape", *"abcd"} <= set(form.params):
+    if not hasattr(space, "_instructions") or not {"shape", *"abcd"} <= set(form.params):
         return None
     path = (*filter(None, form.params.get("group", "").split(".")), form.params["shape"])
     for part in path:
@@ -155,7 +154,7 @@ def constructor(form: Instruction) -> str | None:
 def _needed(
     shape: Any, names: list[str], options: dict[str, Any], form: Instruction
 ) -> dict[str, Any]:
-    """The options without which the constructor would give another form."""
+    """The options without which the constructor would give another instruction."""
     for key in list(options):
         fewer = {k: v for k, v in options.items() if k != key}
         options = fewer if _makes(shape, names, fewer, form) else options
@@ -184,23 +183,23 @@ def search(
     shape: str | None = None,
     text: str | None = None,
 ) -> list[Instruction]:
-    """Forms that agree with all that is given.
+    """Instructions that match all given criteria.
 
-    arch: the form runs there. dtype: an operand's element type. shape: as in "m16n8k16".
-    text: a part of the mnemonic. What names nothing at all is refused with what there is.
+    arch: available on this target. dtype: an operand has this element type. shape: for example
+    "m16n8k16". text: part of the mnemonic. An unknown opcode, arch, dtype or shape is an error.
     """
     if opcode is not None and opcode not in isa.opcodes():
-        isa.instruction(opcode)  # raises, naming the nearest
-    found = list(isa.forms(opcode))
+        isa.instruction(opcode)  # raises, with the nearest names
+    matches = list(isa.instructions(opcode))
     if arch is not None:
         target = arch_named(arch)
-        found = [f for f in found if f.requires.met_by(target)]
+        matches = [f for f in matches if f.requires.met_by(target)]
     if dtype is not None:
         dtypes.named(dtype)
-        found = [f for f in found if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
+        matches = [f for f in matches if dtype in f.mnemonic.split(".") or dtype in types_of(f)]
     if shape is not None:
-        found = _of_shape(found, shape)
-    return [f for f in found if text is None or text in f.mnemonic]
+        matches = _of_shape(matches, shape)
+    return [f for f in matches if text is None or text in f.mnemonic]
 
 
 def types_of(form: Instruction) -> set[str]:
@@ -208,9 +207,9 @@ def types_of(form: Instruction) -> set[str]:
     return {o.dtype.name for o in _all(form)}
 
 
-def _of_shape(forms: list[Instruction], shape: str) -> list[Instruction]:
-    shapes = dict.fromkeys(str(f.params["shape"]) for f in forms if "shape" in f.params)
+def _of_shape(instructions: list[Instruction], shape: str) -> list[Instruction]:
+    shapes = dict.fromkeys(str(f.params["shape"]) for f in instructions if "shape" in f.params)
     if shape not in shapes:
-        there = f"there are {listing(shapes, 60)}" if shapes else "these forms have none"
-        raise UnknownInstruction(f"no form found has the shape {shape!r}; {there}")
-    return [f for f in forms if f.params.get("shape") == shape]
+        there = f"there are {listing(shapes, 60)}" if shapes else "these instructions have none"
+        raise UnknownInstruction(f"no instruction found has the shape {shape!r}; {there}")
+    return [f for f in instructions if f.params.get("shape") == shape]

@@ -1,4 +1,4 @@
-"""Launches in machine code: what they read, what they leave to Python, threads, tensor maps."""
+"""Fast launch path: what machine code reads, what the fallback gets, threads, tensor maps."""
 
 import ctypes
 import gc
@@ -18,12 +18,19 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.ir.nodes import TensorMap
-from tensorcore_dsl.runtime import native, native_layout, native_plans
 from tensorcore_dsl.runtime.arguments import ArrayType
+from tensorcore_dsl.runtime.fast_launch import (
+    argument_kinds,
+    key_function,
+    machine_code,
+    memory_layout,
+    native_function,
+    plans,
+)
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="this Python cannot be extended so")
+pytestmark = pytest.mark.skipif(not native_function.available(), reason="this Python cannot be extended so")
 
 
 # A library with an exchange API, over memory of the host. Arrays say that they lie on a GPU.
@@ -83,7 +90,7 @@ def _tensor(tensor, out):
 
 
 def _stream(kind, device, out):
-    assert kind == native_layout.CUDA
+    assert kind == machine_code._CUDA
     out[0] = streams[device]
     return 0
 
@@ -94,7 +101,7 @@ _stream_c = ctypes.PYFUNCTYPE(
 )(_stream)
 NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")  # the capsule does not copy it
 API = (ctypes.c_uint64 * 7)(
-    1, 0, 1, 1, 1, *(native.address_of(function) for function in (_tensor_c, _stream_c))
+    1, 0, 1, 1, 1, *(machine_code.address_of(function) for function in (_tensor_c, _stream_c))
 )
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.argtypes, _capsule.restype = (
@@ -217,15 +224,79 @@ def test_plans_alternate_in_machine_code(monkeypatch):
 
 
 def test_chains_are_bounded(monkeypatch):
-    monkeypatch.setattr(native_plans, "MOST_PLANS", 3)
+    monkeypatch.setattr(plans, "MOST_PLANS", 3)
     gpu = FakeGpu()
     run = launcher(gpu)
     tensors = [Tensor(np.zeros(n + 1, np.float32)) for n in range(9)]
     for tensor in tensors * 2:
         warm(run, tensor)
-    (chain,) = run._by_kinds.values()
+    (chain,) = run._fast_path._chains.values()
     assert len(chain._plans) == 3
     assert [r.parameters for r in gpu.records] == [packed(t) for t in tensors for _ in range(2)] * 2
+
+
+def test_numpy_scalars():
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    kinds = (np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_,
+             ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)  # fmt: skip
+    warm(run, *(kind(1) for kind in kinds))
+    for number in (0, 1, 3.5, 0.25):
+        values = [kind(number) for kind in kinds]
+        run.fast(*values)
+        assert is_native(run.fast)
+        assert gpu.records[-1].parameters == packed(*values)
+
+
+def test_booleans_and_whole_numbers_for_floats():
+    gpu = FakeGpu()
+    run = launcher(gpu, declared=(None, dtypes.f32, dtypes.f64))
+    warm(run, True, 1, 2)
+    for values in ((False, 3, 4), (True, -(2**60), 2**60)):
+        run.fast(*values)
+        expected = packed(values[0], float(values[1]), np.float64(values[2]))
+        assert gpu.records[-1].parameters == expected
+    with pytest.raises(ArgumentError, match="beyond the range of f32"):
+        run.fast(True, 10**39, 1)
+
+
+class CupyArray:
+    """As CuPy's: a pointer and a device in `data`, and tuples that are made anew."""
+
+    def __init__(self, array, device=0):
+        self.array, self.dtype = array, array.dtype
+        self.data = type("MemoryPointer", (), {"ptr": array.ctypes.data, "device_id": device})
+        self.device = type("Device", (), {"id": device})
+        self.__cuda_array_interface__ = OnGpu(array).__cuda_array_interface__
+
+    @property
+    def shape(self):
+        return tuple(list(self.array.shape))
+
+    @property
+    def strides(self):
+        return tuple(list(self.array.strides))
+
+
+CupyArray.__module__, CupyArray.__qualname__ = "cupy", "ndarray"
+
+
+def test_cupy_arrays_and_their_stream(monkeypatch):
+    current = type("Stream", (), {"ptr": 7})
+    cuda = type("cuda", (), {"get_current_stream": staticmethod(lambda: current)})
+    monkeypatch.setitem(sys.modules, "cupy", type("cupy", (), {"cuda": cuda}))
+    gpu = FakeGpu()
+    run = launcher(gpu)
+    whole = np.zeros((8, 300), np.float32)
+    for view in (whole, whole[:, 1:], whole[::2], whole.T, whole[0]):
+        warm(run, CupyArray(view), 1)
+        current.ptr += 1
+        run.fast(CupyArray(view), 2)
+        assert gpu.records[-1].parameters == packed(CupyArray(view), 2)
+        assert gpu.records[-1].stream == current.ptr
+    gpu.context = 1
+    run(CupyArray(whole, 1), 1)
+    assert gpu.records[-1].function == 1001
 
 
 # What it leaves to Python.
@@ -338,6 +409,7 @@ def test_numba_arrays_that_lack_something():
     good, bare = numba_array(np.zeros(8, np.float32)), DeviceNDArray(np.ones(8, np.float32))
     empty = numba_array(np.zeros(0, np.float32))
     empty.device_ctypes_pointer = empty.gpu_data.device_ctypes_pointer = ctypes.c_void_p(0)
+    empty.__cuda_array_interface__["data"] = (0, False)
     warm(run, good)
     for _ in range(2):
         for array in (bare, empty, good):
@@ -361,7 +433,7 @@ def raise_for(prepared, count):
 
 
 def test_where_python_cannot_be_extended(monkeypatch):
-    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(native_function, "available", lambda: False)
     gpu = FakeGpu()
     run = launcher(gpu)
     tensor = Tensor(np.zeros(4, np.float16))
@@ -494,7 +566,7 @@ def aligned():
 
 def images(parameters):
     """The pointers in the maps behind the other parameters."""
-    at = parameters[-3 * native_layout.WORD * 16 :]
+    at = parameters[-3 * memory_layout.WORD * 16 :]
     return [struct.unpack_from("Q", at, 128 * i)[0] for i in range(3)]
 
 
@@ -515,7 +587,7 @@ def test_maps_follow_their_pointers(monkeypatch):
 
 
 def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
-    monkeypatch.setattr(native_plans, "MOST_POINTERS", 2)
+    monkeypatch.setattr(plans, "MOST_POINTERS", 2)
     gpu = FakeGpu(sizes=(8, 4, 4, 8, 8, 4, 4, 8, 128, 128, 128))
     run = launcher(gpu, MAPPED)
     tensors = [aligned() for _ in range(5)]
@@ -532,19 +604,20 @@ def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
 def test_what_torch_tells(monkeypatch):
     monkeypatch.undo()
     torch = pytest.importorskip("torch")
-    exchange = native_layout.exchange_of(torch.Tensor)
-    if exchange is None:
+    if argument_kinds.array_kind(torch.Tensor) is None:
         pytest.skip("this torch has no exchange API")
+    key = key_function((torch.Tensor,))
     tensor = torch.zeros(6, 8, dtype=torch.bfloat16)[1:, ::2]
-    facts = native_layout.tensor_facts(tensor, exchange)
-    assert (facts.pointer, facts.shape, facts.strides) == (tensor.data_ptr(), (5, 4), (8, 2))
+    facts = struct.unpack("8Q", key(tensor))
+    assert facts[2:] == (tensor.data_ptr() % 16, 2, 5, 4, 8, 2)
     dtypes_seen = {
-        native_layout.tensor_facts(torch.zeros(2, dtype=dtype), exchange).dtype
+        key(torch.zeros(2, dtype=dtype))[8:16]
         for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.uint8, torch.int8, torch.bool,
                       torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.int32)
     }  # fmt: skip
     assert len(dtypes_seen) == 10
-    assert native_layout.tensor_facts(torch.zeros(3).to_sparse(), exchange) is None
+    with pytest.raises(ArgumentError):
+        key(torch.zeros(3).to_sparse())
 
 
 def test_types_are_as_python_reads_them():
@@ -558,7 +631,7 @@ def test_views_of_torch_tensors(monkeypatch):
     """Machine code writes for any view what Python would have written."""
     monkeypatch.undo()
     torch = pytest.importorskip("torch")
-    if native_layout.exchange_of(torch.Tensor) is None:
+    if argument_kinds.array_kind(torch.Tensor) is None:
         pytest.skip("this torch has no exchange API")
 
     class AsIfOnGpu(Launcher):
@@ -607,7 +680,7 @@ def view_of(torch, draw, dtype):
 )
 def test_keys(other):
     whole = np.zeros((8, 8), np.float32)
-    key = native_plans.key_function((Tensor, Tensor))
+    key = key_function((Tensor, Tensor))
     assert is_native(key)
     one, same, changed = Tensor(whole), Tensor(whole.copy()), Tensor(np.asarray(other(whole)))
     assert key(one, same) == key(same, one) != key(one, changed)
@@ -617,13 +690,11 @@ def test_keys(other):
 
 
 def test_keys_of_what_machine_code_does_not_read():
-    key = native_plans.key_function((Tensor,))
+    key = key_function((Tensor,))
     refused = Tensor(np.zeros(4, np.float16), -1)
     assert key(refused) == key(refused) != key(Tensor(np.zeros(4, np.float16)))
-    with pytest.raises(AttributeError):
-        key(3)
-    with pytest.raises(TypeError):
-        key()
+    with pytest.raises(ArgumentError):
+        key(None)
     arrays = DeviceNDArray(np.zeros(4)), DeviceNDArray(np.zeros(5))
-    key = native_plans.key_function((DeviceNDArray,))
+    key = key_function((DeviceNDArray,))
     assert key(arrays[0]) != key(arrays[1])

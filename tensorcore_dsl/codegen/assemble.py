@@ -1,0 +1,162 @@
+"""Assembles PTX to machine code: by nvJitLink, or by ptxas where a whole program is needed.
+
+This needs no GPU and no driver. nvJitLink is used through Numba's linker; `numba.cuda` is imported
+when first needed, and a cached kernel does not need it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from tensorcore_dsl import arch as archs
+from tensorcore_dsl.codegen import disk_cache, ptxas
+from tensorcore_dsl.codegen.cubin import Cubin, quote
+from tensorcore_dsl.errors import AssemblyError
+
+INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
+_VERBOSE = "-v"  # ptxas prints registers, spills and stack
+_FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
+
+
+def assemble(
+    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None
+) -> Cubin:
+    """Machine code of the kernel `name` in `ptx` for `arch`, from the cache if it is there.
+
+    AssemblyError quotes the PTX lines that ptxas refuses.
+    """
+    target = archs.arch(arch)
+    options = [_VERBOSE] if max_registers is None else [_VERBOSE, _FORCE]
+    program = whole_program(ptx)
+    made_by = ptxas.identity(program) if program else toolchain()
+    entry = disk_cache.entry_name(ptx, target.name, options, max_registers, made_by)
+    code_and_log = disk_cache.load(entry)
+    if code_and_log is None:
+        if program:
+            code_and_log = _run(program, ptx, target, max_registers, options)
+        else:
+            code_and_log = _link(ptx, target, name, max_registers, options)
+        disk_cache.store(entry, *code_and_log)
+    return Cubin(name, target.name, ptx, *code_and_log)
+
+
+def whole_program(ptx: str) -> Path | None:
+    """The ptxas that assembles this text; None if nvJitLink does."""
+    return ptxas.find(ptxas.version_of(ptx)) if ptxas.wants_whole_program(ptx) else None
+
+
+def versions() -> str:
+    """Names and versions of all that `assemble` may use on this machine."""
+    return " ".join([toolchain(), *map(ptxas.identity, ptxas.candidates())])
+
+
+def _run(
+    program: Path, ptx: str, target: archs.Arch, max_registers: int | None, options: list[str]
+) -> tuple[bytes, str]:
+    """Code and log of ptxas."""
+    limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
+    try:
+        code, log = ptxas.assemble(program, ptx, target.name, [*options, *limit])
+    except (ptxas.Refusal, OSError) as error:
+        raise AssemblyError(_explain(error, ptx, target)) from error
+    return code, _tidy(log)
+
+
+def _link(
+    ptx: str, target: archs.Arch, name: str, max_registers: int | None, options: list[str]
+) -> tuple[bytes, str]:
+    """Code and log of Numba's linker."""
+    linker_class = _linker_class()
+    try:
+        linker = linker_class(max_registers=max_registers, cc=target.cc, lto=False)
+        linker.ptxas_options = options
+        linker.add_ptx(ptx.encode(), name)
+        return bytes(linker.complete().code), _tidy(linker.info_log)
+    except Exception as error:  # nvJitLink, its loader and cuda.core each have their own
+        raise AssemblyError(_explain(error, ptx, target)) from error
+
+
+def _tidy(log: str) -> str:
+    """The log without times, so that equal texts give equal cubins."""
+    lines = log.replace("\0", "").splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip() and "Compile time" not in line)
+
+
+@lru_cache
+def _linker_class() -> Any:
+    """Numba's linker, with options for ptxas."""
+    if simulated():
+        raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
+    try:
+        linker = import_module("numba.cuda.cudadrv.driver")._Linker
+    except ImportError as error:
+        raise AssemblyError(f"numba-cuda cannot be imported ({error}); {INSTALL_HINT}") from error
+
+    class VerboseLinker(linker):  # type: ignore[misc, valid-type]
+        ptxas_options: list[str]
+
+        def _get_linker_options(self, ptx: bool) -> Any:
+            options = super()._get_linker_options(ptx)
+            options.ptxas_options = self.ptxas_options
+            return options
+
+    return VerboseLinker
+
+
+def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
+    """The errors of ptxas, each with its PTX line, or else the linker's message."""
+    text = str(error)
+    found = re.findall(r"(?:line (\d+); )?(?:error|fatal) +: (.*)", text)
+    complaints = [
+        quote(f"line {line}: {message}" if line else message, ptx)
+        for line, message in found
+        if "aborted due to errors" not in message
+    ]
+    if complaints:
+        return "\n".join([f"ptxas refuses the PTX for {target}:", *complaints])
+    return f"cannot assemble for {target}: {type(error).__name__}: {text[:2000]}"
+
+
+@lru_cache
+def toolchain() -> str:
+    """Names and versions of the packages of nvJitLink, without importing them."""
+    names = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "cuda-bindings", "cuda-core")
+    installed = _installed()
+    found = {name: installed[name] for name in names if name in installed}
+    if not any("nvjitlink" in name for name in found):
+        found["libnvJitLink"] = _library_version()
+    return " ".join(f"{name}={version}" for name, version in found.items())
+
+
+def _installed() -> dict[str, str]:
+    """Versions of installed packages by the names of their folders: faster than their metadata."""
+    found: dict[str, str] = {}
+    for entry in reversed(sys.path):  # the first wins, as for imports
+        with suppress(OSError):
+            for name in os.listdir(entry or "."):
+                package, _, version = name.removesuffix(".dist-info").partition("-")
+                if name.endswith(".dist-info"):
+                    found[package.replace("_", "-").lower()] = version
+    return found
+
+
+def _library_version() -> str:
+    """The version of the CUDA toolkit's nvJitLink."""
+    try:
+        return str(import_module("cuda.bindings.nvjitlink").version())
+    except Exception as error:  # no bindings, or no library for them
+        raise AssemblyError(f"there is no nvJitLink ({error}); {INSTALL_HINT}") from error
+
+
+def simulated() -> bool:
+    """Whether Numba simulates CUDA, and so has no driver and no linker."""
+    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))

@@ -1,0 +1,469 @@
+"""Machine code of the fast launch path, generated as LLVM IR.
+
+A generated function has CPython's METH_FASTCALL signature `(self, args, nargs)`, where `self` is
+a bytearray that holds a `Table`. The GIL is held except during cuLaunchKernelEx. Pointers are
+64-bit integers in the IR.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+
+from tensorcore_dsl.runtime.arguments import F32_MAX
+from tensorcore_dsl.runtime.array_interop import DLTensor
+from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
+    AttributeArray,
+    Bool,
+    Integer,
+    Kind,
+    NumpyScalar,
+    Real,
+    Same,
+    Tensor,
+)
+from tensorcore_dsl.runtime.fast_launch.memory_layout import (
+    ALIGNMENT_MASK,
+    MOST_AXES,
+    WORD,
+    Argument,
+    Maps,
+    Plan,
+    Table,
+)
+
+TYPE_OFFSET = 8  # of the type in a Python object
+HEAD_BYTES = 16  # of a Python object
+_CUDA = 2  # DLDeviceType
+_BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "f": 32, "d": 64}
+_WORD, _INT, _BIT = ir.IntType(64), ir.IntType(32), ir.IntType(1)
+_DOUBLE, _FLOAT, _VOID = ir.DoubleType(), ir.FloatType(), ir.VoidType()
+
+# Functions of Python that the code calls.
+PYTHON_FUNCTIONS = (
+    "PyByteArray_AsString", "PyBytes_FromStringAndSize", "PyErr_Clear", "PyErr_Occurred",
+    "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
+    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
+    "PyObject_VectorcallMethod", "PyTuple_GetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
+)  # fmt: skip
+
+
+def address_of(function: Any) -> int:
+    """The address of a ctypes function."""
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+class Code:
+    """One METH_FASTCALL function under construction. Block `miss` calls the fallback."""
+
+    def __init__(self, name: str) -> None:
+        self.module = ir.Module(name)
+        function = ir.Function(self.module, ir.FunctionType(_WORD, [_WORD] * 3), name)
+        table, self.args, self.nargs = function.args
+        self.builder = ir.IRBuilder(function.append_basic_block())
+        self.miss = function.append_basic_block("miss")
+        self.scratch = self._alloca(WORD)
+        self.table = self._python("PyByteArray_AsString", table)
+
+    def _return_fallback(self) -> None:
+        """Return the result of the table's fallback for the same arguments."""
+        self.builder.position_at_end(self.miss)
+        fallback = self._load(self.table, Table.fallback)
+        self.builder.ret(self._python("PyObject_Vectorcall", fallback, self.args, self.nargs, 0))
+
+    # memory
+
+    def _alloca(self, size: int) -> Any:
+        return self.builder.ptrtoint(self.builder.alloca(_WORD, size=_INT(-(-size // WORD))), _WORD)
+
+    def _load(self, base: Any, field: Any) -> Any:
+        """A field of a ctypes structure, widened to a word."""
+        value = self._load_at(base, field.offset, ir.IntType(8 * field.size))
+        return value if field.size == WORD else self.builder.zext(value, _WORD)
+
+    def _load_at(self, base: Any, offset: int = 0, kind: Any = _WORD) -> Any:
+        return self.builder.load(self._pointer(base, offset, kind))
+
+    def _store(self, base: Any, field: Any, value: Any) -> None:
+        self._store_at(base, _WORD(value) if isinstance(value, int) else value, field.offset)
+
+    def _store_at(self, base: Any, value: Any, offset: int = 0) -> None:
+        self.builder.store(value, self._pointer(base, offset, value.type))
+
+    def _pointer(self, base: Any, offset: int, kind: Any) -> Any:
+        return self.builder.inttoptr(self.builder.add(base, _WORD(offset)), kind.as_pointer())
+
+    def _element(self, base: Any, index: Any) -> Any:
+        """The address of a word of an array."""
+        return self.builder.add(base, self.builder.mul(index, _WORD(WORD)))
+
+    def _load_element(self, base: Any, index: Any) -> Any:
+        return self._load_at(self._element(base, index))
+
+    # control flow
+
+    def _equal(self, value: Any, other: Any) -> Any:
+        other = value.type(other) if isinstance(other, int) else other
+        return self.builder.icmp_unsigned("==", value, other)
+
+    def _require(self, condition: Any) -> None:
+        """Go to `miss` unless the condition holds."""
+        holds = self.builder.append_basic_block()
+        self.builder.cbranch(condition, holds, self.miss)
+        self.builder.position_at_end(holds)
+
+    def _require_success(self, condition: Any) -> None:
+        """Clear Python's error and go to `miss` unless the condition holds."""
+        with self.builder.if_then(self.builder.not_(condition), likely=False):
+            self._python("PyErr_Clear", returns=_VOID)
+            self.builder.branch(self.miss)
+
+    def _no_error(self) -> Any:
+        return self._equal(self._python("PyErr_Occurred"), 0)
+
+    def _repeat(self, times: Any, body: Callable[[Any], None]) -> None:
+        """`body(number)` for numbers from 0 to `times`, exclusive."""
+        before = self.builder.block
+        test, again, end = (self.builder.append_basic_block() for _ in range(3))
+        self.builder.branch(test)
+        self.builder.position_at_end(test)
+        number = self.builder.phi(_WORD)
+        number.add_incoming(_WORD(0), before)
+        self.builder.cbranch(self.builder.icmp_unsigned("<", number, times), again, end)
+        self.builder.position_at_end(again)
+        body(number)
+        number.add_incoming(self.builder.add(number, _WORD(1)), self.builder.block)
+        self.builder.branch(test)
+        self.builder.position_at_end(end)
+
+    # calls
+
+    def _python(self, name: str, *arguments: Any, returns: Any = _WORD) -> Any:
+        return self._call(address_of(getattr(ctypes.pythonapi, name)), *arguments, returns=returns)
+
+    def _call(self, address: int, *arguments: Any, returns: Any = _INT) -> Any:
+        values = [_WORD(a) if isinstance(a, int) else a for a in arguments]
+        kind = ir.FunctionType(returns, [a.type for a in values])
+        target = self.builder.inttoptr(_WORD(address), kind.as_pointer())
+        return self.builder.call(target, values)
+
+    def _release(self, owned: Any) -> None:
+        self._python("Py_DecRef", owned, returns=_VOID)
+
+
+class Reader(Code):
+    """Reads arguments of given kinds and writes their key: all facts but pointers and numbers.
+
+    The key of an array is its device, dtype, alignment, extents and strides. `key` is its
+    address, `end` the address behind it.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+        super().__init__(name)
+        self.kinds = kinds
+        self.tensor = self._alloca(ctypes.sizeof(DLTensor))
+        self.key = self.end = self._alloca(WORD * len(kinds) * (5 + 2 * MOST_AXES) or WORD)
+        self.devices: dict[int, Any] = {}  # of tensors, by argument
+        self._require(self._equal(self.nargs, len(kinds)))
+        self.values = [self._read(i, kind) for i, kind in enumerate(kinds)]
+
+    @property
+    def key_bytes(self) -> Any:
+        return self.builder.sub(self.end, self.key)
+
+    def _append(self, *words: Any) -> None:
+        for word in words:
+            self._store_at(self.end, word)
+            self.end = self.builder.add(self.end, _WORD(WORD))
+
+    def _append_all(self, count: Any, word: Callable[[Any], Any]) -> None:
+        start = self.end
+
+        def append(number: Any) -> None:
+            self._store_at(self._element(start, number), word(number))
+
+        self._repeat(count, append)
+        self.end = self._element(start, count)
+
+    def _read(self, i: int, kind: Kind) -> Any:
+        """The value to store into the parameter: a pointer or a number."""
+        argument = self._load_at(self.args, WORD * i)
+        if isinstance(kind, Same):
+            self._append(argument)
+            return None
+        self._require(self._equal(self._load_at(argument, TYPE_OFFSET), id(kind.cls)))
+        if isinstance(kind, Tensor):
+            return self._tensor(i, argument, kind)
+        if isinstance(kind, AttributeArray):
+            return self._attribute_array(argument, kind)
+        if isinstance(kind, Integer):
+            return self._integer(argument, kind)
+        if isinstance(kind, Real):
+            return self._real(argument, kind)
+        if isinstance(kind, Bool):
+            return self.builder.zext(self._equal(argument, id(True)), _INT)
+        return self._numpy_scalar(argument, kind)
+
+    def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
+        self._append(device, dtype, self.builder.and_(pointer, _WORD(ALIGNMENT_MASK)))
+
+    def _tensor(self, i: int, argument: Any, kind: Tensor) -> Any:
+        tensor = self.tensor
+        failed = self._call(kind.tensor_from_object, argument, tensor)
+        self._require_success(self._equal(failed, 0))
+        ndim = self._load(tensor, DLTensor.ndim)
+        self._require(self.builder.icmp_unsigned("<=", ndim, _WORD(MOST_AXES)))
+        pointer = self.builder.add(
+            self._load(tensor, DLTensor.data), self._load(tensor, DLTensor.byte_offset)
+        )
+        self.devices[i] = self._load_at(tensor, DLTensor.device_id.offset, _INT)
+        device = self._load_at(tensor, DLTensor.device_type.offset)  # and device_id
+        dtype = self._load_at(tensor, DLTensor.code.offset, _INT)  # and bits, lanes
+        self._append_array(device, self.builder.zext(dtype, _WORD), pointer)
+        self._append(ndim)
+        for field in (DLTensor.shape, DLTensor.strides):
+            numbers = self._load(tensor, field)
+            missing = self.builder.and_(
+                self._equal(numbers, 0), self.builder.not_(self._equal(ndim, 0))
+            )
+            self._require(self.builder.not_(missing))
+            self._append_all(ndim, partial(self._load_element, numbers))
+        return pointer
+
+    def _attribute_array(self, argument: Any, kind: AttributeArray) -> Any:
+        pointer = self._number(argument, kind.pointer)
+        device = self._number(argument, kind.device) if kind.device else _WORD(0)
+        dtype = self._get(argument, ("dtype",))
+        self._release(dtype)  # the array, and the plan that this identity is compared with, hold it
+        self._append_array(device, dtype, pointer)
+        self._append_tuple(argument, "shape")
+        self._append_tuple(argument, kind.strides)
+        return pointer
+
+    def _get(self, owner: Any, path: Sequence[str]) -> Any:
+        """An attribute of an attribute ..., or a method's result; the caller releases it."""
+        value = owner
+        for name in path:
+            interned = id(sys.intern(name.removesuffix("()")))
+            if name.endswith("()"):
+                self._store_at(self.scratch, value)
+                given = (interned, self.scratch, 1, 0)
+                found = self._python("PyObject_VectorcallMethod", *given)
+            else:
+                found = self._python("PyObject_GetAttr", value, interned)
+            if value is not owner:
+                self._release(value)
+            self._require_success(self.builder.not_(self._equal(found, 0)))
+            value = found
+        return value
+
+    def _number(self, owner: Any, path: Sequence[str]) -> Any:
+        number = self._get(owner, path)
+        value = self._python("PyLong_AsUnsignedLongLong", number)
+        self._release(number)
+        self._require_success(self._no_error())
+        return value
+
+    def _append_tuple(self, owner: Any, name: str) -> None:
+        """Append the length of a tuple of integers, and its elements."""
+        values = self._get(owner, (name,))
+        count = self._python("PyTuple_Size", values)
+        fits = self.builder.icmp_unsigned("<=", count, _WORD(MOST_AXES))
+        count = self.builder.select(fits, count, _WORD(0))
+        self._append(count)
+
+        def element(number: Any) -> Any:
+            item = self._python("PyTuple_GetItem", values, number)
+            return self._python("PyLong_AsLongLongAndOverflow", item, self.scratch)
+
+        self._append_all(count, element)
+        self._release(values)
+        self._require_success(self.builder.and_(fits, self._no_error()))
+
+    def _integer(self, argument: Any, kind: Integer) -> Any:
+        value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
+        overflow = self._load_at(self.scratch, 0, _INT)
+        self._require(self._equal(overflow, 0))
+        self._require(self.builder.icmp_signed(">=", value, _WORD(kind.low)))
+        self._require(self.builder.icmp_signed("<=", value, _WORD(kind.high)))
+        bits = _BITS[kind.code]
+        return value if bits == 64 else self.builder.trunc(value, ir.IntType(bits))
+
+    def _real(self, argument: Any, kind: Real) -> Any:
+        value = self._python("PyFloat_AsDouble", argument, returns=_DOUBLE)
+        self._require_success(self._no_error())
+        if kind.code == "d":
+            return value
+        low = self.builder.fcmp_ordered(">=", value, _DOUBLE(-F32_MAX))
+        high = self.builder.fcmp_ordered("<=", value, _DOUBLE(F32_MAX))
+        difference = self.builder.fsub(value, value)  # NaN for infinities and NaN
+        special = self.builder.fcmp_unordered("uno", difference, difference)
+        self._require(self.builder.or_(self.builder.and_(low, high), special))
+        return self.builder.fptrunc(value, _FLOAT)
+
+    def _numpy_scalar(self, argument: Any, kind: NumpyScalar) -> Any:
+        value = self._load_at(argument, HEAD_BYTES, ir.IntType(8 * kind.size))
+        bits = _BITS[kind.code]
+        return value if bits == 8 * kind.size else self.builder.zext(value, ir.IntType(bits))
+
+
+class Key(Reader):
+    """Returns the key of the arguments as bytes."""
+
+    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+        super().__init__(kinds, name)
+        self.builder.ret(self._python("PyBytes_FromStringAndSize", self.key, self.key_bytes))
+        self._return_fallback()
+
+
+class Launch(Reader):
+    """Launches the plan whose key equals that of the arguments.
+
+    own_stream: launches join the current stream of the first array's library; else the stream
+    is fixed. The plan is marked as busy before other Python code can run, so it stays alive.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], own_stream: bool, driver: int, name: str) -> None:
+        super().__init__(kinds, name)
+        plan = self._find_plan()
+        self._require(self._equal(self._load(plan, Plan.busy), 0))
+        self._store(plan, Plan.busy, 1)
+        miss, self.miss = self.miss, self.builder.append_basic_block("release")
+        if own_stream:
+            self._store_at(self._load(plan, Plan.stream_at), self._current_stream(plan))
+        arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, (Tensor, AttributeArray))]
+        maps = {i: self._load(plan, _argument(i, Argument.maps)) for i in arrays}
+        entries = {i: self._find_entry(maps[i], self.values[i]) for i in arrays}
+        for i, value in enumerate(self.values):
+            if value is not None:
+                self._store_at(self._load(plan, _argument(i, Argument.value_at)), value)
+        for i in arrays:
+            self._place_maps(maps[i], entries[i], self.values[i])
+        self._launch(plan, driver)
+        self.builder.position_at_end(self.miss)
+        self._store(plan, Plan.busy, 0)
+        self.builder.branch(miss)
+        self.miss = miss
+        self._return_fallback()
+
+    def _find_plan(self) -> Any:
+        """The plan with the key of the arguments; `miss` if there is none."""
+        first, key_bytes = self._load(self.table, Table.first_plan), self.key_bytes
+        before = self.builder.block
+        plans, size, words, word, following, found = (
+            self.builder.append_basic_block() for _ in range(6)
+        )
+        self.builder.branch(plans)
+        self.builder.position_at_end(plans)
+        plan = self.builder.phi(_WORD)
+        plan.add_incoming(first, before)
+        self.builder.cbranch(self._equal(plan, 0), self.miss, size)
+        self.builder.position_at_end(size)
+        same = self._equal(self._load(plan, Plan.key_bytes), key_bytes)
+        key = self._load(plan, Plan.key)
+        self.builder.cbranch(same, words, following)
+        self.builder.position_at_end(words)
+        offset = self.builder.phi(_WORD)
+        offset.add_incoming(_WORD(0), size)
+        self.builder.cbranch(self._equal(offset, key_bytes), found, word)
+        self.builder.position_at_end(word)
+        mine, its = (self._load_at(self.builder.add(base, offset)) for base in (self.key, key))
+        offset.add_incoming(self.builder.add(offset, _WORD(WORD)), word)
+        self.builder.cbranch(self._equal(mine, its), words, following)
+        self.builder.position_at_end(following)
+        plan.add_incoming(self._load(plan, Plan.next_plan), following)
+        self.builder.branch(plans)
+        self.builder.position_at_end(found)
+        return plan
+
+    def _current_stream(self, plan: Any) -> Any:
+        """The current stream of the first array's library."""
+        i, kind = next(
+            (i, k) for i, k in enumerate(self.kinds)
+            if isinstance(k, Tensor) or (isinstance(k, AttributeArray) and k.own_stream)
+        )  # fmt: skip
+        if isinstance(kind, Tensor):
+            failed = self._call(kind.current_stream, _INT(_CUDA), self.devices[i], self.scratch)
+            self._require_success(self._equal(failed, 0))
+            return self._load_at(self.scratch)
+        function = self._load(plan, Plan.stream_function)
+        number = self._python("PyObject_Vectorcall", function, 0, 0, 0)
+        self._require_success(self.builder.not_(self._equal(number, 0)))
+        stream = self._python("PyLong_AsUnsignedLongLong", number)
+        self._release(number)
+        self._require_success(self._no_error())
+        return stream
+
+    def _find_entry(self, maps: Any, pointer: Any) -> Any:
+        """The entry of an array's tensor maps, or 0 where nothing has to be placed.
+
+        `miss` if the maps are not encoded yet.
+        """
+        start = self.builder.block
+        check, search, test, done = (self.builder.append_basic_block() for _ in range(4))
+        self.builder.cbranch(self._equal(maps, 0), done, check)
+        self.builder.position_at_end(check)
+        first, end = self._load(maps, Maps.entries), self._load(maps, Maps.entries_end)
+        size = self._element(_WORD(WORD), self._load(maps, Maps.count))
+        placed = self._equal(self._load(maps, Maps.pointer), pointer)
+        self.builder.cbranch(placed, done, search)
+        self.builder.position_at_end(search)
+        entry = self.builder.phi(_WORD)
+        entry.add_incoming(first, check)
+        self.builder.cbranch(self._equal(entry, end), self.miss, test)
+        self.builder.position_at_end(test)
+        entry.add_incoming(self.builder.add(entry, size), test)
+        self.builder.cbranch(self._equal(self._load_at(entry), pointer), done, search)
+        self.builder.position_at_end(done)
+        result = self.builder.phi(_WORD)
+        for value, block in ((_WORD(0), start), (_WORD(0), check), (entry, test)):
+            result.add_incoming(value, block)
+        return result
+
+    def _place_maps(self, maps: Any, entry: Any, pointer: Any) -> None:
+        """Let the driver read the tensor maps of an entry."""
+        with self.builder.if_then(self.builder.not_(self._equal(entry, 0)), likely=False):
+            places = self._load(maps, Maps.places)
+
+            def place(number: Any) -> None:
+                address = self._load_at(self._element(entry, number), WORD)
+                self._store_at(self._load_element(places, number), address)
+
+            self._repeat(self._load(maps, Maps.count), place)
+            self._store(maps, Maps.pointer, pointer)
+
+    def _launch(self, plan: Any, driver: int) -> None:
+        """cuLaunchKernelEx without the GIL: it may wait for space in the driver's queue."""
+        fields = (Plan.config, Plan.function, Plan.parameters, Plan.extra)
+        given = [self._load(plan, field) for field in fields]
+        state = self._python("PyEval_SaveThread")
+        code = self._call(driver, *given)
+        self._python("PyEval_RestoreThread", state, returns=_VOID)
+        with self.builder.if_then(self.builder.not_(self._equal(code, 0)), likely=False):
+            number = self._python("PyLong_FromLongLong", self.builder.zext(code, _WORD))
+            self._store_at(self.scratch, number)
+            on_error = self._load(plan, Plan.on_error)
+            result = self._python("PyObject_Vectorcall", on_error, self.scratch, 1, 0)
+            self._release(number)
+            self._store(plan, Plan.busy, 0)
+            self.builder.ret(result)
+        self._store(plan, Plan.busy, 0)
+        self._python("Py_IncRef", id(None), returns=_VOID)
+        self.builder.ret(_WORD(id(None)))
+
+
+class _Field:
+    """A field of a structure that follows another one."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset, self.size = offset, WORD
+
+
+def _argument(i: int, field: Any) -> _Field:
+    """A field of argument `i` of a plan."""
+    return _Field(ctypes.sizeof(Plan) + i * ctypes.sizeof(Argument) + field.offset)

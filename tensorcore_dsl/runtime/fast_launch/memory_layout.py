@@ -1,0 +1,64 @@
+"""Structures that the machine code of a launch shares with Python.
+
+All fields are 64-bit words. Python writes them by name, machine code uses their offsets.
+
+A table belongs to one launch function. It points to a linked list of plans. An `Argument` for each
+kernel argument follows each `Plan` in memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+WORD = 8
+MOST_AXES = 8  # of an array that machine code reads
+ALIGNMENT_MASK = 15  # alignment beyond 16 bytes makes no difference to a kernel
+
+
+def words(*names: str) -> Any:
+    """A ctypes structure of 64-bit words."""
+    fields = [(name, ctypes.c_uint64) for name in names]
+    return type("Words", (ctypes.Structure,), {"_fields_": fields})
+
+
+Table = words(
+    "first_plan",
+    "fallback",  # Python function that takes what no plan fits
+)
+Plan = words(
+    "next_plan",
+    "busy",  # a launch is writing its memory
+    "key",  # address of the words that equal those of fitting arguments
+    "key_bytes",
+    "stream_at",  # address of the stream in CUlaunchConfig
+    "stream_function",  # Python function that returns the current stream
+    "config", "function", "parameters", "extra",  # arguments of cuLaunchKernelEx
+    "on_error",  # Python function that takes the driver's error code
+)  # fmt: skip
+Argument = words(
+    "value_at",  # address of the parameter that holds the pointer or number
+    "maps",  # address of a Maps structure, or 0
+)
+Maps = words(
+    "pointer",  # array whose maps are in place
+    "entries",  # address of entries: pointer of an array, then addresses of its maps
+    "entries_end",
+    "places",  # address of a list: where cuLaunchKernelEx reads the address of each map
+    "count",  # maps of an entry
+)
+
+
+class ExchangeAPI(ctypes.Structure):
+    """DLPackExchangeAPI of DLPack 1.3 (https://dmlc.github.io/dlpack)."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_uint64),
+        ("allocate", ctypes.c_uint64),
+        ("managed_from_object", ctypes.c_uint64),
+        ("object_from_managed", ctypes.c_uint64),
+        ("tensor_from_object", ctypes.c_uint64),
+        ("current_stream", ctypes.c_uint64),
+    )

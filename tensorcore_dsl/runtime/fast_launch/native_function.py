@@ -1,0 +1,129 @@
+"""Compiles the machine code of the fast launch path to functions that Python calls directly.
+
+There are none without a GIL, outside 64-bit CPython, or where Python lacks a function that the
+code calls: `launch_function` and `key_function` then return None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sysconfig
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from itertools import count
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from tensorcore_dsl.runtime.fast_launch.argument_kinds import Kind
+from tensorcore_dsl.runtime.fast_launch.machine_code import (
+    HEAD_BYTES,
+    PYTHON_FUNCTIONS,
+    TYPE_OFFSET,
+    Key,
+    Launch,
+    Reader,
+    address_of,
+)
+from tensorcore_dsl.runtime.fast_launch.memory_layout import WORD, Table
+
+_CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # base class of all functions of ctypes
+_METH_FASTCALL = 0x80
+_OPTIMISED = 1  # LLVM's level of code generation
+
+
+class FunctionTable(bytearray):
+    """A `Table` that a function reads. `keep` owns the objects that it points to."""
+
+    def __init__(self, fallback: Callable[..., Any], keep: Any = None) -> None:
+        super().__init__(ctypes.sizeof(Table))
+        self.fields = Table.from_buffer(self)
+        self.fields.fallback = id(fallback)
+        self.keep = fallback, keep
+
+
+@cache
+def available() -> bool:
+    """Whether this Python can call the generated machine code."""
+    return (
+        platform.python_implementation() == "CPython"
+        and ctypes.sizeof(ctypes.c_void_p) == WORD
+        and object.__basicsize__ == HEAD_BYTES
+        and ctypes.c_uint64.from_address(id(object) + TYPE_OFFSET).value == id(type)
+        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and all(hasattr(ctypes.pythonapi, name) for name in PYTHON_FUNCTIONS)
+    )
+
+
+def launch_function(
+    kinds: Sequence[Kind], own_stream: bool, driver: Any, table: FunctionTable
+) -> Callable[..., None] | None:
+    """A function that launches arguments of these kinds by the plans of `table`.
+
+    `driver` is cuLaunchKernelEx as a function of ctypes.
+    """
+    if not isinstance(driver, _CTYPES_FUNCTION):
+        return None
+    return _native(table, _OPTIMISED, Launch, tuple(kinds), own_stream, address_of(driver))
+
+
+def key_function(
+    kinds: Sequence[Kind], fallback: Callable[..., Any], optimise: bool = True
+) -> Callable[..., Any] | None:
+    """A function that returns the key of arguments of these kinds as bytes.
+
+    It returns what `fallback` returns for arguments that machine code cannot read. Code that is
+    not optimised is compiled in a fifth of the time.
+    """
+    level = _OPTIMISED if optimise else 0
+    return _native(FunctionTable(fallback), level, Key, tuple(kinds))
+
+
+def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
+    if not available():
+        return None
+    try:
+        return _builtin(_compiled(*code), table)
+    except RuntimeError:  # LLVM cannot generate code for this processor
+        return None
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@cache
+def _definition(address: int) -> _MethodDef:
+    """Lives as long as the process, as the machine code does."""
+    return _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a prepared kernel.")
+
+
+def _builtin(address: int, table: FunctionTable) -> Callable[..., Any]:
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    make.restype = ctypes.py_object
+    return make(ctypes.addressof(_definition(address)), table, None)  # type: ignore[no-any-return]
+
+
+_numbers = count()
+_engines: list[Any] = []  # own the machine code
+
+
+@lru_cache(maxsize=256)
+def _compiled(level: int, code: Callable[..., Reader], *parts: Any) -> int:
+    """The address of the function `code(*parts)`: compiled once, never freed."""
+    name = f"launch_{next(_numbers)}"
+    module = code(*parts, name).module
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=level)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(name))
