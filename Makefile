@@ -18,7 +18,7 @@ help:
 	@echo "make test   the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
-	@echo "make bench  the benchmarks"
+	@echo "make bench  the benchmarks; results go to build/"
 	@echo "make clean  remove the environment and all caches"
 
 demo: $(DEMO)
@@ -35,7 +35,7 @@ docs: $(DEV)
 	$(BIN)/python docs/generate.py
 
 bench: $(DEV)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --out build
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

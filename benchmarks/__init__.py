@@ -1,1 +1,1 @@
-"""How fast it is: products, launches, the emulator, the compiler. `python -m benchmarks --help`."""
+"""How fast are GEMMs, launches, the emulator, the compiler? `python -m benchmarks --help`."""

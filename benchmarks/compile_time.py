@@ -1,29 +1,28 @@
-"""What compiling costs: Python to IR, to PTX, to machine code, from the cache, for the emulator.
+"""Compile time: Python to IR, to PTX, to machine code, from the cache, and for the emulator.
 
-New processes, which have parsed nothing and loaded no assembler yet, take what the first launch
-of a program takes, imports left out; with a GPU, loading is part of it.
+A new process, which has parsed no source and loaded no assembler, takes as long as the first launch
+of a program without imports; with a GPU, the cubin is loaded too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks.console import duration, progress, table
 from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
 from benchmarks.harness import Report, Timing, elapsed
+from benchmarks.tables import Table, duration, one_line, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
 from tensorcore_dsl.kernels.host.families import SM90
@@ -37,28 +36,19 @@ STAGES = {
     "cubin": "PTX to cubin",
     "cached": "cached cubin",
     "program": "emulator",
-    "lookup": "known types",
+    "lookup": "lookup of known types",
     "cold": "new process",
     "warm": "new process, cached",
 }
-FLAGSHIPS = ("bf16",)  # whose kernels for wgmma new processes compile
+FLAGSHIPS = ("bf16",)  # types whose wgmma kernels are also compiled in new processes
 CACHE = "TENSORCORE_DSL_CACHE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--arch",
-        default=None,
-        metavar="sm_XX",
-        help=f"architecture (default: the GPU's, else {DEFAULT_ARCH})",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=None,
-        metavar="N",
-        help="samples (default: 3, 1 with --quick)",
-    )
+    parser.add_argument("--arch", metavar="sm_XX",
+                        help=f"architecture (default: the GPU's, else {DEFAULT_ARCH})")  # fmt: skip
+    parser.add_argument("--repeats", type=int, metavar="N",
+                        help="samples (default: 3, 1 with --quick)")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -66,31 +56,34 @@ def run(options: argparse.Namespace) -> Report:
     repeats = options.repeats or (1 if options.quick else 3)
     report = Report("compile", {"arch": arch, "repeats": repeats}, {
         "clock": "time.perf_counter; every sample starts from a new specialisation",
-        "warm_up": "one specialisation from beginning to end before the first sample",
+        "warm_up": "one complete compilation before the first sample",
         "stages": STAGES,
     })  # fmt: skip
     for case in progress(cases(arch), "compile"):
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "dtype": case.dtype, "layout": case.layout, "family": case.family, "arch": arch,
         }  # fmt: skip
         try:
-            found |= measure(case, arch, repeats)
+            result |= measure(case, arch, repeats)
         except Exception as error:
-            found["failure"] = f"{type(error).__name__}: {error}"
-        report.results.append(found)
-    columns = [
-        "A, B",
-        "kernel",
-        "family",
-        *STAGES.values(),
-        "PTX lines",
-        "registers",
-        "spilled",
-        "remarks",
-    ]
-    table(f"Compiling gemm kernels for {arch}", columns, [_row(found) for found in report.results])
-    print(f"Written to {report.save(options.out)}")
+            result["failure"] = f"{type(error).__name__}: {error}"
+        report.results.append(result)
     return report
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    stages = document["method"]["stages"]
+    yield Table("GEMM kernels", [
+        {
+            "A, B": result["dtype"],
+            "family": result["family"],
+            **{title: duration(result.get(s, {}).get("median")) for s, title in stages.items()},
+            **{name: str(result.get(name.replace(" ", "_"), "-"))
+               for name in ("ptx lines", "registers", "spilled")},
+            "notes": one_line(result.get("failure") or result.get("no_cubin") or ""),
+        }
+        for result in document["results"]
+    ])  # fmt: skip
 
 
 def _arch() -> str:
@@ -98,7 +91,7 @@ def _arch() -> str:
 
 
 def cases(arch: str) -> list[Case]:
-    """The mma.sync kernels, and those of wgmma where the architecture has it."""
+    """The mma.sync kernels, and the wgmma kernels where the architecture has wgmma."""
     wgmma = [name for name, dtype in DTYPES.items() if dtype in SM90] if arch == "sm_90a" else []
     return [
         Case(dtype, *SIZE, COMMON, family)
@@ -108,58 +101,62 @@ def cases(arch: str) -> list[Case]:
 
 
 def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
-    """Samples of every stage that works on this machine, and what came out."""
+    """Samples of every stage that works on this machine, and properties of the kernel."""
     known, fresh = specialisations(case, arch)
-    found: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
+    result: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
     samples: dict[str, list[float]] = {}
     for number in range(repeats + 1):
         try:
             times = stages(fresh)
         except tc.AssemblyError as error:
-            found["no_cubin"] = str(error)
+            result["no_cubin"] = str(error)
             times = stages(fresh, assemble=False)
-        times["lookup"] = elapsed(lambda: specialisations(case, arch, make=False))
-        if case.family == "sm90" and case.dtype in FLAGSHIPS and "no_cubin" not in found:
+        times["lookup"] = elapsed(lambda: specialisations(case, arch))
+        if case.family == "sm90" and case.dtype in FLAGSHIPS and "no_cubin" not in result:
             times["cold"], times["warm"] = new_processes(case, arch)
         for stage, seconds in times.items():
-            if number:
+            if number:  # the first is the warm-up
                 samples.setdefault(stage, []).append(seconds)
-    found |= {stage: Timing(tuple(times)).json() for stage, times in samples.items()}
+    result |= {stage: Timing(tuple(times)).json() for stage, times in samples.items()}
     if "cubin" in samples:
         used = known.cubin.resources
-        found |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
-    return found
+        result |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
+    return result
 
 
 def stages(fresh: Callable[[], Specialisation], assemble: bool = True) -> dict[str, float]:
-    """Seconds of each stage for specialisations that have not been through it."""
-    made = fresh()
-    times = {"ir": elapsed(lambda: made.ir), "ptx": elapsed(lambda: made.ptx)}
+    """Seconds of each stage, of a new specialisation."""
+    new = fresh()
+    times = {"ir": elapsed(lambda: new.ir), "ptx": elapsed(lambda: new.ptx)}
     if assemble:
         with cache("off"):
-            times["cubin"] = elapsed(lambda: made.cubin)
+            times["cubin"] = elapsed(lambda: new.cubin)
         with tempfile.TemporaryDirectory() as directory, cache(directory):
             _ = fresh().cubin
             again = fresh()
             times["cached"] = elapsed(lambda: again.cubin)
-    times["program"] = elapsed(lambda: made.program)
+    times["program"] = elapsed(lambda: new.program)
     return times
+
+
+def cache(place: str) -> Any:
+    """Context in which cubins are cached in the folder `place`."""
+    return patch.dict(os.environ, {CACHE: place})
 
 
 def new_processes(case: Case, arch: str) -> list[float]:
     """Seconds from Python to a loaded cubin in a new process, and in the next one."""
+    command = [sys.executable, "-m", "benchmarks.compile_time", case.dtype, case.family, arch]
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "benchmarks.compile_time", case.dtype, case.family, arch]
-        root = Path(__file__).parents[1]
-        return [
-            json.loads(
-                subprocess.run(
-                    command, check=True, capture_output=True, text=True, cwd=root,
-                    env={**os.environ, CACHE: directory},
-                ).stdout.splitlines()[-1]
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+
+        def seconds() -> float:
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True,
+                cwd=Path(__file__).parents[1], env={**os.environ, CACHE: directory},
+            )  # fmt: skip
+            return float(done.stdout.splitlines()[-1])
+
+        return [seconds(), seconds()]
 
 
 def _in_this_process(dtype: str, family: str, arch: str) -> float:
@@ -174,26 +171,10 @@ def _in_this_process(dtype: str, family: str, arch: str) -> float:
     return time.perf_counter() - begin
 
 
-@contextmanager
-def cache(place: str) -> Iterator[None]:
-    """Cubins are kept in `place` inside."""
-    before = os.environ.get(CACHE)
-    os.environ[CACHE] = place
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[CACHE]
-        else:
-            os.environ[CACHE] = before
+def specialisations(case: Case, arch: str) -> tuple[Specialisation, Callable[[], Specialisation]]:
+    """The specialisation that gemm runs for a case, and a function that makes new copies of it.
 
-
-def specialisations(
-    case: Case, arch: str, make: bool = True
-) -> tuple[Specialisation, Callable[[], Specialisation]]:
-    """The specialisation that gemm would run for a case, and what makes new ones like it.
-
-    The arrays are never touched, so they take address space alone.
+    The arrays are never accessed, so they take address space but no memory.
     """
     a_shape, b_shape = (case.M, case.K), (case.K, case.N)
     a, b = (
@@ -209,12 +190,5 @@ def specialisations(
     return known, lambda: Specialisation(known.kernel, known.types, known.constants, known.arch)
 
 
-def _row(found: dict[str, Any]) -> list[str]:
-    cells = [found["dtype"], found.get("kernel", "-"), found["family"]]
-    cells += [duration(found[s]["median"]) if s in found else "-" for s in STAGES]
-    cells += [str(found.get(name, "-")) for name in ("ptx_lines", "registers", "spilled")]
-    return [*cells, (found.get("failure") or found.get("no_cubin") or "").replace("\n", " ")[:120]]
-
-
 if __name__ == "__main__":
-    print(json.dumps(_in_this_process(*sys.argv[1:])))
+    print(_in_this_process(*sys.argv[1:]))

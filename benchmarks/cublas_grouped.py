@@ -1,4 +1,4 @@
-"""cuBLAS' grouped products by ctypes: groups of rows of A, each with a matrix of its own."""
+"""cuBLAS' grouped GEMM through ctypes: each group of rows of A has its own B."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasGetVersion_v2": (pointer, POINTER(c_int)),
     "cublasSetStream_v2": (pointer, pointer),
     "cublasGemmGroupedBatchedEx": (
-        pointer, *[pointer] * 5,  # handle; transposes, M, N, K
-        pointer, pointer, c_int, pointer,  # alpha, addresses of A, type, distances
+        pointer, *[pointer] * 5,  # handle; transposes, M, N, K of each group
+        pointer, pointer, c_int, pointer,  # alpha, addresses of A, type, leading dimensions
         pointer, c_int, pointer,  # B
         pointer, pointer, c_int, pointer,  # beta, C
-        c_int, pointer, c_int,  # groups, products in each, type of sums
+        c_int, pointer, c_int,  # groups, GEMMs in each, compute type
     ),
 }  # fmt: skip
 
@@ -46,37 +46,35 @@ class Cublas:
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; CublasError tells its status."""
+        """Call a function; CublasError with the status on failure."""
         status = int(getattr(self._library, name)(*arguments))
         if status:
             raise CublasError(f"{name}: {STATUS.get(status, 'unknown status')} ({status})")
 
 
-class Product:
+class GroupedMatmul:
     """D (rows x N) = A (rows x K) B for each group, B with K contiguous.
 
-    As in cublaslt.py, D' = B' A' of column-major matrices. Called with device addresses of
-    arrays of the groups' addresses, and a stream.
+    As in cublaslt.py, D' = B' A' of column-major matrices. Calls take device arrays of the groups'
+    addresses, and a stream.
     """
 
-    def __init__(
-        self, library: Cublas, dtype: str, rows: Sequence[int], N: int, K: int
-    ) -> None:  # fmt: skip
+    def __init__(self, library: Cublas, dtype: str, rows: Sequence[int], N: int, K: int) -> None:
         groups, types = len(rows), TYPES[dtype]
         self._library, self._groups, self._types = library, groups, types
         ints = c_int * groups
         self._transposes = ints(*[OP_T] * groups), ints(*[OP_N] * groups)
         self._sizes = ints(*[N] * groups), ints(*rows), ints(*[K] * groups)
-        self._lines, self._lines_of_d = ints(*[K] * groups), ints(*[N] * groups)
+        self._ld, self._ld_of_d = ints(*[K] * groups), ints(*[N] * groups)
         self._one, self._zero = (c_float * groups)(*[1] * groups), (c_float * groups)()
-        self._products = ints(*[1] * groups)
+        self._gemms = ints(*[1] * groups)
 
     def __call__(self, a: int, b: int, d: int, stream: int) -> None:
         call, types = self._library.call, self._types
         call("cublasSetStream_v2", self._library.handle, stream)
         call(
             "cublasGemmGroupedBatchedEx", self._library.handle, *self._transposes, *self._sizes,
-            self._one, b, types.operand, self._lines, a, types.operand, self._lines,
-            self._zero, d, types.result, self._lines_of_d,
-            self._groups, self._products, types.compute,
+            self._one, b, types.operand, self._ld, a, types.operand, self._ld,
+            self._zero, d, types.result, self._ld_of_d,
+            self._groups, self._gemms, types.compute,
         )  # fmt: skip

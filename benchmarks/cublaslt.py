@@ -1,7 +1,7 @@
-"""cuBLASLt by ctypes: a product with the fastest of the algorithms that its heuristic offers.
+"""cuBLASLt through ctypes: a GEMM with any of the algorithms that its heuristic offers.
 
-The library's matrices are column-major. A row-major D = A B is therefore asked for as
-D' = B' A', all three read as the column-major matrices that lie in the same memory.
+The library's matrices are column-major. A row-major D = A B is therefore D' = B' A' of the
+column-major matrices in the same memory.
 """
 
 from __future__ import annotations
@@ -9,19 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from ctypes import (
-    POINTER,
-    byref,
-    c_double,
-    c_float,
-    c_int,
-    c_int8,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-)
+from ctypes import POINTER, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p as pointer
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,7 +26,7 @@ DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS, DESC_FAST_ACCUM = 3, 4, 7, 8
 EPILOGUE_GELU_BIAS = 36
 LAYOUT_BATCH, LAYOUT_STRIDE = 5, 6
 PREFERENCE_WORKSPACE, PREFERENCE_REDUCTIONS = 1, 3
-REDUCE_IN_PLACE, REDUCE_IN_COMPUTE_TYPE = 1, 2  # and not in D's type, as ours never does
+REDUCE_IN_PLACE, REDUCE_IN_COMPUTE_TYPE = 1, 2  # not in D's type, as in our kernels
 STATUS = {
     0: "SUCCESS", 1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
     11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED",
@@ -47,23 +35,23 @@ STATUS = {
 
 
 class CublasError(RuntimeError):
-    """cuBLASLt refused."""
+    """A call of cuBLAS or cuBLASLt failed."""
 
 
 class Unavailable(CublasError):
-    """There is no cuBLASLt to load."""
+    """The library cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Types:
-    """Codes of a product's types: elements of A and B, of D, of the sum, of alpha and beta."""
+    """The library's codes of types: of A and B, D, the accumulator, alpha and beta."""
 
     operand: int
     result: int
     compute: int
     scale: int
     host_scale: Any
-    fast: bool = False  # may sum in the tensor cores alone; a choice for fp8 only
+    fast: bool = False  # fast accumulation is an option, of fp8 only
 
 
 TYPES = {
@@ -74,42 +62,6 @@ TYPES = {
     "f64": Types(R_64F, R_64F, COMPUTE_64F, R_64F, c_double),
     "e4m3": Types(R_E4M3, R_16BF, COMPUTE_32F, R_32F, c_float, fast=True),
 }
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A column-major matrix: element type, rows, columns, elements between columns."""
-
-    type: int
-    rows: int
-    cols: int
-    ld: int
-
-
-@dataclass(frozen=True)
-class Request:
-    """A product in the library's terms: left, right and result, and whether to transpose."""
-
-    left: Matrix
-    right: Matrix
-    result: Matrix
-    transpose_left: int
-    transpose_right: int
-
-
-def request(dtype: str, M: int, N: int, K: int, layout: tuple[str, str]) -> Request:
-    """D (M x N, row-major) = A B, A and B dense and stored in rows ("row") or columns ("col").
-
-    The left operand is B' (N x K), the right one A' (K x M).
-    """
-    types = TYPES[dtype]
-    a_order, b_order = layout
-    left = Matrix(types.operand, N, K, N) if b_order == "row" else Matrix(types.operand, K, N, K)
-    right = Matrix(types.operand, K, M, K) if a_order == "row" else Matrix(types.operand, M, K, M)
-    return Request(
-        left, right, Matrix(types.result, N, M, N),
-        OP_N if b_order == "row" else OP_T, OP_N if a_order == "row" else OP_T,
-    )  # fmt: skip
 
 
 class Algorithm(ctypes.Structure):
@@ -152,15 +104,15 @@ def load() -> Any:
 
 
 def shared_library(name: str, title: str) -> Any:
-    """The one that torch brought into the process, or any other."""
+    """The library that torch has loaded, or any other."""
     for version in (13, 12):
         with suppress(OSError):
             return ctypes.CDLL(f"lib{name}.so.{version}")
     try:
-        found = import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
-        return ctypes.CDLL(found.abs_path)
-    except Exception as error:  # pathfinder has errors of its own, and may be missing
-        raise Unavailable(f"there is no {title}: {error}") from error
+        loaded = import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
+        return ctypes.CDLL(loaded.abs_path)
+    except Exception as error:  # pathfinder may be missing, or raise errors of its own
+        raise Unavailable(f"cannot load {title}: {error}") from error
 
 
 class CublasLt:
@@ -176,19 +128,19 @@ class CublasLt:
 
     @property
     def version(self) -> str:
-        """As 13.1.0; the library counts 130100."""
+        """For example 13.1.0, which the library encodes as 130100."""
         number = int(self._library.cublasLtGetVersion())
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; CublasError tells its status."""
+        """Call a function; CublasError with the status on failure."""
         status = int(getattr(self._library, name)(*arguments))
         if status:
             raise CublasError(f"{name}: {STATUS.get(status, 'unknown status')} ({status})")
 
     def function(self, name: str) -> Callable[..., int]:
-        found: Callable[..., int] = getattr(self._library, name)
-        return found
+        function: Callable[..., int] = getattr(self._library, name)
+        return function
 
     def create(self, name: str, *arguments: Any) -> pointer:
         made = pointer()
@@ -199,11 +151,12 @@ class CublasLt:
         self.call(name, made, attribute, byref(value), ctypes.sizeof(value))
 
 
-class Product:
-    """D = A B of one type, size and layout. `offers` are the algorithms, the likeliest first.
+class Matmul:
+    """D (M x N, row-major) = A B. `offers` are the algorithms, best estimate first.
 
-    batch: dense products one after the other in memory. fast: of fp8, sums stay in the tensor
-    cores. bias: address of N elements of D's type; D = GELU(A B + bias), by the tanh formula.
+    layout: "row" or "col" of A and of B. batch: number of GEMMs, contiguous in
+    memory. fast: fast accumulation of fp8. bias: address of N elements of D's type; then
+    D = GELU(A B + bias) by the tanh formula.
     """
 
     def __init__(
@@ -214,22 +167,24 @@ class Product:
         self._library = library
         self._workspace, self._workspace_bytes = workspace, workspace_bytes
         self._made: list[tuple[str, pointer]] = []
-        types, asked = TYPES[dtype], request(dtype, M, N, K, layout)
+        types, (a_order, b_order) = TYPES[dtype], layout
         self._alpha, self._beta = types.host_scale(1), types.host_scale(0)
         self._description = self._create("MatmulDesc", types.compute, types.scale)
         attributes: dict[int, Any] = {
-            DESC_TRANSA: c_int32(asked.transpose_left),
-            DESC_TRANSB: c_int32(asked.transpose_right),
-            **({DESC_FAST_ACCUM: c_int8(fast)} if types.fast else {}),
+            DESC_TRANSA: c_int32(OP_N if b_order == "row" else OP_T),  # the left operand is B'
+            DESC_TRANSB: c_int32(OP_N if a_order == "row" else OP_T),
+            **({DESC_FAST_ACCUM: ctypes.c_int8(fast)} if types.fast else {}),
         }
         if bias:
-            attributes[DESC_EPILOGUE] = c_uint32(EPILOGUE_GELU_BIAS)
+            attributes[DESC_EPILOGUE] = ctypes.c_uint32(EPILOGUE_GELU_BIAS)
             attributes[DESC_BIAS] = pointer(bias)
         for attribute, value in attributes.items():
             library.set("cublasLtMatmulDescSetAttribute", self._description, attribute, value)
-        self._left, self._right, self._result = (
-            self._matrix(m, batch) for m in (asked.left, asked.right, asked.result)
-        )
+        left = (N, K) if b_order == "row" else (K, N)
+        right = (K, M) if a_order == "row" else (M, K)
+        self._left = self._matrix(types.operand, *left, batch)
+        self._right = self._matrix(types.operand, *right, batch)
+        self._result = self._matrix(types.result, N, M, batch)
         self.offers = self._ask(offers)
 
     def _create(self, kind: str, *arguments: Any) -> pointer:
@@ -237,35 +192,36 @@ class Product:
         self._made.append((f"cublasLt{kind}Destroy", made))
         return made
 
-    def _matrix(self, m: Matrix, batch: int) -> pointer:
-        made = self._create("MatrixLayout", m.type, m.rows, m.cols, m.ld)
+    def _matrix(self, dtype: int, rows: int, cols: int, batch: int) -> pointer:
+        """Layout of a column-major matrix, or of a batch of them."""
+        layout = self._create("MatrixLayout", dtype, rows, cols, rows)
         if batch > 1:
             name = "cublasLtMatrixLayoutSetAttribute"
-            self._library.set(name, made, LAYOUT_BATCH, c_int32(batch))
-            self._library.set(name, made, LAYOUT_STRIDE, c_int64(m.ld * m.cols))
-        return made
+            self._library.set(name, layout, LAYOUT_BATCH, c_int32(batch))
+            self._library.set(name, layout, LAYOUT_STRIDE, c_int64(rows * cols))
+        return layout
 
     def _ask(self, most: int) -> list[Offer]:
-        """The heuristic's algorithms that work within the workspace."""
+        """The heuristic's algorithms that fit the workspace."""
         preference = self._create("MatmulPreference")
         for attribute, value in (
             (PREFERENCE_WORKSPACE, c_uint64(self._workspace_bytes)),
-            (PREFERENCE_REDUCTIONS, c_uint32(REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE)),
+            (PREFERENCE_REDUCTIONS, ctypes.c_uint32(REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE)),
         ):
             name = "cublasLtMatmulPreferenceSetAttribute"
             self._library.set(name, preference, attribute, value)
-        found, count = (Offer * most)(), c_int()
+        offers, count = (Offer * most)(), c_int()
         self._library.call(
             "cublasLtMatmulAlgoGetHeuristic", self._library.handle, self._description, self._left,
-            self._right, self._result, self._result, preference, most, found, byref(count),
+            self._right, self._result, self._result, preference, most, offers, byref(count),
         )  # fmt: skip
-        usable = [offer for offer in found[: count.value] if offer.state == 0]
+        usable = [offer for offer in offers[: count.value] if offer.state == 0]
         if not usable:
-            raise CublasError("cuBLASLt has no algorithm for this product")
+            raise CublasError("cuBLASLt has no algorithm for this GEMM")
         return usable
 
     def caller(self, offer: Offer, a: int, b: int, d: int) -> Callable[[int], None]:
-        """Launches on a stream, with these device addresses."""
+        """A function of a stream that launches the GEMM on these device addresses."""
         call = self._library.function("cublasLtMatmul")
         before = (
             self._library.handle, self._description, byref(self._alpha), b, self._left, a,
@@ -281,7 +237,7 @@ class Product:
         return launch
 
     def close(self) -> None:
-        """Free what the library made."""
+        """Free the library's objects."""
         while self._made:
             name, made = self._made.pop()
             self._library.call(name, made)

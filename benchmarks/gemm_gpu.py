@@ -1,136 +1,124 @@
-"""Products on the GPU: ours beside the rivals that take them, in turn on the same operands."""
+"""GEMMs on the GPU: our kernel and the baselines, timed interleaved on the same operands."""
 
 from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy import check
+from benchmarks.baselines import Baseline
 from benchmarks.gemm_cases import Case
-from benchmarks.gpu import Contestant, Monitor, cache_bytes, compete, sets_beyond_cache
-from benchmarks.kinds import check, ours, wishes
+from benchmarks.gemm_kinds import gemm_options, ours
+from benchmarks.gpu import Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
 from benchmarks.operands import Operands, draw, operands
-from benchmarks.rivals import Rival
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 
+FRAMES = 4  # of a traceback that a result keeps
+
 
 class GpuBench:
-    """Measures cases on the GPU, one after the other."""
+    """Measures one case after the other; calling it with a case returns the result."""
 
     def __init__(
-        self, torch: Any, rivals: list[Rival], monitor: Monitor, repeats: int, seed: int, hot: bool
-    ) -> None:
-        self.torch, self.rivals, self._monitor = torch, rivals, monitor
+        self, torch: Any, baselines: list[Baseline], monitor: Monitor, repeats: int, seed: int,
+        hot: bool,
+    ) -> None:  # fmt: skip
+        self.torch, self.baselines, self._monitor = torch, baselines, monitor
         self._repeats, self._seed, self._hot = repeats, seed, hot
         self.cache = cache_bytes(torch)
 
     def __call__(self, case: Case) -> dict[str, Any]:
-        """What was found: of ours or its failure, of each rival or its failure, the reference."""
+        """Our timing or failure, that of each baseline, and the reference."""
         a, b = draw(self.torch, case, self._seed)
         sets = 1 if self._hot else sets_beyond_cache(case.bytes, self.cache)
         data = operands(self.torch, case, a, b, sets)
-        found: dict[str, Any] = {"sets": sets, "rivals": {}}
+        baselines = [baseline for baseline in self.baselines if baseline.supports(case)]
+        result: dict[str, Any] = {"sets": sets, "baselines": {b.name: {} for b in baselines}}
         with ExitStack() as stack:
-            mine = self._ours(data, found)
-            others = {
-                rival.name: contestant
-                for rival in self.rivals
-                if rival.takes(case)
-                and (contestant := self._rival(rival, data, found, stack)) is not None
-            }
-            self._compete(mine, others, found)
-        found |= reference([r for r in self.rivals if r.takes(case) and r.fair(case)], found)
-        return found
+            launches = {"ours": self._attempt(result, lambda: self._ours(data, result))}
+            for baseline in baselines:
+                about = result["baselines"][baseline.name]
+                launches[baseline.name] = self._attempt(
+                    about,
+                    lambda: self._baseline(baseline, data, about, stack),  # noqa: B023
+                )
+            self._time({name: x for name, x in launches.items() if x is not None}, result)
+        return result | reference([b for b in baselines if b.is_fair(case)], result)
 
     def alive(self) -> bool:
-        """Waits for the GPU; False when an error has taken the CUDA context with it."""
+        """Wait for the GPU; False when an error has destroyed the CUDA context."""
         try:
             self.torch.cuda.synchronize()
         except RuntimeError:
             return False
         return True
 
-    def _ours(self, data: Operands, found: dict[str, Any]) -> Contestant | None:
-        """Ours, its result checked; None where it fails, which the rivals survive."""
+    def _attempt(
+        self, about: dict[str, Any], prepare: Callable[[], TimedLaunch]
+    ) -> TimedLaunch | None:
+        """What `prepare` returns; after an error None, and `about` describes the failure."""
         try:
-            mine = Contestant(self.torch, ours(data), data.sets)
-        except Exception as error:  # whatever is wrong with a kernel is a result
-            found |= failure(error)
-            self.alive()
-            return None
-        found |= {"first_call_s": mine.first_call, **described(data)}
-        found["error"], found["correct"] = check(self.torch, data, data.d[0])
-        return mine
-
-    def _rival(
-        self, rival: Rival, data: Operands, found: dict[str, Any], stack: ExitStack
-    ) -> Contestant | None:
-        """A rival, its result checked; None where it fails."""
-        separate = replace(data, d=[self.torch.zeros_like(d) for d in data.d])
-        about = found["rivals"][rival.name] = {}
-        try:
-            ready = rival.prepare(data.case, separate)
-            stack.callback(ready.close)
-            contestant = Contestant(self.torch, ready.launch, data.sets)
-        except Exception as error:  # of the library or of torch
+            return prepare()
+        except Exception as error:  # a failure is a result, and the others are still measured
             about |= failure(error)
             self.alive()
             return None
-        about["name"], about["note"] = ready.name, ready.note
-        about["error"], about["correct"] = check(self.torch, data, ready.data.d[0])
-        return contestant
 
-    def _compete(
-        self, mine: Contestant | None, others: dict[str, Contestant], found: dict[str, Any]
-    ) -> None:
-        contestants = [*([mine] if mine else []), *others.values()]
-        if not contestants:
-            return
+    def _ours(self, data: Operands, result: dict[str, Any]) -> TimedLaunch:
+        launch = TimedLaunch(self.torch, ours(data), data.sets)
+        result |= {"first_call_s": launch.first_call, **described(data)}
+        result["error"], result["correct"] = check(self.torch, data, data.d[0])
+        return launch
+
+    def _baseline(
+        self, baseline: Baseline, data: Operands, about: dict[str, Any], stack: ExitStack
+    ) -> TimedLaunch:
+        separate = replace(data, d=[self.torch.zeros_like(d) for d in data.d])
+        prepared = baseline.prepare(data.case, separate)
+        stack.callback(prepared.close)
+        launch = TimedLaunch(self.torch, prepared.launch, data.sets)
+        prepared.launch(0)  # a captured launch may return a tensor that no replay has written
+        about["name"], about["note"] = prepared.name, prepared.note
+        about["error"], about["correct"] = check(self.torch, data, prepared.data.d[0])
+        return launch
+
+    def _time(self, launches: dict[str, TimedLaunch], result: dict[str, Any]) -> None:
         begin = time.perf_counter()
-        timings = compete(contestants, self._repeats)
-        found["state"] = self._monitor.between(begin, time.perf_counter())
-        told = [
-            {**timing.json(), "launched_as": launched_as(contestant)}
-            for contestant, timing in zip(contestants, timings, strict=True)
-        ]
-        if mine:
-            found["ours"] = told.pop(0)
-        for name, timing in zip(others, told, strict=True):
-            found["rivals"][name] |= timing
+        timings = time_interleaved(list(launches.values()), self._repeats) if launches else []
+        result["state"] = self._monitor.between(begin, time.perf_counter())
+        for (name, launch), timing in zip(launches.items(), timings, strict=True):
+            target = result if name == "ours" else result["baselines"]
+            how = "CUDA graph" if launch.captured else f"batches ({launch.loop.error})"
+            target.setdefault(name, {}).update(timing.json(), launched_as=how)
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """What is kept of an error: its text, and the last lines that led to it."""
+    """The error's text, and the last frames of its traceback."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     return {"failure": f"{type(error).__name__}: {error}", "raised_at": places}
 
 
-FRAMES = 4
-
-
-def launched_as(contestant: Contestant) -> str:
-    return "CUDA graph" if contestant.captured else f"batches ({contestant.loop.error})"
-
-
-def reference(fair: list[Rival], found: dict[str, Any]) -> dict[str, Any]:
-    """The fastest of the fair rivals whose result is right; of wrong ones where all are."""
-    about = {rival.name: found["rivals"][rival.name] for rival in fair}
-    ran = {name: each for name, each in about.items() if "median" in each}
-    if not ran:
-        said = [f"{name}: {each['failure']}" for name, each in about.items()]
-        return {"reference_failure": "; ".join(said) or "no library has this product"}
-    name, best = min(ran.items(), key=lambda item: (not item[1]["correct"], item[1]["median"]))
+def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
+    """The fastest fair baseline with a correct result; of wrong ones if all are wrong."""
+    measured = {baseline.name: result["baselines"][baseline.name] for baseline in fair}
+    timed = {name: each for name, each in measured.items() if "median" in each}
+    if not timed:
+        failures = [f"{name}: {each['failure']}" for name, each in measured.items()]
+        return {"reference_failure": "; ".join(failures) or "no library has this operation"}
+    name, best = min(timed.items(), key=lambda item: (not item[1]["correct"], item[1]["median"]))
     timing = {key: best[key] for key in ("median", "best", "spread", "samples", "launched_as")}
     return {
         "reference": timing,
-        "reference_rival": name,
+        "reference_baseline": name,
         "reference_name": best["name"],
         "reference_error": best["error"],
         "reference_correct": best["correct"],
@@ -139,53 +127,49 @@ def reference(fair: list[Rival], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(data: Operands) -> dict[str, Any]:
-    """Kernel and tile that gemm chooses; why they are unknown, if they are."""
+    """Kernel and configuration that gemm chooses for the first operands."""
     case = data.case
     if case.kind not in ("plain", "batched"):
         return {}
-    return planned(data.a[0], data.b[0], data.d[0], **wishes(case))
+    return planned(data.a[0], data.b[0], data.d[0], **gemm_options(case))
 
 
 def planned(
     a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None
 ) -> dict[str, Any]:
-    """Kernel and tile that gemm chooses; why they are unknown, if they are."""
+    """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
         problem = GemmProblem.of(a, b, None, d)
         pad = not family and is_worth_padding(a, problem)
         if pad:
             a, b, d = padded_operands(a, b, d, problem)
         plan = kernels.plan(a, b, None, d, family=family, accumulate=accumulate)
-        config = plan.config
-        return {
-            "through_copies": pad,
-            "kernel": plan.kernel.__name__,
-            "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
-            "tile": tile(config),
-            "config": {name: value for name, value in vars(config).items() if _plain(value)},
-            "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
-        }
-    except Exception as error:  # a figure without its tile is better than none
+    except Exception as error:  # the timing is still worth having
         return {"undescribed": f"{type(error).__name__}: {error}"}
+    config = plan.config
+    return {
+        "through_copies": pad,
+        "kernel": plan.kernel.__name__,
+        "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
+        "tile": tile(config),
+        "config": {k: v for k, v in vars(config).items() if isinstance(v, (int, float, str))},
+        "grid": plan.grid if isinstance(plan.grid, int) else list(plan.grid),
+    }
 
 
 def tile(config: Any) -> str:
-    """BM x BN of a kernel's configuration, BK where it has one, and the slots of its pipeline.
+    """BM x BN (x BK) and the number of stages, as in "128x256 s4 c2 k4 pp".
 
-    c2: clusters that share B, or 2x2: B and A; k4: K split in four; pp: consumers in turn.
+    c: cluster_m (x cluster_n), k: split_k, pp: ping-pong schedule.
     """
-    found = vars(config)
-    said = ["x".join(str(found[name]) for name in ("BM", "BN", "BK") if name in found)]
-    said.append(f"s{config.stages}")
-    cluster, across = found.get("cluster_m", 1), found.get("cluster_n", 1)
-    if across > 1:
-        said.append(f"c{cluster}x{across}")
-    elif cluster > 1:
-        said.append(f"c{cluster}")
-    if found.get("split_k", 1) > 1:
-        said.append(f"k{config.split_k}")
-    return " ".join([*said, *(["pp"] if found.get("pingpong") else [])])
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str))
+    fields = vars(config)
+    parts = ["x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields)]
+    parts.append(f"s{config.stages}")
+    cluster_m, cluster_n = fields.get("cluster_m", 1), fields.get("cluster_n", 1)
+    if cluster_n > 1:
+        parts.append(f"c{cluster_m}x{cluster_n}")
+    elif cluster_m > 1:
+        parts.append(f"c{cluster_m}")
+    if fields.get("split_k", 1) > 1:
+        parts.append(f"k{config.split_k}")
+    return " ".join([*parts, *(["pp"] if fields.get("pingpong") else [])])

@@ -11,33 +11,33 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from benchmarks.harness import GPU_STATE, Timing, parse_smi, smi_device, smi_query
+from benchmarks.harness import GPU_STATE, Timing, parse_smi, smi_query
 
 WARM_UP = 0.3  # seconds
-SAMPLE = 0.01  # seconds that one sample lasts at least
-SHORTEST = 1e-7  # seconds of a launch; events tell no less
+SAMPLE = 0.01  # seconds: minimum duration of a sample
+SHORTEST = 1e-7  # seconds of a launch: the resolution of events
 MOST_LAUNCHES = 200  # in one graph
-GRAPH_TIME = 0.002  # seconds that one graph lasts about
-L2_BYTES = 50 * 2**20  # where torch does not tell
-COLD = 2  # buffers in turn hold this many times the L2 cache
+GRAPH_TIME = 0.002  # seconds: approximate duration of one graph
+L2_BYTES = 50 * 2**20  # where torch does not know the size
+COLD = 2  # the rotating buffers hold this many times the L2 cache
 HEAD_START = 2_000_000  # cycles for which the GPU waits while launches queue up
 
 Launch = Callable[[int], None]
 
 
 def sets_beyond_cache(bytes_of_set: int, cache: int) -> int:
-    """How many copies of a problem, used in turn, find nothing of theirs in the cache."""
+    """Number of rotating buffer sets that evict each other from the cache."""
     return max(1, math.ceil(COLD * cache / max(bytes_of_set, 1)))
 
 
 def launches_of(seconds: float, sets: int) -> int:
-    """Launches in one graph: whole turns over the sets, longer for shorter kernels."""
+    """Launches in one graph: a multiple of `sets`, more for shorter kernels."""
     wanted = min(MOST_LAUNCHES, GRAPH_TIME / seconds)
     return sets * max(1, round(wanted / sets))
 
 
 class Loop:
-    """`count` launches over `sets` buffers in turn, as one CUDA graph if they can be captured."""
+    """`count` launches that rotate over `sets` buffers, as a CUDA graph if capturing works."""
 
     def __init__(self, torch: Any, launch: Launch, sets: int, count: int) -> None:
         self._torch, self.count, self.error = torch, count, ""
@@ -50,20 +50,20 @@ class Loop:
         self.graph = None
         try:
             self._run = self._captured(eager)
-        except Exception as error:  # whatever the library that launches raises
+        except Exception as error:  # of any type: libraries have their own
             self.error = f"{type(error).__name__}: {error}"
             torch.cuda.synchronize()
             self._run = eager
 
     def _captured(self, eager: Callable[[], None]) -> Callable[[], None]:
-        """torch.cuda.graph would collect garbage first, which takes longer than the rest."""
+        """Capture without torch.cuda.graph, whose garbage collection takes longer than the rest."""
         graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.stream(self._torch.cuda.Stream()):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 eager()
             except BaseException:
-                with suppress(Exception):  # the capture is lost, only its cause matters
+                with suppress(Exception):  # the first error is the one to report
                     graph.capture_end()
                 raise
             graph.capture_end()
@@ -72,27 +72,25 @@ class Loop:
         return replay
 
     def seconds(self, replays: int = 1) -> float:
-        """Seconds of one launch, on the GPU's own clock."""
-        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        """Seconds of one launch, by events."""
         if self.graph is None:  # the host may be slower than the GPU: let it run ahead
             self._torch.cuda._sleep(HEAD_START)
-        start.record()
+        return seconds_of(self._torch, lambda: self._repeat(replays)) / (replays * self.count)
+
+    def _repeat(self, replays: int) -> None:
         for _ in range(replays):
             self._run()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / (replays * self.count)
 
 
-class Contestant:
-    """Something that is timed: `launch(i)` starts it on buffers `i` and torch's stream."""
+class TimedLaunch:
+    """A launch to be timed: `launch(i)` uses buffers `i` and torch's current stream."""
 
     def __init__(self, torch: Any, launch: Launch, sets: int) -> None:
-        self._launch = launch  # a graph does not keep the buffers that it uses
+        self._launch = launch  # keeps the buffers alive, which a graph does not
         begin = time.perf_counter()
         launch(0)
         torch.cuda.synchronize()
-        self.first_call = time.perf_counter() - begin  # seconds; ours compiles
+        self.first_call = time.perf_counter() - begin  # seconds, with compilation
         first = Loop(torch, launch, sets, sets)
         first.seconds()
         once = max(first.seconds(), SHORTEST)
@@ -105,27 +103,27 @@ class Contestant:
         return self.loop.seconds(self.replays)
 
 
-def compete(
-    contestants: Sequence[Contestant], rounds: int, warm_up: float = WARM_UP
+def time_interleaved(
+    launches: Sequence[TimedLaunch], rounds: int, warm_up: float = WARM_UP
 ) -> list[Timing]:
-    """Samples of all in turn, after a common warm-up; every other round goes backwards."""
+    """One sample of each launch a round, after a common warm-up; odd rounds go backwards."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < warm_up:
-        for contestant in contestants:
-            contestant.sample()
-    found: list[list[float]] = [[] for _ in contestants]
+        for launch in launches:
+            launch.sample()
+    samples: list[list[float]] = [[] for _ in launches]
     for number in range(rounds):
-        order = list(enumerate(contestants))
-        for place, contestant in order if number % 2 == 0 else order[::-1]:
-            found[place].append(contestant.sample())
-    return [Timing(tuple(samples)) for samples in found]
+        order = list(zip(samples, launches, strict=True))
+        for mine, launch in order if number % 2 == 0 else order[::-1]:
+            mine.append(launch.sample())
+    return [Timing(tuple(mine)) for mine in samples]
 
 
-def seconds_once(torch: Any, launch: Launch) -> float:
-    """Of one launch alone, the driver's part included."""
+def seconds_of(torch: Any, work: Callable[[], None]) -> float:
+    """Seconds between events before and behind the work."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    launch(0)
+    work()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
@@ -136,7 +134,7 @@ def cache_bytes(torch: Any) -> int:
 
 
 class Monitor:
-    """Clock, power and temperature of the GPU while this is entered, read every 100 ms."""
+    """Context in which clock, power and temperature of the GPU are read every 100 ms."""
 
     PERIOD = 100  # milliseconds
 
@@ -148,7 +146,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         if not self._wanted:
             return self
-        command = [*smi_query(GPU_STATE), *smi_device(), "-lms", str(self.PERIOD)]
+        command = [*smi_query(GPU_STATE), "-lms", str(self.PERIOD)]
         try:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -168,9 +166,9 @@ class Monitor:
             self._process.wait()
 
     def between(self, begin: float, end: float) -> dict[str, float]:
-        """Medians of what was read between two times of time.perf_counter()."""
-        found = [state for at, state in list(self.readings) if begin <= at <= end]
+        """Medians of the readings between two times of time.perf_counter()."""
+        states = [state for at, state in list(self.readings) if begin <= at <= end]
         numbers = {
-            name: [s[name] for s in found if isinstance(s.get(name), float)] for name in GPU_STATE
+            name: [s[name] for s in states if isinstance(s.get(name), float)] for name in GPU_STATE
         }
         return {name: statistics.median(values) for name, values in numbers.items() if values}

@@ -1,4 +1,4 @@
-"""What all benchmarks share: statistics of samples, facts about the machine, result files."""
+"""Shared by all benchmarks: statistics of samples, facts about the machine, result files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
@@ -21,8 +21,8 @@ from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.runtime import driver
 
-RESULTS = Path(__file__).parent / "results"
-SCHEMA = 1
+RECORDED = Path(__file__).parent / "results"  # in the repository
+SCHEMA = 2
 PACKAGES = (
     "tensorcore-dsl", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-cuda", "cuda-bindings",
     "cuda-core", "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparselt-cu13",
@@ -34,7 +34,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one thing, measured several times."""
+    """Samples of a duration, in seconds."""
 
     samples: tuple[float, ...]
 
@@ -48,29 +48,21 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        return spread(self.samples)
+        """The interquartile range over the median; 0 for one sample."""
+        if len(self.samples) < 2:
+            return 0.0
+        low, middle, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return (high - low) / middle if middle else 0.0
 
     def json(self) -> dict[str, Any]:
-        return {
-            "median": self.median,
-            "best": self.best,
-            "spread": self.spread,
-            "samples": list(self.samples),
-        }
-
-
-def spread(samples: Sequence[float]) -> float:
-    """The interquartile range over the median; 0 for one sample."""
-    if len(samples) < 2:
-        return 0.0
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return (high - low) / middle if middle else 0.0
+        named = {"median": self.median, "best": self.best, "spread": self.spread}
+        return named | {"samples": list(self.samples)}
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
     """None when there are no values."""
-    found = list(values)
-    return statistics.geometric_mean(found) if found else None
+    numbers = list(values)
+    return statistics.geometric_mean(numbers) if numbers else None
 
 
 def elapsed(function: Callable[[], Any]) -> float:
@@ -82,9 +74,9 @@ def elapsed(function: Callable[[], Any]) -> float:
 def time_on_host(
     function: Callable[[], Any], repeats: int, least: float = 0.0, most: float = 3.0
 ) -> Timing:
-    """`repeats` samples, each of as many calls as take `least` seconds, after one to warm up.
+    """`repeats` samples after one call to warm up; a sample is as many calls as take `least` s.
 
-    No further sample starts when they have taken `most` seconds.
+    No further sample starts after `most` seconds.
     """
     function()
     samples = [elapsed(function)]
@@ -106,13 +98,13 @@ def time_on_host(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on. Nothing in it names the machine or its user."""
+    """Hardware and software that the figures depend on, without names of hosts or users."""
     return {
         "processor": processor(),
         "cores": cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "toolchain": _toolchain(),
         "commit": commit(),
         "gpu": gpu(),
@@ -120,7 +112,7 @@ def machine() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -149,10 +141,9 @@ def _toolchain() -> str | None:
 
 
 def commit() -> str | None:
-    """The commit that was measured, with a + when files differ from it."""
-    here = Path(__file__).parent
-    text = _output(["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+"])
-    return text.strip() if text else None
+    """The commit of this checkout, with a + when files differ from it."""
+    here = str(Path(__file__).parent)
+    return _output(["git", "-C", here, "describe", "--always", "--abbrev=12", "--dirty=+"]) or None
 
 
 GPU_FACTS = {
@@ -179,42 +170,36 @@ def gpu() -> dict[str, Any] | None:
 
 
 def ask_gpu(fields: dict[str, str]) -> dict[str, Any] | None:
-    """`fields` (name -> nvidia-smi's name) of the GPU; read only. None where nothing answers."""
-    text = _output([*smi_query(fields), *smi_device()])
-    return parse_smi(fields, text.splitlines()[0]) if text and text.strip() else None
+    """`fields` (name -> nvidia-smi's name) of the GPU; None without nvidia-smi."""
+    text = _output(smi_query(fields))
+    return parse_smi(fields, text.splitlines()[0]) if text else None
 
 
 def smi_query(fields: dict[str, str]) -> list[str]:
-    columns = ",".join(fields.values())
-    return ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
-
-
-def smi_device() -> list[str]:
-    """Chooses the first GPU that this process sees."""
+    """Command that prints the fields of the first GPU that this process sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    return ["-i", visible or "0"]
+    columns = f"--query-gpu={','.join(fields.values())}"
+    return ["nvidia-smi", columns, "--format=csv,noheader,nounits", "-i", visible or "0"]
 
 
 def parse_smi(fields: dict[str, str], line: str) -> dict[str, Any]:
-    """One line of nvidia-smi's CSV; numbers as numbers, what it does not know as None."""
+    """One line of nvidia-smi's CSV; numbers as numbers, unknown values as None."""
     return dict(zip(fields, (_value(cell.strip()) for cell in line.split(",")), strict=False))
 
 
 def _value(cell: str) -> Any:
     if cell.startswith("[") or cell in ("N/A", ""):
         return None
-    try:
-        return float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else cell
-    except ValueError:
-        return cell
+    return float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else cell
 
 
-def _output(command: list[str]) -> str | None:
+def _output(command: list[str]) -> str:
+    """What the command prints; empty when it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
+        return ""
+    return done.stdout.strip()
 
 
 # Result files
@@ -222,7 +207,7 @@ def _output(command: list[str]) -> str | None:
 
 @dataclass
 class Report:
-    """One benchmark's outcome, as it is written to a file."""
+    """Results of one benchmark, as they are written to a file."""
 
     benchmark: str
     options: dict[str, Any]
@@ -251,7 +236,7 @@ class Report:
         return directory / f"{self.benchmark}-{name}-{self.date:%Y%m%d-%H%M%S}.{suffix}"
 
     def save(self, directory: Path) -> Path:
-        """Write the JSON file, in one step; saving again replaces it."""
+        """Write the JSON file atomically; saving again replaces it."""
         directory.mkdir(parents=True, exist_ok=True)
         path = self.path(directory)
         partial = path.with_suffix(".partial")

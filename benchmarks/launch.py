@@ -1,32 +1,29 @@
-"""What a launch costs the host: an empty kernel with and without three arrays.
+"""Host time of a launch: an empty kernel with and without three arrays, beside other libraries.
 
-    python -m benchmarks.launch [--rounds N] [--json FILE]
-
-Each case launches a batch, then waits; the time up to the wait counts. Cases take turns, and the
-median over all rounds is reported. Without a GPU, a native function that does nothing stands for
-the driver, so the figures are the part that Python spends.
+Each sample is a batch of launches; the wait behind the batch is not timed. Cases are interleaved,
+and the median over all rounds counts. Without a GPU, a native function that does nothing replaces
+the driver, so that the figures are the time spent in Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
-import platform
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numba
 import numpy as np
 
-from tensorcore_dsl import tensor_map
+from benchmarks.harness import Report, Timing, elapsed
+from benchmarks.tables import Table
+from tensorcore_dsl import kernels, tensor_map
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cubin import Cubin
@@ -61,41 +58,61 @@ def mapped(a: Array, b: Array, c: Array) -> None:
         tensor_map(array, (64, 64), swizzle=128)
 
 
-# Measuring
+NO_GPU = (
+    "NO GPU HERE: a native function that does nothing replaces the driver; the figures are the "
+    "time spent in Python.\n"
+)
 
 
-def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, list[float]]:
-    """Microseconds a launch, one number a round; every round starts with another case."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    about = f"samples of {BATCH} launches each (default: 60, 20 with --quick)"
+    parser.add_argument("--rounds", type=int, metavar="N", help=about)
+
+
+def run(options: argparse.Namespace) -> Report:
+    on_gpu = driver.cuda_available()
+    rounds = options.rounds or (20 if options.quick else 60)
+    if not on_gpu:
+        print(NO_GPU)
+    report = Report("launch", {"rounds": rounds}, {
+        "clock": "time.perf_counter around a batch of launches, without the wait behind it",
+        "launches_in_a_batch": BATCH,
+        "driver": "the GPU's" if on_gpu else "none: a native function that does nothing",
+    })  # fmt: skip
+    with gpu_cases() if on_gpu else host_cases() as (cases, wait):
+        timings = measure(cases, wait, rounds)
+    for name, timing in sorted(timings.items(), key=lambda item: item[1].median):
+        report.results.append({"case": name, "launch": timing.json()})
+    return report
+
+
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    rows = [
+        {"microseconds per launch": result["case"],
+         **{name: f"{result['launch'][name] * 1e6:.2f}" for name in ("median", "best")}}
+        for result in document["results"]
+    ]  # fmt: skip
+    yield Table("", rows)
+
+
+def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, Timing]:
+    """Seconds per launch, one sample a round; each round starts with another case."""
     for case in cases.values():
         case()
     wait()
-    times: dict[str, list[float]] = {name: [] for name in cases}
+    samples: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
     for number in range(rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            times[name].append(_batch(cases[name]))
+            samples[name].append(elapsed(lambda: _batch(cases[name])) / BATCH)  # noqa: B023
             wait()
-    return times
+    return {name: Timing(tuple(times)) for name, times in samples.items()}
 
 
-def _batch(case: Case) -> float:
-    repeat = range(BATCH)
-    begin = time.perf_counter()
-    for _ in repeat:
+def _batch(case: Case) -> None:
+    for _ in range(BATCH):
         case()
-    return (time.perf_counter() - begin) / BATCH * 1e6
-
-
-def report(times: dict[str, list[float]]) -> list[str]:
-    width = max(map(len, times))
-    lines = [f"{'us a launch':{width}}  median     min     p90"]
-    for name, found in sorted(times.items(), key=lambda item: statistics.median(item[1])):
-        ordered = sorted(found)
-        p90 = ordered[len(ordered) * 9 // 10]
-        median = statistics.median(found)
-        lines.append(f"{name:{width}} {median:7.2f} {ordered[0]:7.2f} {p90:7.2f}")
-    return lines
 
 
 # With a GPU
@@ -103,11 +120,13 @@ def report(times: dict[str, list[float]]) -> list[str]:
 
 @contextmanager
 def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
-    """Our launches beside those of others that are installed."""
+    """Our launches, and those of the installed libraries."""
     cuda: Any = import_module("numba.cuda")
     arrays = [cuda.device_array(SHAPE, np.float16) for _ in range(3)]
-    cases = {**_ours("Numba arrays", arrays), **_numba(arrays), **_driver(arrays)}
-    cases |= _ours_without_arrays()
+    cases = {**_ours("Numba arrays", arrays), **_numba("Numba arrays", arrays)}
+    cases |= {**_driver(arrays), **_ours_without_arrays()}
+    empty = cuda.jit(lambda: None)[1, 32]
+    cases["Numba, no arguments"] = lambda: empty()
     if find_spec("torch"):
         import torch
 
@@ -116,9 +135,11 @@ def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
             cases |= _ours("torch tensors", tensors)
             if driver.compute_capability() == 90:
                 cases |= _ours("torch tensors, as tensor maps", tensors, mapped)
-                cases |= _gemm(tensors)
+                a, b, c = tensors
+                cases["ours, kernels.gemm(a, b, out=c)"] = lambda: kernels.gemm(a, b, out=c)
             cases |= _triton(tensors)
-            cases |= _numba_of_torch(tensors)
+            # Numba's array interface has no bfloat16.
+            cases |= _numba("torch tensors", [tensor.half() for tensor in tensors])
     yield cases, cuda.synchronize
 
 
@@ -141,34 +162,14 @@ def _ours_without_arrays(run: Kernel = nothing) -> dict[str, Case]:
     return {"ours, prepared, no arguments": lambda: bare()}
 
 
-def _gemm(tensors: Sequence[Any]) -> dict[str, Case]:
-    from tensorcore_dsl import kernels
-
-    a, b, c = tensors
-    return {"ours, kernels.gemm(a, b, out=c)": lambda: kernels.gemm(a, b, out=c)}
-
-
-def _numba(arrays: Sequence[Any]) -> dict[str, Case]:
-    cuda: Any = import_module("numba.cuda")
+def _numba(kind: str, arrays: Sequence[Any]) -> dict[str, Case]:
     a, b, c = arrays
-    empty = cuda.jit(lambda: None)[1, 32]
-    three = cuda.jit(lambda a, b, c: None)[1, 32]
-    return {
-        "Numba, no arguments": lambda: empty(),
-        "Numba, 3 Numba arrays": lambda: three(a, b, c),
-    }
-
-
-def _numba_of_torch(tensors: Sequence[Any]) -> dict[str, Case]:
-    """Numba has no bfloat16 in __cuda_array_interface__: float16 tensors."""
-    cuda: Any = import_module("numba.cuda")
-    a, b, c = (tensor.half() for tensor in tensors)
-    three = cuda.jit(lambda a, b, c: None)[1, 32]
-    return {"Numba, 3 torch tensors": lambda: three(a, b, c)}
+    three = import_module("numba.cuda").jit(lambda a, b, c: None)[1, 32]
+    return {f"Numba, 3 {kind}": lambda: three(a, b, c)}
 
 
 def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
-    """cuda.core with pointers alone, and the driver's own share: one call, all prepared."""
+    """cuda.core with plain numbers, and the driver's call alone, with everything prepared."""
     from cuda.core import Device, LaunchConfig, launch
 
     target = driver.cuda_driver()
@@ -193,10 +194,10 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
 def _triton(tensors: Sequence[Any]) -> dict[str, Case]:
     if not find_spec("triton"):
         return {}
-    from benchmarks.triton_kernels import touch as theirs
+    from benchmarks.triton_kernels import touch as triton_touch
 
     a, b, c = tensors
-    return {"Triton, 3 torch tensors": lambda: theirs[(1,)](a, b, c, *SHAPE)}
+    return {"Triton, 3 torch tensors": lambda: triton_touch[(1,)](a, b, c, *SHAPE)}
 
 
 # Without a GPU
@@ -224,30 +225,23 @@ class NoDriver:
         return nullcontext()
 
 
-class AsIfOnGpu(Launcher):
-    """Takes arrays in host memory for arrays on the GPU; nothing reads them."""
+class HostArraysAsDevice(Launcher):
+    """Treats host arrays as arrays on the GPU; nothing reads them."""
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
-        found = super()._describe(args)
-        return [d._replace(device=CURRENT_DEVICE) if d.on_host else d for d in found]
+        described = super()._describe(args)
+        return [d._replace(device=CURRENT_DEVICE) if d.on_host else d for d in described]
 
 
 class DeviceNDArray:
-    """As Numba's device array, over host memory."""
+    """Numba's device array, over host memory."""
 
     def __init__(self, array: Any) -> None:
         self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self._array, self.gpu_data = array, _Memory(array.ctypes.data)
+        self._array = array
+        self.device_ctypes_pointer = ctypes.c_void_p(array.ctypes.data)
+        self.gpu_data = SimpleNamespace(device_ctypes_pointer=self.device_ctypes_pointer)
         self.__cuda_array_interface__ = array.__array_interface__
-
-    @property
-    def device_ctypes_pointer(self) -> ctypes.c_void_p:
-        return self.gpu_data.device_ctypes_pointer
-
-
-class _Memory:
-    def __init__(self, pointer: int) -> None:
-        self.device_ctypes_pointer = ctypes.c_void_p(pointer)
 
 
 DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
@@ -260,7 +254,7 @@ def _no_code(ptx: str, arch: Arch, name: str) -> Cubin:
 
 @contextmanager
 def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
-    """What Python spends: everything but the driver is as it would be, inside."""
+    """Our launches with everything but the driver."""
     target: Any = NoDriver()
     call = target.launch
     fake_driver: dict[str, Any] = {"cuda_driver": lambda: target, "compute_capability": lambda: 90}
@@ -269,7 +263,7 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
         stack.enter_context(on_target("cuda"))
         stack.enter_context(patch.multiple(driver, **fake_driver))
         stack.enter_context(patch.multiple(assemble, **fake_assembler))
-        stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", AsIfOnGpu))
+        stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", HostArraysAsDevice))
         stack.enter_context(patch.dict(os.environ, TENSORCORE_DSL_CACHE="off"))
         empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
         numbers = Kernel(_numbers)[1, 32]
@@ -291,35 +285,3 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
 
 def _numbers(a: Any, b: Any, c: Any) -> None:
     pass
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--json", help="also write all times to this file")
-    options = parser.parse_args()
-    on_gpu = driver.cuda_available()
-    if on_gpu:
-        made = gpu_cases()
-    else:
-        print("NO GPU HERE: a function that does nothing stands for the driver.")
-        made = host_cases()
-    with made as (cases, wait):
-        times = measure(cases, wait, options.rounds)
-    print("\n".join(report(times)))
-    if options.json:
-        machine = {"python": platform.python_version(), "processor": _processor(), "gpu": on_gpu}
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "unit": "us", "times": times}, file, indent=1)
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line for line in file if "model name" in line).partition(":")[2].strip()
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Puts the result files of pieces of a suite together, as if one run had measured all of it."""
+"""One report from the result files of the parts of a suite, as if one run had measured them."""
 
 from __future__ import annotations
 
@@ -9,83 +9,72 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import suites
+from benchmarks import gemm_summary, suites
 from benchmarks.gemm_cases import Case
-from benchmarks.gemm_tables import finish
+from benchmarks.gemm_summary import tables  # noqa: F401  # those of the merged report
 from benchmarks.harness import Report
 
-SAME = ("gpu", "versions")  # of the machine, in all pieces
+SAME = ("gpu", "versions")  # facts about the machine that all parts share
+
+Document = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "pieces", type=Path, nargs="+", metavar="FILE",
+        "parts", type=Path, nargs="+", metavar="FILE",
         help="result files of `gemm --suite`; a case of several files is taken from the last",
     )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> Report:
-    report = merged([json.loads(path.read_text(encoding="utf-8")) for path in options.pieces])
-    finish(report, options)
-    return report
+    return merged([json.loads(path.read_text(encoding="utf-8")) for path in options.parts])
 
 
-def merged(documents: Sequence[dict[str, Any]]) -> Report:
-    """One report of pieces of the same suite on the same machine, dated as the last of them."""
-    pieces = sorted(documents, key=lambda document: str(document["date"]))
-    last = pieces[-1]
-    for piece in pieces:
-        refuse_strangers(piece, last)
+def merged(documents: Sequence[Document]) -> Report:
+    """One report of parts of the same suite on the same machine, dated as the last of them."""
+    parts = sorted(documents, key=lambda document: str(document["date"]))
+    last = parts[-1]
+    for part in parts:
+        check_same(part, last)
+    results: dict[Case, Document] = {}
+    for result in (result for part in parts for result in part["results"]):
+        if "left_out" not in result or Case.of(result) not in results:
+            results[Case.of(result)] = result
+    order = {case: n for n, case in enumerate(suites.SUITES.get(last["summary"]["suite"], []))}
     report = Report(
         last["benchmark"], {**last["options"], "groups": []}, last["method"], last["machine"],
-        in_order(last["summary"].get("suite"), newest_of_each(pieces)),
+        [results[case] for case in sorted(results, key=lambda c: order.get(c, len(order)))],
         {key: last["summary"].get(key) for key in ("target", "suite", "tuned")},
         datetime.fromisoformat(last["date"]),
     )  # fmt: skip
-    report.summary["pieces"] = [
-        {"date": piece["date"], "groups": piece["options"].get("groups"),
-         "commit": piece["machine"].get("commit"),
-         "state": [piece["machine"].get(key) for key in ("gpu_before", "gpu_after")]}
-        for piece in pieces
+    report.summary["parts"] = [
+        {"date": part["date"], "groups": part["options"].get("groups"),
+         "commit": part["machine"].get("commit"),
+         "state": [part["machine"].get(key) for key in ("gpu_before", "gpu_after")]}
+        for part in parts
     ]  # fmt: skip
-    report.summary["ceilings"] = highest(piece["summary"].get("ceilings", {}) for piece in pieces)
+    report.summary["ceilings"] = highest([part["summary"].get("ceilings", {}) for part in parts])
+    gemm_summary.conclude(report)
     return report
 
 
-def refuse_strangers(piece: dict[str, Any], last: dict[str, Any]) -> None:
-    if piece["benchmark"] != last["benchmark"]:
-        raise ValueError(f"pieces of {piece['benchmark']} and of {last['benchmark']} do not mix")
+def check_same(part: Document, last: Document) -> None:
+    """ValueError unless both are results of one benchmark on one machine."""
+    if part["benchmark"] != last["benchmark"]:
+        raise ValueError(f"cannot merge results of {part['benchmark']} and of {last['benchmark']}")
     for key in SAME:
-        here, there = piece["machine"].get(key), last["machine"].get(key)
+        here, there = part["machine"].get(key), last["machine"].get(key)
         if here != there:
-            raise ValueError(f"pieces of different machines do not mix; {key}: {here} and {there}")
+            raise ValueError(f"cannot merge results of different machines; {key}: {here}, {there}")
 
 
-def newest_of_each(pieces: Sequence[dict[str, Any]]) -> dict[Case, dict[str, Any]]:
-    """The last result of each case; one that was left out replaces none."""
-    found: dict[Case, dict[str, Any]] = {}
-    for piece in pieces:
-        for result in piece["results"]:
-            case = Case.of(result)
-            if "left_out" not in result or case not in found:
-                found[case] = result
-    return found
-
-
-def in_order(suite: str | None, found: dict[Case, dict[str, Any]]) -> list[dict[str, Any]]:
-    """As the suite has them; what it does not know comes last."""
-    known = suites.SUITES.get(suite or "", [])
-    listed = [case for case in known if case in found]
-    return [found[case] for case in [*listed, *(case for case in found if case not in known)]]
-
-
-def highest(ceilings: Any) -> dict[str, Any]:
-    """The highest of each that a piece has seen."""
-    best: dict[str, Any] = {"flops": {}, "failures": {}}
-    for found in ceilings:
-        for dtype, flops in found.get("flops", {}).items():
+def highest(ceilings: Sequence[Document]) -> Document:
+    """The highest value of each ceiling."""
+    best: Document = {"flops": {}, "failures": {}}
+    for each in ceilings:
+        for dtype, flops in each.get("flops", {}).items():
             best["flops"][dtype] = max(flops, best["flops"].get(dtype, 0.0))
-        best["failures"] |= found.get("failures", {})
-        if "bytes" in found:
-            best["bytes"] = max(found["bytes"], best.get("bytes", 0.0))
+        best["failures"] |= each.get("failures", {})
+        if "bytes" in each:
+            best["bytes"] = max(each["bytes"], best.get("bytes", 0.0))
     return best

@@ -1,4 +1,4 @@
-"""Operands of the products that are measured on a GPU, as torch tensors in sets that take turns."""
+"""Operands of the GEMMs on a GPU: torch tensors in rotating sets of buffers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TORCH_NAMES = {
 
 @dataclass(frozen=True)
 class Operands:
-    """A, B and D on the GPU, once for each set of buffers.
+    """A, B and D on the GPU, one of each for every set of buffers.
 
-    A, B and D of batches have three axes, the batch first; so has B of a grouped product, a
-    matrix a group. SwiGLU's B is N columns of the gate's weights, then N of the others'.
-    bias: N elements. offsets: where each group's rows begin in A, and where the last ends, s32.
+    Batched A, B and D have three axes, the batch first; B of a grouped GEMM has the group first.
+    SwiGLU's B holds N columns of gate weights, then N columns of up weights. bias: N elements.
+    offsets: first row of each group in A, then the end of the last, s32.
     """
 
     case: Case
@@ -42,13 +42,13 @@ class Operands:
 
 
 def draw(torch: Any, case: Case, seed: int, device: str = "cuda") -> tuple[Any, Any]:
-    """Normally distributed A and B, or uniform ones over all of s8, in the case's layout."""
+    """A and B in the case's layout: standard normal, or uniform over all of s8."""
     generator = torch.Generator(device).manual_seed(seed)
 
-    def matrix(rows: int, cols: int, order: str, *many: int) -> Any:
-        shape = (*many, rows, cols) if order == "row" else (*many, cols, rows)
-        found = fill(torch, case, shape, generator)
-        return found if order == "row" else found.mT
+    def matrix(rows: int, cols: int, order: str, *outer: int) -> Any:
+        shape = (*outer, rows, cols) if order == "row" else (*outer, cols, rows)
+        made = fill(torch, case, shape, generator)
+        return made if order == "row" else made.mT
 
     a_order, b_order = case.orders
     batch = (case.batch,) if case.batch > 1 else ()
@@ -68,7 +68,7 @@ def fill(torch: Any, case: Case, shape: tuple[int, ...], generator: Any) -> Any:
 
 
 def pruned(torch: Any, a: Any) -> Any:
-    """A with the two largest of every four elements along K kept, and zeros for the others."""
+    """A with the two smallest of every four elements along K set to zero."""
     fours = a.to(torch.float32).unflatten(-1, (-1, 4))
     smallest = fours.abs().topk(2, dim=-1, largest=False).indices
     return fours.scatter(-1, smallest, 0.0).flatten(-2).to(a.dtype)
@@ -79,16 +79,12 @@ def torch_type(torch: Any, dtype: Any) -> Any:
 
 
 def operands(torch: Any, case: Case, a: Any, b: Any, sets: int) -> Operands:
-    """`sets` copies of A and B, which keep their layouts, and as many results."""
-    copies = [(a, b)] + [(_copy(torch, a), _copy(torch, b)) for _ in range(sets - 1)]
+    """`sets` copies of A and B in their layouts, and as many D."""
     shape = (*a.shape[:-1], case.N)
     options = {"dtype": torch_type(torch, case.out), "device": a.device}
     d = [torch.zeros(shape, **options) for _ in range(sets)]
     bias = torch.linspace(-1, 1, case.N, **options) if case.kind == "gelu" else None
     ends = [0, *accumulate(case.rows)]
     offsets = torch.tensor(ends, dtype=torch.int32, device=a.device) if case.rows else None
-    return Operands(case, [x for x, _ in copies], [y for _, y in copies], d, bias, offsets)
-
-
-def _copy(torch: Any, x: Any) -> Any:
-    return x.clone(memory_format=torch.preserve_format)
+    copies = ([x, *(x.clone() for _ in range(sets - 1))] for x in (a, b))  # strides are kept
+    return Operands(case, *copies, d, bias, offsets)

@@ -1,4 +1,4 @@
-"""Fixed lists of products, in groups whose geometric means say more than one over all would."""
+"""Fixed lists of GEMM problems in groups; each group gets a geometric mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def squares(*sides: int) -> tuple[Size, ...]:
 
 
 def expert_rows(count: int = EXPERTS, most: int = MOST_ROWS, seed: int = 0) -> tuple[int, ...]:
-    """Rows of each expert: the least, the most, and between them uniform ones of a fixed seed."""
+    """Rows of each expert: the fewest, uniform random numbers of a fixed seed, the most."""
     draw = random.Random(seed)
     least = min(LEAST_ROWS, most)
     inner = [draw.randint(least, most) for _ in range(count - 2)]
@@ -39,10 +39,10 @@ def expert_rows(count: int = EXPERTS, most: int = MOST_ROWS, seed: int = 0) -> t
 
 def group(
     name: str, dtype: str, sizes: Sequence[Size], layouts: Sequence[str] = (COMMON,),
-    family: str = "", **traits: Any,
+    family: str = "", **fields: Any,
 ) -> list[Case]:  # fmt: skip
     return [
-        Case(dtype, *size, layout, family, f"{name} {dtype}", **traits)
+        Case(dtype, *size, layout, family, f"{name} {dtype}", **fields)
         for size in sizes
         for layout in layouts
     ]
@@ -81,8 +81,8 @@ SUITES: dict[str, list[Case]] = {
         *group("mma.sync", "bf16", [LAYOUT_SIZE], family="sm80"),
     ]
 }
-# What the geometric mean of the reference's time over ours should reach.
-AIMS = {
+# Goals for the geometric mean of the reference's time over ours.
+GOALS = {
     "square bf16": 1.0, "square f16": 1.0, "model bf16": 1.02, "square e4m3": 1.0,
     "model e4m3": 1.0, "square precise e4m3": 1.0, "model precise e4m3": 1.0, "square s8": 1.0,
     "square tf32": 1.05, "square f64": 0.97, "skinny bf16": 1.1, "odd bf16": 3.0,
@@ -93,23 +93,22 @@ AIMS = {
 def cases(
     suite: str, groups: Sequence[str] = (), dtypes: Sequence[str] = (), sizes: Sequence[Size] = ()
 ) -> list[Case]:
-    """The suite's cases, of groups that contain one of the given texts and of these types.
+    """The suite's cases of these types in groups whose names contain one of the given texts.
 
-    With `sizes`, each group has these instead of its own; a group's M is the most rows that an
-    expert may have.
+    `sizes` replace the sizes of each group; M of a grouped GEMM is then the most rows of an expert.
     """
-    found = [
+    chosen = [
         case
         for case in SUITES[suite]
         if (not groups or any(part.lower() in case.group.lower() for part in groups))
         and (not dtypes or case.dtype in dtypes)
     ]
-    if not found:
+    if not chosen:
         names = ", ".join(dict.fromkeys(case.group for case in SUITES[suite]))
         raise ValueError(f"the suite has no such cases; its groups are {names}")
     if not sizes:
-        return found
-    return list(dict.fromkeys(resized(case, size) for case in found for size in sizes))
+        return chosen
+    return list(dict.fromkeys(resized(case, size) for case in chosen for size in sizes))
 
 
 def resized(case: Case, size: Size) -> Case:
@@ -118,10 +117,10 @@ def resized(case: Case, size: Size) -> Case:
     return replace(case, M=sum(rows) or M, N=N, K=K, rows=rows)
 
 
-def in_turn(found: Sequence[Case]) -> list[Case]:
-    """One case of each group or type after the other: a run cut short has something of each."""
-    kinds: dict[str, list[Case]] = {}
-    for case in found:
-        kinds.setdefault(case.group or case.dtype, []).append(case)
-    columns = zip_longest(*kinds.values())
+def round_robin(chosen: Sequence[Case]) -> list[Case]:
+    """One case of each group or type a round: a run that is cut short has results of each."""
+    groups: dict[str, list[Case]] = {}
+    for case in chosen:
+        groups.setdefault(case.group or case.dtype, []).append(case)
+    columns = zip_longest(*groups.values())
     return [case for column in columns for case in column if case is not None]

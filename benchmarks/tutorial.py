@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.console import table
+from benchmarks.accuracy import check
+from benchmarks.baselines import CublasLt
 from benchmarks.gemm import torch_with_gpu
 from benchmarks.gemm_cases import Case
-from benchmarks.gpu import Contestant, Launch, cache_bytes, compete, sets_beyond_cache
+from benchmarks.gemm_kinds import plain
+from benchmarks.gpu import Launch, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
 from benchmarks.harness import Report
-from benchmarks.kinds import check, plain
 from benchmarks.operands import Operands, draw, operands
-from benchmarks.rivals import LtRival
+from benchmarks.tables import Table, duration
 from tensorcore_dsl.kernels import tutorial
 
 SIZES = (4096, 8192)
@@ -22,22 +23,22 @@ ROUNDS, QUICK_ROUNDS = 15, 5
 REFERENCE, LIBRARY = "cuBLASLt", "kernels.gemm"
 METHOD = {
     "operands": "standard normal bf16; B is stored as N x K",
-    "clock": "CUDA events around CUDA graphs of launches, no host time",
-    "order": "one sample of each contestant in every round; every other round runs backwards",
-    "buffers": "sets of A, B and D in turn, together beyond the L2 cache",
+    "clock": "CUDA events around CUDA graphs of launches, without host time",
+    "order": "interleaved: one sample of each kernel a round; every other round runs backwards",
+    "buffers": "rotating sets of A, B and D that together exceed the L2 cache",
     "reference": "cuBLASLt with the fastest algorithm of its heuristic",
-    "share": "median over rounds of the reference's time over the contestant's",
+    "share": "median over rounds of the reference's time over the kernel's",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=SIZES, metavar="N",
-        help=f"N of N x N x N products (default: {' '.join(map(str, SIZES))})",
+        help=f"N of N x N x N problems (default: {' '.join(map(str, SIZES))})",
     )  # fmt: skip
     parser.add_argument(
         "--rounds", type=int, metavar="R",
-        help=f"samples of each contestant (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
+        help=f"samples of each kernel (default: {ROUNDS}, {QUICK_ROUNDS} with --quick)",
     )  # fmt: skip
 
 
@@ -45,40 +46,37 @@ def run(options: argparse.Namespace) -> Report:
     torch = torch_with_gpu()
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     report = Report("tutorial", {"sizes": list(options.sizes), "rounds": rounds}, dict(METHOD))
-    cublas = LtRival(torch)  # owns the workspace, so it lives as long as its launches
+    cublas = CublasLt(torch)  # owns the workspace, so it lives as long as its launches
     for size in options.sizes:
-        found = measure(torch, cublas, Case("bf16", size, size, size), rounds)
-        report.results += found
-        show(size, found)
+        report.results += measure(torch, cublas, Case("bf16", size, size, size), rounds)
         report.save(options.out)
-    print(f"Written to {report.save(options.out)}")
     return report
 
 
-def measure(torch: Any, cublas: LtRival, case: Case, rounds: int) -> list[dict[str, Any]]:
-    """One result per contestant, the reference last."""
+def measure(torch: Any, cublas: CublasLt, case: Case, rounds: int) -> list[dict[str, Any]]:
+    """One result for each kernel, the reference last."""
     sets = sets_beyond_cache(case.bytes, cache_bytes(torch))
     data = operands(torch, case, *draw(torch, case, 0), sets)
-    found, running = [], []
-    for name, launch in contestants(cublas, case, data):
+    results, launches = [], []
+    for name, launch in compared(cublas, case, data):
         for d in data.d:
             d.zero_()  # all write to the same results
-        running.append(Contestant(torch, launch, data.sets))
+        launches.append(TimedLaunch(torch, launch, data.sets))
         error, correct = check(torch, data, data.d[0])
-        found.append({"name": name, "size": case.M, "error": error, "correct": correct})
-    timings = compete(running, rounds)
+        results.append({"name": name, "size": case.M, "error": error, "correct": correct})
+    timings = time_interleaved(launches, rounds)
     reference = timings[-1].samples
-    for result, timing in zip(found, timings, strict=True):
+    for result, timing in zip(results, timings, strict=True):
         shares = sorted(theirs / own for theirs, own in zip(reference, timing.samples, strict=True))
         result |= {
             "timing": timing.json(),
             "tflops": case.operations / timing.median / 1e12,
             "share": shares[len(shares) // 2],
         }
-    return found
+    return results
 
 
-def contestants(cublas: LtRival, case: Case, data: Operands) -> Iterator[tuple[str, Launch]]:
+def compared(cublas: CublasLt, case: Case, data: Operands) -> Iterator[tuple[str, Launch]]:
     for number, name in enumerate(tutorial.NAMES, 1):
         yield name, partial(launch_step, tutorial.load_step(number).gemm, data)
     yield LIBRARY, plain(data)
@@ -90,11 +88,16 @@ def launch_step(gemm: Any, data: Operands, i: int) -> None:
     gemm(data.a[i], data.b[i].mT, data.d[i])
 
 
-def show(size: int, found: list[dict[str, Any]]) -> None:
-    rows = [
-        [r["name"], f"{r['tflops']:.0f}", f"{r['share']:.1%}", f"{r['timing']['median'] * 1e6:.1f}",
-         f"{r['timing']['spread']:.1%}", "" if r["correct"] else "WRONG"]
-        for r in found
-    ]  # fmt: skip
-    columns = ["", "TFLOP/s", f"of {REFERENCE}", "microseconds", "+-", ""]
-    table(f"bf16, {size} x {size} x {size}", columns, rows)
+def tables(document: dict[str, Any]) -> Iterator[Table]:
+    for size in document["options"]["sizes"]:
+        yield Table(f"bf16, {size} x {size} x {size}", [
+            {
+                "kernel": r["name"],
+                "TFLOP/s": f"{r['tflops']:.0f}",
+                f"of {REFERENCE}": f"{r['share']:.1%}",
+                "time": duration(r["timing"]["median"]),
+                "notes": "" if r["correct"] else "WRONG RESULT",
+            }
+            for r in document["results"]
+            if r["size"] == size
+        ])  # fmt: skip

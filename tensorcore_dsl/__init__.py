@@ -57,89 +57,77 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
-from tensorcore_dsl.lang.fragments import (
-    ldmatrix,
-    load_elements,
-    movmatrix,
-    stmatrix,
-    store_elements,
-)
-from tensorcore_dsl.lang.hopper import (
-    bulk_copy,
-    cluster_arrive,
-    cluster_rank,
-    cluster_size,
-    cluster_sync,
-    cluster_wait,
-    elect,
-    fence_mbarrier_init,
-    fence_proxy_async,
+from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_wait
+from tensorcore_dsl.lang.atomics import atomic, reduce
+from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
+from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
+from tensorcore_dsl.lang.launch import (
+    arch_number,
     griddep_launch_dependents,
     griddep_wait,
-    mbarriers,
-    setmaxnreg,
+    launch_bounds,
+    trap,
+)  # fmt: skip
+from tensorcore_dsl.lang.local import local
+from tensorcore_dsl.lang.math import (
+    cos,
+    exp,
+    exp2,
+    fma,
+    log2,
+    maximum,
+    minimum,
+    rcp,
+    rsqrt,
+    select,
+    sin,
+    sqrt,
+    tanh,
+)  # fmt: skip
+from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
+from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
+from tensorcore_dsl.lang.pointer import Pointer, load, store
+from tensorcore_dsl.lang.ranges import RuntimeRange as range
+from tensorcore_dsl.lang.ranges import static_range
+from tensorcore_dsl.lang.special_registers import (
+    blockDim,
+    blockIdx,
+    cluster_rank,
+    gridDim,
+    lane_id,
+    special,
+    threadIdx,
+    warp_id,
+    warpgroup_id,
+)  # fmt: skip
+from tensorcore_dsl.lang.tiles import Tile, dynamic_shared, shared
+from tensorcore_dsl.lang.tma import (
+    bulk_copy,
+    fence_proxy_async,
     tensor_map,
     tma_commit,
     tma_load,
     tma_store,
     tma_wait,
-    warpgroup_id,
+)  # fmt: skip
+from tensorcore_dsl.lang.warp import (
+    elect,
+    match_any,
+    redux,
+    shfl,
+    shfl_down,
+    shfl_up,
+    shfl_xor,
+    vote,
+)  # fmt: skip
+from tensorcore_dsl.lang.warp_specialize import setmaxnreg, warp_specialize
+from tensorcore_dsl.lang.wgmma import (
     wgmma_async,
     wgmma_commit,
     wgmma_descriptor,
     wgmma_fence,
     wgmma_wait,
-)
-from tensorcore_dsl.lang.language import (
-    arch_number,
-    atomic,
-    barrier,
-    barrier_arrive,
-    blockDim,
-    blockIdx,
-    cos,
-    cp_async,
-    cp_async_commit,
-    cp_async_wait,
-    dynamic_shared,
-    emit,
-    exp,
-    exp2,
-    fma,
-    fragment,
-    gridDim,
-    lane_id,
-    launch_bounds,
-    load,
-    local,
-    log2,
-    match_any,
-    maximum,
-    minimum,
-    rcp,
-    reduce,
-    redux,
-    rsqrt,
-    select,
-    shared,
-    shfl,
-    shfl_down,
-    shfl_up,
-    shfl_xor,
-    sin,
-    special,
-    sqrt,
-    store,
-    syncwarp,
-    tanh,
-    threadIdx,
-    trap,
-    vector,
-    vote,
-    warp_id,
-)
-from tensorcore_dsl.lang.memory import Pointer, Tile
-from tensorcore_dsl.lang.ranges import RuntimeRange as range
-from tensorcore_dsl.lang.ranges import static_range
-from tensorcore_dsl.lang.warp_specialize import warp_specialize
+)  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType

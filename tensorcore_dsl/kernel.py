@@ -1,7 +1,7 @@
-"""`@kernel`: specialise a Python function, choose where it runs, launch it, look inside.
+"""`@tc.kernel`: specialises a Python function, launches it, and shows its IR, PTX and cubin.
 
 A kernel is compiled once for each combination of argument types, Const values and
-architecture (a *specialisation*); IR, PTX, cubin and emulator program are made when needed.
+architecture (a *specialisation*); its IR, PTX, cubin and emulator program are made on demand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
-from tensorcore_dsl.interpreter.memory import TensorMapArgument
-from tensorcore_dsl.interpreter.order import seed_of
+from tensorcore_dsl.interpreter.memory.arguments import TensorMapArgument
+from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.runtime import driver
@@ -45,7 +45,7 @@ class Array:
 
 
 class Const:
-    """Annotation of a parameter whose value is known when the kernel is compiled."""
+    """Annotation of a parameter whose value is known at compile time."""
 
 
 # -- parameters ----------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Const:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the function: const, or given at run time (`dtype` when annotated)."""
+    """A parameter of the function: Const, or given at run time (of type `dtype` if annotated)."""
 
     name: str
     const: bool
@@ -66,7 +66,7 @@ _PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
-    found = []
+    parameters = []
     for p in inspect.signature(function).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise ArgumentError(
@@ -78,12 +78,12 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
         dtype = note if isinstance(note, DType) else None
         if isinstance(note, type):
             dtype = _PYTHON_TYPES.get(note)
-        found.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
-    return found
+        parameters.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
+    return parameters
 
 
 def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
-    """A postponed annotation, in the names that the function sees."""
+    """The value of a postponed annotation, in the scope of the function."""
     closure = inspect.getclosurevars(function).nonlocals
     try:
         return eval(note, function.__globals__, dict(closure))
@@ -156,7 +156,12 @@ class Specialisation:
         return compile_program(self.ir)
 
     def emulate(
-        self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool, order: int | None
+        self,
+        config: LaunchConfig,
+        args: Sequence[Any],
+        checks: bool,
+        profile: bool,
+        order: int | None,
     ) -> Report:
         """Run on the CPU; arrays are written in place."""
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
@@ -176,7 +181,7 @@ class Specialisation:
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
-    """What the parameters of one argument hold, in `Packer`'s order."""
+    """The values of the IR parameters of one argument, in the order of `Packer`."""
     if isinstance(kind, ScalarType):
         return [describe(given, name, kind.dtype).value]
     described = describe(given, name)
@@ -228,12 +233,12 @@ class Kernel:
             return self._configure(key)
 
     def _configure(self, key: Any) -> Launch:
-        return self._kept(key, *configuration(f"{self.__name__}", key))
+        return self._new_launch(key, *configuration(self.__name__, key))
 
-    def _kept(self, key: Any, config: LaunchConfig, stream: Any) -> Launch:
-        """The launch known by a key from now on: it holds what is prepared once."""
+    def _new_launch(self, key: Any, config: LaunchConfig, stream: Any) -> Launch:
+        """A new launch, cached under `key` with everything that it prepares."""
         launch = Launch(self, config, stream)
-        with suppress(TypeError):  # a stream that cannot be hashed
+        with suppress(TypeError):  # a stream may not be hashable
             self._launches[key] = launch
         return launch
 
@@ -243,21 +248,21 @@ class Kernel:
         try:
             return self._launches[key]
         except (KeyError, TypeError):
-            return self._kept(key, *key)
+            return self._new_launch(key, *key)
 
     @property
     def emulate(self) -> Emulator:
-        """`kernel.emulate[grid, block](...)` runs on the CPU whatever the target is."""
+        """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
         return Emulator(self, None)
 
     def emulator(
         self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
         order: int | None = None,
     ) -> Emulator:  # fmt: skip
-        """An emulator of a given architecture; it returns a report of what ran.
+        """An emulator of an architecture; its launches return a report.
 
-        order: a seed, a whole number from 0 on; warps run in an order drawn from it, slower, to
-        meet races that the emulator's own order hides. None: that own order.
+        order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
+        reveal races that the default order hides. None: the default order.
         """
         return Emulator(self, arch, checks, profile, seed_of(order))
 
@@ -267,7 +272,7 @@ class Kernel:
             f"{self.__name__}[grid, block](...)"
         )
 
-    # looking inside
+    # inspection
 
     def specialise(
         self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None
@@ -282,10 +287,10 @@ class Kernel:
         """The specialisation for types of run-time arguments and Const values."""
         chosen = arch_named(arch) if arch is not None else target_arch()
         key = (types, constants_key(constants), chosen.name)
-        found = self._specialisations.get(key)
-        if found is None:
-            found = self._specialisations[key] = Specialisation(self, types, constants, chosen)
-        return found
+        known = self._specialisations.get(key)
+        if known is None:
+            known = self._specialisations[key] = Specialisation(self, types, constants, chosen)
+        return known
 
     def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The IR as text."""
@@ -309,10 +314,10 @@ class Kernel:
     def split(
         self, args: Sequence[Any], named_args: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Run-time arguments in order, and Const values by name.
+        """The run-time arguments in order, and the Const values by name.
 
-        As many positional arguments as there are run-time parameters are these; otherwise they
-        are the first parameters, as in Python.
+        If there are as many positional arguments as run-time parameters, they are those;
+        otherwise they are the first parameters, as in Python.
         """
         names = [p.name for p in self.parameters]
         runtime = self.runtime_names
@@ -344,7 +349,7 @@ class Kernel:
         return [given[name] for name in runtime], constants
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
-        """What the kernel is compiled for, given its run-time arguments or their types."""
+        """The types that the kernel is compiled for, from run-time arguments or their types."""
         return tuple(map(self._type_of, runtime, self.runtime_parameters))
 
     def _type_of(self, value: Any, parameter: Parameter) -> Any:
@@ -366,7 +371,7 @@ class Kernel:
 
 
 def constants_key(constants: dict[str, Any]) -> Any:
-    """Tells Const values apart, also those that Python calls equal: 1, 1.0 and True."""
+    """A key that distinguishes Const values, also those that are equal in Python: 1, 1.0, True."""
     return tuple([(name, _key(value)) for name, value in constants.items()])
 
 
@@ -397,42 +402,42 @@ class Launch:
         self.kernel, self.config, self.stream = kernel, config, stream
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
-        self._plain: Launcher | None = None  # for the default Const values on the GPU
+        self._default: Launcher | None = None  # with the default Const values, on the GPU
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
-        plain = not named_args and len(args) == self._count
-        if plain and self._plain is not None and gpu_chosen():
-            self._plain.fast(*args)
+        positional = not named_args and len(args) == self._count
+        if positional and self._default is not None and gpu_chosen():
+            self._default.fast(*args)
             return
         if current_target() == "cpu":
             self.kernel.emulate.run(self.config, args, named_args)
             return
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)
-        if plain:
-            self._plain = launcher
+        if positional:
+            self._default = launcher
         launcher(*runtime)
 
     def launcher(self, constants: dict[str, Any]) -> Launcher:
-        """What launches on the GPU with these Const values."""
+        """The launcher on the GPU for these Const values."""
         key = constants_key(constants)
-        found = self._launchers.get(key)
-        if found is None:
+        launcher = self._launchers.get(key)
+        if launcher is None:
             kernel = self.kernel
 
             def specialise(types: tuple[Any, ...]) -> Cubin:
                 return kernel.specialised(types, constants, device_arch()).cubin
 
-            found = self._launchers[key] = Launcher(
+            launcher = self._launchers[key] = Launcher(
                 specialise, self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
             )  # fmt: skip
-        return found
+        return launcher
 
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
-        """Compile and load for these arguments now; the result launches with the least overhead.
+        """Compile and load for these arguments now; returns a function that launches fast.
 
-        It takes the run-time arguments, these or others, and keeps these alive.
+        The function takes run-time arguments, these or others; it keeps these alive.
         """
         runtime, constants = self.kernel.split(args, named_args)
         if current_target() == "cpu":
@@ -458,7 +463,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Emulator:
-    """`kernel.emulate[grid, block](...)`: the same IR on the CPU, with the chip's bits."""
+    """`kernel.emulate[grid, block](...)`: runs the IR on the CPU, with the bits of the hardware."""
 
     kernel: Kernel
     arch: str | None
@@ -484,7 +489,7 @@ class Emulator:
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
-    threads fixes the block size (`.reqntid`), which lets the assembler use more registers.
+    threads fixes the block size (`.reqntid`), so that the assembler can use more registers.
     """
     if function is None:
         return partial(kernel, **options)

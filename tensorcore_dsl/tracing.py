@@ -1,7 +1,7 @@
-"""What every stage must know while a kernel is traced: the emitter, and whose code is whose.
+"""The kernel being traced: its emitter, and which modules are the library's own.
 
-Types and instructions are called inside kernels (`tc.f32(x)`, `mma(a, b, c)`). They hand the call
-to the emitter in charge, which the frontend installs; so nothing here imports the frontend.
+A kernel calls types, instructions and operators (`tc.f32(x)`, `mma(a, b, c)`, `a + b`). They
+pass the call to the current emitter, which the frontend installs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,40 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class Emitter(Protocol):
-    """What a kernel under construction does with an instruction; `values.builder` implements it."""
+    """The kernel under construction, as types, instructions and values call it.
+
+    `values.builder.Builder` implements it.
+    """
 
     def emit(self, form: Any, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Append the instruction `form` to the kernel and return its results."""
 
-    def convert(self, value: Any, dtype: Any) -> Any:
+    def named(self, mnemonic: str, *operands: Any, **options: Any) -> Any:
+        """Append the instruction of this text and return its results."""
+
+    def apply(self, operator: str, *operands: Any) -> Any:
+        """The result of one of Python's operators on run-time values."""
+
+    def convert(self, value: Any, dtype: Any, **options: Any) -> Any:
         """`value` as `dtype`."""
+
+    def special(self, register: str) -> Any:
+        """A special register."""
 
     def zeros(self, operand: Any) -> Any:
         """A fragment of zeros for `operand`."""
+
+    def pack(self, parts: Sequence[Any], type: Any, operand: Any = None) -> Any:
+        """A group of registers made of one scalar each."""
+
+    def part(self, group: Any, index: int) -> Any:
+        """Register `index` of a group."""
+
+    def pack_register(self, elements: list[Any], dtype: Any) -> Any:
+        """Narrow elements in one 32-bit register."""
+
+    def unpack(self, register: Any, dtype: Any) -> list[Any]:
+        """The narrow elements of one 32-bit register."""
 
 
 _emitter: ContextVar[Emitter | None] = ContextVar("emitter", default=None)
@@ -43,15 +67,16 @@ def emitter() -> Emitter:
 
 
 def set_emitter(value: Emitter | None) -> Any:
-    """Install `value`; returns the token that restores what was there."""
+    """Install `value`; returns the token for `reset_emitter`."""
     return _emitter.set(value)
 
 
 def reset_emitter(token: Any) -> None:
+    """Install the emitter that was there before `set_emitter`."""
     _emitter.reset(token)
 
 
 def is_library(module: str) -> bool:
-    """Is a module the library's own? `tensorcore_dsl.kernels` counts as a user's: its functions
-    are kernel code, and errors point at their lines."""
+    """Is the module part of the library? `tensorcore_dsl.kernels` is not: its functions are
+    kernel code, and errors point at their lines."""
     return module.split(".")[0] == PACKAGE and not f"{module}.".startswith(f"{PACKAGE}.kernels.")

@@ -1,7 +1,7 @@
-"""cuBLASLt in host memory, called through ctypes as the real one is; and torch with a pretended GPU.
+"""Fake cuBLASLt and cuBLAS in host memory, called through ctypes, and torch with a fake GPU.
 
-The library follows cuBLAS' documentation (column-major matrices, ld, transposes) and refuses what
-the real one refuses of s8. A clock of its own tells how long its algorithms take.
+The library follows cuBLAS' documentation (column-major matrices, ld, transposes) and rejects the
+same s8 problems. A clock of its own gives the time that its algorithms take.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_SUPPORTED = 15
 
 
 class FakeCuda:
-    """torch.cuda with a clock that only `spend` moves; captured launches spend when replayed."""
+    """torch.cuda with a clock that only `spend` advances; captured launches spend on replay."""
 
     def __init__(self, l2_bytes=1):
         self.now, self.graph, self.l2_bytes, self.captures = 0.0, None, l2_bytes, True
@@ -78,7 +78,7 @@ class FakeCuda:
 
 
 class FakeTorch:
-    """torch, with the CPU for a GPU."""
+    """torch, with the CPU as the GPU."""
 
     def __init__(self, cuda):
         import torch
@@ -102,7 +102,7 @@ class FakeLibrary:
     def __init__(self, cuda, costs=(3.0, 1.0, 2.0)):
         self.cuda, self.costs = cuda, costs
         self.objects, self.count, self.streams, self.preferences = {}, 0, [], {}
-        self.fast = []  # what fp8 products asked for
+        self.fast = []  # fast accumulation of each fp8 problem
         for name, types in _PROTOTYPES.items():
             short = name.removeprefix("cublasLt")
             made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(getattr(self, short, None) or self._of(short))
@@ -175,7 +175,7 @@ class FakeLibrary:
         return self.objects[handle]["attributes"].get(name, (otherwise,))[0]
 
     def _epilogue(self, desc, x, d_form):
-        """GELU by tanh of what a bias, one element a row, was added to."""
+        """GELU by the tanh formula, after adding a bias of one element a row."""
         if not self._attribute(desc, 7):
             return x
         assert self._attribute(desc, 7) == 36
@@ -193,7 +193,7 @@ class FakeLibrary:
 
 
 class FakeCublas:
-    """cuBLAS' grouped products in host memory; what stands for device arrays of addresses too."""
+    """cuBLAS' grouped GEMM in host memory, with arrays of addresses in host memory too."""
 
     def __init__(self):
         self.streams = []
@@ -215,7 +215,7 @@ class FakeCublas:
 
     def GemmGroupedBatchedEx(self, handle, turn_a, turn_b, m, n, k, alpha, a, a_type, lda, b,
                              b_type, ldb, beta, c, c_type, ldc, groups, sizes, compute):  # fmt: skip
-        """Column-major, a product a group."""
+        """Column-major, one GEMM a group."""
         assert handle == 5 and SUM[compute] is np.float32
 
         def numbers(address, dtype=np.int32):

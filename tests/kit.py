@@ -108,31 +108,31 @@ STORE_GLOBAL, STORE_SHARED = _store("globals", "u64"), _store("shared", "u32")
 BUMP_GLOBAL, BUMP_SHARED = _bump("globals", "u64"), _bump("shared", "u32")
 VOTE = form("vote.count", "d:u32 = a:pred", _vote, WARP)
 MEET = form("meet.sync", "d:u32 = a:u32, mask:u32", _meet, VOLATILE | {"convergent"})
-SYNC = form("bar.sync", "id:u32 ", lambda ctx, form, i: ctx.arrive(i, None, True), BLOCKING)
+SYNC = form("bar.sync", "id:u32 ", lambda ctx, form, i: ctx.barriers.arrive(i, None, True), BLOCKING)
 SYNC_COUNT = form(
-    "bar.sync.count", "id:u32, n:u32", lambda ctx, form, i, n: ctx.arrive(i, n, True), BLOCKING
+    "bar.sync.count", "id:u32, n:u32", lambda ctx, form, i, n: ctx.barriers.arrive(i, n, True), BLOCKING
 )
 ARRIVE = form(
-    "bar.arrive", "id:u32, n:u32", lambda ctx, form, i, n: ctx.arrive(i, n, False), BLOCKING
+    "bar.arrive", "id:u32, n:u32", lambda ctx, form, i, n: ctx.barriers.arrive(i, n, False), BLOCKING
 )
 COUNT = form(
     "bar.red.popc",
     "d:u32 = id:u32, p:pred",
     lambda ctx, form, i, p: tuple(
-        x if x.dtype == bool else x.astype(np.uint32) for x in ctx.arrive_counting(i, None, p)[:2]
+        x if x.dtype == bool else x.astype(np.uint32) for x in ctx.barriers.arrive_counting(i, None, p)[:2]
     ),
     BLOCKING,
 )
 COPY = form(
     "cp.async",
     "dst:[u32], src:[u64], size:#u32, valid:u32",
-    lambda ctx, form, d, s, n, v: ctx.shared.copy_async(
+    lambda ctx, form, d, s, n, v: ctx.async_copies.issue(
         ctx, d, s, n, np.broadcast_to(v, (ctx.threads,))
     ),
     LOAD | STORE | VOLATILE,
 )
-COMMIT = form("cp.async.commit_group", "", lambda ctx, form: ctx.commit_async(), VOLATILE)
-WAIT = form("cp.async.wait_group", "n:#u32", lambda ctx, form, n: ctx.wait_async(n), VOLATILE)
+COMMIT = form("cp.async.commit_group", "", lambda ctx, form: ctx.async_copies.commit(), VOLATILE)
+WAIT = form("cp.async.wait_group", "n:#u32", lambda ctx, form, n: ctx.async_copies.wait(n), VOLATILE)
 
 
 class Builder:

@@ -1,10 +1,11 @@
-"""The benchmarks: statistics, the quick paths on the CPU, and the GPU's with a pretended one."""
+"""The benchmarks: statistics, the quick paths on the CPU, and those of the GPU with a fake one."""
 
 import argparse
 import json
 import math
 import sys
 from datetime import datetime, timezone
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,22 +14,24 @@ from fake_cublaslt import FakeCuda, FakeLibrary, FakeTorch
 import benchmarks.__main__ as command
 import tensorcore_dsl as tc
 from benchmarks import (
+    accuracy,
+    baselines,
     compile_time,
-    console,
     cublaslt,
     emulate,
     gemm,
     gemm_cases,
     gemm_gpu,
-    gemm_tables,
+    gemm_kinds,
+    gemm_plot,
+    gemm_summary,
     gpu,
     harness,
-    kinds,
     merge,
     operands,
     page,
-    rivals,
     suites,
+    tables,
     tuning,
 )
 from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
@@ -93,34 +96,39 @@ def test_machine_says_what_matters():
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_table_with_and_without_rich(capsys, monkeypatch, installed):
-    if not installed:
-        monkeypatch.setattr(console, "find_spec", lambda name: None)
-    elif not console.find_spec("rich"):
-        pytest.skip("rich is not installed")
-    console.table("Title", ["name", "rate", "remarks"], [["[a]", "12.5", "fine"], ["b", "3", ""]])
+def test_tables(capsys):
+    rows = [
+        {"name": "[a]", "rate": "12.5", "unused": "-", "notes": "fine"},
+        {"name": "b", "rate": "3", "unused": "-", "notes": ""},
+    ]
+    table = tables.Table("Title", rows)
+    table.print()
     out = capsys.readouterr().out
-    assert "Title" in out and "[a]" in out
+    assert "Title" in out and "[a]" in out and "unused" not in out
     lines = out.splitlines()
     ends = [
         line.index(cell) + len(cell) for line in lines for cell in ("12.5", " 3") if cell in line
     ]
     assert len(ends) == 2 and ends[0] == ends[1]
+    assert list(table.markdown()) == [
+        "**Title**\n", "| name | rate | notes |", "|---|---|---|", "| [a] | 12.5 | fine |",
+        "| b | 3 | |", "",
+    ]  # fmt: skip
 
 
 def test_no_progress_bar_in_a_file(capsys):
-    assert list(console.progress([1, 2], "t")) == [1, 2]
+    assert list(tables.progress([1, 2], "t")) == [1, 2]
     assert capsys.readouterr().err == ""
 
 
 def test_duration():
-    assert [console.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == [
+    assert [tables.duration(s) for s in (2.5, 0.0123, 4.56e-6, 7e-9)] == [
         "2.5 s",
         "12.3 ms",
         "4.56 us",
         "7 ns",
     ]
+    assert tables.duration(None) == "-"
 
 
 # Cases
@@ -155,7 +163,9 @@ def test_case_counts():
 
 def test_allowed_error_is_zero_for_integers_and_small_for_floats():
     exact, size = np.ones((1, 1)), np.full((1, 1), 100.0)
-    allowed = {dtype: Case(dtype, 1, 1, 64).allowed_error(size, exact).item() for dtype in DTYPES}
+    allowed = {
+        dtype: accuracy.allowed_error(Case(dtype, 1, 1, 64), size, exact).item() for dtype in DTYPES
+    }
     assert allowed["s8"] == 0
     assert 0 < allowed["f64"] < 1e-11 < allowed["f16"] < allowed["bf16"] < allowed["tf32"] < 1
 
@@ -167,8 +177,8 @@ def test_hopper_suite():
     chosen = suites.cases("hopper")
     assert len(chosen) == len(set(chosen)) == 92
     assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
-    assert set(suites.AIMS) < {case.group for case in chosen}
-    assert {case.kind for case in chosen} == set(kinds.KINDS)
+    assert set(suites.GOALS) < {case.group for case in chosen}
+    assert {case.kind for case in chosen} == set(gemm_kinds.KINDS)
     assert [case.dtype for case in chosen if case.precise] == ["e4m3"] * 11
     (experts,) = [case for case in chosen if case.rows]
     assert len(experts.rows) == 32 and (min(experts.rows), max(experts.rows)) == (16, 2048)
@@ -185,7 +195,7 @@ def test_suites_can_be_cut():
     sized = suites.cases("hopper", ("batched", "grouped"), sizes=((64, 32, 16), (128, 32, 16)))
     assert [(c.N, c.K) for c in sized] == [(32, 16)] * 4 and max(sized[2].rows) == 64
     assert sum(sized[2].rows) == sized[2].M
-    assert {c.group_m for c in suites.cases("hopper", ("odd", "mma"))} == {
+    assert {c.group for c in suites.cases("hopper", ("odd", "mma"))} == {
         "odd bf16",
         "mma.sync bf16",
     }
@@ -193,9 +203,9 @@ def test_suites_can_be_cut():
         suites.cases("hopper", ("even",))
 
 
-def test_groups_take_turns():
+def test_a_suite_is_measured_round_robin():
     chosen = suites.cases("hopper")
-    turns = suites.in_turn(chosen)
+    turns = suites.round_robin(chosen)
     names = list(dict.fromkeys(case.group for case in chosen))
     assert [case.group for case in turns[: len(names)]] == names
     assert sorted(map(str, turns)) == sorted(map(str, chosen))
@@ -226,26 +236,26 @@ def test_cublaslt_multiplies(dtype, layout):
     d = np.full((M, N), 77, case.out.numpy)
     fake = FakeLibrary(FakeCuda())
     library = cublaslt.CublasLt(fake)
-    product = cublaslt.Product(library, dtype, M, N, K, case.orders, 4096, 256)
+    matmul = cublaslt.Matmul(library, dtype, M, N, K, case.orders, 4096, 256)
     assert library.version == "13.2.4"
     assert fake.preferences == {1: (256, 8), 3: (3, 4)}
-    product.caller(product.offers[1], a.ctypes.data, b.ctypes.data, d.ctypes.data)(9)
+    matmul.caller(matmul.offers[1], a.ctypes.data, b.ctypes.data, d.ctypes.data)(9)
     assert fake.streams == [9]
     np.testing.assert_array_equal(d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64))
-    product.close()
+    matmul.close()
     assert list(fake.objects) == [library.handle.value], "all but the handle is freed"
 
 
 def test_cublaslt_refuses():
     library = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=(None,)))
     with pytest.raises(cublaslt.CublasError, match=r"Heuristic: NOT_SUPPORTED \(15\)"):
-        cublaslt.Product(library, "s8", 8, 8, 8, ("row", "row"))
-    product = cublaslt.Product(library, "f16", 8, 8, 8, ("row", "row"))
+        cublaslt.Matmul(library, "s8", 8, 8, 8, ("row", "row"))
+    matmul = cublaslt.Matmul(library, "f16", 8, 8, 8, ("row", "row"))
     with pytest.raises(cublaslt.CublasError, match="Matmul: NOT_SUPPORTED"):
-        product.caller(product.offers[0], 0, 0, 0)(0)
+        matmul.caller(matmul.offers[0], 0, 0, 0)(0)
     nothing = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=()))
     with pytest.raises(cublaslt.CublasError, match="no algorithm"):
-        cublaslt.Product(nothing, "f16", 8, 8, 8, ("row", "row"))
+        cublaslt.Matmul(nothing, "f16", 8, 8, 8, ("row", "row"))
 
 
 def test_heuristic_result_has_the_size_of_the_header_file():
@@ -274,9 +284,11 @@ class Stub:
         return next(self.seconds)
 
 
-def test_contestants_take_turns_both_ways():
+def test_launches_are_interleaved_both_ways():
     log = []
-    found = gpu.compete([Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0)
+    found = gpu.time_interleaved(
+        [Stub("a", log, (1, 2, 3)), Stub("b", log, (4, 5, 6))], 3, warm_up=0
+    )
     assert "".join(log) == "abbaab"
     assert [t.samples for t in found] == [(1, 2, 3), (4, 5, 6)]
 
@@ -286,12 +298,14 @@ L2 = 2500
 
 @pytest.fixture
 def bench(monkeypatch):
-    """GpuBench with a pretended GPU, on which ours takes 2 ms a launch."""
+    """GpuBench with a fake GPU, on which our launches take 2 ms."""
     pytest.importorskip("torch")
     cuda = FakeCuda(l2_bytes=L2)
     torch, library = FakeTorch(cuda), FakeLibrary(cuda)
     monkeypatch.setattr(gpu, "WARM_UP", 0)
-    monkeypatch.setattr(gemm_gpu, "compete", lambda c, rounds: gpu.compete(c, rounds, warm_up=0))
+    monkeypatch.setattr(
+        gemm_gpu, "time_interleaved", lambda c, rounds: gpu.time_interleaved(c, rounds, warm_up=0)
+    )
     monkeypatch.setattr(cublaslt, "load", lambda: library)
     plain = gemm_gpu.ours
 
@@ -308,11 +322,11 @@ def bench(monkeypatch):
 
     monkeypatch.setattr(gemm_gpu, "ours", ours)
     with tc.target("cpu"):
-        yield gemm_gpu.GpuBench(torch, [rivals.LtRival(torch)], gpu.Monitor(False), 3, 0, False)
+        yield gemm_gpu.GpuBench(torch, [baselines.CublasLt(torch)], gpu.Monitor(False), 3, 0, False)
 
 
 def test_gpu_bench_picks_the_fastest_algorithm_and_compares(bench):
-    found = gemm.derived({"operations": 10**9, **bench(Case("f16", 40, 24, 16, "col.row"))})
+    found = gemm_summary.derive({"operations": 10**9, **bench(Case("f16", 40, 24, 16, "col.row"))})
     assert found["correct"] and found["reference_correct"]
     assert 0 < found["error"] < 1e-3 and 0 < found["reference_error"] < 1e-3
     assert found["reference_name"] == "cuBLASLt 13.2.4, algorithm 2 of 3"
@@ -352,7 +366,7 @@ def test_fp8_reference_sums_fast(bench, monkeypatch):
     assert "NOT_SUPPORTED" in bench(Case("e4m3", 32, 16, 63))["reference_failure"]
 
 
-def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
+def test_the_family_of_kernels_is_an_option(bench, monkeypatch):
     asked = []
     plain = kernels.gemm
     monkeypatch.setattr(
@@ -367,7 +381,9 @@ def test_the_family_of_kernels_is_a_wish(bench, monkeypatch):
 def test_tiles_of_both_families():
     assert gemm_gpu.tile(kernels.AmpereConfig(BM=64, BK=32, stages=3)) == "64x128x32 s3"
     assert gemm_gpu.tile(HopperConfig(BN=128, stages=6, cluster_m=2)) == "128x128 s6 c2"
-    assert gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
+    assert (
+        gemm_gpu.tile(HopperConfig(cluster_m=2, cluster_n=2, pingpong=True)) == "128x256 s4 c2x2 pp"
+    )
     assert gemm_gpu.tile(HopperConfig(BM=64, split_k=4)) == "64x256 s4 k4"
     torch = pytest.importorskip("torch")
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
@@ -382,11 +398,11 @@ def test_gpu_bench_without_graphs(bench):
     found = bench(Case("f64", 8, 8, 8))
     assert found["ours"]["launched_as"] == "batches (RuntimeError: no captures here)"
     assert found["ours"]["median"] == pytest.approx(2e-3)
-    assert "ours in batches" in gemm_tables.remarks({**vars(Case("f64", 8, 8, 8)), **found})
+    assert "ours in batches" in gemm_summary.notes({**vars(Case("f64", 8, 8, 8)), **found})
 
 
 def test_gpu_bench_without_a_reference(bench):
-    bench.rivals[0]._library._library.costs = (None,)
+    bench.baselines[0]._library._library.costs = (None,)
     found = bench(Case("bf16", 8, 8, 8))
     assert "none of the 1 algorithms" in found["reference_failure"]
     assert "ours" in found and "reference" not in found
@@ -397,12 +413,11 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
         raise cublaslt.Unavailable("not here")
 
     monkeypatch.setattr(cublaslt, "load", missing)
-    monkeypatch.setattr(rivals.cublas_grouped, "load", missing)
-    bench.rivals = rivals.rivals(bench.torch)
-    assert [rival.name for rival in bench.rivals if rival.fair(Case("f16", 8, 8, 8))] == [
-        "torch",
-        "cuSPARSELt",
-    ]
+    monkeypatch.setattr(baselines.cublas_grouped, "load", missing)
+    bench.baselines = baselines.available(bench.torch)
+    case = Case("f16", 8, 8, 8)
+    fair = [each.name for each in bench.baselines if each.supports(case) and each.is_fair(case)]
+    assert fair == ["torch"]
     found = bench(Case("tf32", 16, 8, 24, "row.row"))
     assert found["reference_correct"] and found["reference_name"].endswith(" mm")
 
@@ -410,19 +425,19 @@ def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
 def test_rows_of_large_products_are_sampled(bench, monkeypatch):
     torch = bench.torch
     case = Case("f16", 1000, 8, 8)
-    everything = list(kinds.blocks(torch, case))
+    everything = list(accuracy.row_blocks(torch, case))
     assert sum(len(range(*block.indices(case.M))) for block in everything) == case.M
-    monkeypatch.setattr(kinds, "CHECKED", case.operations - 1)
-    (rows,) = kinds.blocks(torch, case)
-    assert len(rows) == kinds.ROWS and rows.unique().numel() == kinds.ROWS
-    edges = [int(row * kinds.ROWS / case.M) for row in rows + 0.0]
+    monkeypatch.setattr(accuracy, "CHECKED", case.operations - 1)
+    (rows,) = accuracy.row_blocks(torch, case)
+    assert len(rows) == accuracy.ROWS and rows.unique().numel() == accuracy.ROWS
+    edges = [int(row * accuracy.ROWS / case.M) for row in rows + 0.0]
     assert max(abs(edge - place) for place, edge in enumerate(edges)) <= 1, "one in each part"
     a, b = operands.draw(torch, case, 0)
     data = operands.operands(torch, case, a, b, 1)
     d = (a.double() @ b.double()).half()
-    assert kinds.check(torch, data, d)[1]
+    assert accuracy.check(torch, data, d)[1]
     d[500:508, 5] = math.nan
-    assert kinds.check(torch, data, d) == (None, False)
+    assert accuracy.check(torch, data, d) == (None, False)
 
 
 def test_wrong_results_are_seen(bench):
@@ -431,21 +446,23 @@ def test_wrong_results_are_seen(bench):
     a, b = operands.draw(torch, case, 0)
     data = operands.operands(torch, case, a, b, 1)
     d = (a.double() @ b.double()).half()
-    assert kinds.check(torch, data, d)[1]
+    assert accuracy.check(torch, data, d)[1]
     d[3, 5] += 0.1
-    error, good = kinds.check(torch, data, d)
+    error, good = accuracy.check(torch, data, d)
     assert not good and error > 0.01
     d[3, 5] = math.nan
-    assert kinds.check(torch, data, d) == (None, False)
+    assert accuracy.check(torch, data, d) == (None, False)
 
 
 # Tuning
 
 
-def test_tuning_shows_the_best_and_the_rule(bench, capsys, monkeypatch):
+def test_tuning_shows_the_best_and_the_choice_before(bench, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
     seconds = {128: 3.0, 192: 1e-3, 256: 2e-3}
-    given = [HopperConfig(BN=BN) for BN in seconds] + [HopperConfig(BN=BN, group_m=4) for BN in seconds]
+    given = [HopperConfig(BN=BN) for BN in seconds] + [
+        HopperConfig(BN=BN, group_m=4) for BN in seconds
+    ]
     timer = lambda launch: seconds[launch.keywords["config"].BN]
     measure = tuning.measurer(bench.torch, given, False, timer=timer, device="X")
     case = Case("bf16", 256, 512, 64)
@@ -453,11 +470,10 @@ def test_tuning_shows_the_best_and_the_rule(bench, capsys, monkeypatch):
     json.dumps(found, allow_nan=False)
     assert [t["config"]["BN"] for t in found["trials"]] == [192, 192, 256, 256, 128, 128]
     found["before"] = found["trials"][5]
-    tuning.show(case, found)
-    lines = capsys.readouterr().out.splitlines()
-    (kept,) = [line for line in lines if "until now" in line]
-    assert kept.startswith(" 6") or kept.startswith("6")
-    assert "6 tried, 0 failed" in lines[0] and len([x for x in lines if "sm90" in x]) == 6
+    (table,) = tuning.tables({"results": [{**vars(case), **found}]})
+    assert "6 tried, 0 failed" in table.title and len(table.rows) == 6
+    (before,) = [row for row in table.rows if row["notes"] == "gemm's choice before"]
+    assert before["place"] == "6" and {row["family"] for row in table.rows} == {"sm90"}
     assert not tuning_cache.entries()
 
 
@@ -466,10 +482,12 @@ def test_lists_of_configurations():
     tuning.add_arguments(parser)
     assert tuning.candidates(parser.parse_args([])) is None
     found = tuning.candidates(
-        parser.parse_args(["--BN", "64,256", "--group", "4,16", "--ahead", "0"])
+        parser.parse_args(["--BN", "64,256", "--group-m", "4,16", "--mma-in-flight", "0"])
     )
     assert {(c.BN, c.group_m) for c in found} == {(64, 4), (64, 16), (256, 4), (256, 16)}
-    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {4}
+    assert {c.mma_in_flight for c in found} == {0} and {c.stages for c in found if c.BN == 256} == {
+        4
+    }
     (one,) = tuning.candidates(parser.parse_args(["--stages", "3"]))
     assert one == HopperConfig(stages=3)
     with pytest.raises(SystemExit):
@@ -480,8 +498,10 @@ def test_a_problem_that_fails_leaves_the_others():
     def broken(case):
         raise ValueError("no")
 
-    found = tuning.attempt(broken, Case("bf16", 1, 1, 1))
-    assert found == {"failure": "ValueError: no"}
+    result = gemm.attempt(broken, Case("bf16", 1, 1, 1))
+    assert result["failure"] == "ValueError: no"
+    (table,) = tuning.tables({"results": [{**vars(Case("bf16", 1, 1, 1)), **result}]})
+    assert table.rows == [{"notes": "ValueError: no"}]
 
 
 # The page
@@ -507,10 +527,10 @@ def results(directory, when, median, name="gemm-hopper"):
         }
         for who, seconds in (("ours", median), ("reference", 1e-3)):
             found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
-        report.results.append(gemm.derived(found))
+        report.results.append(gemm_summary.derive(found))
     del report.results[0]["reference"], report.results[0]["ratio"]
     report.results[0]["correct"] = False
-    report.summary["groups"] = gemm_tables.summarise(report.results, "group")
+    report.summary["groups"] = gemm_summary.summarise(report.results, "group")
     report.save(directory)
 
 
@@ -528,9 +548,9 @@ def test_page_shows_the_newest_results_and_keeps_the_rest(tmp_path):
     assert "2026-01-02, driver 580.1, 700 W, cuBLASLt 13.2.4, commit abc+" in made
     assert "| mma.sync bf16 | 1 | 68.7 | 137 | 0.500 | - | 0.500 | 0 of 1 | |" in made
     assert "| 3.00 | 0.500 | 0 of 2 | 1 wrong |" in made
-    assert "Triton" not in made, "columns that say nothing are left away"
+    assert "Triton" not in made, "empty columns are left out"
     assert (
-        "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | wrong result |" in made
+        "| 4095 x 4097 x 4099 | row.col | sm90 | 128x256 s4 | 68.8 | - | - | WRONG RESULT |" in made
     )
     assert not [line for line in made.splitlines() if line != line.rstrip()]
 
@@ -543,7 +563,7 @@ def test_page_without_markers_is_refused(tmp_path):
 
 def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.launch.BATCH", 2)
-    monkeypatch.setattr("benchmarks.launch_cost.driver.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.launch.driver.cuda_available", lambda: False)
     monkeypatch.setattr(compile_time, "PORTABLE", {"tf32": DTYPES["tf32"]})
     run(tmp_path, "launch", "--rounds", "2")
     run(tmp_path, "compile", "--repeats", "1", "--arch", "sm_80")
@@ -551,13 +571,13 @@ def test_every_benchmark_can_be_put_on_the_page(tmp_path, monkeypatch):
     run(tmp_path, "gemm", "--target", "cpu", "--sizes", "16", "--dtypes", "s8", "--no-plot")
     target = tmp_path / "page.md"
     target.write_text(f"{page.BEGIN}\n{page.END}\n")
-    assert command.main(["report", "--out", str(tmp_path), "--page", str(target)]) == 0
+    assert command.main(["report", "--results", str(tmp_path), "--page", str(target)]) == 0
     text = target.read_text()
     for said in (
         "### launch",
         "ours, configured, 3 scalars",
         "Python to IR",
-        "| mma | sm_80 |",
+        "| mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 | sm_80 | 2 |",
         "| 16 x 16 x 16 |",
     ):
         assert said in text
@@ -578,7 +598,7 @@ def test_gemm_on_the_cpu(tmp_path, capsys):
     assert status == 0
     out = capsys.readouterr().out
     assert "sm_80" in out and "GFLOP/s" in out and "cuBLAS time" not in out
-    assert (found["schema"], found["benchmark"]) == (1, "gemm-emulated")
+    assert (found["schema"], found["benchmark"]) == (2, "gemm-emulated")
     assert set(found) >= {"date", "options", "machine", "method", "summary", "results"}
     assert [r["dtype"] for r in found["results"]] == ["f16", "f16", "s8", "s8"]
     for result in found["results"]:
@@ -599,12 +619,15 @@ def test_a_comparison_is_drawn_and_printed(tmp_path, capsys):
     report.summary["target"] = "cuda"
     for size, ours in ((512, 1e-4), (1024, 4e-4)):
         timing = {"median": ours, "spread": 0.01, "samples": [ours]}
-        report.results.append(gemm.derived({
+        report.results.append(gemm_summary.derive({
             "dtype": "bf16", "M": size, "N": size, "K": size, "layout": "row.col",
             "operations": 10**10, "error": 1e-3, "correct": True, "ours": dict(timing),
             "reference": {"median": 2e-4, "spread": 0.0, "samples": [2e-4]},
         }))  # fmt: skip
-    gemm_tables.finish(report, argparse.Namespace(out=tmp_path, plot=True))
+    gemm_summary.conclude(report)
+    for table in gemm_summary.tables(report.json()):
+        table.print()
+    assert "Drawn to" in gemm_plot.draw(report, tmp_path / "plot.png")
     out = capsys.readouterr().out
     assert "2.000" in out and "0.500" in out and "1 of 2" in out
     assert report.summary["dtypes"]["bf16"]["ratio"] == pytest.approx(1)
@@ -626,7 +649,7 @@ def test_a_suite_in_emulation(tmp_path, capsys, monkeypatch):
         "square f16": 2, "mma.sync s8": 1,
     }  # fmt: skip
     text = capsys.readouterr()
-    assert "mma.sync s8" in text.out and "square f16: f16 32x32x32 row.col: " in text.err
+    assert "mma.sync s8" in text.out and "square f16: f16 32 x 32 x 32 row.col: " in text.err
     assert list(tmp_path.glob("*.png"))
 
 
@@ -635,7 +658,7 @@ def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
     arguments = ("gemm", "--suite", "hopper", "--target", "cpu", "--out", str(tmp_path))
     assert command.main(arguments) == 1
     told = capsys.readouterr().err
-    assert "the suite hopper is for a GPU: its 92 products are 9.8e+13 operations" in told
+    assert "the suite hopper is for a GPU: its 92 GEMMs are 9.8e+13 operations" in told
     asked = told[told.index("(") + 1 : told.index(")")].split()
     assert not list(tmp_path.iterdir())
     small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
@@ -741,7 +764,7 @@ def test_compile(tmp_path, monkeypatch):
 
 def test_launch(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.launch.BATCH", 3)
-    monkeypatch.setattr("benchmarks.launch_cost.driver.cuda_available", lambda: False)
+    monkeypatch.setattr("benchmarks.launch.driver.cuda_available", lambda: False)
     status, (found,) = run(tmp_path, "launch", "--rounds", "2")
     assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
     medians = [r["launch"]["median"] for r in found["results"]]
@@ -754,17 +777,19 @@ def test_all_is_the_default_and_goes_on_after_an_error(tmp_path, monkeypatch, ca
     def run_one(module):
         def run(options):
             ran.append((module, options.quick))
-            if module.endswith("launch_cost"):
+            if module.endswith("launch"):
                 raise RuntimeError("no driver")
             return Report("x", {}, {}, {})
 
         return run
 
-    for module, _ in command.SUBCOMMANDS.values():
+    for module, _ in command.BENCHMARKS.values():
         __import__(module)
         monkeypatch.setattr(sys.modules[module], "run", run_one(module))
+        monkeypatch.setattr(sys.modules[module], "tables", lambda document: ())
+    monkeypatch.chdir(tmp_path)
     assert command.main(["--quick"]) == 1
-    assert ran == [(module, True) for module, _ in command.SUBCOMMANDS.values()]
+    assert ran == [(module, True) for module, _ in command.BENCHMARKS.values()]
     assert "launch: RuntimeError: no driver" in capsys.readouterr().err
 
 
@@ -777,10 +802,21 @@ def test_help(capsys, arguments):
     assert "python -m benchmarks" in out and ("--quick" in out)
 
 
-# Pieces of a suite
+def test_results_go_to_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded = sorted(harness.RECORDED.iterdir())
+    arguments = ["--target", "cpu", "--sizes", "16", "--dtypes", "s8", "--repeats", "1"]
+    assert command.main(["gemm", *arguments, "--no-plot"]) == 0
+    assert [path.name.startswith("gemm-emulated-") for path in tmp_path.iterdir()] == [True]
+    assert sorted(harness.RECORDED.iterdir()) == recorded
+    assert command.parser().parse_args(["gemm"]).out == Path()
+    assert command.parser().parse_args(["gemm", "--record"]).out == harness.RECORDED
 
 
-def piece(day, group, median, left_out=False, **machine):
+# Parts of a suite
+
+
+def part(day, group, median, left_out=False, **machine):
     gpu = {"name": "NVIDIA H200", "driver": "580.1", "power_limit_w": 700.0}
     about = {"gpu": gpu, "versions": {"torch": "2"}, **machine}
     report = Report("gemm-hopper", {"groups": [group]}, {"reference": "cuBLASLt 13"}, about)
@@ -794,15 +830,15 @@ def piece(day, group, median, left_out=False, **machine):
         else:
             for who, seconds in (("ours", median), ("reference", 1.0)):
                 found[who] = {"median": seconds, "spread": 0.0, "samples": [seconds]}
-            found["rivals"] = {"torch": {"median": 3.0}, "Triton": {"failure": "no"}}
-        report.results.append(gemm.derived(found))
+            found["baselines"] = {"torch": {"median": 3.0}, "Triton": {"failure": "no"}}
+        report.results.append(gemm_summary.derive(found))
     return report
 
 
-def test_pieces_become_one_report(tmp_path, capsys):
-    pieces = [piece(1, "odd", 4.0), piece(2, "grouped", 2.0), piece(3, "odd", 0.5)]
-    pieces += [piece(4, "grouped", 0, left_out=True), piece(5, "batched", 0, left_out=True)]
-    paths = [str(each.save(tmp_path / "pieces")) for each in pieces]
+def test_parts_become_one_report(tmp_path, capsys):
+    parts = [part(1, "odd", 4.0), part(2, "grouped", 2.0), part(3, "odd", 0.5)]
+    parts += [part(4, "grouped", 0, left_out=True), part(5, "batched", 0, left_out=True)]
+    paths = [str(each.save(tmp_path / "parts")) for each in parts]
     status, (found,) = run(tmp_path, "merge", *paths[::-1], "--no-plot")
     assert status == 0 and found["date"].startswith("2026-01-05")
     assert [r["group"] for r in found["results"]] == ["odd bf16"] * 3 + [
@@ -811,21 +847,21 @@ def test_pieces_become_one_report(tmp_path, capsys):
     ]
     groups = found["summary"]["groups"]
     assert groups["odd bf16"]["ratio"] == pytest.approx(2), "the later of two"
-    assert groups["odd bf16"]["rivals"] == {"torch": pytest.approx(6), "Triton": None}
+    assert groups["odd bf16"]["baselines"] == {"torch": pytest.approx(6), "Triton": None}
     assert groups["grouped bf16"]["ratio"] == pytest.approx(0.5), "left out replaces nothing"
     assert groups["batched bf16"]["left out"] == 1
     assert found["summary"]["ceilings"]["flops"] == {"bf16": 5e14}
-    assert [each["groups"] for each in found["summary"]["pieces"]][0] == ["odd"]
+    assert [each["groups"] for each in found["summary"]["parts"]][0] == ["odd"]
     assert found["results"][0]["share"] > 0
     text = page.updated(f"{page.BEGIN}\n{page.END}", tmp_path)
     assert "| grouped bf16 | 1 |" in text and "| 1 left out |" in text
-    assert "| bf16, `wgmma` on operands at hand | 500 TFLOP/s |" in text
+    assert "| bf16, `wgmma` on operands in shared memory | 500 TFLOP/s |" in text
     assert "64 times 512 x 512 x 512" in text
 
 
-def test_pieces_of_different_machines_do_not_mix():
-    one, other = piece(1, "odd", 1.0).json(), piece(2, "odd", 1.0, versions={"torch": "3"}).json()
-    with pytest.raises(ValueError, match="different machines do not mix; versions"):
+def test_parts_of_different_machines_do_not_mix():
+    one, other = part(1, "odd", 1.0).json(), part(2, "odd", 1.0, versions={"torch": "3"}).json()
+    with pytest.raises(ValueError, match="different machines; versions"):
         merge.merged([one, other])
     with pytest.raises(ValueError, match="launch and of gemm-hopper"):
         merge.merged([one, {**one, "benchmark": "launch", "date": "2025"}])

@@ -171,7 +171,7 @@ def test_language_page_names_every_function():
     offered = [
         name
         for name in dir(tc)
-        if str(getattr(getattr(tc, name), "__module__", "")).startswith("tensorcore_dsl.frontend.")
+        if str(getattr(getattr(tc, name), "__module__", "")).startswith("tensorcore_dsl.lang.")
     ]
     missing = [name for name in offered if name[0].islower() and name not in words]
     assert len(offered) > 50 and missing == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,7 @@ from kit import (
     u64,
 )
 
+from tensorcore_dsl import isa
 from tensorcore_dsl.errors import (
     ArgumentError,
     Deadlock,
@@ -43,7 +48,8 @@ from tensorcore_dsl.errors import (
     OutOfBounds,
     Uninitialised,
 )
-from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, machine, run
+from tensorcore_dsl.interpreter import GlobalPointer, compile_program, launch, run
+from tensorcore_dsl.interpreter.execution import machine
 from tensorcore_dsl.ir.nodes import Part
 
 
@@ -303,10 +309,32 @@ class TestWarps:
             outputs(build)
 
 
+SPACES = {"shared", "shared.base", "shared.dynamic"}
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The strings of a module without its docstrings."""
+    tree = ast.parse(path.read_text())
+    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def test_no_instruction_is_known_by_name() -> None:
+    """Whatever the interpreter needs to know of an instruction stands in its row."""
+    opcodes = set(isa.opcodes())
+    for path in Path(launch.__file__).parent.rglob("*.py"):
+        for text in strings(path):
+            words = re.findall(r"[a-z]\w*(?:\.[a-z]\w*)+", text)
+            named = {text, *(word.split(".")[0] for word in words if word not in SPACES)}
+            assert not (named - SPACES) & opcodes, f"{path.name}: {text!r}"
+
+
 class TestWarpgroups:
     """Forms of warpgroups want four warps together; blocks need not be whole warpgroups."""
 
-    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP)
+    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | {"wgmma"})
 
     def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
         b = Builder(("out", u64), shared=4)

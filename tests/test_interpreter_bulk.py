@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
-from tensorcore_dsl.interpreter.special import Geometry
+from tensorcore_dsl.interpreter.core.geometry import Geometry
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(11)

@@ -10,7 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.interpreter import machine
+from tensorcore_dsl.interpreter.execution import machine
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.streamk_gemm import Workspace, streamk_gemm
 from tensorcore_dsl.kernels.host import tuning_cache

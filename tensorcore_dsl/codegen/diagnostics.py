@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
+from tensorcore_dsl.isa import names
 
 _SLOW = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
 _ADVICE = {
@@ -83,7 +84,7 @@ def _spills(resources: Resources) -> Iterator[str]:
 def _advised(text: str) -> str:
     code = re.search(r"\((C\d+)\)", text)
     advice = _ADVICE.get(code[1]) if code else None
-    if advice is None and "wgmma" in text:
+    if advice is None and names.WGMMA in text:
         advice = _SERIALISED
     message = text.splitlines()[0].removesuffix(" in line 0").rstrip(".")
     return f"{message}; {advice}" if advice else message
@@ -94,7 +95,7 @@ def _line(text: str, ptx: str) -> int:
     named = re.search(r"\bline (\d+)", text)
     if named and int(named[1]):
         return int(named[1])
-    opcode = next((o for o in ("setmaxnreg", "wgmma.mma_async") if o in text), None)
+    opcode = next((o for o in (names.SETMAXNREG, names.WGMMA_MMA) if o in text), None)
     if opcode is None:
         return 0
     numbered = enumerate(ptx.splitlines(), 1)

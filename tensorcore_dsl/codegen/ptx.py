@@ -39,6 +39,7 @@ from tensorcore_dsl.ir.nodes import (
     While,
     walk,
 )
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes; launches provide more than that dynamically
@@ -179,17 +180,17 @@ class _Printer:
         dtype = param.value.type.dtype
         if dtype.kind == "p":
             word = self._fresh(32)
-            self._emit(f"ld.param.u32 {word}, [p{position}]")
-            self._emit(f"setp.ne.u32 {register}, {word}, 0")
+            self._emit(f"{names.load_parameter('u32')} {word}, [p{position}]")
+            self._emit(f"{names.compare('ne', 'u32')} {register}, {word}, 0")
         elif param.tensor_map is not None:
-            self._emit(f"mov.b64 {register}, p{position}")
-            self._emit(f"cvta.param.u64 {register}, {register}")
+            self._emit(f"{names.move('b64')} {register}, p{position}")
+            self._emit(f"{names.ADDRESS_OF_PARAMETER} {register}, {register}")
         else:
-            self._emit(f"ld.param.{param_type(dtype)} {register}, [p{position}]")
+            self._emit(f"{names.load_parameter(param_type(dtype))} {register}, [p{position}]")
 
     def _constant_moves(self) -> Iterable[str]:
         for (bits, _), (register, text) in self.constants.items():
-            yield f"    mov.{_move_type(bits)} {register}, {text};"
+            yield f"    {_move(bits)} {register}, {text};"
 
     # --- registers and operands -----------------------------------------------------------
 
@@ -291,9 +292,9 @@ class _Printer:
             later = moves[position + 1 :]
             if any(s == name for _, s in later):
                 saved = self._fresh(bits)
-                self._emit(f"mov.{_move_type(bits)} {saved}, {name}")
+                self._emit(f"{_move(bits)} {saved}, {name}")
                 moves[position + 1 :] = [(n, saved if s == name else s) for n, s in later]
-            self._emit(f"mov.{_move_type(bits)} {name}, {source}")
+            self._emit(f"{_move(bits)} {name}, {source}")
 
     def _sources(self, node: Assign) -> list[str]:
         """The source of each register of the target."""
@@ -388,7 +389,8 @@ class _Printer:
         body, again, end = (self._label() for _ in range(3))
         kind = node.index.type.dtype.name
         index, stop, step = (self._bound(v, node) for v in (node.index, node.stop, node.step))
-        self._emit(f"mov.b{node.index.type.register_bits} {index}, {self._bound(node.start, node)}")
+        move = _move(node.index.type.register_bits)
+        self._emit(f"{move} {index}, {self._bound(node.start, node)}")
         down = self._direction(node, kind, step)
         if trips is None:
             self._branch(end, self._inside(down, kind, index, stop), False)
@@ -398,7 +400,7 @@ class _Printer:
         self._place(body)
         self._block(node.body)
         self._place(again)
-        self._emit(f"add.{kind} {index}, {index}, {step}")
+        self._emit(f"{names.binary('add', node.index.type.dtype)} {index}, {index}, {step}")
         self._branch(body, self._inside(down, kind, index, stop))
         self._place(end)
         self.loops.pop()
@@ -415,20 +417,25 @@ class _Printer:
         if kind.startswith("u"):
             return False
         down = self._fresh(1)
-        self._emit(f"setp.lt.{kind} {down}, {step}, 0")
+        self._emit(f"{names.compare('lt', kind)} {down}, {step}, 0")
         return down
 
     def _inside(self, down: bool | str, kind: str, index: str, stop: str) -> str:
         """A predicate register: the index has not reached `stop`."""
         inside = self._fresh(1)
-        self._emit(f"setp.{'gt' if down is True else 'lt'}.{kind} {inside}, {index}, {stop}")
+        less, greater = names.compare("lt", kind), names.compare("gt", kind)
+        self._emit(f"{greater if down is True else less} {inside}, {index}, {stop}")
         if isinstance(down, str):
-            self._emit(f"@{down} setp.gt.{kind} {inside}, {index}, {stop}")
+            self._emit(f"@{down} {greater} {inside}, {index}, {stop}")
         return inside
 
 
 def _move_type(bits: int) -> str:
     return "pred" if bits == 1 else f"b{bits}"
+
+
+def _move(bits: int) -> str:
+    return names.move(_move_type(bits))
 
 
 def _end(text: str) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from tensorcore_dsl.isa.names import SETMAXNREG
+
 VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
 _NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"
 _WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
@@ -29,7 +31,7 @@ class Refusal(Exception):
 
 def wants_whole_program(ptx: str) -> bool:
     """Whether the text uses instructions that need whole-program assembly."""
-    return "setmaxnreg" in ptx
+    return SETMAXNREG in ptx
 
 
 def find(version: tuple[int, int]) -> Path | None:

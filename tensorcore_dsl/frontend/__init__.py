@@ -1,1 +1,1 @@
-"""From a Python function to IR: values, builder, language, evaluator."""
+"""From a Python function to IR: a partial evaluator of its syntax tree."""

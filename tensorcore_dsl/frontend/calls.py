@@ -1,4 +1,4 @@
-"""Calls: users' functions are evaluated like the kernel itself, everything else by Python."""
+"""Calls: users' functions are inlined, all other functions are called by Python."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
-from tensorcore_dsl.lang.language import emit
+from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.tracing import PACKAGE, is_library
 from tensorcore_dsl.values.values import UNSET, Undefined
 
-_HIGHER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
+_HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
 RESULT = "<result>"  # the variable that holds an inlined function's result
 RETURNED = "<returned>"  # whether it has returned: False, True, or a predicate
-_FOREIGN = (
+_NOT_IN_KERNELS = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
     ast.ImportFrom, ast.AsyncFunctionDef,
 )  # fmt: skip
@@ -40,7 +40,7 @@ class LocalFunction:
         self.signature = _signature(tree.args, defaults)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """For Python's own functions that take functions, such as map and functools.reduce."""
+        """For Python's own higher-order functions, such as map and functools.reduce."""
         return self.evaluator.inline(self, list(args), keywords)
 
 
@@ -65,7 +65,7 @@ class Calls(Expressions):
             raise
 
     def _place_of_operand(self, node: ast.Call, error: OperandError, first: int) -> Loc | None:
-        """The argument that an instruction refused, `first` being its first operand."""
+        """The place of the argument that an instruction rejected; `first` is its first operand."""
         misfit = self.builder.misfit
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
         if misfit is None or misfit[0] is not error or starred:
@@ -73,13 +73,13 @@ class Calls(Expressions):
         return self.locate(node.args[first + misfit[1]])
 
     def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-        """Inline a user's function, or let Python call."""
+        """Inline a user's function, or let Python call any other one."""
         while isinstance(function, functools.partial):
             args = [*function.args, *args]
             keywords = {**function.keywords, **keywords}
             function = function.func
         function = getattr(function, "__kernel_function__", function)
-        if args and any(function is higher for higher in _HIGHER):
+        if args and any(function is known for known in _HIGHER_ORDER):
             args = [functools.partial(self._called, args[0]), *args[1:]]
         special = replacement(function, args)
         if special is not None:
@@ -100,7 +100,7 @@ class Calls(Expressions):
         return self.call(function, list(args), {})
 
     def inline(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-        """Evaluate the body of a function; its ops name the chain of calls."""
+        """Evaluate the body of a function; the locations of its ops include the chain of calls."""
         if len(self.frames) >= MAX_DEPTH:
             raise CompileError(
                 f"calls nest deeper than {MAX_DEPTH} here: a recursion must end at compile time"
@@ -130,7 +130,7 @@ class Calls(Expressions):
         return Frame(name, source, variables, cells_of(function), function.__globals__)
 
     def run_body(self, tree: Function) -> None:
-        """Run a function's body in its frame; the result goes to the variable RESULT."""
+        """Evaluate a function's body in its frame; its result becomes the variable RESULT."""
         raise NotImplementedError
 
     # -- functions defined in kernels ------------------------------------------------------------
@@ -153,14 +153,14 @@ class Calls(Expressions):
 
 def cells_of(function: Any) -> dict[str, Any]:
     """The variables of enclosing Python functions."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         try:
-            found[name] = cell.cell_contents
+            variables[name] = cell.cell_contents
         except ValueError:  # not bound yet
             continue
-    return found
+    return variables
 
 
 # -- arguments -------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _signature_of(function: Any) -> inspect.Signature:
 def _bound(
     signature: inspect.Signature, name: str, args: list[Any], keywords: dict[str, Any]
 ) -> dict[str, Any]:
-    """Parameters to values, as Python binds them."""
+    """The value of each parameter, as Python binds arguments."""
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:
@@ -209,30 +209,31 @@ def _python_function(function: Any) -> types.FunctionType | None:
     if isinstance(function, types.FunctionType):
         return function
     if isinstance(function, types.MethodType):
-        found: Any = function.__func__
+        target: Any = function.__func__
     elif isinstance(function, functools._lru_cache_wrapper):
-        found = function.__wrapped__
+        target = function.__wrapped__
     elif isinstance(function, (type, types.BuiltinFunctionType)):
         return None
     else:
-        found = vars(type(function)).get("__call__")
-    return found if isinstance(found, types.FunctionType) else None
+        target = vars(type(function)).get("__call__")
+    return target if isinstance(target, types.FunctionType) else None
 
 
 @lru_cache(maxsize=4096)
 def _is_kernel_code(function: types.FunctionType) -> bool:
-    """May its body be part of a kernel? Not the library's own, nor Python's, nor NumPy's."""
+    """May the body be part of a kernel? Not that of the library, of Python or of NumPy."""
     module = function.__module__ or ""
     if is_library(module) or module.split(".")[0] in sys.stdlib_module_names:
         return False
     filename = function.__code__.co_filename
     installed = "site-packages" in filename or "dist-packages" in filename
-    if installed and not any(map(_from_here, function.__globals__.values())):
+    if installed and not any(map(_is_of_package, function.__globals__.values())):
         return False
     return source_of(function) is not None
 
 
-def _from_here(value: Any) -> bool:
+def _is_of_package(value: Any) -> bool:
+    """Is the value a module of this package, or defined in one?"""
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     owner = getattr(value, "__module__", None)
     return any(isinstance(n, str) and n.split(".")[0] == PACKAGE for n in (name, owner))
@@ -240,8 +241,8 @@ def _from_here(value: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_plain(function: types.FunctionType) -> bool:
-    """Has it only the syntax of kernels? Others may still run at compile time, by Python."""
+    """Has it only syntax of kernels? Python may call other functions at compile time."""
     source = source_of(function)
     if source is None or inspect.isgeneratorfunction(function):
         return False
-    return not any(isinstance(node, _FOREIGN) for node in ast.walk(source.tree))
+    return not any(isinstance(node, _NOT_IN_KERNELS) for node in ast.walk(source.tree))

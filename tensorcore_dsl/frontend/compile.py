@@ -1,4 +1,4 @@
-"""One specialisation of a kernel, from its function to verified IR."""
+"""Compiles one specialisation of a kernel: from its Python function to verified IR."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tensorcore_dsl.frontend.statements import Evaluator
 from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
-from tensorcore_dsl.lang.memory import Array
+from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.runtime.arguments import ArrayType, Packer
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.values import Scalar
 
-RECURSION = 6000  # Python's frames; each call, branch and unrolled round nests some 15 of them
+RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration nests about 15
 
 
 def compile_kernel(
     kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch
 ) -> Kernel:
-    """Evaluate `kernel.function` for argument types and Const values; verified, coalesced IR."""
+    """Evaluate `kernel.function` for argument types and Const values; the IR is verified."""
     ir = Kernel(
         re.sub(r"\W", "_", kernel.__name__),
         [],
@@ -38,7 +38,7 @@ def compile_kernel(
     evaluator = Evaluator(builder)
     token = set_emitter(builder)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, RECURSION))
+    sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
     try:
         variables = {name: own_copy(value) for name, value in constants.items()}
         variables.update(_arguments(builder, kernel.runtime_names, types))
@@ -53,21 +53,21 @@ def compile_kernel(
 
 
 def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> dict[str, Any]:
-    """The run-time arguments as the kernel sees them; declares their parameters."""
+    """Declare the parameters, and return the run-time argument of each name."""
     registers: dict[tuple[int, str], Scalar] = {}
     for p in Packer(types).parameters:
         scalar = Scalar(builder.new_value(Type(dtypes.named(p.ptx))))
         builder.kernel.params.append(Param(f"{names[p.argument]}{p.suffix}", scalar.value))
         registers[p.argument, p.suffix] = scalar
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
         if isinstance(kind, ArrayType):
-            found[name] = _array(registers, place, kind)
+            arguments[name] = _array(registers, place, kind)
         elif kind.dtype.kind == "p":
-            found[name] = registers[place, ""] != 0
+            arguments[name] = registers[place, ""] != 0
         else:
-            found[name] = Scalar(registers[place, ""].value, kind.dtype)
-    return found
+            arguments[name] = Scalar(registers[place, ""].value, kind.dtype)
+    return arguments
 
 
 def _array(registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType) -> Array:

@@ -1,14 +1,11 @@
-"""Run-time branches: which variables the two sides leave different, and what joins them."""
+"""Run-time branches: joins the variables that the two sides assign differently."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
-from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.environment import (
     Container,
@@ -22,31 +19,27 @@ from tensorcore_dsl.frontend.environment import (
     same,
     structure,
 )  # fmt: skip
-from tensorcore_dsl.ir.nodes import Assign, Block, Const, If, Type, Value
-from tensorcore_dsl.values.arithmetic import coerce
+from tensorcore_dsl.ir.nodes import Block, If
 from tensorcore_dsl.values.builder import Builder
-from tensorcore_dsl.values.conversion import literal
-from tensorcore_dsl.values.operands import describe, is_number, is_simple
-from tensorcore_dsl.values.promotion import common_type
-from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
-
-Copies = list[tuple[Any, Any]]  # (variable, value)
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import UNSET, Runtime, Scalar, Undefined
+from tensorcore_dsl.values.variables import Copies, register_for, write
 
 
 @dataclass
 class Side:
-    """One side of a run-time `if` after evaluation: how it ended, its value, its variables."""
+    """One evaluated side of a run-time `if`: its nodes, its value and its variables."""
 
     block: Block
-    ended: bool  # by a jump of the kernel
+    ended: bool  # in a jump of the kernel, so that nothing follows
     value: Any
-    contents: list[Container] | None  # None: it changed nothing
+    contents: list[Container] | None  # of the containers; None: unchanged
 
 
 def evaluate_side(
     builder: Builder, before: Snapshot, evaluate: Callable[[], tuple[bool, Any]]
 ) -> Side:
-    """Evaluate one side from the state `before`, which is put back."""
+    """Evaluate one side from the state `before`, and restore that state."""
     block = Block()
     with builder.inside(block):
         ended, value = evaluate()
@@ -64,9 +57,9 @@ def run_branches(
     then: Callable[[], tuple[bool, Any]],
     orelse: Callable[[], tuple[bool, Any]],
 ) -> tuple[bool, Any]:
-    """Evaluate both sides, each to (ended by a jump?, value), from one state and join them.
+    """Evaluate both sides from the same state and join them.
 
-    The result is the same pair: ended when neither side goes on.
+    A side gives (ended in a jump?, value); so does the result, which ended if both sides did.
     """
     before = Snapshot(frames)
     left, right = (evaluate_side(builder, before, side) for side in (then, orelse))
@@ -86,7 +79,10 @@ def join_sides(
     left: Side,
     right: Side,
 ) -> tuple[bool, Any]:
-    """Leave the variables of the sides that go on, joined; (does neither?, the value)."""
+    """Join the variables of the sides that did not end in a jump.
+
+    Returns (did both end in a jump?, the joined value).
+    """
     going = [side for side in (left, right) if not side.ended]
     if not going:
         return True, None
@@ -103,7 +99,7 @@ def join_sides(
 
 
 class Join:
-    """Variables that two sides leave different become registers that both sides write."""
+    """Joins two sides: what differs becomes a register that both sides write."""
 
     def __init__(self, builder: Builder, frames: list[Frame], condition: Scalar) -> None:
         self.builder, self.frames, self.condition = builder, frames, condition
@@ -113,7 +109,7 @@ class Join:
         self.where = f"the run-time condition at line {loc.line}" if loc else "a run-time condition"
 
     def containers(self, before: Snapshot, left: list[Container], right: list[Container]) -> None:
-        """Put what joins `left` and `right` into the containers."""
+        """Store the joined values of `left` and `right` in the containers."""
         frames = [id(frame.variables) for frame in self.frames]
         for container, a, b in zip(before.containers, left, right, strict=True):
             if id(container) not in frames and structure(a) != structure(b):
@@ -133,7 +129,7 @@ class Join:
                     )
 
     def values(self, a: Any, b: Any) -> Any:
-        """One value for both: itself, a register, or a container of such."""
+        """The joined value of a and b: the common value, a register, or a container of these."""
         if same(a, b):
             return a
         if a is True and b is False:
@@ -158,76 +154,13 @@ class Join:
         )
 
     def finish(self, left: Block, right: Block) -> None:
-        """Write the registers at the end of both sides."""
+        """Write the registers of the joined values at the end of both sides."""
         for block, copies in ((left, self.left), (right, self.right)):
             with self.builder.inside(block):
                 write(self.builder, copies)
 
 
-# -- registers of variables ------------------------------------------------------------------
-
-
 def shaped(value: Any, other: Any) -> Any:
-    """UNSET as a container of the structure of `other`; any other value as it is."""
+    """UNSET as a container with the structure of `other`; any other value unchanged."""
     items = children(other) if value is UNSET else None
     return value if items is None else rebuilt(other, [UNSET] * len(items))
-
-
-def register_for(builder: Builder, values: Sequence[Any]) -> Any:
-    """A register that can hold each of the values, or None."""
-    first = values[0]
-    if isinstance(first, Group):
-        if all(isinstance(v, Group) and v.value.type == first.value.type for v in values):
-            return Group(builder.new_value(first.value.type), first.operand)
-        return None
-    dtype = holding_type(values)
-    return None if dtype is None else Scalar(builder.new_value(Type(dtype)), dtype)
-
-
-def holding_type(values: Sequence[Any]) -> DType | None:
-    """The type of a variable that can hold each of these scalars and numbers, or None."""
-    if not all(map(is_simple, values)):
-        return None
-    strongest_first = sorted(values, key=is_number)
-    try:
-        return reduce(common_type, strongest_first, strongest_first[0])  # type: ignore[no-any-return]
-    except OperandError:  # types that do not meet
-        return None
-
-
-def new_variable(builder: Builder, value: Any, dtype: DType | None = None) -> Any:
-    """A fresh register that starts as `value`."""
-    if isinstance(value, Group):
-        variable: Any = Group(builder.new_value(value.value.type), value.operand)
-    else:
-        variable = Scalar(builder.new_value(Type(dtype or value.dtype)))
-    write(builder, [(variable, value)])
-    return variable
-
-
-def write(builder: Builder, copies: Copies) -> None:
-    """variable <- value for all at once: values that are variables written here are saved."""
-    targets = {variable.value for variable, _ in copies}
-    ready: Copies = []
-    for variable, value in copies:
-        if isinstance(variable, Scalar) and value is not UNSET:
-            value = coerce(builder, value, variable.dtype)
-        if isinstance(value, Runtime) and value.value in targets:
-            if value.value is variable.value:
-                continue
-            value = new_variable(builder, value)
-        ready.append((variable, value))
-    for variable, value in ready:
-        builder.append(Assign(variable.value, (_source(value, variable),)))
-
-
-def _source(value: Any, variable: Runtime) -> Value | Const:
-    if isinstance(value, Runtime):
-        return value.value
-    type = variable.value.type
-    if value is UNSET:
-        return Const(0, dtypes.pred if type.register_bits == 1 else _BITS[type.register_bits])
-    return literal(value, type.dtype)
-
-
-_BITS = {bits: dtypes.named(f"b{bits}") for bits in (16, 32, 64, 128)}

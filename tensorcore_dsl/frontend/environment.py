@@ -1,9 +1,9 @@
-"""The Python variables of a kernel under evaluation, as control flow must see them.
+"""The Python variables of a kernel under evaluation: frames, containers and snapshots of them.
 
-Run-time control flow evaluates a block once although it may run many times or never. So the
-evaluator must find every place whose content the block changed: names, items of lists and
-dictionaries, attributes of dataclasses. Places that hold whole containers are compared and
-joined item by item, if the containers have one structure.
+The evaluator evaluates a block of run-time control flow once, although it may run many times or
+never. So it must find every variable that the block changed: names, items of lists and
+dictionaries, attributes of dataclasses. Containers of the same structure are compared and joined
+item by item.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Container = Any  # a list, or a dict
 
 @dataclass
 class Frame:
-    """The variables of one function being evaluated.
+    """The variables of one function under evaluation.
 
-    enclosing: the frame or the cells that free names are looked up in. nonlocals: names that
-    assignments bind there. conditions: how many run-time `if`s of this function are open.
+    enclosing: the frame or the cells in which free names are looked up. nonlocals: names that
+    assignments bind there. conditions: the number of enclosing run-time `if`s in this function.
     """
 
     function: str
@@ -49,7 +49,7 @@ class Frame:
     places: dict[ast.AST, Loc] = field(default_factory=dict)
 
     def owner(self, name: str) -> Frame | None:
-        """The frame among this and its enclosing ones that has `name`."""
+        """This frame or the innermost enclosing one that has the variable `name`."""
         frame: Any = self
         while isinstance(frame, Frame):
             if name in frame.variables:
@@ -87,7 +87,7 @@ def storage(value: Any) -> Container | None:
 
 
 def children(value: Any) -> list[Any] | None:
-    """What a container holds, in order; None for what is no container."""
+    """The items of a container, in order; None for any other value."""
     kind = type(value)
     if kind is list or isinstance(value, (list, tuple)):
         return list(value)
@@ -103,7 +103,7 @@ def children(value: Any) -> list[Any] | None:
 
 
 def rebuilt(like: Any, items: list[Any]) -> Any:
-    """A container of the structure of `like` with other items; itself where nothing differs."""
+    """A container of the structure of `like` with these items; `like` itself if none differs."""
     if storage(like) is None and all(map(is_, items, children(like) or ())):
         return like
     if isinstance(like, list):
@@ -111,7 +111,7 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
     if isinstance(like, tuple):
         return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
     if isinstance(like, dict):
-        twin = copy.copy(like)  # keeps the factory of a defaultdict
+        twin = copy.copy(like)  # with the factory of a defaultdict
         twin.update(zip(like, items, strict=True))
         return twin
     if isinstance(like, Struct):
@@ -129,7 +129,7 @@ def _record(kind: type, attributes: dict[str, Any]) -> Any:
 
 
 def structure(value: Any) -> Any:
-    """What two containers must share for their items to correspond; None: no container."""
+    """A key that is equal for containers with corresponding items; None for other values."""
     if isinstance(value, (list, tuple)):
         return type(value), len(value)
     if isinstance(value, dict):
@@ -144,7 +144,7 @@ def structure(value: Any) -> Any:
 
 
 def columns(values: list[Any]) -> list[list[Any]] | None:
-    """The corresponding items of containers of one structure, else None."""
+    """The corresponding items of containers; None unless all have the same structure."""
     wanted = structure(values[0])
     if wanted is None or any(structure(v) != wanted for v in values[1:]):
         return None
@@ -154,7 +154,7 @@ def columns(values: list[Any]) -> list[list[Any]] | None:
 
 
 def own_copy(value: Any) -> Any:
-    """A Const argument whose containers a kernel may change without harm to the caller."""
+    """A copy of a Const argument, whose containers the kernel may change."""
     items = children(value)
     if items is None or isinstance(value, Struct):
         return value
@@ -165,25 +165,25 @@ def own_copy(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Do two places hold the same thing?"""
+    """Are two values the same object, register or constant?"""
     if left is right:
         return True
     if isinstance(left, Runtime) and isinstance(right, Runtime):
         return left.value is right.value and left.dtype == right.dtype  # type: ignore[attr-defined]
     if isinstance(left, _SIMPLE) and type(left) is type(right):
-        return repr(left) == repr(right)  # tells 0.0 from -0.0, and NaN is NaN
+        return repr(left) == repr(right)  # 0.0 differs from -0.0, NaN equals NaN
     return False
 
 
 # -- snapshots -------------------------------------------------------------------------------
 
-Contents = list[Container]  # of every container of a snapshot, at one time
+Contents = list[Container]  # copies of all containers of a snapshot, at one time
 
 
 class Snapshot:
-    """The contents of all containers that the frames reach, to compare with and put back.
+    """The contents of all containers that the frames reach, to compare with and to restore.
 
-    A container is numbered by its place in `containers`; a *slot* is its number and a key.
+    A container's number is its index in `containers`; a *slot* is a number and a key.
     """
 
     def __init__(self, frames: list[Frame]) -> None:
@@ -211,27 +211,27 @@ class Snapshot:
                 self._enter(item)
 
     def number(self, container: Container) -> int | None:
-        """The place of a container, None for one that came later."""
+        """The number of a container; None if it is newer than the snapshot."""
         return self._numbers.get(id(container))
 
     def contents(self) -> Contents:
-        """What the containers hold now."""
+        """The current contents of the containers."""
         return [container.copy() for container in self.containers]
 
     def frozen(self) -> Contents:
-        """What they hold now, with containers that came later copied: those may still change."""
-        found = self.contents()
-        for copied, old in zip(found, self.copies, strict=True):
+        """The current contents, with copies of newer containers, which may still change."""
+        contents = self.contents()
+        for copied, old in zip(contents, self.copies, strict=True):
             for key in keys_of(copied):
                 value = copied[key]
                 if isinstance(value, (Runtime, *_SIMPLE)) or _item(old, key) is value:
                     continue
                 if self.number(storage(value)) is None:
                     copied[key] = own_copy(value)
-        return found
+        return contents
 
     def resolved(self, value: Any, contents: Contents) -> Any:
-        """A copy of `value` with all containers in it as they were at the time of `contents`."""
+        """A copy of `value` in which all containers have the contents of `contents`."""
         number = self.number(storage(value))
         if number is None:
             items = children(value)
@@ -246,15 +246,15 @@ class Snapshot:
         return rebuilt(value, [self.resolved(item, contents) for item in then])
 
     def changed(self) -> bool:
-        """Does any container hold other objects than it did?"""
+        """Does any container hold other objects than at the snapshot?"""
         return any(map(_differs, self.containers, self.copies))
 
     def restore(self) -> None:
-        """Make the containers hold what they did."""
+        """Restore the contents of the snapshot."""
         self.put(self.copies)
 
     def put(self, contents: Contents) -> None:
-        """Make the containers hold `contents`."""
+        """Set the contents of all containers."""
         for container, wanted in zip(self.containers, contents, strict=True):
             if isinstance(container, list):
                 container[:] = wanted
@@ -278,12 +278,12 @@ def _differs(now: Container, then: Container) -> bool:
 
 
 def keys_of(container: Container) -> Iterator[Any]:
-    """Indices of a list, keys of a dictionary."""
+    """The indices of a list, or the keys of a dictionary."""
     return iter(range(len(container))) if isinstance(container, list) else iter(container)
 
 
 def name_of(frames: list[Frame], container: Container) -> str:
-    """How the user calls a container, for messages."""
+    """The expression by which the user reaches a container, for messages."""
 
     def search(value: Any, name: str, depth: int) -> str | None:
         if storage(value) is container:
@@ -291,14 +291,14 @@ def name_of(frames: list[Frame], container: Container) -> str:
         items = children(value) if depth else None
         keys = value if isinstance(value, dict) else range(len(items or ()))
         for key, item in zip(keys, items or (), strict=False):
-            found = search(item, f"{name}[{key!r}]", depth - 1)
-            if found:
-                return found
+            expression = search(item, f"{name}[{key!r}]", depth - 1)
+            if expression:
+                return expression
         return None
 
     for frame in reversed(frames):
         for name, value in frame.variables.items():
-            found = search(value, name, 4)
-            if found:
-                return found
+            expression = search(value, name, 4)
+            if expression:
+                return expression
     return "a container"

@@ -1,4 +1,4 @@
-"""Expressions: Python computes what is known, operators emit what is not."""
+"""Expressions: Python computes compile-time values, operators emit run-time ones."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
 from tensorcore_dsl.frontend.source import may_change_variables
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
+from tensorcore_dsl.isa.names import EXPENSIVE_OPCODES
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
@@ -47,7 +48,6 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
-SLOW = ("div", "rem", "sqrt")  # opcodes that are not done in vain
 
 
 class Expressions:
@@ -57,7 +57,7 @@ class Expressions:
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.node: ast.AST | None = None  # what is being evaluated
+        self.node: ast.AST | None = None  # under evaluation
         self._methods: dict[type, Callable[[Any], Any]] = {}
 
     @property
@@ -67,18 +67,18 @@ class Expressions:
     # -- places --------------------------------------------------------------------------------
 
     def locate(self, node: ast.AST | None = None) -> Loc | None:
-        """The place of a node, or where the evaluator is, in the user's source."""
+        """The place in the user's source of `node`, or of the node under evaluation."""
         node = node or self.node
         if not self.frames or node is None:
             return None
         frame = self.frames[-1]
-        found = frame.places.get(node)
-        if found is None:
-            found = frame.places[node] = _place(frame, node)
-        return found
+        place = frame.places.get(node)
+        if place is None:
+            place = frame.places[node] = _place(frame, node)
+        return place
 
     def guarded(self, node: ast.AST, evaluate: Callable[[Any], Any]) -> Any:
-        """`evaluate(node)`; what it emits and raises belongs to the node's place."""
+        """`evaluate(node)`; ops and errors get the place of the node."""
         outer, self.node = self.node, node
         try:
             return evaluate(node)
@@ -180,7 +180,7 @@ class Expressions:
         return result
 
     def eval_JoinedStr(self, node: ast.JoinedStr) -> Any:
-        """A string; with run-time values in it, what `print` takes."""
+        """A string, or for `print` a `Text` if it contains run-time values."""
         parts = [
             self._formatted(part) if isinstance(part, ast.FormattedValue) else self.eval(part)
             for part in node.values
@@ -209,7 +209,7 @@ class Expressions:
         return self.binary(type(node.op), BINARY[type(node.op)], left, self.eval(node.right))
 
     def binary(self, kind: type, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-        """An operator; what Python says of types it does not know is put in the user's words."""
+        """A binary operator; a TypeError for run-time values becomes an OperandError."""
         try:
             return function(left, right)
         except TypeError as error:
@@ -229,7 +229,7 @@ class Expressions:
         return self._chain(self.eval(node.left), node.ops, node.comparators)
 
     def _chain(self, left: Any, ops: Sequence[ast.cmpop], rights: Sequence[ast.expr]) -> Any:
-        """left < rights[0] < rights[1] ...: each evaluated once, and only where Python would."""
+        """left < rights[0] < rights[1] ...: each is evaluated once, and only if Python would."""
         right = self.eval(rights[0])
         first = self._compare(ops[0], left, right)
         if len(ops) == 1:
@@ -240,8 +240,10 @@ class Expressions:
 
     def _compare(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.In, ast.NotIn)):
-            found = self._contained(left, right)
-            return found if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, found)
+            inside = self._contained(left, right)
+            return (
+                inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
+            )
         function = COMPARE[type(op)]
         if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             return self.binary(type(op), function, left, right)
@@ -270,9 +272,9 @@ class Expressions:
         return result
 
     def _short_circuit(self, is_and: bool, left: Any, follow: Callable[[], Any], pure: bool) -> Any:
-        """`left and follow()`, `left or follow()`: evaluated only where Python would.
+        """`left and follow()` or `left or follow()`, where `follow` may be skipped at run time.
 
-        pure: it changes no variable.
+        pure: `follow` changes no variable.
         """
         if not isinstance(left, Runtime):
             return follow() if bool(left) == is_and else left
@@ -294,7 +296,7 @@ class Expressions:
     def _choose(
         self, condition: Scalar, then: Callable[[], Any], orelse: Callable[[], Any], pure: bool
     ) -> Any:
-        """The value of one of two expressions: both computed if that is cheap, else a branch."""
+        """The value of one of two expressions: a selection if both are cheap, else a branch."""
         before = Snapshot([] if pure else self.frames)
         left, right = (
             evaluate_side(self.builder, before, lambda e=e: (False, e()))  # type: ignore[misc]
@@ -366,7 +368,7 @@ class Expressions:
         return bool(condition)
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        """Bind a name, an item, an attribute or a pattern of them."""
+        """Assign to a name, an item, an attribute, or a tuple of these."""
         raise NotImplementedError
 
 
@@ -387,11 +389,11 @@ def _complain(node: ast.AST, value: Undefined) -> None:
 
 
 def _cheap(side: Side) -> bool:
-    """May the side run although Python would have skipped it? Pure and short enough."""
+    """May the side run although Python would skip it? Only if it is pure and cheap."""
     return all(_is_cheap(node) for node in walk(side.block))
 
 
 def _is_cheap(node: Any) -> bool:
     if isinstance(node, Op):
-        return not node.form.effects and node.form.opcode not in SLOW
+        return not node.form.effects and node.form.opcode not in EXPENSIVE_OPCODES
     return isinstance(node, Assign)

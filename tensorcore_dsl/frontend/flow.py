@@ -1,8 +1,8 @@
-"""Control flow: unrolled by Python where it is known, loops and branches of the kernel where not.
+"""Control flow: evaluated at compile time if its conditions are known, else emitted.
 
-Where control leaves an inlined function or an unrolled loop under a run-time condition, a flag
-says so: a variable of the function like any other, which branches join and loops carry. What
-follows is done where no flag is up.
+If control leaves an inlined function or an unrolled loop under a run-time condition, a flag is
+set: a variable of the function, which branches join and loops carry. The statements that follow
+are executed where no flag is set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
-from tensorcore_dsl.frontend.control import new_variable, run_branches
+from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.environment import Snapshot
 from tensorcore_dsl.frontend.loops import Loop, run_loop
 from tensorcore_dsl.frontend.source import (
@@ -30,19 +30,21 @@ from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.values import Scalar, Undefined
+from tensorcore_dsl.values.variables import new_variable
 
-MAX_UNROLL = 4096  # rounds of a `for` over something known at compile time
-MAX_WHILE = 128  # rounds of a `while` known at compile time; one that goes on is a loop
+EXITS = ("continue", "break", "return")
+MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
+MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a run-time loop
 
-# How statements ended, on all paths. None: they ran through, or a flag says where not; "jump": a
-# jump of the kernel was emitted; "break", "continue", "return": of what is done at compile time.
+# How statements ended, on all paths. None: control reaches their end, or flags say where not.
+# "jump": a jump of the kernel was emitted. "break", "continue", "return": at compile time.
 Status = str | None
 Rest = Callable[[], Status]
 
 
 @dataclass(frozen=True)
 class Unrolled:
-    """A loop done at compile time."""
+    """A loop unrolled at compile time."""
 
 
 class Flow(Calls):
@@ -50,12 +52,12 @@ class Flow(Calls):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loops: list[Loop | Unrolled] = []  # of the running function
+        self.loops: list[Loop | Unrolled] = []  # of the current function
 
     # -- blocks --------------------------------------------------------------------------------
 
     def block(self, statements: Sequence[ast.stmt]) -> Status:
-        """Run statements; the result says how they ended."""
+        """Evaluate statements; the result says how they ended."""
         for place, statement in enumerate(statements):
             rest = statements[place + 1 :]
             leaves = self._leaves(statement)
@@ -71,7 +73,7 @@ class Flow(Calls):
         return None
 
     def statement(self, node: ast.stmt) -> Status:
-        """Run one statement."""
+        """Evaluate one statement."""
         method = self._methods.get(type(node))
         if method is None:
             method = self._methods[type(node)] = getattr(
@@ -82,7 +84,7 @@ class Flow(Calls):
     # -- flags ---------------------------------------------------------------------------------
 
     def _leaves(self, statement: ast.stmt) -> bool:
-        """May control leave an inlined function or an unrolled loop by the statement?"""
+        """May the statement leave an inlined function or an unrolled loop?"""
         exits = exits_of(statement)
         if "return" in exits and not self.frame.is_kernel:
             return True
@@ -90,17 +92,17 @@ class Flow(Calls):
         return unrolled and bool(exits & {"break", "continue"})
 
     def _flag(self, kind: str) -> str:
-        """The variable that says whether control has left by "break", "continue" or "return"."""
+        """The flag of "break", "continue" or "return": the name of its variable."""
         return RETURNED if kind == "return" else f"<{kind} {len(self.loops)}>"
 
     def _going_on(self, rest: Rest) -> Status:
-        """Do the rest where no flag is up; "everywhere": none is, the caller goes on."""
+        """Evaluate the rest where no flag is set; "everywhere": none can be, the caller goes on."""
         variables = self.frame.variables
-        up = {k: variables.get(self._flag(k), False) for k in ("continue", "break", "return")}
-        for kind, flag in up.items():
+        flags = {k: variables.get(self._flag(k), False) for k in EXITS}
+        for kind, flag in flags.items():
             if flag is True:
                 return kind
-        pending = [self._flag(kind) for kind, flag in up.items() if isinstance(flag, Scalar)]
+        pending = [self._flag(kind) for kind, flag in flags.items() if isinstance(flag, Scalar)]
         if not pending:
             return "everywhere"
         either = partial(arithmetic.logic, self.builder, "or")
@@ -131,7 +133,7 @@ class Flow(Calls):
         )
 
     def _exiting_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> Status:
-        """An `if` with a side that never goes on: what follows belongs to the other one."""
+        """An `if` with a side that always exits: the statements after it go to the other side."""
         condition = arithmetic.truth(self.builder, self.eval(node.test))
         sides = [
             partial(self.block, side if always_exits(side) else [*side, *rest])
@@ -143,8 +145,8 @@ class Flow(Calls):
         return status or self._status()
 
     def _status(self) -> Status:
-        """How control has left on all paths."""
-        for kind in ("continue", "break", "return"):
+        """How control has left, if it has on all paths."""
+        for kind in EXITS:
             if self.frame.variables.get(self._flag(kind)) is True:
                 return kind
         return None
@@ -167,10 +169,10 @@ class Flow(Calls):
     def branch(
         self, condition: Scalar, then: Callable[[], None], orelse: Callable[[], None]
     ) -> None:
-        """A run-time `if` of what two functions do; neither of them leaves the running one."""
+        """A run-time `if` whose sides are two functions; neither exits the current function."""
         self._branches(condition, then, orelse)
 
-    # -- ways out ------------------------------------------------------------------------------
+    # -- exits ---------------------------------------------------------------------------------
 
     def run_Break(self, node: ast.Break) -> Status:
         return self._leave("break")
@@ -185,7 +187,7 @@ class Flow(Calls):
         return kind
 
     def _leave_by(self, kind: str, returns: bool = False) -> Status:
-        """A jump of the innermost loop, which is a run-time loop."""
+        """Emit a jump of the innermost loop, which is a run-time loop."""
         loop = self.loops[-1]
         assert isinstance(loop, Loop)
         jump = Jump(kind)
@@ -230,7 +232,7 @@ class Flow(Calls):
         return status if status in ("jump", "return") else None
 
     def _unrolled(self, node: ast.For, rounds: list[Any], first: int) -> Status:
-        """The rounds from `first` on, each where no earlier one has left."""
+        """The iterations from `first` on, each where no earlier one has left the loop."""
         for number in range(first, len(rounds)):
             flag = self._flag("continue")
             self.frame.variables[flag] = False
@@ -273,7 +275,7 @@ class Flow(Calls):
         self.loops.append(loop)
         try:
             status = self.block(body)
-            if status == "return":  # of an unrolled loop inside
+            if status == "return":  # from an unrolled loop inside
                 self._leave_by("break", returns=True)
         finally:
             self.loops.pop()
@@ -281,7 +283,7 @@ class Flow(Calls):
             loop.leave(self.builder.block)
 
     def run_While(self, node: ast.While) -> Status:
-        """Unrolled while its condition is known at compile time, else a run-time loop."""
+        """A `while`: unrolled as long as its condition is known, then a run-time loop."""
         exits = frozenset().union(*map(exits_of, node.body))
         if not isinstance(node.test, ast.Constant) and exits.isdisjoint({"break", "continue"}):
             status = self._unrolled_while(node)
@@ -294,7 +296,7 @@ class Flow(Calls):
         return None
 
     def _unrolled_while(self, node: ast.While) -> Status:
-        """The rounds known at compile time; "goes on": a run-time loop does the rest."""
+        """The iterations known at compile time; "goes on": a run-time loop must do the rest."""
         start, state = self.builder.mark(), Snapshot(self.frames)
         for _ in range(MAX_WHILE):
             mark = self.builder.mark()

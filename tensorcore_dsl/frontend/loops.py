@@ -1,9 +1,8 @@
-"""Run-time loops: which variables a loop carries from one round to the next.
+"""Run-time loops: finds the loop-carried variables.
 
-A loop's body is evaluated on trial, from the state before the loop. Places that it changed
-become variables, registers that live through the loop, and the body is evaluated again with
-them, until no other place changes. Copies that this leaves behind are merged away later, by
-register coalescing.
+The body of a loop is evaluated on trial, from the state before the loop. Slots that it changed
+become loop-carried registers, and the body is evaluated again with these, until no other slot
+changes. Register coalescing removes the copies that remain.
 """
 
 from __future__ import annotations
@@ -14,14 +13,7 @@ from typing import Any
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.control import (
-    Copies,
-    holding_type,
-    new_variable,
-    register_for,
-    shaped,
-    write,
-)  # fmt: skip
+from tensorcore_dsl.frontend.control import shaped
 from tensorcore_dsl.frontend.environment import (
     MISSING,
     Container,
@@ -39,23 +31,30 @@ from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
+from tensorcore_dsl.values.variables import (
+    Copies,
+    holding_type,
+    new_variable,
+    register_for,
+    write,
+)  # fmt: skip
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A place that becomes a register: of its own type, or of `dtype` if it holds a number."""
+    """A slot that becomes a register: of its value's type, or of `dtype` if that is a number."""
 
     dtype: DType | None = None
-    like: Group | None = None  # for a place that was UNSET before the loop
+    like: Group | None = None  # of a slot that was UNSET before the loop
 
 
 @dataclass
 class Exit:
-    """One way out of (or around) a loop's body: the contents there, and where to write them.
+    """An exit of the body of a loop, or its end: the contents there, and where to write them.
 
-    `leaves` says that the loop ends with it, `returns` that the function does, too.
+    leaves: the exit ends the loop. returns: it also ends the function.
     """
 
     contents: Contents
@@ -67,7 +66,7 @@ class Exit:
 
 @dataclass
 class Loop:
-    """The loop being evaluated, from the state `head`. `endless`: it ends by `break` alone."""
+    """The loop under evaluation, from the state `head`; `endless`: only a `break` ends it."""
 
     head: Snapshot
     endless: bool = False
@@ -81,12 +80,12 @@ class Loop:
         leaves: bool = False,
         returns: bool = False,
     ) -> None:
-        """Note that control leaves the body here."""
+        """Record that control leaves the body here."""
         self.exits.append(Exit(self.head.frozen(), block, before, leaves, returns))
 
     @property
     def states(self) -> list[Contents]:
-        """The contents wherever variables are written."""
+        """The contents at all points where variables are written."""
         return [*self.tests, *(way.contents for way in self.exits)]
 
 
@@ -96,16 +95,16 @@ def run_loop(
     assigned: frozenset[str],
     trial: Callable[[Loop, Callable[[Loop], None]], None],
 ) -> None:
-    """Evaluate a loop until the set of carried variables is known, and emit it.
+    """Evaluate a loop until its set of carried variables is known, and emit it.
 
     `trial(loop, settle)` emits the loop with its body and records the exits; it is called again
-    after everything it did was taken back. It calls `settle(loop)` where the loop's test ends.
-    `assigned` are names that the body binds: if they hold registers, they are carried at once.
+    after its effects were undone. It calls `settle(loop)` where the test of the loop ends. Names
+    in `assigned`, which the body binds, are carried from the start if they hold registers.
     """
     entry = Snapshot(frames)
     variables = _Variables(builder, frames, entry)
     variables.guess(assigned)
-    while True:  # every round carries more places, wider types, or gives one up
+    while True:  # each pass carries more slots, widens a type, or makes a variable undefined
         mark = builder.mark()
         variables.introduce()
         loop = Loop(variables.head)
@@ -119,11 +118,11 @@ def run_loop(
 
 
 class _Variables:
-    """The places that a loop carries.
+    """The slots that a loop carries.
 
-    `entry` is the state before the loop, `head` the same with registers in the carried places.
-    Slots are those of `entry`; `carried` says how they are carried. A container in a carried slot
-    is one that the loop made.
+    `entry` is the state before the loop, `head` the same with registers in the carried slots.
+    Slots are those of `entry`; `carried` maps each to how it is carried. A container in a carried
+    slot was made by the loop.
     """
 
     def __init__(self, builder: Builder, frames: list[Frame], entry: Snapshot) -> None:
@@ -135,13 +134,13 @@ class _Variables:
         self.where = f"the run-time loop at line {loc.line}" if loc else "a run-time loop"
 
     def guess(self, assigned: frozenset[str]) -> None:
-        """Registers that the body binds are carried at once."""
+        """Carry the registers that the body binds from the start."""
         for name, value in self.frames[-1].variables.items():
             if name in assigned and isinstance(value, Runtime):
                 self.carried[self._own(), name] = Carry()
 
     def _own(self) -> int:
-        """The number of the running function's variables."""
+        """The number of the container of the current function's variables."""
         number = self.entry.number(self.frames[-1].variables)
         assert number is not None
         return number
@@ -149,7 +148,7 @@ class _Variables:
     # before a trial
 
     def introduce(self) -> None:
-        """Registers for the carried places, in the containers."""
+        """Put new registers into the carried slots."""
         entry = self.entry
         for (number, key), plan in self.carried.items():
             value = entry.resolved(entry.copies[number][key], entry.copies)
@@ -174,11 +173,11 @@ class _Variables:
     # after a trial
 
     def settled(self, loop: Loop) -> bool:
-        """Compare the exits with the head; what differs and is no variable is carried next."""
+        """Compare the exits with the head; slots that differ are carried in the next trial."""
         self.unsettled = False
         for number, container in enumerate(self.entry.containers):
             place = self.head.number(container)
-            if place is None:  # nobody refers to it any more
+            if place is None:  # no longer referenced
                 continue
             exits = [contents[place] for contents in loop.states]
             self._check_structure(number, exits)
@@ -216,7 +215,7 @@ class _Variables:
                 )
 
     def _plan(self, entry: Any, head: Any, afters: list[Any]) -> Any:
-        """How to carry a place: a tree of Carry, Undefined and what stays as it is."""
+        """How to carry a slot: a tree of Carry, Undefined and unchanged values."""
         changed = [after for after in afters if not same(after, head)]
         if not changed or isinstance(head, Undefined):
             return self._kept(entry, head)
@@ -268,7 +267,7 @@ class _Variables:
         )
 
     def _from_nothing(self, head: Any, afters: list[Any]) -> Any:
-        """A place that held nothing: what it comes to hold, or a register for it."""
+        """How to carry a slot that was UNSET: its later value, or a register."""
         values = [v for v in (head, *afters) if v is not UNSET]
         if all(same(v, values[0]) and not isinstance(v, Runtime) for v in values):
             return values[0]
@@ -283,28 +282,28 @@ class _Variables:
     # the copies
 
     def settle_test(self, loop: Loop) -> None:
-        """At the end of a loop's test: what it changed goes to the variables."""
+        """At the end of the test of a loop, write its changes to the carried registers."""
         contents = self.head.frozen()
         loop.tests.append(contents)
         variables = self.frames[-1].variables
         head = self.head.copies[self._own_head()]
         new = {name: value for name, value in variables.items() if name not in head}
         for name, value in new.items():
-            if isinstance(value, Runtime):  # it may be a register that is written now
+            if isinstance(value, Runtime):  # it may be one of the registers written below
                 new[name] = new_variable(self.builder, value)
         write(self.builder, self._copies(contents))
         self.head.restore()
         variables.update(new)
 
     def write_back(self, loop: Loop) -> None:
-        """Variables are written at every exit."""
+        """Write the carried registers at every exit."""
         self.born = self._born(loop)
         for way in loop.exits:
             copies = self._copies(way.contents)
             if way.leaves:
-                found = {} if way.returns else way.contents[self._own_head()]
+                values = {} if way.returns else way.contents[self._own_head()]
                 born = [(n, v) for n, v in self.born.items() if isinstance(v, Runtime)]
-                copies += [(variable, found.get(name, UNSET)) for name, variable in born]
+                copies += [(variable, values.get(name, UNSET)) for name, variable in born]
             tail = Block()
             with self.builder.inside(tail):
                 write(self.builder, copies)
@@ -317,7 +316,7 @@ class _Variables:
         return number
 
     def _copies(self, contents: Contents) -> Copies:
-        """What to write to the variables where the containers hold `contents`."""
+        """The copies to the carried registers where the containers hold `contents`."""
         copies: Copies = []
         for number, key in self.carried:
             place = self.head.number(self.entry.containers[number])
@@ -339,7 +338,7 @@ class _Variables:
             copies.append((head, after))
 
     def _born(self, loop: Loop) -> dict[str, Any]:
-        """Names that an endless loop always binds before it breaks: values or registers."""
+        """The values or registers of names that an endless loop always binds before a break."""
         going = [way for way in loop.exits if way.leaves and not way.returns]
         ways = [way.contents[self._own_head()] for way in going]
         born: dict[str, Any] = {}
@@ -359,7 +358,7 @@ class _Variables:
     # after the loop
 
     def leave(self, loop: Loop) -> None:
-        """Variables hold their registers; names first bound in the body have no value."""
+        """After the loop, variables are their registers; names first bound inside are undefined."""
         self.head.restore()
         for frame in self.frames:
             place = self.head.number(frame.variables) or 0
@@ -376,7 +375,7 @@ def _entries(container: Container) -> list[tuple[Any, Any]]:
 
 
 def _carried(head: Runtime) -> Carry:
-    """How a register that started as nothing is carried."""
+    """How to carry a register in a slot that was UNSET."""
     return Carry(like=head) if isinstance(head, Group) else Carry(_carried_type(head))
 
 
@@ -385,7 +384,7 @@ def _carried_type(head: Any) -> DType | None:
 
 
 def _fits(value: Any, dtype: DType) -> bool:
-    """Can a variable of `dtype` take the value without harm?"""
+    """Can a register of `dtype` hold the value without loss?"""
     if isinstance(value, Scalar):
         have = value.dtype
         if have == dtype or (have.is_integer and dtype.is_integer and have.bits == dtype.bits):

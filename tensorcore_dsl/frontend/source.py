@@ -1,4 +1,4 @@
-"""Syntax trees of Python functions, with the places they came from."""
+"""Syntax trees of Python functions, and facts about pieces of source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXITS: dict[type, str] = {ast.Return: "return", ast.Break: "break", ast.Continu
 
 @dataclass(frozen=True)
 class Source:
-    """A function's tree; its positions are those of the file."""
+    """The syntax tree of a function, with positions in its file."""
 
     tree: Function
     filename: str
@@ -29,7 +29,7 @@ class Source:
 
 @lru_cache(maxsize=4096)
 def source_of(function: Any) -> Source | None:
-    """The tree of a Python function, or None when its source cannot be had."""
+    """The tree of a Python function; None if its source is not available."""
     code = function.__code__
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -41,23 +41,23 @@ def source_of(function: Any) -> Source | None:
 
 @lru_cache(maxsize=128)
 def _functions(text: str) -> dict[tuple[str, int], list[Function]]:
-    """The functions of a file by name and first line, as code objects have them."""
-    found: dict[tuple[str, int], list[Function]] = {}
+    """The functions of a file by name and first line, as in code objects."""
+    functions: dict[tuple[str, int], list[Function]] = {}
     try:
         module = ast.parse(text)
     except SyntaxError:
-        return found
+        return functions
     for node in ast.walk(module):
         if isinstance(node, ast.Lambda):
-            found.setdefault(("<lambda>", node.lineno), []).append(node)
+            functions.setdefault(("<lambda>", node.lineno), []).append(node)
         elif isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            found.setdefault((node.name, first), []).append(node)
-    return found
+            functions.setdefault((node.name, first), []).append(node)
+    return functions
 
 
 def _lambdas(nodes: Sequence[Function], code: types.CodeType) -> list[Function]:
-    """Several lambdas may start on one line: parameters and places tell them apart."""
+    """The lambda of a code object among those that start on its line."""
     named = [n for n in nodes if _parameters(n) == code.co_varnames[: code.co_argcount]]
     if len(named) < 2 or not hasattr(code, "co_positions"):  # Python 3.10
         return named
@@ -71,33 +71,33 @@ def _parameters(node: Function) -> tuple[str, ...]:
 
 
 def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) -> bool:
-    """Does the node span a place of the source?"""
+    """Does the node enclose a place of the source?"""
     start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
     return start <= (line, column) and (end_line, end_column) <= end
 
 
 def require_source(function: Any) -> Source:
-    """The tree of a kernel or helper, or an error that says why there is none."""
+    """The tree of a kernel or helper; UnsupportedSyntax if there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
             "functions"
         )
-    found = source_of(function)
-    if found is None:
+    source = source_of(function)
+    if source is None:
         raise UnsupportedSyntax(
             f"the source of {function.__name__} cannot be read: kernels and their helpers must be "
             "defined in a file or in a notebook cell, lambdas of the same parameters on lines of "
             "their own"
         )
-    return found
+    return source
 
 
-# -- what a piece of source may do ------------------------------------------------------------
+# -- effects of a piece of source ------------------------------------------------------------
 
 
 def assigned_names(nodes: Sequence[ast.stmt]) -> frozenset[str]:
-    """Names that statements may bind."""
+    """The names that statements may bind."""
     return frozenset().union(*map(_assigned, nodes))
 
 
@@ -112,7 +112,7 @@ def _assigned(statement: ast.AST) -> frozenset[str]:
 
 @cache
 def exits_of(statement: ast.AST) -> frozenset[str]:
-    """Of "return", "break", "continue": those by which control may leave the statement."""
+    """Those of "return", "break" and "continue" by which control may leave the statement."""
     kind = _EXITS.get(type(statement))
     if kind is not None:
         return frozenset((kind,))

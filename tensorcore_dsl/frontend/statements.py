@@ -1,4 +1,4 @@
-"""Simple statements, and the evaluator as a whole."""
+"""Simple statements, and the complete evaluator."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Evaluator(Flow):
             self.assign(target, value)
 
     def run_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """`x: tc.f32 = 0` converts; other annotations mean nothing, as in Python."""
+        """`x: tc.f32 = 0` converts the value; other annotations have no effect, as in Python."""
         if node.value is None:
             return
         value = self.eval(node.value)
@@ -133,7 +133,7 @@ class Evaluator(Flow):
             raise UnsupportedSyntax(f"cannot assign to {type(target).__name__}")
 
     def _check_changeable(self, target: ast.expr, container: Any) -> None:
-        """Only what the kernel owns can change: control flow must see it."""
+        """OperandError unless the kernel owns the container, so that control flow tracks it."""
         if isinstance(container, np.ndarray):
             raise OperandError("NumPy arrays are constants in a kernel; use a list or tc.local")
         root: ast.expr = target

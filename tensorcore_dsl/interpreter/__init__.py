@@ -1,9 +1,10 @@
-"""Runs the IR on the CPU with the hardware's bits, and catches what the hardware never tells."""
+"""Runs the IR on the CPU with the bits of the hardware, and reports the errors it does not show."""
 
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.emulate import emulate
+from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.launch import run
-from tensorcore_dsl.interpreter.memory import GlobalPointer
-from tensorcore_dsl.interpreter.program import Program, compile_program
-from tensorcore_dsl.interpreter.report import Report
+from tensorcore_dsl.interpreter.memory.arguments import GlobalPointer
 
 __all__ = ["GlobalPointer", "Program", "Report", "compile_program", "emulate", "run"]

@@ -13,16 +13,16 @@ import numpy as np
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.interpreter.machine import Machine
-from tensorcore_dsl.interpreter.memory import Arguments, GlobalMemory, SharedMemory
-from tensorcore_dsl.interpreter.program import Program, unit, word
-from tensorcore_dsl.interpreter.special import Geometry
+from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tensorcore_dsl.interpreter.core.program import Program, word
+from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.memory.arguments import Arguments
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
-CHUNK = 8192  # threads done at a time
-MATRICES = ("ldmatrix", "movmatrix")  # their registers are parts of matrices, even one alone
+CHUNK = 8192  # threads that run at a time
 
 
 def emulate(
@@ -41,9 +41,9 @@ def emulate(
     `{byte-id, thread-id}` pair a tuple. `shared` is `(..., bytes)` of uint8, address 0 first.
 
     Returns the result's image in the same convention (a tuple when there are several), or, of
-    an instruction that only stores, the new contents of `shared`. A register alone may be given
-    as `(..., threads, 1)`: then the result has that axis too, as the results of ldmatrix and
-    movmatrix always have.
+    an instruction that only stores, the new contents of `shared`. A single register may be given as
+    `(..., threads, 1)`; then the result has that axis too, as results of instructions with a matrix
+    shape (ldmatrix, movmatrix) always have.
     """
     form = _form(text, operands)
     target = archs.arch(arch)
@@ -51,7 +51,7 @@ def emulate(
     images = _images(form, _flat(operands))
     batch = _batch(form, images, shared)
     memory = _shared(shared, batch)
-    threads, total = unit(form), prod(batch)
+    threads, total = form.threads, prod(batch)
     step = max(1, CHUNK // threads)
     starts = range(0, total, step)
 
@@ -67,7 +67,7 @@ def emulate(
         parts = [part(at) for at in starts]
     if not form.results:
         return memory.reshape(*batch, -1) if "store" in form.effects else None
-    single = form.opcode in MATRICES or any(image.single for image in images)
+    single = "shape" in form.params or any(image.single for image in images)
     results = [
         _result(operand, [part[i] for part in parts], batch, threads, single)
         for i, operand in enumerate(form.results)
@@ -76,12 +76,13 @@ def emulate(
 
 
 def _form(text: str | Instruction, operands: Sequence[Any]) -> Instruction:
-    """The form; PTX spells wgmma's A in registers as it spells A in memory, the table does not."""
+    """The instruction that `text` names. PTX writes it alike for an operand in shared memory and in
+    registers, the table does not; here the operand decides."""
     form = isa.instruction(text) if isinstance(text, str) else text
-    for operand, given in zip(form.operands, _flat(operands), strict=False):
-        image = isinstance(given, np.ndarray) and given.dtype == np.uint32 and given.ndim > 1
-        if operand.name == "desc_a" and image:
-            return isa.instruction(f"{form.mnemonic}.registers")
+    for operand, value in zip(form.operands, _flat(operands), strict=False):
+        image = isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim > 1
+        if image and form.in_registers(operand):
+            return isa.instruction(form.in_registers(operand))
     return form
 
 
@@ -91,57 +92,57 @@ def _flat(operands: Sequence[Any]) -> list[Any]:
 
 
 class _Image:
-    """One operand: its array and which leading axes are the batch."""
+    """One operand: its array, and the shape of its batch (the leading axes)."""
 
-    def __init__(self, form: Instruction, operand: Operand, given: Any) -> None:
+    def __init__(self, form: Instruction, operand: Operand, value: Any) -> None:
         self.operand = operand
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
-        self.number = None if isinstance(given, np.ndarray) else self._number(form, given)
-        self.array = np.empty(0) if self.number is not None else self._array(form, given)
+        self.number = None if isinstance(value, np.ndarray) else self._number(form, value)
+        self.array = np.empty(0) if self.number is not None else self._array(form, value)
         self.batch: tuple[int, ...] = ()
-        self.single = False  # a register given with an axis of its own
+        self.single = False  # a single register that has an axis of its own
         if self.number is None:
             self._shape(form)
 
-    def _number(self, form: Instruction, given: Any) -> Any:
-        if not isinstance(given, (int, float, np.number, np.bool_)):
+    def _number(self, form: Instruction, value: Any) -> Any:
+        if not isinstance(value, (int, float, np.number, np.bool_)):
             raise OperandError(
-                f"{form}: operand {self.operand.name} is a {type(given).__name__}; "
+                f"{form}: operand {self.operand.name} is a {type(value).__name__}; "
                 "a NumPy array of register bits or a number is needed"
             )
         if self.group:
             raise OperandError(f"{form}: operand {self.operand.name} needs {_wanted(form, self)}")
         if self.immediate:
-            return self._allowed(form, int(given))
-        if isinstance(given, np.number):
-            given = given.item()
-        return word(self.operand.register_bits)(const_bits(Const(given, self.operand.dtype)))
+            return self._allowed(form, int(value))
+        if isinstance(value, np.number):
+            value = value.item()
+        return word(self.operand.register_bits)(const_bits(Const(value, self.operand.dtype)))
 
-    def _allowed(self, form: Instruction, given: int) -> int:
+    def _allowed(self, form: Instruction, value: int) -> int:
         values = self.operand.values
-        if values is not None and given not in values:
+        if values is not None and value not in values:
             raise OperandError(
-                f"{form}: {self.operand.name} = {given} is not allowed; one of {values} is"
+                f"{form}: {self.operand.name} = {value} is not allowed; one of {values} is"
             )
-        return given
+        return value
 
-    def _array(self, form: Instruction, given: np.ndarray) -> np.ndarray:
+    def _array(self, form: Instruction, value: np.ndarray) -> np.ndarray:
         wanted = np.dtype(word(self.operand.register_bits))
-        if given.dtype == wanted:
-            return given
-        if given.dtype.kind in "iu" and given.dtype.itemsize == wanted.itemsize:
-            return given.view(wanted)
+        if value.dtype == wanted:
+            return value
+        if value.dtype.kind in "iu" and value.dtype.itemsize == wanted.itemsize:
+            return value.view(wanted)
         raise OperandError(
-            f"{form}: operand {self.operand.name} has dtype {given.dtype}; registers are given as "
+            f"{form}: operand {self.operand.name} has dtype {value.dtype}; registers are given as "
             f"raw bits, {wanted} here (.view() reinterprets)"
         )
 
     def _shape(self, form: Instruction) -> None:
         """Bring the array to (*batch, threads[, registers])."""
-        threads, shape = unit(form), self.array.shape
+        threads, shape = form.threads, self.array.shape
         tail = (threads, self.operand.registers) if self.group else (threads,)
-        descriptor = self.operand.register_bits == 64 and self.operand.name.startswith("desc")
+        descriptor = self.operand.is_descriptor
         if not self.group and shape[-2:] == (threads, 1):
             self.array, shape, self.single = self.array[..., 0], shape[:-1], True
         if descriptor:
@@ -154,7 +155,7 @@ class _Image:
         self.batch = self.array.shape[: self.array.ndim - len(tail)]
 
     def columns(self, batch: tuple[int, ...], at: int, count: int) -> Any:
-        """What execute takes for `count` elements of the batch from `at` on."""
+        """The operand of `execute` for `count` elements of the batch from `at` on."""
         if self.number is not None:
             return self.number
         tail = self.array.shape[len(self.batch) :]
@@ -168,7 +169,7 @@ class _Image:
 
 
 def _wanted(form: Instruction, image: _Image) -> str:
-    shape = f"(..., {unit(form)}"
+    shape = f"(..., {form.threads}"
     return shape + (f", {image.operand.registers})" if image.group else ")")
 
 
@@ -178,7 +179,7 @@ def _images(form: Instruction, operands: list[Any]) -> list[_Image]:
         raise OperandError(
             f"{form} takes {len(form.operands)} operands ({names}), {len(operands)} were given"
         )
-    return [_Image(form, o, given) for o, given in zip(form.operands, operands, strict=True)]
+    return [_Image(form, o, value) for o, value in zip(form.operands, operands, strict=True)]
 
 
 def _batch(form: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
@@ -212,19 +213,19 @@ def _run(
     count: int,
 ) -> tuple[Any, ...]:
     """Results of `count` elements of the batch; `memory` is written in place."""
-    threads = unit(form)
+    threads = form.threads
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
-    shared = SharedMemory(memory, True, written=True)
+    storage = SharedStorage(memory, True, written=True)
     nothing = Program(Kernel("emulate", [], Block()))
-    machine = Machine(nothing, geometry, GlobalMemory(Arguments([]), True), shared, arch, [])
+    ctx = ExecutionContext(nothing, geometry, Arguments([]), storage, arch)
     operands = [image.columns(batch, at, count) for image in images]
     with np.errstate(all="ignore"):
-        found = form.execute(machine, form, *operands)
-        machine.wait_async(0)
+        results = form.execute(ctx, form, *operands)
+        ctx.async_copies.wait(0)
     if "blocking" in form.effects:
-        found = found[1:] if isinstance(found, tuple) else None
-    found = found if isinstance(found, tuple) else (found,)
-    return tuple(f if f is None or f.ndim else np.full(machine.threads, f) for f in found)
+        results = results[1:] if isinstance(results, tuple) else None
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(r if r is None or r.ndim else np.full(ctx.threads, r) for r in results)
 
 
 def _result(
@@ -232,7 +233,7 @@ def _result(
 ) -> np.ndarray:
     """(*batch, threads[, registers]) from (registers, T) columns.
 
-    single: does a register alone have an axis of its own?
+    single: does a single register have an axis of its own?
     """
     total = prod(batch)
     if operand.registers == 1 and not operand.is_fragment:

@@ -14,26 +14,27 @@ import numpy as np
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArgumentError
-from tensorcore_dsl.interpreter.machine import Machine
-from tensorcore_dsl.interpreter.memory import (
+from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
+from tensorcore_dsl.interpreter.core.program import Program, word
+from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.execution.compiler import compile_program
+from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.memory.arguments import (
     MAP_BASE,
     MAP_SHIFT,
     Arguments,
-    GlobalMemory,
     GlobalPointer,
-    SharedMemory,
     TensorMapArgument,
 )
-from tensorcore_dsl.interpreter.order import Order
-from tensorcore_dsl.interpreter.program import Program, compile_program, word
-from tensorcore_dsl.interpreter.report import Report
-from tensorcore_dsl.interpreter.special import Dim3, Geometry
+from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
-CHUNK = 4096  # threads that share the cost of a step; more fall out of the caches
+CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
 MOST_CLUSTER = 16
-TOGETHER = 1 << 18  # threads of CTAs that may wait for each other
+LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other
 
 
 def run(
@@ -51,13 +52,13 @@ def run(
     cluster: Dim3 | None = None,
     order: int | None = None,
 ) -> Report:
-    """Run `kernel`; arrays behind the `GlobalPointer`s among `arguments` are written in place.
+    """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
-    `arguments` has a value for each of the kernel's parameters, a `TensorMapArgument` for those
-    that are tensor maps. `cluster`: CTAs of a cluster, where the kernel does not fix them.
-    `program` is what `compile_program` made of the kernel before. `checks` may switch off what is
-    checked beyond bounds: alignment, the state of shared memory, and what asynchronous
-    operations in flight still use. `order`: what `order.seed_of` gives.
+    `arguments` has a value for each parameter of the kernel; for tensor maps it is a
+    `TensorMapArgument`. `cluster`: CTAs of a cluster, where the kernel does not fix them.
+    `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
+    all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
+    in flight still use. `order`: the seed of the schedule, None for the default one.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -71,13 +72,10 @@ def run(
         geometry = Geometry(
             grid, block, first, ctas, static, dynamic_shared, program.unit, cluster, program.ranked
         )
-        shared = np.zeros((ctas, static + dynamic_shared), np.uint8)
-        machine = Machine(
-            program, geometry, GlobalMemory(memory, checks), SharedMemory(shared, checks),
-            target.name, parameters, profile,
-            None if order is None else Order((order, first), geometry.threads),
-        )  # fmt: skip
-        return machine.run()
+        storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
+        ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile)
+        fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
+        return Machine(ctx, parameters, fuzzer).run()
 
     chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
     if workers == 1:
@@ -87,7 +85,7 @@ def run(
         try:
             return reduce(add, [f.result() for f in futures], Report())
         finally:
-            pool.shutdown(cancel_futures=True)  # after a mistake the rest is not worth running
+            pool.shutdown(cancel_futures=True)  # after an error the rest need not run
 
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
@@ -159,12 +157,12 @@ def _bits(param: Param, argument: Any) -> Any:
 def _chunks(
     kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1
 ) -> tuple[list[tuple[int, int]], int]:
-    """(first CTA, CTAs) of each chunk, and how many to run at a time."""
+    """(first CTA, CTAs) of each chunk, and how many chunks run at a time."""
     workers = workers or os.cpu_count() or 1
     order_matters, waits = _couplings(kernel)
     if order_matters:
         workers = 1
-    size = max(1, (TOGETHER if waits else CHUNK) // threads)
+    size = max(1, (LARGE_CHUNK if waits else CHUNK) // threads)
     if not waits:
         size = min(size, -(-ctas // workers))
     size = -(-size // cluster) * cluster
@@ -173,7 +171,7 @@ def _chunks(
 
 
 def _couplings(kernel: Kernel) -> tuple[bool, bool]:
-    """Whether CTAs may see each other's order, and whether one may wait for another."""
+    """Can a kernel observe the order in which its CTAs run? May a CTA wait for another one?"""
     ordered = any(_couples(node) for node in walk(kernel.body))
     loops = [node for node in walk(kernel.body) if isinstance(node, While)]
     waits = any(_couples(n) for loop in loops for b in (loop.test, loop.body) for n in walk(b))
@@ -181,13 +179,14 @@ def _couplings(kernel: Kernel) -> tuple[bool, bool]:
 
 
 def _couples(node: Any) -> bool:
-    """Global accesses that other CTAs may meet (atomics, loads that are not weak), and prints."""
+    """Does the node show in which order CTAs run: strong or atomic global accesses, and prints?
+
+    Accesses to shared memory do not count: a chunk has whole clusters.
+    """
     if not isinstance(node, Op):
         return False
-    parts = node.form.mnemonic.split(".")
-    if parts[:2] == ["cp", "reduce"]:
-        return True
-    if {"shared", "shared::cta", "shared::cluster"} & set(parts):  # a chunk has whole clusters
-        return False
-    strong = {"acquire", "volatile", "relaxed"} & set(parts)
-    return parts[0] in ("atom", "red", "vprintf") or bool(strong and parts[0] == "ld")
+    form = node.form
+    if "bulk" in form.effects:
+        return "op" in form.params  # a reduction
+    strong = {"load", "volatile"} <= form.effects and any(o.kind == "addr" for o in form.operands)
+    return "print" in form.effects or (strong and not form.space.startswith("shared"))

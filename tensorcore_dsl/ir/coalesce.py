@@ -47,9 +47,7 @@ from tensorcore_dsl.ir.nodes import (
     walk,
     writes,
 )
-from tensorcore_dsl.isa.spec import PURE, Instruction
-
-_WAITS = frozenset({"wait", "wgmma"})
+from tensorcore_dsl.isa.spec import PURE, WAIT_EFFECTS, Instruction
 
 
 def coalesce(kernel: Kernel) -> None:
@@ -194,7 +192,7 @@ def _only_read(kernel: Kernel) -> set[Value]:
 
 def _pending(kernel: Kernel) -> set[Value]:
     """Fragments that asynchronous instructions may still read after a wait."""
-    waits = (s for op in _ops(kernel, *_WAITS) for s in op.operands if isinstance(s, Const))
+    waits = (s for op in _ops(kernel, *WAIT_EFFECTS) for s in op.operands if isinstance(s, Const))
     return _only_read(kernel) if any(const.value for const in waits) else set()
 
 
@@ -327,7 +325,7 @@ class _Interference:
             leaves = (self.everything * (node.kind == kind) for kind in ("break", "continue"))
             return _Flow(0, 0, *leaves)
         taken = self._mask(reads(node))
-        if isinstance(node, Op) and not _WAITS.isdisjoint(node.form.effects):
+        if isinstance(node, Op) and not WAIT_EFFECTS.isdisjoint(node.form.effects):
             taken |= self.waiting
         return _Flow(taken, self.everything & ~self._mask(writes(node)))
 

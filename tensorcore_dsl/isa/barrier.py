@@ -20,12 +20,12 @@ def _ids(ctx: Context, value: Any) -> np.ndarray:
 
 def sync(ctx: Context, form: Instruction, barrier: Any, count: Any = None) -> np.ndarray:
     """Arrive and wait for `count` threads (None: all threads of the CTA)."""
-    return ctx.arrive(_ids(ctx, barrier), None if count is None else _ids(ctx, count), True)
+    return ctx.barriers.arrive(_ids(ctx, barrier), None if count is None else _ids(ctx, count), True)
 
 
 def arrive(ctx: Context, form: Instruction, barrier: Any, count: Any) -> np.ndarray:
     """Arrive without waiting."""
-    return ctx.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
+    return ctx.barriers.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
 
 
 def vote(
@@ -35,7 +35,7 @@ def vote(
     *count, predicate = rest
     counts = _ids(ctx, count[0]) if count else None
     predicate = np.broadcast_to(np.asarray(predicate, bool), (ctx.threads,))
-    go, true, arrived = ctx.arrive_counting(_ids(ctx, barrier), counts, predicate)
+    go, true, arrived = ctx.barriers.arrive_counting(_ids(ctx, barrier), counts, predicate)
     op = form.params["op"]
     if op == "popc":
         return go, true.astype(np.uint32)

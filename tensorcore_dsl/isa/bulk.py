@@ -17,89 +17,91 @@ from tensorcore_dsl.isa.spec import BLOCKING, VOLATILE, Instruction, Row, row
 
 CLUSTER = VOLATILE | {"cluster"}
 BAR = "9.7.13.15"
-WAIT = BLOCKING | {"mbarrier"}
+BARRIER = VOLATILE | {"tracked"}
+WAIT = BLOCKING | {"mbarrier", "tracked"}
 COPY = VOLATILE | {"load", "store", "bulk"}
+SHARED_COPY = COPY | {"async_proxy"}
 
 
 # -- semantics ---------------------------------------------------------------------------------
 
 
 def init(ctx: Context, form: Instruction, bar: Any, count: Any) -> None:
-    ctx.mbarrier_init(bar, count)
+    ctx.mbarriers.init(bar, count)
 
 
 def invalidate(ctx: Context, form: Instruction, bar: Any) -> None:
-    ctx.mbarrier_init(bar, None)
+    ctx.mbarriers.init(bar, None)
 
 
 def arrive(ctx: Context, form: Instruction, bar: Any, *count: Any) -> None:
-    ctx.mbarrier_arrive(bar, count[0] if count else np.uint32(1), np.uint32(0))
+    ctx.mbarriers.arrive(bar, count[0] if count else np.uint32(1), np.uint32(0))
 
 
 def arrive_expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
-    ctx.mbarrier_arrive(bar, np.uint32(1), expected)
+    ctx.mbarriers.arrive(bar, np.uint32(1), expected)
 
 
 def expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
-    ctx.mbarrier_arrive(bar, np.uint32(0), expected)
+    ctx.mbarriers.arrive(bar, np.uint32(0), expected)
 
 
 def wait(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
-    ready = ctx.mbarrier_done(bar, parity)
+    ready = ctx.mbarriers.done(bar, parity)
     return ready, np.ones(ctx.threads, np.bool_)
 
 
 def test(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
-    return ctx.mbarrier_done(bar, parity)
+    return ctx.mbarriers.done(bar, parity)
 
 
 def load_tensor(ctx: Context, form: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
     rank = int(form.params["rank"])
     coordinates, (bar, *extra) = rest[:rank], rest[rank:]
     mask = extra[0] if form.params["multicast"] else None
-    ctx.tensor_load(dst, tensor, coordinates, bar, mask)
+    ctx.bulk.tensor_load(dst, tensor, coordinates, bar, mask)
 
 
 def store_tensor(ctx: Context, form: Instruction, tensor: Any, *rest: Any) -> None:
     rank = int(form.params["rank"])
-    ctx.tensor_store(tensor, rest[:rank], rest[rank], form.params.get("op"))
+    ctx.bulk.tensor_store(tensor, rest[:rank], rest[rank], form.params.get("op"))
 
 
 def load_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
     mask = more[0] if form.params["multicast"] else None
-    ctx.bulk_load(dst, src, size, bar, mask)
+    ctx.bulk.load(dst, src, size, bar, mask)
 
 
 def store_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, *policy: Any) -> None:
-    ctx.bulk_store(dst, src, size, form.params.get("op"), form.params.get("t"))
+    ctx.bulk.store(dst, src, size, form.params.get("op"), form.params.get("t"))
 
 
 def share_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any) -> None:
-    ctx.bulk_share(dst, src, size, bar)
+    ctx.bulk.copy_to_cta(dst, src, size, bar)
 
 
 def commit_bulk(ctx: Context, form: Instruction) -> None:
-    ctx.bulk_commit()
+    ctx.bulk.commit()
 
 
 def wait_bulk(ctx: Context, form: Instruction, pending: int) -> None:
-    ctx.bulk_wait(pending, reading=bool(form.params["read"]))
+    ctx.bulk.wait(pending, reading=bool(form.params["read"]))
 
 
 def map_address(ctx: Context, form: Instruction, address: Any, rank: Any) -> Any:
-    return ctx.cluster_address(address, rank)
+    return ctx.clusters.address(address, rank)
 
 
 def cluster_arrive(ctx: Context, form: Instruction) -> None:
-    ctx.cluster_arrive()
+    ctx.clusters.arrive()
 
 
 def cluster_wait(ctx: Context, form: Instruction) -> Any:
-    return ctx.cluster_done()
+    return ctx.clusters.done()
 
 
 def set_registers(ctx: Context, form: Instruction, count: int) -> None:
-    ctx.set_registers(count, grow=form.params["way"] == "inc")
+    ctx.clusters.set_registers(form, count, grow=form.params["way"] == "inc")
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -121,15 +123,16 @@ def _tensor_rows() -> list[Row]:
         load = LOAD_SIGNATURE.format(c=declared)
         store = STORE_SIGNATURE.format(c=declared)
         common: Any = {"requires": "90", "ptx": "8.0", "effects": COPY, "rank": str(rank)}
+        source: Any = common | {"effects": SHARED_COPY}
         first = "{dst}, " + listed + ", {bar}"
         rows += [
             row(into + done, load, "9.7.9.25.5.2", load_tensor, template=first, multicast="-", **common),
             row(into + done + ".L2::cache_hint", load + ", policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {policy}", multicast="-", **common),
             row(into + done + ".multicast::cluster", load + ", mask:b16", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}", multicast="yes", **common),
             row(into + done + ".multicast::cluster.L2::cache_hint", load + ", mask:b16, policy:b64", "9.7.9.25.5.2", load_tensor, template=first + ", {mask}, {policy}", multicast="yes", **common),
-            row(out, store, "9.7.9.25.5.2", store_tensor, template=listed + ", {src}", **common),
-            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, template=listed + ", {src}, {policy}", **common),
-            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, template=listed + ", {src}", op="add min max inc dec and or xor", **common),
+            row(out, store, "9.7.9.25.5.2", store_tensor, template=listed + ", {src}", **source),
+            row(out + ".L2::cache_hint", store + ", policy:b64", "9.7.9.25.5.2", store_tensor, template=listed + ", {src}, {policy}", **source),
+            row(reduce + ".{op}.tile.bulk_group", store, "9.7.9.25.5.3", store_tensor, template=listed + ", {src}", op="add min max inc dec and or xor", **source),
             row(f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile", f"map:u64, {declared[:-1]}", "9.7.9.25.5.4", no_effect, template=listed, **common),
         ]  # fmt: skip
     return rows
@@ -139,28 +142,28 @@ REGISTERS = f"count:#u32({'|'.join(map(str, range(24, 257, 8)))})"
 
 # fmt: off
 MBARRIERS = [
-    row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=VOLATILE, requires="80", ptx="7.8"),
-    row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=VOLATILE, requires="80", ptx="7.8"),
-    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=VOLATILE, requires="90", ptx="8.0", template="_, {bar}"),
-    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=VOLATILE, requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
-    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=VOLATILE, requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
-    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=VOLATILE, requires="90", ptx="8.0"),
+    row("mbarrier.init.shared::cta.b64",                "bar:[u32], count:u32",                 BAR, init,          effects=BARRIER,  requires="80", ptx="7.8"),
+    row("mbarrier.inval.shared::cta.b64",               "bar:[u32]",                            BAR, invalidate,    effects=BARRIER,  requires="80", ptx="7.8"),
+    row("mbarrier.arrive.shared::cta.b64",              "bar:[u32]",                            BAR, arrive,        effects=BARRIER,  requires="90", ptx="8.0", template="_, {bar}"),
+    row("mbarrier.arrive.shared::cta.b64.count",        "bar:[u32], count:u32",                 BAR, arrive,        effects=BARRIER,  requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cta.b64 _, {bar}, {count}"),
+    row("mbarrier.arrive.expect_tx.shared::cta.b64",    "bar:[u32], bytes:u32",                 BAR, arrive_expect, effects=BARRIER,  requires="90", ptx="8.0", template="_, {bar}, {bytes}"),
+    row("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", "bar:[u32], bytes:u32",               BAR, expect,        effects=BARRIER,  requires="90", ptx="8.0"),
     row("mbarrier.arrive.release.cluster.shared::cluster.b64", "bar:[u32]",                     BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
     row("mbarrier.arrive.shared::cluster.b64",          "bar:[u32]",                            BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="_, {bar}"),
     row("mbarrier.arrive.shared::cluster.b64.count",    "bar:[u32], count:u32",                 BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.shared::cluster.b64 _, {bar}, {count}"),
     row("mbarrier.arrive.release.cluster.shared::cluster.b64.count", "bar:[u32], count:u32",    BAR, arrive,        effects=CLUSTER,  requires="90", ptx="8.0", template="!mbarrier.arrive.release.cluster.shared::cluster.b64 _, {bar}, {count}"),
     row("mbarrier.try_wait.parity.shared::cta.b64",     "p:pred = bar:[u32], parity:u32",       BAR, wait,          effects=WAIT,     requires="90", ptx="7.8"),
-    row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=VOLATILE, requires="80", ptx="7.8"),
+    row("mbarrier.test_wait.parity.shared::cta.b64",    "p:pred = bar:[u32], parity:u32",       BAR, test,          effects=BARRIER,  requires="80", ptx="7.8"),
 ]
 BULK = [
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",                        "dst:[u32], src:[u64], size:u32, bar:[u32]",             "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",     "dst:[u32], src:[u64], size:u32, bar:[u32], mask:b16",   "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="yes"),
     row("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",         "dst:[u32], src:[u64], size:u32, bar:[u32], policy:b64", "9.7.9.25.4.1", load_bulk,  effects=COPY, requires="90", ptx="8.0", multicast="-"),
-    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, effects=COPY, requires="90", ptx="8.0"),
-    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, effects=COPY, requires="90", ptx="8.0"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
-    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
+    row("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",                   "dst:[u32], src:[u32], size:u32, bar:[u32]",             "9.7.9.25.4.1", share_bulk, effects=SHARED_COPY, requires="90", ptx="8.0"),
+    row("cp.async.bulk.global.shared::cta.bulk_group",                                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.1", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}",                              "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add min max", t="u32 s32 u64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{t}",                               "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f32 f64"),
+    row("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.{t}",                         "dst:[u64], src:[u32], size:u32",                        "9.7.9.25.4.2", store_bulk, effects=SHARED_COPY, requires="90", ptx="8.0", op="add", t="f16 bf16"),
     row("cp.async.bulk.commit_group",                                                               "",                                                      "9.7.9.25.3.1", commit_bulk, effects=VOLATILE, requires="90", ptx="8.0"),
     row("cp.async.bulk.wait_group{read}",                                                           "n:#u32",                                                "9.7.9.25.3.2", wait_bulk,  effects=VOLATILE, requires="90", ptx="8.0", read="- .read"),
     row("prefetch.tensormap",                                                                       "map:u64",                                               "9.7.9.15",     no_effect,  effects=VOLATILE, requires="90", ptx="8.0", template="[{map}]"),
@@ -169,7 +172,7 @@ CLUSTERS = [
     row("barrier.cluster.arrive{sem}.aligned", "",                                   "9.7.13.3",  cluster_arrive, effects=CLUSTER, requires="90", ptx="8.0", sem="- .release .relaxed"),
     row("barrier.cluster.wait{sem}.aligned",   "",                                   "9.7.13.3",  cluster_wait,   effects=BLOCKING | {"cluster"}, requires="90", ptx="8.0", sem="- .acquire"),
     row("mapa.shared::cluster.u32",            "d:u32 = a:u32, cta:u32",             "9.7.9.23",  map_address,    requires="90", ptx="7.8"),
-    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
+    row("setmaxnreg.{way}.sync.aligned.u32",   REGISTERS,                             "9.7.19.5",  set_registers,  effects=VOLATILE | {"tracked"}, requires="90a 100f 110a 120f", ptx="8.0", way="inc dec"),
     row("griddepcontrol.{what}",               "",                                   "9.7.13.13", no_effect,      effects=VOLATILE, requires="90", ptx="7.8", what="wait launch_dependents"),
 ]
 # fmt: on

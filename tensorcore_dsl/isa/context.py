@@ -19,9 +19,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tensorcore_dsl.isa.spec import Instruction
+
 
 class Memory(Protocol):
-    """Byte-addressed memory of one state space, checked by the machine."""
+    """Byte-addressed memory of one state space; every access is checked."""
 
     def load(self, ctx: Context, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
         """(count, T) of `width`-byte unsigned words at consecutive addresses."""
@@ -37,47 +39,41 @@ class Memory(Protocol):
         `update` works on arrays of bits; threads with distinct addresses are done together.
         """
 
+
+class SharedMemory(Memory, Protocol):
+    """Shared memory of the thread's own CTA."""
+
     def load_matrices(
         self, ctx: Context, addresses: np.ndarray, matrices: int, transposed: bool
     ) -> np.ndarray:
-        """(matrices, T) of 32-bit words as ldmatrix gives them, of 8x8 matrices of 16 bits; lane
-        8 m + r names row r of matrix m."""
+        """(matrices, T) of 32-bit words as ldmatrix returns them, of 8x8 matrices of 16 bits; lane
+        8 m + r gives the address of row r of matrix m."""
 
-    def copy_async(
+    def read_chunks(
+        self, form: Instruction, addresses: np.ndarray, whole: np.ndarray
+    ) -> np.ndarray:
+        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which `form` reads
+        through the async proxy for the warpgroups that are `whole`."""
+
+
+class AsyncCopies(Protocol):
+    """cp.async and its groups."""
+
+    def issue(
         self, ctx: Context, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
     ) -> None:
-        """cp.async: `size` bytes to shared `target` from global `source`, of which `valid` (T,)
-        are read and the rest is zero. Takes effect at the wait."""
+        """Copy `size` bytes to shared `target` from global `source`, of which `valid` (T,) are
+        read and the rest is zero. Takes effect at the wait."""
+
+    def commit(self) -> None: ...
+    def wait(self, pending: int) -> None: ...
 
 
-class Context(Protocol):
-    """The machine as one instruction sees it."""
-
-    arch: str
-    threads: int
-    active: np.ndarray | None
-    exited: np.ndarray | None  # threads that left the kernel; None: nobody did
-    shared: Memory
-    cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank (below)
-    globals: Memory
-
-    def special(self, register: str) -> np.ndarray:
-        """(T,) uint32 contents of a special register, for example "tid.x" or "laneid"."""
-
-    def whole_warps(self) -> np.ndarray | None:
-        """(T // 32,) bool of active warps, None when all are; raises Divergence when a warp is
-        active in part."""
-
-    def commit_async(self) -> None:
-        """cp.async.commit_group."""
-
-    def wait_async(self, pending: int) -> None:
-        """cp.async.wait_group."""
+class NamedBarriers(Protocol):
+    """Named barriers of the CTA: (T,) numbers and thread counts (None: all of the CTA)."""
 
     def arrive(self, barrier: np.ndarray, count: np.ndarray | None, wait: bool) -> np.ndarray:
-        """Arrive at a named barrier of the CTA: (T,) ids, thread count (None: all of the CTA).
-
-        Returns who may go on: everybody at once for `wait=False` (bar.arrive)."""
+        """Who may go on: all active threads at once for `wait=False` (bar.arrive)."""
 
     def arrive_counting(
         self, barrier: np.ndarray, count: np.ndarray | None, predicate: np.ndarray
@@ -85,24 +81,25 @@ class Context(Protocol):
         """Like `arrive` with a wait, also counting: (who may go on, (T,) how many of those who
         met had a true predicate, (T,) how many met)."""
 
-    def print(self, text: str, values: list[np.ndarray]) -> None:
-        """Device-side print, one line a thread."""
 
-    # mbarriers: (T,) shared addresses; addresses of shared::cluster have the CTA's rank in the bits
-    # from CLUSTER_SHIFT on, plus one (0 there: the thread's own CTA).
+class Mbarriers(Protocol):
+    """mbarriers by (T,) shared addresses; an address of shared::cluster has the CTA's rank plus one
+    in the bits from CLUSTER_SHIFT on (0 there: the thread's own CTA)."""
 
-    def mbarrier_init(self, bar: np.ndarray, count: Any) -> None:
-        """Expect `count` arrivals a phase; None: not a barrier any more."""
+    def init(self, bar: np.ndarray, count: Any) -> None:
+        """Expect `count` arrivals a phase; None: invalidate the barrier."""
 
-    def mbarrier_arrive(self, bar: np.ndarray, count: Any, expected: Any) -> None:
-        """Add `expected` bytes to what the phase waits for, then `count` arrivals."""
+    def arrive(self, bar: np.ndarray, count: Any, expected: Any) -> None:
+        """Let the phase expect `expected` more bytes, then arrive `count` times."""
 
-    def mbarrier_done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
+    def done(self, bar: np.ndarray, parity: Any) -> np.ndarray:
         """(T,) bool: is the phase of this parity over?"""
 
-    # Bulk copies. `tensor` is a (T,) generic address of a tensor map; coordinates are arrays or
-    # scalars, innermost first; `mask` names the CTAs of the cluster that receive a copy each,
-    # with their own barrier at the same offset. They take effect when their bytes are counted.
+
+class BulkCopies(Protocol):
+    """Bulk copies. `tensor` is a (T,) generic address of a tensor map; coordinates are arrays or
+    scalars, innermost first; `mask` names the CTAs of the cluster that receive a copy each, with
+    their own barrier at the same offset. Loads take effect when their bytes are counted."""
 
     def tensor_load(
         self, dst: np.ndarray, tensor: np.ndarray, coordinates: tuple[Any, ...], bar: np.ndarray,
@@ -113,45 +110,78 @@ class Context(Protocol):
         self, tensor: np.ndarray, coordinates: tuple[Any, ...], src: np.ndarray, op: str | None
     ) -> None: ...
 
-    def bulk_load(
+    def load(
         self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray, mask: Any
     ) -> None: ...
 
-    def bulk_store(
+    def store(
         self, dst: np.ndarray, src: np.ndarray, size: Any, op: str | None, dtype: str | None
     ) -> None: ...
 
-    def bulk_share(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray) -> None:
+    def copy_to_cta(self, dst: np.ndarray, src: np.ndarray, size: Any, bar: np.ndarray) -> None:
         """From the own shared memory to that of another CTA, whose `bar` counts the bytes."""
 
-    def bulk_commit(self) -> None: ...
-    def bulk_wait(self, pending: int, reading: bool) -> None:
+    def commit(self) -> None: ...
+    def wait(self, pending: int, reading: bool) -> None:
         """Wait for this thread's groups of bulk stores; `reading`: until their source is free."""
 
-    # wgmma, and what lies between ordinary accesses to shared memory and asynchronous ones.
 
-    def fetch_chunks(self, addresses: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) shared addresses, read by the
-        async proxy for the warpgroups that are `whole`."""
+class Proxies(Protocol):
+    """The generic and the async proxy."""
 
-    def fence_proxy_async(self) -> None:
-        """fence.proxy.async: what the active threads wrote before is seen by the async proxy."""
+    def fence(self) -> None:
+        """What the active threads wrote before is visible to the async proxy."""
 
-    def wgmma_fence(self) -> None: ...
-    def wgmma_commit(self) -> None: ...
-    def wgmma_wait(self, pending: int) -> None: ...
 
-    # Clusters.
+class AsyncMma(Protocol):
+    """Order and groups of asynchronous matrix products."""
 
-    def cluster_address(self, address: Any, rank: Any) -> np.ndarray:
-        """mapa: the address in the shared memory of CTA `rank` of the cluster."""
+    def fence(self) -> None: ...
+    def commit(self) -> None: ...
+    def wait(self, pending: int) -> None: ...
 
-    def cluster_arrive(self) -> None: ...
-    def cluster_done(self) -> np.ndarray:
+
+class Clusters(Protocol):
+    """The CTAs of the thread's cluster."""
+
+    def address(self, address: Any, rank: Any) -> np.ndarray:
+        """The same address in the shared memory of CTA `rank` of the cluster."""
+
+    def arrive(self) -> None: ...
+    def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
 
-    def set_registers(self, count: int, grow: bool) -> None:
-        """setmaxnreg: a warpgroup gives back registers, or waits for them."""
+    def set_registers(self, form: Instruction, count: int, grow: bool) -> None:
+        """A warpgroup releases registers, or waits for more."""
+
+
+class Context(Protocol):
+    """The machine as one instruction sees it."""
+
+    arch: str
+    threads: int
+    active: np.ndarray | None
+    exited: np.ndarray | None  # threads that left the kernel; None: nobody did
+    shared: SharedMemory
+    cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
+    globals: Memory
+    async_copies: AsyncCopies
+    barriers: NamedBarriers
+    mbarriers: Mbarriers
+    bulk: BulkCopies
+    proxies: Proxies
+    async_mma: AsyncMma
+    clusters: Clusters
+
+    def special(self, register: str) -> np.ndarray:
+        """(T,) uint32 contents of a special register, for example "tid.x" or "laneid"."""
+
+    def whole_warps(self) -> np.ndarray | None:
+        """(T // 32,) bool of active warps, None when all are; raises Divergence when a warp is
+        active in part."""
+
+    def print(self, text: int, values: list[np.ndarray]) -> None:
+        """Device-side print, one line a thread; `text` is the number of a format string."""
 
 
 CLUSTER_SHIFT = 24

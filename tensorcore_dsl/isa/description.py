@@ -14,6 +14,7 @@ from tensorcore_dsl.layout import Layout, draw
 MANUAL = "section {} of the PTX manual 9.1"
 EFFECTS = {
     "async": "takes effect at a wait",
+    "async_proxy": "reads shared memory through the async proxy",
     "barrier": "orders the memory accesses of the participating threads",
     "blocking": "may wait for other threads",
     "bulk": "is performed by the copy engine (TMA)",
@@ -22,7 +23,9 @@ EFFECTS = {
     "inplace": "the text names only the result's registers, which also hold the accumulator",
     "load": "reads memory",
     "mbarrier": "waits for a phase of an mbarrier",
+    "print": "prints",
     "store": "writes memory",
+    "tracked": "is followed by the emulator until it is complete",
     "volatile": "is never moved, merged or removed",
     "warp": "all 32 lanes of a warp execute it together",
     "wgmma": "orders the asynchronous products of wgmma",

@@ -132,6 +132,6 @@ ROWS = (
     row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m8n8", x="2 4", trans="- .trans", t="b16", effects=WARP | STORE, requires="90", ptx="7.8"),
     row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32",          "9.7.14.5.16",  store, shape="m16n8", x="1", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6", template="{p}, {{{r}}}"),
     row("stmatrix.sync.aligned.{shape}.x{x}{trans}.shared.{t}",  "p:[u32], r:b32*{x}",      "9.7.14.5.16",  store, shape="m16n8", x="2 4", trans=".trans", t="b8", effects=WARP | STORE, requires=FAMILY8, ptx="8.6"),
-    row("movmatrix.sync.aligned.m8n8.trans.b16",                 "d:b32 = a:b32",           "9.7.14.5.17",  transpose, effects=WARP, requires="75", ptx="7.8"),
+    row("movmatrix.sync.aligned.{shape}.trans.b16",              "d:b32 = a:b32",           "9.7.14.5.17",  transpose, shape="m8n8", effects=WARP, requires="75", ptx="7.8"),
 )
 # fmt: on

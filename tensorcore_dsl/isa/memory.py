@@ -63,18 +63,18 @@ def copy_async(
     elif rest and form.params.get("kind") == ".zfill":
         valid = rest[0]
     valid = np.broadcast_to(np.asarray(valid, np.uint32), (ctx.threads,))
-    ctx.shared.copy_async(ctx, target, source, size, valid)
+    ctx.async_copies.issue(ctx, target, source, size, valid)
 
 
 def commit_group(ctx: Context, form: Instruction) -> None:
-    ctx.commit_async()
+    ctx.async_copies.commit()
 
 
 def wait_group(ctx: Context, form: Instruction, pending: int = 0) -> None:
     """cp.async.wait_group; wait_all commits the open group first."""
     if form.mnemonic == "cp.async.wait_all":
-        ctx.commit_async()
-    ctx.wait_async(pending)
+        ctx.async_copies.commit()
+    ctx.async_copies.wait(pending)
 
 
 def no_effect(ctx: Context, form: Instruction, *operands: Any) -> None:
@@ -83,7 +83,7 @@ def no_effect(ctx: Context, form: Instruction, *operands: Any) -> None:
 
 def fence_proxy_async(ctx: Context, form: Instruction) -> None:
     if form.params["space"] != ".global":
-        ctx.fence_proxy_async()
+        ctx.proxies.fence()
 
 
 def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:

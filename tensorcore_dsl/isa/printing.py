@@ -44,7 +44,7 @@ def instruction(mnemonic: str) -> Instruction:
         version=(6, 0),
         section="vprintf",
         execute=execute,
-        effects=VOLATILE,
+        effects=VOLATILE | {"print"},
         template=_statement(names),
     )
 

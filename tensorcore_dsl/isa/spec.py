@@ -42,6 +42,11 @@ class Operand:
         return self.layout is not None
 
     @property
+    def is_descriptor(self) -> bool:
+        """Is it a matrix descriptor, one 64-bit value for a warpgroup?"""
+        return self.name.startswith("desc") and self.register_bits == 64
+
+    @property
     def register_bits(self) -> int:
         """Width of each register."""
         if self.layout is not None:
@@ -72,16 +77,41 @@ class Operand:
 
 Execute = Callable[..., Any]
 
+
+@dataclass(frozen=True)
+class MmaOrdering:
+    """Names of the instructions that order an asynchronous matrix product, for messages.
+
+    late_inputs: register operands that the product reads until its group is waited for.
+    """
+
+    fence: str
+    commit: str
+    wait: str
+    late_inputs: tuple[str, ...]
+
+
+SPACES = ("global", "shared", "shared::cta", "shared::cluster")
+
 # Effects of an instruction, for the optimiser, the verifier and the interpreter. Further effects:
 # "convergent" (all threads of a mask execute it together), "barrier" (orders the memory accesses of
 # the participants), "async" (takes effect at a wait), "inplace" (the text names only the result's
-# registers, which must also hold the tied operand), "wgmma" (orders wgmma.mma_async).
+# registers, which must also hold the tied operand), "wgmma" (orders wgmma.mma_async),
+# "tracked" (the interpreter follows it until it is complete), "async_proxy" (reads shared memory
+# through the async proxy), "print" (writes to the standard output).
 PURE = frozenset[str]()
 LOAD = frozenset({"load"})
 STORE = frozenset({"store"})
 WARP = frozenset({"warp"})  # all 32 lanes take part
 VOLATILE = frozenset({"volatile"})  # never moved, merged or removed
 BLOCKING = frozenset({"blocking", "volatile"})  # execute() returns which threads continue
+
+# Sets of effects that passes and printers ask for.
+WAIT_EFFECTS = frozenset({"wait", "wgmma"})  # asynchronous results are complete after it
+CONVERGENT_EFFECTS = frozenset({"warp", "convergent", "barrier", "blocking", "cluster", "wgmma"})
+MEMORY_EFFECTS = frozenset(
+    {"load", "store", "async", "barrier", "blocking", "bulk", "cluster", "mbarrier", "wgmma"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +130,7 @@ class Instruction:
     tied: str | None = None  # the operand that should share the result's registers
     params: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    ordering: MmaOrdering | None = None  # of an asynchronous matrix product
 
     @property
     def ptx(self) -> str:
@@ -109,6 +140,38 @@ class Instruction:
     @property
     def opcode(self) -> str:
         return self.mnemonic.split(".", 1)[0]
+
+    @property
+    def threads(self) -> int:
+        """Threads that execute it together: a warp or a warpgroup."""
+        layouts = [o.layout.threads for o in (*self.results, *self.operands) if o.layout is not None]
+        return max(layouts, default=128 if "wgmma" in self.effects else 32)
+
+    @property
+    def space(self) -> str:
+        """State space of the first address: global, shared, shared::cta, shared::cluster, or ""."""
+        return next((p for p in self.mnemonic.split(".") if p in SPACES), "")
+
+    def in_registers(self, operand: Operand) -> str:
+        """Mnemonic of the variant that takes a descriptor operand from registers; "" for none."""
+        return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
+
+    @property
+    def reads_signals(self) -> bool:
+        """Does it read words by which other threads may signal: strong loads and atomics?"""
+        strong = {"load", "volatile"} <= self.effects and "async" not in self.effects
+        return strong and bool(self.results)
+
+    @property
+    def accesses_cluster(self) -> bool:
+        """Does it load or store words in the shared memory of other CTAs of the cluster?"""
+        words = not self.effects.isdisjoint({"load", "store"}) and "bulk" not in self.effects
+        return words and self.space == "shared::cluster"
+
+    @property
+    def uses_mbarrier(self) -> bool:
+        """Does it initialise, arrive at or wait for an mbarrier?"""
+        return self.opcode == "mbarrier"
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

@@ -21,11 +21,12 @@ from tensorcore_dsl.isa import fragments, sparse
 from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.descriptor import Descriptor
 from tensorcore_dsl.isa.mma import FP8, INT8, SATURATE
-from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, Operand, row
+from tensorcore_dsl.isa.spec import VOLATILE, WARP, Instruction, MmaOrdering, Operand, row
 from tensorcore_dsl.layout import Formula, Layout
 
 THREADS = 128
-ASYNC = WARP | VOLATILE | {"async", "inplace", "load"}
+ASYNC = WARP | VOLATILE | {"async", "async_proxy", "inplace", "load", "tracked"}
+ORDERING = MmaOrdering("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", ("a", "meta"))
 MMA, SPARSE = "9.7.15.5.2", "9.7.15.6.3"
 
 
@@ -77,7 +78,7 @@ def matrix(
     descriptor = Descriptor.of(form, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
+    data = ctx.shared.read_chunks(form, descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
     data = data.reshape(len(words), outer, size)
     elements = (
         np.unpackbits(data, axis=-1, bitorder="little")
@@ -150,15 +151,15 @@ def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
 
 
 def fence(ctx: Context, form: Instruction) -> None:
-    ctx.wgmma_fence()
+    ctx.async_mma.fence()
 
 
 def commit(ctx: Context, form: Instruction) -> None:
-    ctx.wgmma_commit()
+    ctx.async_mma.commit()
 
 
 def wait(ctx: Context, form: Instruction, pending: int) -> None:
-    ctx.wgmma_wait(pending)
+    ctx.async_mma.wait(pending)
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -217,6 +218,7 @@ class WarpgroupFamily:
             template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names),
             tied="c",
             params=params,
+            ordering=ORDERING,
         )
 
     def _operands(self, source: str, n: int, k: int, a: str, d: str) -> tuple[Operand, ...]:
@@ -262,7 +264,7 @@ FAMILIES = (
     WarpgroupFamily(32,  FLOAT,      "f16 f32", FP8,           "scale", (8, 2), sparse=True),
     WarpgroupFamily(32,  WHOLE,      "s32",     INT8,          "",      (8, 2), sparse=True, satfinite=True),
 )
-ORDER = WARP | VOLATILE | {"wgmma"}
+ORDER = WARP | VOLATILE | {"wgmma", "tracked"}
 ROWS = (
     *FAMILIES,
     row("wgmma.fence.sync.aligned",        "",        "9.7.15.7.1", fence,  effects=ORDER, requires="90a", ptx="8.0"),

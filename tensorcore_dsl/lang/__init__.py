@@ -1,1 +1,1 @@
-"""What a user writes in a kernel, one module a topic."""
+"""The functions and types that users call in kernels, one module a topic."""

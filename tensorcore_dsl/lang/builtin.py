@@ -1,4 +1,4 @@
-"""What Python's own functions mean on run-time values: min, len, math.sqrt and their like."""
+"""Python's own functions on run-time values: min, len, math.sqrt and similar ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.lang import language
-from tensorcore_dsl.lang.memory import Array
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang import math as device_math
+from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.printing import printf
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
+from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Runtime, Scalar, Struct, builder
+from tensorcore_dsl.values.values import Runtime, Scalar, Struct
 
 
 def has_runtime(value: Any, depth: int = 4) -> bool:
-    """Does a value carry something known only at run time?"""
+    """Does a value contain run-time values, at most `depth` containers deep?"""
     if isinstance(value, (Runtime, Struct)):
         return True
     if not depth:
@@ -45,7 +48,7 @@ def _several(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _int(value: Any) -> Any:
-    """int(x): integers stay as they are, floats are cut (f64 to s64, others to s32)."""
+    """int(x): integers keep their type, floats are truncated (f64 to s64, others to s32)."""
     if isinstance(value, Scalar) and value.dtype.is_integer:
         return value
     wide = isinstance(value, Scalar) and value.dtype == dtypes.f64
@@ -53,14 +56,14 @@ def _int(value: Any) -> Any:
 
 
 def _to_float(value: Any) -> Any:
-    """float(x): f64 stays, anything else becomes f32."""
+    """float(x): f64 keeps its type, anything else becomes f32."""
     if isinstance(value, Scalar) and value.dtype == dtypes.f64:
         return value
     return builder().convert(value, dtypes.f32)
 
 
 def _to_integer(mode: str) -> Callable[[Any], Any]:
-    """math.floor and its like give integers."""
+    """math.floor and similar functions, which return integers."""
     return lambda value: _int(arithmetic.rounded(builder(), value, mode))
 
 
@@ -91,29 +94,29 @@ def _length(value: Any) -> Any:
     return value.shape[0] if isinstance(value, Array) else len(value)
 
 
-def _test(name: str) -> Callable[[Any], Any]:
-    """math.isnan and its like."""
+def _test(property: str) -> Callable[[Any], Any]:
+    """math.isnan and similar functions."""
 
     def test(value: Any) -> Any:
         wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
-        return language.emit(f"testp.{name}.{wide.dtype}", wide)
+        return emit(names.test_float(property, wide.dtype), wide)
 
     return test
 
 
 def _copysign(value: Any, sign: Any) -> Any:
     value, sign = (_to_float(v) for v in (value, sign))
-    return language.emit(f"copysign.{value.dtype}", sign, value)
+    return emit(names.copy_sign(value.dtype), sign, value)
 
 
 def _hypot(*values: Any) -> Any:
-    return language.sqrt(_sum([v * v for v in values]))
+    return device_math.sqrt(_sum([v * v for v in values]))
 
 
 RUNTIME: dict[Any, Callable[..., Any]] = {
     range: RuntimeRange,
-    min: _several(language.minimum),
-    max: _several(language.maximum),
+    min: _several(device_math.minimum),
+    max: _several(device_math.maximum),
     sum: _sum,
     any: _some,
     all: _every,
@@ -128,38 +131,38 @@ RUNTIME: dict[Any, Callable[..., Any]] = {
     math.ceil: _to_integer("rpi"),
     math.trunc: _to_integer("rzi"),
     math.fabs: lambda value: abs(_to_float(value)),
-    math.sqrt: language.sqrt,
-    math.exp: language.exp,
-    math.log: language.log,
-    math.log2: language.log2,
-    math.sin: language.sin,
-    math.cos: language.cos,
-    math.tanh: language.tanh,
+    math.sqrt: device_math.sqrt,
+    math.exp: device_math.exp,
+    math.log: device_math.log,
+    math.log2: device_math.log2,
+    math.sin: device_math.sin,
+    math.cos: device_math.cos,
+    math.tanh: device_math.tanh,
     math.isnan: _test("notanumber"),
     math.isinf: _test("infinite"),
     math.isfinite: _test("finite"),
     math.copysign: _copysign,
     math.hypot: _hypot,
     math.pow: operator.pow,
-    np.minimum: language.minimum,
-    np.maximum: language.maximum,
-    np.sqrt: language.sqrt,
-    np.exp: language.exp,
+    np.minimum: device_math.minimum,
+    np.maximum: device_math.maximum,
+    np.sqrt: device_math.sqrt,
+    np.exp: device_math.exp,
     np.abs: operator.abs,
 }
 if hasattr(math, "exp2"):  # Python 3.11
-    RUNTIME[math.exp2] = language.exp2
+    RUNTIME[math.exp2] = device_math.exp2
 
 
 def replacement(function: Any, args: list[Any]) -> Any:
-    """What stands for a function of Python on these arguments, or None for itself."""
+    """The replacement of a Python function for these arguments; None if Python may call it."""
     if function is print:
         return printf
     try:
-        found = RUNTIME.get(function)
-    except TypeError:  # it cannot be hashed
+        replaced = RUNTIME.get(function)
+    except TypeError:  # not hashable
         return None
-    if found is None or not has_runtime(args):
+    if replaced is None or not has_runtime(args):
         return None
     if function in (len, sum, any, all) and len(args) >= 1 and isinstance(args[0], Scalar):
         raise OperandError(f"{function.__name__}() takes several values, not {describe(args[0])}")
@@ -167,4 +170,4 @@ def replacement(function: Any, args: list[Any]) -> Any:
         return None
     if function is range and not any(isinstance(a, Runtime) for a in args):
         return None
-    return found
+    return replaced

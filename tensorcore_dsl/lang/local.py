@@ -1,4 +1,4 @@
-"""Arrays in registers: one variable an element, private to the thread."""
+"""Local arrays: elements in registers, private to the thread."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.lang.memory import normal_index, row_major
+from tensorcore_dsl.lang.indexing import normal_index, row_major, static_shape
 from tensorcore_dsl.values import arithmetic
-from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Scalar, builder
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.values import Scalar
 
 
 class Local:
-    """A small array of registers; views share them.
+    """A small array in registers; views share its elements.
 
-    Indexed at compile time it costs nothing; a run-time index selects among all elements.
-    `items` holds all variables; element `index` is number `offset + index . strides`.
+    A compile-time index costs nothing; a run-time index selects among all elements. Element
+    `index` is `items[offset + index . strides]`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Local:
             self.items[place] = arithmetic.select(builder(), here, value, self.items[place])
 
     def _select(self, index: Any) -> tuple[Local, list[tuple[Scalar, int, int]]]:
-        """The view that compile-time indices leave, and (index, extent, stride) of the others."""
+        """The view by compile-time indices, and (index, extent, stride) of run-time indices."""
         shape: list[int] = []
         strides: list[int] = []
         offset, chosen = self.offset, []
@@ -99,7 +99,7 @@ class Local:
         return self._with(tuple(shape), tuple(strides), offset), chosen
 
     def _candidates(self, chosen: list[tuple[Scalar, int, int]]) -> Iterator[tuple[int, Any]]:
-        """Places that run-time indices may mean, each with the condition that they do."""
+        """The positions in `items` that run-time indices can select, each with its condition."""
         for digits in itertools.product(*(range(extent) for _, extent, _ in chosen)):
             place, here = self.offset, True
             for digit, (index, _, stride) in zip(digits, chosen, strict=True):
@@ -116,12 +116,7 @@ class Local:
 
 
 def local(shape: int | tuple[int, ...], dtype: DType, fill: Any = 0) -> Local:
-    """Variables of `dtype` private to the thread, one an element of `shape`, all `fill`."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-        raise OperandError(
-            f"the shape of a local array is positive integers known at compile time, not "
-            f"{', '.join(map(describe, shape)) or 'empty'}"
-        )
+    """An array of `shape` in the registers of the thread, filled with `fill`."""
+    shape = static_shape(shape, "a local array")
     start = builder().convert(fill, dtype)
     return Local([start] * math.prod(shape), dtype, shape)

@@ -1,4 +1,4 @@
-"""Addresses of elements, and loads and stores through them."""
+"""Pointers: addresses of elements, and loads and stores through them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
-from tensorcore_dsl.values.conversion import literal
-from tensorcore_dsl.values.operands import describe, is_number
-from tensorcore_dsl.values.values import Group, Scalar, Struct, builder
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number, literal
+from tensorcore_dsl.values.values import Group, Scalar, Struct
 
-MOST_PEERS = 16  # CTAs of a cluster
-PEERS = "shared::cluster"  # the space of addresses in the shared memory of a cluster's CTAs
+MAX_CLUSTER_CTAS = 16
+CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
 
 
 class Pointer(Struct):
-    """The address of an element: `pointer + n` steps by elements, `pointer[n]` is one of them."""
+    """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value."""
 
     parts = ("address",)
 
@@ -43,11 +44,11 @@ class Pointer(Struct):
         signed = dtypes.s64 if self.space == "global" else dtypes.s32
         return (self.address - other.address).bits(signed) // element_size(self.dtype)
 
-    def _compare(self, name: str, other: Any) -> Any:
+    def _compare(self, relation: str, other: Any) -> Any:
         if not isinstance(other, Pointer):
             return NotImplemented
         self._check_alike(other)
-        return builder().apply(name, self.address, other.address)
+        return builder().apply(relation, self.address, other.address)
 
     def __eq__(self, other: Any) -> Any:
         return self._compare("eq", other)
@@ -84,16 +85,16 @@ class Pointer(Struct):
         return self.with_parts(dtype=dtype)
 
     def remote(self, rank: Any) -> Pointer:
-        """The same place in the shared memory of CTA `rank` of the cluster."""
+        """The same element in the shared memory of CTA `rank` of the cluster."""
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
-        return self.with_parts(address=peer_address(self.address, rank), space=PEERS)
+        return self.with_parts(address=peer_address(self.address, rank), space=CLUSTER_SPACE)
 
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
 
-        pred: load only where it holds, else `otherwise`. cache: modifiers of `ld` such as
-        ".nc", ".cg", ".L1::evict_last".
+        pred: load only where it holds; elsewhere the result is `otherwise`. cache: cache modifiers
+        such as ".nc", ".cg", ".L1::evict_last".
         """
         return _load(self, count, pred, otherwise, cache)
 
@@ -109,23 +110,36 @@ class Pointer(Struct):
         return f"<{self.described}>"
 
 
+def load(pointer: Pointer, count: int = 1, **options: Any) -> Any:
+    """`pointer.load(...)`."""
+    return pointer.load(count, **options)
+
+
+def store(pointer: Pointer, value: Any, **options: Any) -> None:
+    """`pointer.store(...)`."""
+    pointer.store(value, **options)
+
+
+# -- addresses ---------------------------------------------------------------------------------
+
+
 def peer_address(address: Any, rank: Any) -> Any:
-    """mapa: a shared address of this CTA, in CTA `rank` of the cluster."""
+    """The address of the same place in the shared memory of CTA `rank` of the cluster (mapa)."""
     build = builder()
     if isinstance(rank, Scalar) and rank.dtype.is_integer:
         rank = build.convert(rank, dtypes.u32)
     elif not is_number(rank) or isinstance(rank, (bool, float)):
         raise OperandError(f"the rank of a CTA is an integer, not {describe(rank)}")
-    elif not 0 <= rank < (peers := prod(build.kernel.cluster or (MOST_PEERS,))):
+    elif not 0 <= rank < (peers := prod(build.kernel.cluster or (MAX_CLUSTER_CTAS,))):
         raise OperandError(f"CTA {rank} of the cluster does not exist: ranks are 0 to {peers - 1}")
     base, offset = build.split_constant(address)
     base = address if base is None else base
-    return build.apply("add", build.named("mapa.shared::cluster.u32", base, rank), offset)
+    return build.apply("add", build.named(names.MAP_SHARED, base, rank), offset)
 
 
 def own_address(place: Any, what: str) -> Any:
-    """The address of a tile or pointer, refused if it is another CTA's."""
-    if place.space == PEERS:
+    """The address of a tile or pointer; OperandError if it is another CTA's."""
+    if place.space == CLUSTER_SPACE:
         raise OperandError(
             f"{what} works on the CTA's own shared memory, not on {place.described}: load from "
             "there, and store to there"
@@ -134,7 +148,7 @@ def own_address(place: Any, what: str) -> Any:
 
 
 def element_size(dtype: DType) -> int:
-    """Bytes between neighbours in memory."""
+    """Bytes of an element in memory."""
     return 1 if dtype.kind == "p" else dtype.itemsize
 
 
@@ -145,44 +159,43 @@ def _check_steps(elements: Any) -> None:
 
 
 def byte_offset(address: Any, elements: Any, size: int) -> Any:
-    """address + elements * size in the width of the address."""
+    """address + elements * size, in the type of the address."""
     build = builder()
     wide = address.dtype
     if not isinstance(elements, Scalar):
         return build.apply("add", address, int(elements) * size)
     base, offset = build.split_constant(elements)
     if base is None or (elements.dtype.kind == "u" and elements.dtype.bits < wide.bits):
-        base, offset = elements, 0  # unsigned sums wrap before they are widened
+        base, offset = elements, 0  # an unsigned sum wraps before it is widened
     scaled = _scaled(base, size, wide)
     return build.apply("add", build.apply("add", address, scaled), offset * size)
 
 
 def _scaled(index: Scalar, size: int, wide: DType) -> Any:
-    """index * size as the address's type."""
+    """index * size, in the type of the address."""
     build = builder()
     if wide.bits == 64 and index.dtype.bits == 32 and index.dtype.is_integer:
-        product = build.named(f"mul.wide.{index.dtype}", index, size)
+        product = build.named(names.multiply_wide(index.dtype), index, size)
         return Scalar(product.value, wide)
     if index.dtype.bits != wide.bits:
         index = build.convert(index, wide)
     return build.apply("mul", Scalar(index.value, wide), size)
 
 
-# -- loads and stores ------------------------------------------------------------------------
+# -- loads and stores --------------------------------------------------------------------------
 
 
-def _width(dtype: DType, count: int) -> str:
-    """The modifier of an access: `.v4.b32`."""
+def _check_width(dtype: DType, count: int) -> None:
+    """OperandError unless one instruction can move `count` elements."""
     if dtype.bits < 8 or count not in (1, 2, 4) or dtype.bits * count > 128:
         raise OperandError(
             "a load or store moves 1, 2, 4, 8 or 16 elements of 8 bits or more, and at most 16 "
             f"bytes; {count} {dtype} were asked for"
         )
-    return f"{'' if count == 1 else f'.v{count}'}.b{dtype.bits}"
 
 
 def _words(dtype: DType, count: int) -> int:
-    """How many 32-bit words a vector of narrow elements travels as; 0: it does not."""
+    """The number of 32-bit words that move a vector of narrow elements; 0: not by words."""
     total = dtype.bits * count
     return total // 32 if dtype.bits in (8, 16) and total in (32, 64, 128) and count > 1 else 0
 
@@ -196,13 +209,14 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
     if words:
         if is_number(otherwise) and otherwise:
             raise OperandError("otherwise= of a vector of narrow elements can only be 0")
-        found = _load(pointer.as_type(dtypes.b32), words, pred, 0, cache)
-        registers = [found] if isinstance(found, Scalar) else found.registers
+        loaded = _load(pointer.as_type(dtypes.b32), words, pred, 0, cache)
+        registers = [loaded] if isinstance(loaded, Scalar) else loaded.registers
         elements = [e for r in registers for e in build.unpack(r, dtype)]
         return build.pack(elements, Type(dtype, count))
     if is_number(otherwise):
         otherwise = const_bits(literal(otherwise, dtype))
-    name = f"ld.{pointer.space}{cache}{_width(dtype, count)}"
+    _check_width(dtype, count)
+    name = names.load(pointer.space, dtype.bits, count, cache)
     result = build.named(name, pointer.address, pred=pred, otherwise=otherwise)
     if count == 1:
         return Scalar(result.value, dtype)
@@ -212,7 +226,6 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
 def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
     build = builder()
     dtype = pointer.dtype
-    prefix = f"st.{pointer.space}{cache}"
     if dtype.kind == "p":
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)
@@ -220,14 +233,18 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
         registers, width = _stored_registers(value, dtype)
         count = len(registers)
         packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
-        build.named(f"{prefix}{_width(width, count)}", pointer.address, packed, pred=pred)
+        _check_width(width, count)
+        name = names.store(pointer.space, width.bits, count, cache)
+        build.named(name, pointer.address, packed, pred=pred)
     else:
         value = build.convert(value, dtype)
-        build.named(f"{prefix}{_width(dtype, 1)}", pointer.address, value, pred=pred)
+        _check_width(dtype, 1)
+        name = names.store(pointer.space, dtype.bits, 1, cache)
+        build.named(name, pointer.address, value, pred=pred)
 
 
 def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:
-    """The registers that go to memory, narrow elements packed to words where they fill them."""
+    """The registers to store and their type; narrow elements are packed where they fill words."""
     build = builder()
     if isinstance(value, Group):
         value = value.to(dtype) if value.dtype != dtype else value

@@ -1,4 +1,4 @@
-"""`print` in a kernel: strings and run-time values become one format string and its operands."""
+"""`print` in a kernel: strings and run-time values become a format string with operands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.printing import CONVERSIONS
+from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Group, Runtime, Scalar, builder
+from tensorcore_dsl.values.values import Group, Runtime, Scalar
 
 _INTEGERS, _FLOATS = "dxXou", "eEfFgG"
 
 
 class Text:
-    """An f-string of a kernel with run-time values in it; `parts` are strings and (value, spec)."""
+    """An f-string with run-time values; `parts` are strings and pairs (value, format spec)."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
@@ -31,7 +33,7 @@ class Text:
 
 
 def printf(*values: Any, sep: str = " ", end: str = "\n") -> None:
-    """Print from the device, for each thread: strings and run-time values alternate freely."""
+    """Print from each thread: any mixture of strings and run-time values."""
     parts: list[str] = []
     operands: list[Scalar] = []
     for value in values:
@@ -41,12 +43,12 @@ def printf(*values: Any, sep: str = " ", end: str = "\n") -> None:
     kernel = builder().kernel
     if text not in kernel.strings:
         kernel.strings.append(text)
-    name = ".".join(["vprintf", *(o.dtype.name for o in operands)])
+    name = names.printf([operand.dtype for operand in operands])
     builder().named(name, kernel.strings.index(text), *operands)
 
 
 def _piece(piece: Any, operands: list[Scalar]) -> str:
-    """The format of a string or a value; run-time values join the operands."""
+    """The format of a string or a value; run-time values are appended to `operands`."""
     if isinstance(piece, str):
         return piece.replace("%", "%%")
     value, spec = piece
@@ -81,7 +83,7 @@ def _conversion(operand: Scalar, spec: str) -> str:
 
 
 def promoted(value: Scalar) -> Scalar:
-    """As C's variable arguments: integers of at least 32 bits, floats as f64."""
+    """The value promoted like a C variadic argument: integers of 32 bits or more, floats as f64."""
     dtype, build = value.dtype, builder()
     if dtype.kind == "p" or (dtype.is_integer and dtype.bits < 32):
         return build.convert(value, dtypes.s32)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Ranges whose bounds are known only at run time."""
+"""Ranges: loops of the kernel with run-time bounds, and loops unrolled at compile time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.control import new_variable
 from tensorcore_dsl.ir.nodes import Const, Value
+from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import constant, describe
 from tensorcore_dsl.values.promotion import promote_types
-from tensorcore_dsl.values.values import Scalar, builder
+from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.variables import new_variable
 
 
 class RuntimeRange:
-    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop of the kernel itself."""
+    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs."""
 
     def __init__(self, *bounds: Any) -> None:
         if not 1 <= len(bounds) <= 3:
@@ -38,13 +39,13 @@ class RuntimeRange:
 
     @property
     def dtype(self) -> DType:
-        """What it counts with: s32 unless a bound is wider or unsigned."""
+        """The type of the index: s32 unless a bound is wider or unsigned."""
         bounds = (self.start, self.stop, self.step)
         types = [b.dtype for b in bounds if isinstance(b, Scalar)]
         return reduce(promote_types, types, types[0] if types else dtypes.s32)
 
     def bounds(self) -> tuple[Value | Const, Value | Const, Value | Const]:
-        """start, stop and step as the IR's loop takes them."""
+        """start, stop and step as sources of the IR's loop."""
 
         def source(bound: Any) -> Value | Const:
             if not isinstance(bound, Scalar):
@@ -57,7 +58,7 @@ class RuntimeRange:
         return source(self.start), source(self.stop), source(self.step)
 
     def holds(self, value: Any) -> Any:
-        """`value in range(...)`, for ranges of step 1."""
+        """`value in range(...)`, a predicate, for ranges of step 1."""
         if not isinstance(self.step, int) or self.step != 1:
             raise OperandError("`in` a run-time range needs a step of 1")
         return (value >= self.start) & (value < self.stop)

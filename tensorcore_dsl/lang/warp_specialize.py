@@ -1,4 +1,4 @@
-"""Warp specialisation: the warpgroups of a block divided among functions of the kernel."""
+"""Warp specialisation: each warpgroup of a block runs one of several functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import Any
 
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Kernel
-from tensorcore_dsl.lang.hopper import setmaxnreg, warpgroup_id
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.special_registers import warpgroup_id
+from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import builder
 
 WARPGROUP = 128
-MOST_THREADS = 1024
-REGISTERS = 1 << 16  # of a multiprocessor
-LEAST_REGISTERS, MOST_REGISTERS, STEP = 24, 256, 8  # that setmaxnreg takes
+MAX_THREADS = 1024  # of a block
+SM_REGISTERS = 1 << 16
+MIN_REGISTERS, MAX_REGISTERS, REGISTER_STEP = 24, 256, 8  # of a thread, for setmaxnreg
 
 
 @dataclass(frozen=True)
 class Role:
-    """`count` warpgroups from number `first` on, which call `function`.
+    """`count` warpgroups, from number `first` on, that call `function`.
 
-    registers: what a thread of it has then; 0: what it was launched with.
+    registers: for each of their threads; 0 keeps those of the launch.
     """
 
     count: int
@@ -37,51 +39,53 @@ class Role:
 def warp_specialize(
     *roles: tuple[int, Callable[..., Any]], registers: Sequence[int] | None = None
 ) -> None:
-    """Divide the warpgroups of the block: `warp_specialize((1, bring), (2, multiply))`.
+    """Divide the warpgroups of the block among roles: `warp_specialize((1, load), (2, compute))`.
 
-    A role is a number of warpgroups and a function, which those warpgroups alone call; one that
-    wants an argument gets their number within the role. Together the roles fill the block: the one
-    that `launch_bounds` has fixed, or they fix it. Afterwards all go on together.
+    A role is a number of warpgroups and the function that only these call. If the function has a
+    parameter, it receives the warpgroup's index within the role. The roles must fill the block;
+    they fix its size unless `launch_bounds` has done so. All warpgroups continue after the call.
 
-    registers: what each thread of a role has, a number for each role (setmaxnreg): multiples of 8
-    from 24 to 256, all together no more than the block is launched with.
+    registers: for each role, the registers of each of its threads (setmaxnreg): multiples of 8
+    from 24 to 256, in total no more than the block is launched with.
     """
     build = builder()
-    if build.divided:
-        raise OperandError("tc.warp_specialize divides the whole block: a role cannot be divided again")
-    divided = _roles(roles, registers)
-    _fill_block(build.kernel, divided)
+    if build.in_role:
+        raise OperandError(
+            "tc.warp_specialize divides the whole block: a role cannot be divided again"
+        )
+    specialised = _roles(roles, registers)
+    _fill_block(build.kernel, specialised)
     if registers is not None:
-        _check_registers(build.kernel, divided)
-    build.divided = True
+        _check_registers(build.kernel, specialised)
+    build.in_role = True
     try:
-        _divide(divided, warpgroup_id())
+        _dispatch(specialised, warpgroup_id())
     finally:
-        build.divided = False
+        build.in_role = False
 
 
-def _divide(roles: list[Role], number: Any) -> None:
-    """Branches that tell the roles apart by the warpgroup's number."""
+def _dispatch(roles: list[Role], number: Any) -> None:
+    """Branch to the role of this warpgroup by its number."""
     role, *others = roles
     if not others:
-        _play(role, number)
+        _run_role(role, number)
         return
     here = number == role.first if role.count == 1 else number < role.first + role.count
-    builder().branch(here, lambda: _play(role, number), lambda: _divide(others, number))
+    builder().branch(here, lambda: _run_role(role, number), lambda: _dispatch(others, number))
 
 
-def _play(role: Role, number: Any) -> None:
-    """What the warpgroups of a role do."""
+def _run_role(role: Role, number: Any) -> None:
+    """Set the registers of a role and call its function."""
     start = _registers_at_launch(builder().kernel)
     if role.registers and role.registers != start:
         setmaxnreg(role.registers, grow=role.registers > start)
     within = 0 if role.count == 1 else number - role.first
-    arguments = [within] if _wants_argument(role.function) else []
+    arguments = [within] if _takes_index(role.function) else []
     builder().call(role.function, arguments, {})
 
 
-def _wants_argument(function: Any) -> bool:
-    """Has the function a parameter that has no value yet?"""
+def _takes_index(function: Any) -> bool:
+    """Has the function a parameter without a value, for the index of the warpgroup?"""
     given: list[Any] = []
     keywords: dict[str, Any] = {}
     while isinstance(function, functools.partial):
@@ -95,13 +99,28 @@ def _wants_argument(function: Any) -> bool:
     return False
 
 
+def setmaxnreg(count: int, *, grow: bool) -> None:
+    """Set the registers of each thread of this warpgroup: a multiple of 8 from 24 to 256.
+
+    grow: whether the warpgroup takes registers from the CTA's pool, or returns some to it.
+    """
+    if count % REGISTER_STEP or not MIN_REGISTERS <= count <= MAX_REGISTERS:
+        raise OperandError(
+            f"{names.SETMAXNREG} takes a multiple of {REGISTER_STEP} from {MIN_REGISTERS} to "
+            f"{MAX_REGISTERS}, not {count}"
+        )
+    emit(names.setmaxnreg(grow), count)
+
+
 # -- checks ------------------------------------------------------------------------------------
 
 
 def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
     if not given:
-        raise OperandError("tc.warp_specialize takes roles: (1, bring), (2, multiply); none were given")
+        raise OperandError(
+            "tc.warp_specialize takes roles: (1, bring), (2, multiply); none were given"
+        )
     for place, role in enumerate(given):
         _check_role(place, role)
     if registers is None:
@@ -133,14 +152,14 @@ def _check_role(place: int, role: Any) -> None:
 
 
 def _fill_block(kernel: Kernel, roles: list[Role]) -> None:
-    """The roles' warpgroups are those of the block."""
+    """OperandError unless the roles have as many warpgroups as the block; may fix its size."""
     groups = roles[-1].first + roles[-1].count
     threads = WARPGROUP * groups
     counts = " + ".join(str(role.count) for role in roles)
-    if threads > MOST_THREADS:
+    if threads > MAX_THREADS:
         raise OperandError(
             f"the roles have {counts} warpgroups, {threads} threads; a block has at most "
-            f"{MOST_THREADS}"
+            f"{MAX_THREADS}"
         )
     if kernel.threads is None:
         kernel.threads = threads
@@ -152,17 +171,17 @@ def _fill_block(kernel: Kernel, roles: list[Role]) -> None:
 
 
 def _check_registers(kernel: Kernel, roles: list[Role]) -> None:
-    """setmaxnreg takes the numbers, and the block is launched with as many registers."""
+    """OperandError unless setmaxnreg takes the numbers, and the block has as many registers."""
     for place, role in enumerate(roles):
         count = role.registers
         known = isinstance(count, int) and not isinstance(count, bool)
-        if not known or count % STEP or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
+        if not known or count % REGISTER_STEP or not MIN_REGISTERS <= count <= MAX_REGISTERS:
             raise OperandError(
-                f"a thread has a multiple of {STEP} registers from {LEAST_REGISTERS} to "
-                f"{MOST_REGISTERS}; role {place} is given {describe(count)}"
+                f"a thread has a multiple of {REGISTER_STEP} registers from {MIN_REGISTERS} to "
+                f"{MAX_REGISTERS}; role {place} is given {describe(count)}"
             )
     if kernel.max_registers is None and kernel.min_blocks is None:
-        kernel.min_blocks = 1  # setmaxnreg works where the assembler knows what a launch has
+        kernel.min_blocks = 1  # the assembler ignores setmaxnreg unless it knows the registers
     groups, start = roles[-1].first + roles[-1].count, _registers_at_launch(kernel)
     wanted = sum(role.count * role.registers for role in roles)
     if wanted > groups * start:
@@ -174,8 +193,8 @@ def _check_registers(kernel: Kernel, roles: list[Role]) -> None:
 
 
 def _registers_at_launch(kernel: Kernel) -> int:
-    """What each thread has before setmaxnreg: its share of a multiprocessor."""
+    """Registers of each thread before setmaxnreg: its share of the SM."""
     if kernel.max_registers is not None:
         return kernel.max_registers
-    share = REGISTERS // ((kernel.threads or WARPGROUP) * (kernel.min_blocks or 1))
-    return min(share // STEP * STEP, MOST_REGISTERS)
+    share = SM_REGISTERS // ((kernel.threads or WARPGROUP) * (kernel.min_blocks or 1))
+    return min(share // REGISTER_STEP * REGISTER_STEP, MAX_REGISTERS)

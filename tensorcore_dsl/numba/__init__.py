@@ -1,17 +1,4 @@
-"""The table's instructions in ordinary Numba kernels, as inline PTX.
-
-    from numba import cuda
-    from tensorcore_dsl import bf16, f32
-    from tensorcore_dsl.numba import mma
-
-    product = mma.m16n8k16(bf16, bf16, f32)     # created once, outside the kernel
-
-    @cuda.jit
-    def kernel(...):
-        acc = product(a, b, acc)                # tuples of registers
-
-See `docs/numba.md` for a complete matrix product.
-"""
+"""The table's instructions inside ordinary Numba kernels, as inline PTX: see `docs/numba.md`."""
 
 from tensorcore_dsl.numba.intrinsics import intrinsic, mma, wgmma, wmma
 from tensorcore_dsl.numba.matrices import (

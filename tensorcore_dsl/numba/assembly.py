@@ -14,14 +14,16 @@ from llvmlite import ir
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.errors import ArchError, OperandError, listing
-from tensorcore_dsl.isa.spec import PURE, Instruction, Operand
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.spec import (
+    CONVERGENT_EFFECTS,
+    MEMORY_EFFECTS,
+    PURE,
+    Instruction,
+    Operand,
+)  # fmt: skip
 from tensorcore_dsl.numba.compat import targetconfig
 from tensorcore_dsl.numba.registers import is_tuple, slot
-
-_MEMORY = {
-    *("load", "store", "async", "barrier", "blocking", "bulk", "cluster", "mbarrier", "wgmma"),
-}
-_CONVERGENT = {"warp", "convergent", "barrier", "blocking", "cluster", "wgmma"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Assembly:
         pure = self.effects == PURE
         code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
         attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
-        attributes += ["convergent"] if self.effects & _CONVERGENT else []
+        attributes += ["convergent"] if self.effects & CONVERGENT_EFFECTS else []
         value = builder.call(code, inputs, attrs=attributes)
         if len(self.outputs) > 1:
             return [builder.extract_value(value, i) for i in range(len(self.outputs))]
@@ -81,7 +83,7 @@ class _Writer:
         self.outputs += [(kind.llvm, f"={kind.constraint}")] * operand.registers
         if kind.bits == 1:
             name = self._predicate()
-            self.after.append(f"selp.b32 ${first}, 1, 0, {name};")
+            self.after.append(f"{names.select(32)} ${first}, 1, 0, {name};")
             return name
         return _listed(operand, first)
 
@@ -98,7 +100,7 @@ class _Writer:
             return f"[${first}]"
         if kind.bits == 1:
             name = self._predicate()
-            self.before.append(f"setp.ne.b32 {name}, ${first}, 0;")
+            self.before.append(f"{names.compare('ne', 'b32')} {name}, ${first}, 0;")
             return name
         return _listed(operand, first)
 
@@ -110,7 +112,7 @@ class _Writer:
         effects = self.form.effects
         constraints = [c for _, c in (*self.outputs, *self.inputs)]
         hidden = "volatile" in effects and not self.outputs
-        if effects & _MEMORY or hidden:
+        if effects & MEMORY_EFFECTS or hidden:
             constraints.append("~{memory}")
         outputs, inputs = (tuple(t for t, _ in side) for side in (self.outputs, self.inputs))
         return Assembly(text, ",".join(constraints), outputs, inputs, effects)
@@ -161,7 +163,7 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
 
 def check_supported(form: Instruction) -> None:
     """OperandError for instructions that only this package's own kernels support."""
-    if form.opcode == "shared":
+    if form.opcode == names.SHARED_OPCODE:
         raise OperandError(f"{form} is no instruction: take the address of a cuda.shared.array")
-    if form.opcode == "vprintf":
-        raise OperandError("vprintf needs strings in the module: call print()")
+    if form.opcode == names.PRINT_OPCODE:
+        raise OperandError(f"{names.PRINT_OPCODE} needs strings in the module: call print()")

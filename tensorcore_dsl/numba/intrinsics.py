@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError, listing
+from tensorcore_dsl.isa import names as instruction_names
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
@@ -182,6 +183,6 @@ def _immediates(opcode: str) -> frozenset[str]:
     return frozenset(o.name for o in operands if o.kind == "imm")
 
 
-mma = Intrinsics(isa.mma, "mma")
-wgmma = Intrinsics(isa.wgmma, "wgmma")
-wmma = Intrinsics(isa.wmma, "wmma")
+mma = Intrinsics(isa.mma, instruction_names.MMA)
+wgmma = Intrinsics(isa.wgmma, instruction_names.WGMMA)
+wmma = Intrinsics(isa.wmma, instruction_names.WMMA)

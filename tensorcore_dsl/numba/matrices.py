@@ -10,7 +10,8 @@ from llvmlite import ir
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.numba import assembly, registers
 from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
@@ -20,11 +21,6 @@ WORD = ir.IntType(32)
 
 
 # -- 8x8 matrices ------------------------------------------------------------------------------
-
-
-def _matrix_form(opcode: str, count: int, transposed: bool) -> Instruction:
-    turned = ".trans" if transposed else ""
-    return isa.instruction(f"{opcode}.sync.aligned.m8n8.x{count}{turned}.shared.b16")
 
 
 def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any:
@@ -56,9 +52,11 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     Lane 8 i + j passes the address of row j of matrix i: 16 bytes, aligned to 16. `trans`
     transposes each matrix.
     """
-    number = _constant("ldmatrix", "count", count, (1, 2, 4))
-    form = _matrix_form("ldmatrix", number, _constant("ldmatrix", "trans", trans, (False, True)))
-    place = _place("ldmatrix", array, index)
+    number = _constant(names.LDMATRIX, "count", count, (1, 2, 4))
+    form = isa.instruction(
+        names.ldmatrix(number, _constant(names.LDMATRIX, "trans", trans, (False, True)))
+    )
+    place = _place(names.LDMATRIX, array, index)
     code = assembly.assembly(form, {})
     kind = types.UniTuple(types.uint32, number)
 
@@ -75,13 +73,15 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
 def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any = False) -> Any:
     """Store 1, 2 or 4 registers in the layout of ldmatrix; sm_90 and later."""
     length = len(registers.parts(fragment))
-    number = _constant("stmatrix", "the length of fragment", length, (1, 2, 4))
-    form = _matrix_form("stmatrix", number, _constant("stmatrix", "trans", trans, (False, True)))
-    place = _place("stmatrix", array, index)
+    number = _constant(names.STMATRIX, "the length of fragment", length, (1, 2, 4))
+    form = isa.instruction(
+        names.stmatrix(number, _constant(names.STMATRIX, "trans", trans, (False, True)))
+    )
+    place = _place(names.STMATRIX, array, index)
     operand = form.operand("r")
     wanted = Operand("fragment", operand.dtype, number)
     for part in registers.parts(fragment):
-        registers.check("stmatrix", Operand("fragment", operand.dtype), part)
+        registers.check(names.STMATRIX, Operand("fragment", operand.dtype), part)
     code = assembly.assembly(form, {})
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -99,7 +99,7 @@ def _kept(given: Any, default: Any) -> Any:
     return given if isinstance(given, types.Type) else default
 
 
-movmatrix = intrinsic("movmatrix.sync.aligned.m8n8.trans.b16")
+movmatrix = intrinsic(names.MOVMATRIX)
 
 
 # -- layouts -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import listing
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import DESCRIPTOR_SWIZZLES, FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import VOLATILE, WARP
 from tensorcore_dsl.numba import assembly, registers
@@ -54,8 +55,7 @@ def cp_async(
     if valid is not None and not isinstance(valid, (types.Integer, types.NoneType)):
         raise TypingError(f"cp_async: valid is {valid}; allowed is an integer")
     fills = isinstance(valid, types.Integer)
-    name = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global{'.zfill' if fills else ''}"
-    form = isa.instruction(name)
+    form = isa.instruction(names.cp_async("cg" if size == 16 else "ca", zero_fill=fills))
     code = assembly.assembly(form, {"size": size})
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -73,8 +73,8 @@ def cp_async(
     return types.void(dst, i, src, j, bytes, types.none if valid is None else valid), generate
 
 
-cp_async_commit = intrinsic("cp.async.commit_group")
-cp_async_wait = intrinsic("cp.async.wait_group")  # (n): wait until at most n groups are pending
+cp_async_commit = intrinsic(names.CP_ASYNC_COMMIT)
+cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n groups are pending
 
 
 # -- wgmma -------------------------------------------------------------------------------------
@@ -121,10 +121,10 @@ def _offset(name: str, given: Any) -> int:
     return int(value)
 
 
-fence_proxy_async = intrinsic("fence.proxy.async.shared::cta")
-wgmma_commit = intrinsic("wgmma.commit_group.sync.aligned")
-_FENCE = isa.instruction("wgmma.fence.sync.aligned")
-_WAIT = isa.instruction("wgmma.wait_group.sync.aligned")
+fence_proxy_async = intrinsic(names.FENCE_PROXY_ASYNC)
+wgmma_commit = intrinsic(names.WGMMA_COMMIT)
+_FENCE = isa.instruction(names.WGMMA_FENCE)
+_WAIT = isa.instruction(names.WGMMA_WAIT)
 
 
 @literal_intrinsic

@@ -1,1 +1,1 @@
-"""Run-time values of a kernel under compilation, their operators, and the builder they emit to."""
+"""Run-time values of a kernel under compilation, their operators, and the builder of its IR."""

@@ -1,7 +1,7 @@
-"""What Python's operators mean on run-time values: promotion, folding, rows.
+"""Python's operators on run-time values: type promotion, constant folding, instructions.
 
 `//` and `%` round toward minus infinity as Python's do, `/` of integers gives f32 (f64 from 64
-bits). f32 and f64 arithmetic is never contracted into fma: the bits are fixed.
+bits). Products and sums of floats are never contracted into fma, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,35 +17,34 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
-from tensorcore_dsl.values.conversion import convert as convert
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.values.conversion import convert, pack
+from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import common_type, promote, promote_types, weak
 from tensorcore_dsl.values.values import Group, Scalar
 
-if TYPE_CHECKING:
-    from tensorcore_dsl.values.builder import Builder
-
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates
+_LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates; eq is inverted afterwards
 MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
-    "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "not": "~", "neg": "-", "abs": "abs",
+    "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "invert": "~", "neg": "-", "abs": "abs",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
 
 
-def coerce(builder: Builder, value: Any, dtype: DType) -> Any:
-    """`value` in `dtype`; numbers stay numbers."""
+def coerce(builder: InstructionBuilder, value: Any, dtype: DType) -> Any:
+    """`value` as `dtype`; a number stays a number."""
     if isinstance(value, Scalar):
-        return value if value.dtype == dtype else builder.convert(value, dtype)
+        return value if value.dtype == dtype else convert(builder, value, dtype)
     return float(value) if dtype.is_float else value
 
 
 # -- operators -------------------------------------------------------------------------------
 
 
-def apply(builder: Builder, name: str, *operands: Any) -> Any:
+def apply(builder: InstructionBuilder, name: str, *operands: Any) -> Any:
     """One operator; on groups element by element."""
     if any(isinstance(o, Group) for o in operands):
         return on_groups(builder, lambda *each: apply(builder, name, *each), name, operands)
@@ -57,7 +56,7 @@ def apply(builder: Builder, name: str, *operands: Any) -> Any:
     if name in ("and", "or", "xor", "eq", "ne") and _are_predicates(left, right):
         differ = logic(builder, _LOGIC.get(name, name), left, right)
         return logical_not(builder, differ) if name == "eq" else differ
-    if name in ("shl", "shr"):
+    if name in ("lshift", "rshift"):
         return _shift(builder, name, left, right)
     dtype = promote(left, right)
     if dtype.kind == "p":  # True is 1
@@ -70,15 +69,15 @@ def apply(builder: Builder, name: str, *operands: Any) -> Any:
     return _BINARY[name](builder, left, right, dtype)
 
 
-PACKED = ("add", "sub", "mul", "neg", "abs", "min", "max", "fma")  # done on pairs at once
+PACKED = ("add", "sub", "mul", "neg", "abs", "min", "max", "fma")  # operators of f16x2, bf16x2
 
 
 def on_groups(
-    builder: Builder, function: Callable[..., Any], name: str, operands: tuple[Any, ...]
+    builder: InstructionBuilder, function: Callable[..., Any], name: str, operands: tuple[Any, ...]
 ) -> Any:
-    """`function` of the elements of groups; scalars and numbers stand for every element.
+    """`function` of the elements of groups; scalars and numbers are broadcast.
 
-    Fragments of 16-bit floats are not unpacked for operations that exist on pairs.
+    Fragments of 16-bit floats stay packed for operators that exist on pairs.
     """
     group = next(o for o in operands if isinstance(o, Group))
     for other in operands:
@@ -95,15 +94,15 @@ def on_groups(
     return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
 
 
-def _pairs(builder: Builder, operand: Any, group: Group) -> list[Scalar] | None:
-    """The operand as one f16x2 or bf16x2 for each register of `group`, where it can be."""
+def _pairs(builder: InstructionBuilder, operand: Any, group: Group) -> list[Scalar] | None:
+    """The operand as one f16x2 or bf16x2 for each register of `group`; None if impossible."""
     dtype = group.dtype
     if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
         return None
     if isinstance(operand, Group):
         return operand.registers if operand.value.type == group.value.type else None
     if isinstance(operand, Scalar):
-        both = builder.pack_register([operand] * 2, dtype) if operand.dtype == dtype else None
+        both = pack(builder, [operand] * 2, dtype) if operand.dtype == dtype else None
     else:
         both = (
             builder.literal(operand, group.register_dtype)
@@ -114,7 +113,7 @@ def _pairs(builder: Builder, operand: Any, group: Group) -> list[Scalar] | None:
 
 
 def _alike(left: Group, right: Group) -> bool:
-    """Do the same slots hold the same elements?"""
+    """Do corresponding slots of the two groups hold corresponding elements?"""
     if left.operand is None or right.operand is None:
         return left.slots == right.slots
     a, b = left.operand.layout, right.operand.layout
@@ -128,7 +127,7 @@ def _are_predicates(left: Any, right: Any) -> bool:
     )
 
 
-def logic(builder: Builder, name: str, left: Any, right: Any) -> Any:
+def logic(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
     """and, or, xor of predicates and bools."""
     for this, other in ((left, right), (right, left)):
         if isinstance(this, Scalar):
@@ -138,7 +137,7 @@ def logic(builder: Builder, name: str, left: Any, right: Any) -> Any:
         if name == "or":
             return True if this else other
         return logical_not(builder, other) if this else other
-    return builder.named(f"{name}.pred", left, right)
+    return builder.named(names.bitwise(name, dtypes.pred), left, right)
 
 
 def _constant_last(left: Any, right: Any) -> tuple[Any, Any]:
@@ -146,8 +145,8 @@ def _constant_last(left: Any, right: Any) -> tuple[Any, Any]:
     return (left, right) if isinstance(left, Scalar) else (right, left)
 
 
-def _scalars(builder: Builder, left: Any, right: Any, dtype: DType) -> tuple[Any, Any]:
-    """A number may stand on the right; on the left it goes into a register."""
+def _scalars(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> tuple[Any, Any]:
+    """A number on the left goes into a register; on the right it may stay a constant."""
     return (left if isinstance(left, Scalar) else builder.literal(left, dtype)), right
 
 
@@ -156,39 +155,43 @@ def _needs_integers(name: str, dtype: DType) -> None:
         raise OperandError(f"{SIGNS[name]} needs integers, not {dtype}; .bits() reads its bits")
 
 
-def _add(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _add(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     left, right = _constant_last(left, right)
     if dtype.is_float:
         return _float(builder, "add", left, right, dtype)
     if not isinstance(right, Scalar):
         base, offset = builder.split_constant(left)
         total = _wrap(offset + integer(right, dtype), dtype)
-        return _as(base, dtype) if total == 0 else builder.named(f"add.{dtype}", base, total)
+        return (
+            _as(base, dtype)
+            if total == 0
+            else builder.named(names.binary("add", dtype), base, total)
+        )
     left_base, left_offset = builder.split_constant(left)
     right_base, right_offset = builder.split_constant(right)
-    total = builder.named(f"add.{dtype}", left_base, right_base)
+    total = builder.named(names.binary("add", dtype), left_base, right_base)
     return _add(builder, total, _wrap(left_offset + right_offset, dtype), dtype)
 
 
-def _sub(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _sub(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     if dtype.is_float:
         return _float(builder, "sub", left, right, dtype)
     if not isinstance(right, Scalar):
         return _add(builder, left, _wrap(-integer(right, dtype), dtype), dtype)
-    return builder.named(f"sub.{dtype}", *_scalars(builder, left, right, dtype))
+    return builder.named(names.binary("sub", dtype), *_scalars(builder, left, right, dtype))
 
 
-def _mul(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _mul(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     left, right = _constant_last(left, right)
     if dtype.is_float:
         return _float(builder, "mul", left, right, dtype)
     if isinstance(right, Scalar):
-        return builder.named(f"mul.lo.{dtype}", left, right)
+        return builder.named(names.binary("mul", dtype), left, right)
     factor = integer(right, dtype)
     if factor in (0, 1):
         return left if factor else builder.literal(0, dtype)
     base, offset = builder.split_constant(left)
-    product = builder.named(f"mul.lo.{dtype}", base, _wrap(factor, dtype))
+    product = builder.named(names.binary("mul", dtype), base, _wrap(factor, dtype))
     return _add(builder, product, _wrap(offset * factor, dtype), dtype)
 
 
@@ -203,28 +206,28 @@ def _as(value: Any, dtype: DType) -> Scalar:
     return Scalar(value.value, dtype)
 
 
-def _truediv(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _truediv(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     if dtype.lanes == 2:
         raise OperandError(f"/ is not defined for pairs ({dtype}): unpack them first")
     if dtype.bits == 16:
         wide = [coerce(builder, v, dtypes.f32) for v in (left, right)]
         quotient = _truediv(builder, wide[0], wide[1], dtypes.f32)
-        return builder.convert(quotient, dtype)
-    return builder.named(f"div.rn.{dtype}", *_scalars(builder, left, right, dtype))
+        return convert(builder, quotient, dtype)
+    return builder.named(names.binary("div", dtype), *_scalars(builder, left, right, dtype))
 
 
-def _float(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+def _float(builder: InstructionBuilder, name: str, left: Any, right: Any, dtype: DType) -> Any:
     if dtype.bits == 16 or dtype.lanes == 2:
         left, right = (builder.scalar(v, dtype) for v in (left, right))
         if dtype.name.startswith("bf16") and builder.arch.number < 90:
             return _bf16(builder, name, left, right, dtype)
-        return builder.named(f"{name}.rn.{dtype}", left, right)
-    return builder.named(f"{name}.rn.{dtype}", *_scalars(builder, left, right, dtype))
+        return builder.named(names.binary(name, dtype), left, right)
+    return builder.named(names.binary(name, dtype), *_scalars(builder, left, right, dtype))
 
 
-def _bf16(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
-    """sm_80 has only fma in bf16: a*1+b, b*(-1)+a, a*b+(-0). All round once."""
-    fma = f"fma.rn.{dtype}"
+def _bf16(builder: InstructionBuilder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+    """sm_80 has only fma in bf16: a*1+b, b*(-1)+a, a*b+(-0), each rounded once."""
+    fma = names.multiply_add(dtype)
     if name == "add":
         return builder.named(fma, left, builder.literal(1.0, dtype), right)
     if name == "sub":
@@ -232,7 +235,7 @@ def _bf16(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> A
     return builder.named(fma, left, right, builder.literal(-0.0, dtype))
 
 
-def _floordiv(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _floordiv(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     if dtype.is_float:
         return rounded(builder, _truediv(builder, left, right, dtype), "rmi")
     if not isinstance(right, Scalar):
@@ -240,9 +243,9 @@ def _floordiv(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
         if divisor == 1:
             return left
         if divisor > 0 and divisor & (divisor - 1) == 0:
-            return builder.named(f"shr.{dtype}", left, divisor.bit_length() - 1)
+            return builder.named(names.shift_right(dtype), left, divisor.bit_length() - 1)
     left, right = _scalars(builder, left, right, dtype)
-    quotient = builder.named(f"div.{dtype}", left, right)
+    quotient = builder.named(names.binary("div", dtype), left, right)
     if dtype.kind == "u":
         return quotient
     adjust = _needs_floor(builder, left, right, dtype)
@@ -256,15 +259,15 @@ def _divisor(number: Any, dtype: DType) -> int:
     return divisor
 
 
-def _needs_floor(builder: Builder, left: Scalar, right: Any, dtype: DType) -> Any:
-    """The remainder is not zero and its sign is not the divisor's."""
-    remainder = builder.named(f"rem.{dtype}", left, right)
+def _needs_floor(builder: InstructionBuilder, left: Scalar, right: Any, dtype: DType) -> Any:
+    """A predicate: the remainder is not zero, and its sign differs from the divisor's."""
+    remainder = builder.named(names.binary("rem", dtype), left, right)
     nonzero = _compare(builder, "ne", remainder, 0, dtype)
-    signs = _as(builder.named(f"xor.b{dtype.bits}", remainder, right), dtype)
+    signs = _as(builder.named(names.bitwise("xor", dtype), remainder, right), dtype)
     return logic(builder, "and", nonzero, _compare(builder, "lt", signs, 0, dtype))
 
 
-def _mod(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+def _mod(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
     if dtype.is_float:
         raise OperandError(f"% needs integers, not {dtype}; use x - y * (x // y)")
     if not isinstance(right, Scalar):
@@ -272,7 +275,7 @@ def _mod(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
         if divisor > 0 and divisor & (divisor - 1) == 0:
             return _and_constant(builder, left, divisor - 1, dtype)
     left, right = _scalars(builder, left, right, dtype)
-    remainder = builder.named(f"rem.{dtype}", left, right)
+    remainder = builder.named(names.binary("rem", dtype), left, right)
     if dtype.kind == "u":
         return remainder
     adjust = _needs_floor(builder, left, right, dtype)
@@ -280,7 +283,7 @@ def _mod(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
 
 
 def _bitwise(name: str) -> Any:
-    def emit(builder: Builder, left: Any, right: Any, dtype: DType) -> Any:
+    def emit(builder: InstructionBuilder, left: Any, right: Any, dtype: DType) -> Any:
         _needs_integers(name, dtype)
         left, right = _constant_last(left, right)
         if not isinstance(right, Scalar):
@@ -289,19 +292,19 @@ def _bitwise(name: str) -> Any:
                 return _and_constant(builder, left, number, dtype)
             if number == 0:
                 return left
-        return _as(builder.named(f"{name}.b{dtype.bits}", left, right), dtype)
+        return _as(builder.named(names.bitwise(name, dtype), left, right), dtype)
 
     return emit
 
 
-def _and_constant(builder: Builder, left: Any, mask: int, dtype: DType) -> Any:
-    """x & mask; multiples of mask + 1 that were added to x do not matter for a low mask."""
+def _and_constant(builder: InstructionBuilder, left: Any, mask: int, dtype: DType) -> Any:
+    """x & mask; a constant added to x is dropped if no bit of it is within a mask of low bits."""
     if mask == 0:
         return builder.literal(0, dtype)
     base, offset = builder.split_constant(left)
     if mask & (mask + 1) == 0 and offset and offset % (mask + 1) == 0:
         left = base
-    return _as(builder.named(f"and.b{dtype.bits}", left, mask), dtype)
+    return _as(builder.named(names.bitwise("and", dtype), left, mask), dtype)
 
 
 _BINARY: dict[str, Any] = {
@@ -317,25 +320,25 @@ _BINARY: dict[str, Any] = {
 }
 
 
-def _shift(builder: Builder, name: str, left: Any, right: Any) -> Any:
-    """The left operand's type is the result's; counts beyond its width shift everything out."""
+def _shift(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
+    """A shift in the type of the left operand; counts beyond its width shift all bits out."""
     dtype = promote(left, left if isinstance(left, Scalar) else right)
     _needs_integers(name, dtype)
     left = coerce(builder, left, dtype)
     if isinstance(right, Scalar):
         _needs_integers(name, right.dtype)
-        count = builder.convert(right, dtypes.u32)
+        count = convert(builder, right, dtypes.u32)
     else:
         count = int(right)
         if count < 0:
             raise OperandError(f"shift by {count}: counts are not negative")
         if count == 0:
             return left
-    suffix = f"b{dtype.bits}" if name == "shl" else dtype.name
-    return _as(builder.named(f"{name}.{suffix}", builder.scalar(left, dtype), count), dtype)
+    shift = names.shift_left(dtype) if name == "lshift" else names.shift_right(dtype)
+    return _as(builder.named(shift, builder.scalar(left, dtype), count), dtype)
 
 
-def _compare(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -> Any:
+def _compare(builder: InstructionBuilder, name: str, left: Any, right: Any, dtype: DType) -> Any:
     if not isinstance(left, Scalar):
         left, right, name = right, left, MIRRORED[name]
     if dtype.lanes == 2:
@@ -345,30 +348,30 @@ def _compare(builder: Builder, name: str, left: Any, right: Any, dtype: DType) -
         dtype = dtypes.f32
     if dtype.is_float and name == "ne":
         name = "neu"  # Python: nan != nan
-    return builder.named(f"setp.{name}.{dtype}", left, right)
+    return builder.named(names.compare(name, dtype), left, right)
 
 
-def _unary(builder: Builder, name: str, value: Scalar) -> Any:
+def _unary(builder: InstructionBuilder, name: str, value: Scalar) -> Any:
     dtype = value.dtype
-    if name == "not" and dtype.kind == "p":
-        return builder.named("not.pred", value)
+    if name == "invert" and dtype.kind == "p":
+        return builder.named(names.bitwise("not", dtype), value)
     if dtype.kind in "bp":
         raise OperandError(f"{SIGNS[name]} needs a number, not {describe(value)}")
     dtype = dtype if dtype.lanes == 2 else promote_types(dtype, dtype)
     value = coerce(builder, value, dtype)
-    if name == "not":
+    if name == "invert":
         _needs_integers(name, dtype)
-        return _as(builder.named(f"not.b{dtype.bits}", value), dtype)
+        return _as(builder.named(names.bitwise("not", dtype), value), dtype)
     if dtype.kind == "u":
         return value if name == "abs" else _sub(builder, 0, value, dtype)
-    return builder.named(f"{name}.{dtype}", value)
+    return builder.named(names.unary(name, dtype), value)
 
 
-# -- choices ---------------------------------------------------------------------------------
+# -- conditions and selection ------------------------------------------------------------------
 
 
-def truth(builder: Builder, value: Any) -> Any:
-    """Python's truth of a value as a predicate; what is known at compile time gives bool."""
+def truth(builder: InstructionBuilder, value: Any) -> Any:
+    """Python's truth of a value: a predicate, or a bool if known at compile time."""
     if isinstance(value, Scalar):
         if value.dtype.kind == "p":
             return value
@@ -378,14 +381,18 @@ def truth(builder: Builder, value: Any) -> Any:
     return bool(value)
 
 
-def logical_not(builder: Builder, value: Any) -> Any:
+def logical_not(builder: InstructionBuilder, value: Any) -> Any:
     """`not value`."""
     known = truth(builder, value)
-    return builder.named("not.pred", known) if isinstance(known, Scalar) else not known
+    return (
+        builder.named(names.bitwise("not", dtypes.pred), known)
+        if isinstance(known, Scalar)
+        else not known
+    )
 
 
-def select(builder: Builder, condition: Any, yes: Any, no: Any) -> Any:
-    """`yes if condition else no` without a branch; both sides are already computed."""
+def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> Any:
+    """`yes if condition else no` without a branch; both values are already computed."""
     condition = truth(builder, condition)
     if not isinstance(condition, Scalar):
         return yes if condition else no
@@ -404,7 +411,10 @@ def select(builder: Builder, condition: Any, yes: Any, no: Any) -> Any:
         return _select_predicate(builder, condition, yes, no)
     yes, no = (v if isinstance(v, Scalar) else constant(v, dtype) for v in (yes, no))
     bits = dtypes.named(f"b{dtype.register_bits}")
-    return _as(builder.named(f"selp.{bits}", _plain(yes, bits), _plain(no, bits), condition), dtype)
+    return _as(
+        builder.named(names.select(bits.bits), _plain(yes, bits), _plain(no, bits), condition),
+        dtype,
+    )
 
 
 def _plain(value: Any, bits: DType) -> Any:
@@ -412,13 +422,13 @@ def _plain(value: Any, bits: DType) -> Any:
     return value if isinstance(value, Scalar) else const_bits(value)
 
 
-def _select_predicate(builder: Builder, condition: Scalar, yes: Any, no: Any) -> Any:
+def _select_predicate(builder: InstructionBuilder, condition: Scalar, yes: Any, no: Any) -> Any:
     left = logic(builder, "and", condition, yes)
     right = logic(builder, "and", logical_not(builder, condition), no)
     return logic(builder, "or", left, right)
 
 
-def _select_groups(builder: Builder, condition: Scalar, yes: Any, no: Any) -> Any:
+def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no: Any) -> Any:
     groups = isinstance(yes, Group) and isinstance(no, Group)
     if not groups or yes.value.type != no.value.type:
         raise OperandError(
@@ -432,8 +442,8 @@ def _select_groups(builder: Builder, condition: Scalar, yes: Any, no: Any) -> An
 # -- functions of numbers --------------------------------------------------------------------
 
 
-def extreme(builder: Builder, name: str, left: Any, right: Any) -> Any:
-    """min or max; a NaN gives the other operand, as PTX has it."""
+def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
+    """min or max; if one operand is NaN, the other one, as in PTX."""
     if isinstance(left, Group) or isinstance(right, Group):
         function = partial(extreme, builder, name)
         return on_groups(builder, function, name, (left, right))
@@ -443,11 +453,11 @@ def extreme(builder: Builder, name: str, left: Any, right: Any) -> Any:
     left, right = (coerce(builder, v, dtype) for v in _constant_last(left, right))
     if dtype.kind == "p":
         return logic(builder, "and" if name == "min" else "or", left, right)
-    return builder.named(f"{name}.{dtype}", left, right)
+    return builder.named(names.extreme(name, dtype), left, right)
 
 
-def fma(builder: Builder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
-    """a * b + c, rounded once; integers use mad.lo."""
+def fma(builder: InstructionBuilder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
+    """a * b + c: floats are rounded once, integers give the low half."""
     if any(isinstance(v, Group) for v in (a, b, c)):
         function = partial(fma, builder, rounding=rounding)
         return on_groups(builder, function, "fma", (a, b, c))
@@ -460,11 +470,10 @@ def fma(builder: Builder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
     for other in (a, b, c):
         dtype = dtype if isinstance(other, Scalar) else weak(other, dtype)
     a, b, c = (builder.scalar(coerce(builder, v, dtype), dtype) for v in (a, b, c))
-    name = f"fma.{rounding}.{dtype}" if dtype.is_float else f"mad.lo.{dtype}"
-    return builder.named(name, a, b, c)
+    return builder.named(names.multiply_add(dtype, rounding), a, b, c)
 
 
-def rounded(builder: Builder, value: Any, mode: str) -> Any:
+def rounded(builder: InstructionBuilder, value: Any, mode: str) -> Any:
     """A float rounded to an integer, still a float: rmi down, rpi up, rzi to zero, rni to even."""
     if isinstance(value, Group):
         return value.map(lambda element: rounded(builder, element, mode))
@@ -474,6 +483,6 @@ def rounded(builder: Builder, value: Any, mode: str) -> Any:
     if not value.dtype.is_float:
         return value
     if value.dtype.name == "bf16" and builder.arch.number < 90:
-        wide = rounded(builder, builder.convert(value, dtypes.f32), mode)
-        return builder.convert(wide, value.dtype)
-    return builder.named(f"cvt.{mode}.{value.dtype}.{value.dtype}", value)
+        wide = rounded(builder, convert(builder, value, dtypes.f32), mode)
+        return convert(builder, wide, value.dtype)
+    return builder.named(names.convert(value.dtype, value.dtype, f".{mode}"), value)

@@ -1,317 +1,42 @@
-"""Appends ops to a kernel under construction: operands to sources, folding, reuse of results."""
+"""The builder of a kernel: instructions, operators and conversions on run-time values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-import numpy as np
-
-from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import Loc, OperandError, UnknownInstruction
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Type,
-    Value,
-)  # fmt: skip
-from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.ir.nodes import Kernel
+from tensorcore_dsl.tracing import emitter
 from tensorcore_dsl.values import arithmetic, conversion
-from tensorcore_dsl.values.operands import (
-    constant,
-    describe,
-    element_type,
-    is_number,
-    number_type,
-    type_of,
-)
-from tensorcore_dsl.values.values import Group, Runtime, Scalar
-
-MOST_OFFSET = 2**31 - 1  # of `[base + offset]`
+from tensorcore_dsl.values.instructions import InstructionBuilder
+from tensorcore_dsl.values.values import Scalar
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Where a trial began, to take it back."""
+class Builder(InstructionBuilder):
+    """The emitter behind everything that a kernel calls; the evaluator makes one a kernel.
 
-    block: Block
-    length: int
-    shared_bytes: int
-    known: int
-
-
-class Builder:
-    """The emitter behind every instruction that a kernel calls.
-
-    `locate` says where in the user's source the evaluator is. Results of instructions without
-    effects are known by what was computed and reused, inside the block that computed them.
-
-    For functions of the language that take functions, the evaluator lends `call(function, args,
-    keywords)`, and `branch(condition, then, orelse)`, a run-time `if` of what two functions do.
+    The evaluator provides two functions for the parts of the language that take functions:
+    `call(function, args, keywords)` evaluates a call, `branch(condition, then, orelse)` a run-time
+    `if` with one function for each side.
     """
 
     call: Callable[[Any, list[Any], dict[str, Any]], Any]
     branch: Callable[[Scalar, Callable[[], None], Callable[[], None]], None]
 
     def __init__(self, kernel: Kernel, arch: Arch, locate: Callable[[], Loc | None]) -> None:
-        self.kernel, self.arch, self.locate = kernel, arch, locate
-        self.block = kernel.body
-        self.known: dict[Any, Any] = {}
-        self._order: list[Any] = []  # keys of known, oldest first
-        self._definitions: dict[Value, Op] = {}
-        self._forms: dict[str, Instruction] = {}
-        self.misfit: tuple[OperandError, int] | None = None  # and the place of the operand
-        self.divided = False  # within a role of tc.warp_specialize
-        self._ids = 0
+        super().__init__(kernel, arch, locate)
+        self.in_role = False  # of tc.warp_specialize
 
-    # -- structure ---------------------------------------------------------------------------
-
-    def new_value(self, type: Type) -> Value:
-        self._ids += 1
-        return Value(self._ids - 1, type)
-
-    def append(self, node: Node) -> None:
-        node.loc = self.locate()
-        self.block.nodes.append(node)
-
-    @contextmanager
-    def inside(self, block: Block) -> Iterator[Block]:
-        """Emit into `block`; results known inside are forgotten outside."""
-        outer, known = self.block, len(self._order)
-        self.block = block
-        try:
-            yield block
-        finally:
-            self.block = outer
-            self._forget(known)
-
-    def mark(self) -> Mark:
-        return Mark(self.block, len(self.block), self.kernel.shared_bytes, len(self._order))
-
-    def undo(self, mark: Mark) -> None:
-        """Take back everything since `mark`."""
-        del mark.block.nodes[mark.length :]
-        self.kernel.shared_bytes = mark.shared_bytes
-        self._forget(mark.known)
-
-    def _forget(self, length: int) -> None:
-        for key in self._order[length:]:
-            del self.known[key]
-        del self._order[length:]
-
-    def _remember(self, key: Any, result: Any) -> None:
-        self.known[key] = result
-        self._order.append(key)
-
-    # -- instructions ------------------------------------------------------------------------
-
-    def form(self, mnemonic: str) -> Instruction:
-        """The form spelled `mnemonic`, if the target has it."""
-        found = self._forms.get(mnemonic)
-        if found is None:
-            found = isa.instruction(mnemonic)
-            found.requires.check(self.arch, found.mnemonic)
-            self._forms[mnemonic] = found
-        return found
-
-    def named(self, mnemonic: str, *operands: Any, **options: Any) -> Any:
-        """Emit the form spelled `mnemonic`."""
-        return self.emit(self.form(mnemonic), operands, options)
-
-    def emit(self, form: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Check and append one instruction; `pred=` guards it, `otherwise=` fills its results."""
-        if self._forms.get(form.mnemonic) is not form:
-            form.requires.check(self.arch, form.mnemonic)
-            self._forms[form.mnemonic] = form
-        if len(operands) != len(form.operands):
-            raise _wrong_count(form, len(operands))
-        sources = tuple(
-            [
-                self._source(given, wanted, form)
-                for given, wanted in zip(operands, form.operands, strict=True)
-            ]
-        )
-        guard = _guard_of(form, options) if options else True
-        if guard is True:
-            return self._unguarded(form, sources)
-        return self._guarded(form, sources, guard, options.get("otherwise"))
-
-    def _unguarded(self, form: Instruction, sources: tuple[Any, ...]) -> Any:
-        reusable = not form.effects and bool(form.results)
-        if reusable:
-            key = (form, *map(_key, sources))
-            found = self.known.get(key)
-            if found is not None:
-                return found
-        results = tuple([self.new_value(type_of(r)) for r in form.results])
-        op = Op(form, results, sources)
-        self.append(op)
-        for result in results:
-            self._definitions[result] = op
-        wrapped = _wrap(form, results)
-        if reusable:
-            self._remember(key, wrapped)
-        return wrapped
-
-    def _guarded(
-        self, form: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any
-    ) -> Any:
-        results = tuple(self.new_value(type_of(r)) for r in form.results)
-        for result, operand in zip(results, form.results, strict=True):
-            self.append(Assign(result, (_filling(otherwise, operand, form),)))
-        if isinstance(guard, Scalar):
-            condition: Scalar = arithmetic.truth(self, guard)
-            self.append(Op(form, results, sources, guard=condition.value))
-        return _wrap(form, results)
-
-    # -- operands ----------------------------------------------------------------------------
-
-    def _source(self, given: Any, wanted: Operand, form: Instruction) -> Any:
-        """What the op stores for one operand of a call; refuses what does not fit."""
-        if wanted.kind == "addr":
-            return self.address(given, wanted)
-        if wanted.kind == "imm":
-            return _immediate(given, wanted, form)
-        if wanted.registers > 1 or wanted.layout is not None:
-            return self._group(given, wanted, form)
-        if isinstance(given, Scalar):
-            if not interchangeable(given.dtype, wanted.dtype):
-                raise self._mismatch(given, wanted, form)
-            return given.value
-        if is_number(given):
-            return constant(given, wanted.dtype)
-        raise self._mismatch(given, wanted, form)
-
-    def _group(self, given: Any, wanted: Operand, form: Instruction) -> Value:
-        want = type_of(wanted)
-        if isinstance(given, Group):
-            have = given.value.type
-            plain = have.layout is None and want.layout is None
-            same_size = (have.registers, have.register_bits) == (want.registers, want.register_bits)
-            if have == want or (plain and same_size):
-                return given.value
-        if isinstance(given, (list, tuple)) and len(given) == wanted.registers:
-            return self.pack(list(given), want).value
-        if isinstance(given, Scalar) and wanted.registers == 1:
-            return self.pack([given], want).value
-        raise self._mismatch(given, wanted, form)
-
-    def _mismatch(self, given: Any, wanted: Operand, form: Instruction) -> OperandError:
-        kind = "a fragment " if wanted.is_fragment else ""
-        error = OperandError(
-            f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not "
-            f"{describe(given)}"
-        )
-        self.misfit = error, form.operands.index(wanted)
-        return error
-
-    def address(self, given: Any, wanted: Operand) -> Address:
-        """`[base + offset]` of an address value, a constant added last going into the offset."""
-        pointer = getattr(given, "address", given)
-        if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
-            return Address(Const(int(pointer), wanted.dtype))
-        if not isinstance(pointer, Scalar):
-            raise OperandError(f"an address is needed, not {describe(given)}")
-        if pointer.dtype.bits != wanted.dtype.bits:
-            space = "global" if wanted.dtype.bits == 64 else "shared"
-            raise OperandError(
-                f"a {space} address ({wanted.dtype}) is needed, not {describe(pointer)}"
-            )
-        base, offset = self.split_constant(pointer)
-        if base is not None and -MOST_OFFSET <= offset <= MOST_OFFSET:
-            return Address(base.value, offset)
-        return Address(pointer.value)
-
-    def split_constant(self, given: Any) -> tuple[Scalar | None, int]:
-        """x as (y, c) with x = y + c for a compile-time c; y is None for a constant."""
-        if not isinstance(given, Scalar):
-            return None, int(given)
-        offset, value = 0, given.value
-        while True:
-            op = self._definitions.get(value)
-            if op is None or not op.form.mnemonic.startswith(("add.s", "add.u")):
-                break
-            left, right = op.operands
-            if not isinstance(right, Const) or not isinstance(left, Value):
-                break
-            offset += int(right.value)
-            value = left
-        return (given if value is given.value else Scalar(value, given.dtype)), offset
-
-    # -- values ------------------------------------------------------------------------------
-
-    def apply(self, name: str, *operands: Any) -> Any:
-        """Python's operator `name`."""
-        return arithmetic.apply(self, name, *operands)
+    def apply(self, operator: str, *operands: Any) -> Any:
+        """The result of one of Python's operators."""
+        return arithmetic.apply(self, operator, *operands)
 
     def convert(self, value: Any, dtype: DType, **options: Any) -> Any:
-        """`value` in `dtype`."""
+        """`value` as `dtype`."""
         return conversion.convert(self, value, dtype, **options)
-
-    def special(self, register: str) -> Scalar:
-        """A special register; 32-bit ones are s32, as indices are."""
-        for prefix in ("mov.u32.%", "mov.u64.%", "mov.pred.%"):
-            try:
-                value = self.named(prefix + register)
-            except UnknownInstruction:
-                continue
-            return Scalar(value.value, dtypes.s32) if value.dtype == dtypes.u32 else value  # type: ignore[no-any-return]
-        names = sorted(f.mnemonic.split("%")[1] for f in isa.instructions("mov") if "%" in f.mnemonic)
-        raise UnknownInstruction(
-            f"no special register is called {register!r}; there are {', '.join(names)}"
-        )
-
-    def literal(self, value: Any, dtype: DType) -> Scalar:
-        """A register that holds a constant."""
-        register = self.new_value(Type(dtype))
-        self.append(Assign(register, (conversion.literal(value, dtype),)))
-        return Scalar(register, dtype)
-
-    def scalar(self, value: Any, dtype: DType | None = None) -> Scalar:
-        """`value` in a register, a Python number as `dtype` or its own run-time type."""
-        if isinstance(value, Scalar):
-            return value
-        return self.literal(value, dtype or number_type(value))
-
-    def zeros(self, operand: Operand) -> Group:
-        """A fragment of zeros."""
-        if operand.layout is None:
-            raise OperandError(
-                f"operand {operand.name} is no fragment: only fragments have zeros()"
-            )
-        register = self.new_value(type_of(operand))
-        self.append(Assign(register, (Const(0, element_type(operand)),)))
-        return Group(register, operand)
-
-    def pack(self, parts: Sequence[Any], type: Type, operand: Operand | None = None) -> Group:
-        """A group made of one scalar for each register."""
-        if len(parts) != type.registers:
-            raise OperandError(f"{type} has {type.registers} registers, {len(parts)} were given")
-        register = self.new_value(type)
-        self.append(Assign(register, tuple(_part_source(p, type) for p in parts)))
-        return Group(register, operand)
-
-    def part(self, group: Group, index: int) -> Scalar:
-        """Register `index` of a group as a scalar."""
-        key = ("part", group.value, index)
-        found: Scalar | None = self.known.get(key)
-        if found is None:
-            dtype = group.register_dtype
-            register = self.new_value(Type(dtype))
-            self.append(Assign(register, (Part(group.value, index),)))
-            found = Scalar(register, dtype)
-            self._remember(key, found)
-        return found
 
     def pack_register(self, elements: list[Any], dtype: DType) -> Scalar:
         """Elements of 8 or 16 bits in one 32-bit register."""
@@ -322,88 +47,6 @@ class Builder:
         return conversion.unpack(self, register, dtype)
 
 
-def interchangeable(have: DType, want: DType) -> bool:
-    """May a register of type `have` be used where `want` is asked for, bit by bit?"""
-    if have == want:
-        return True
-    if have.register_bits != want.register_bits or "p" in have.kind + want.kind:
-        return False
-    if have.kind == "b" or want.kind == "b" or (have.is_integer and want.is_integer):
-        return True
-    return {have.name, want.name} == {"f32", "tf32"}
-
-
-def _wrap(form: Instruction, results: tuple[Value, ...]) -> Any:
-    wrapped = tuple(
-        [
-            Group(value, operand) if value.type.is_group else Scalar(value)
-            for value, operand in zip(results, form.results, strict=True)
-        ]
-    )
-    if not wrapped:
-        return None
-    return wrapped[0] if len(wrapped) == 1 else wrapped
-
-
-def _key(source: Any) -> Any:
-    """A constant by its bits: 0.0, -0.0 and False are equal in Python."""
-    if isinstance(source, Const):
-        return (source.dtype.name, repr(source.value))
-    return source
-
-
-def _guard_of(form: Instruction, options: Mapping[str, Any]) -> Any:
-    """The condition under which the instruction is done; True for always."""
-    unknown = set(options) - {"pred", "otherwise"}
-    if unknown:
-        raise OperandError(f"{form} takes no option {min(unknown)!r}; allowed are pred, otherwise")
-    guard = options.get("pred")
-    if guard is None:
-        return True
-    return guard if isinstance(guard, Scalar) else bool(guard)
-
-
-def _filling(otherwise: Any, result: Operand, form: Instruction) -> Value | Const:
-    """What a guarded instruction's result holds where the guard does not."""
-    if not isinstance(otherwise, Runtime):
-        return constant(0 if otherwise is None else otherwise, element_type(result))
-    if otherwise.value.type.registers != result.registers or (
-        otherwise.value.type.register_bits != type_of(result).register_bits
-    ):
-        raise OperandError(
-            f"otherwise= of {form} must be {result.type_name}, not {describe(otherwise)}"
-        )
-    return otherwise.value
-
-
-def _immediate(given: Any, wanted: Operand, form: Instruction) -> Const:
-    if not isinstance(given, (bool, int, np.integer)):
-        raise OperandError(
-            f"operand {wanted.name} of {form} must be a compile-time integer, not {describe(given)}"
-        )
-    if wanted.values is not None and int(given) not in wanted.values:
-        allowed = ", ".join(map(str, wanted.values))
-        raise OperandError(f"operand {wanted.name} of {form} may be {allowed}; {given} was given")
-    return Const(int(given), wanted.dtype)
-
-
-def _part_source(part: Any, type: Type) -> Value | Const:
-    if isinstance(part, Scalar):
-        if part.dtype.register_bits != type.register_bits:
-            raise OperandError(
-                f"a register of {type} holds {type.register_bits} bits, not {describe(part)}"
-            )
-        return part.value
-    if not is_number(part):
-        raise OperandError(f"a register of {type} is needed, not {describe(part)}")
-    wide = type.dtype.storage_bits >= 32 or type.layout is None
-    return constant(part, type.dtype if wide else dtypes.b32)
-
-
-def _wrong_count(form: Instruction, given: int) -> OperandError:
-    names = ", ".join(o.name for o in form.operands)
-    count = len(form.operands)
-    return OperandError(
-        f"{form} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
-        f"{'was' if given == 1 else 'were'} given"
-    )
+def builder() -> Builder:
+    """The kernel under construction."""
+    return cast(Builder, emitter())

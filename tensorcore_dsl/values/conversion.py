@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
-from tensorcore_dsl.ir.nodes import Const
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, is_number
 from tensorcore_dsl.values.values import Group, Scalar
-
-if TYPE_CHECKING:
-    from tensorcore_dsl.values.builder import Builder
 
 _BYTES_LOW = 0x3340  # prmt selector: two low bytes side by side, below zeros
 _HALVES_LOW = 0x5410  # prmt selector: two low halves side by side
 
 
-def literal(value: Any, dtype: DType) -> Const:
-    """A number as a constant of `dtype`: floats are cut to integers, pairs hold it twice."""
-    if dtype.lanes == 2:
-        half = const_bits(constant(value, dtypes.named(dtype.name.removesuffix("x2"))))
-        return Const(half << 16 | half, dtype)
-    if dtype.is_integer and isinstance(value, float):
-        value = int(value)
-    return constant(value, dtype)
-
-
 def convert(
-    builder: Builder,
+    builder: InstructionBuilder,
     value: Any,
     dtype: DType,
     *,
@@ -49,7 +37,7 @@ def convert(
     if source == dtype:
         return value
     if dtype.kind == "p":
-        return builder.apply("ne", value, 0)
+        return value != 0
     if source.kind == "p":
         return _from_predicate(builder, value, dtype)
     if source.kind == "b" or dtype.kind == "b":
@@ -58,10 +46,10 @@ def convert(
     return _cvt(builder, value, dtype, options + (".satfinite" if satfinite else ""))
 
 
-def _from_predicate(builder: Builder, value: Scalar, dtype: DType) -> Scalar:
+def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:
     one, zero = (const_bits(constant(n, dtype)) for n in (1, 0))
-    found = builder.named(f"selp.b{dtype.register_bits}", one, zero, value)
-    return Scalar(found.value, dtype)
+    chosen = builder.named(names.select(dtype.register_bits), one, zero, value)
+    return Scalar(chosen.value, dtype)
 
 
 def _reinterpreted(value: Scalar, dtype: DType) -> Scalar:
@@ -73,8 +61,8 @@ def _reinterpreted(value: Scalar, dtype: DType) -> Scalar:
     )
 
 
-def _cvt(builder: Builder, value: Scalar, dtype: DType, options: str) -> Any:
-    """cvt, by way of f32 or f64 where the table has no direct form."""
+def _cvt(builder: InstructionBuilder, value: Scalar, dtype: DType, options: str) -> Any:
+    """Convert with cvt, through f32 where no instruction converts directly."""
     source = value.dtype
     if source.lanes == 2 or dtype.lanes == 2:
         raise OperandError(f"{source} cannot be converted to {dtype}: unpack the pair first")
@@ -83,17 +71,17 @@ def _cvt(builder: Builder, value: Scalar, dtype: DType, options: str) -> Any:
     if source.name == "tf32":
         plain = Scalar(value.value, dtypes.f32)
         return plain if dtype == dtypes.f32 else _cvt(builder, plain, dtype, options)
-    for through in _detours(builder, source, dtype):
+    for through in _detours(source, dtype):
         return _cvt(builder, through(builder, value), dtype, options)
     if dtype.is_float and dtype.bits <= 8:
         return _to_narrow(builder, value, dtype, options)
     if not options.startswith((".rn", ".rz", ".rm", ".rp", ".rna")):
         options = _default_rounding(source, dtype) + options
-    return builder.named(f"cvt{options}.{dtype}.{source}", value)
+    return builder.named(names.convert(dtype, source, options), value)
 
 
-def _detours(builder: Builder, source: DType, dtype: DType) -> list[Any]:
-    """The exact step before a conversion that the target has not in one."""
+def _detours(source: DType, dtype: DType) -> list[Any]:
+    """The exact intermediate conversion, in a list, where no instruction converts directly."""
     if source.is_float and source.bits <= 8:
         return [_widened]
     if source.name == "bf16" and dtype != dtypes.f32:
@@ -104,29 +92,30 @@ def _detours(builder: Builder, source: DType, dtype: DType) -> list[Any]:
     return []
 
 
-def _widened(builder: Builder, value: Scalar) -> Scalar:
-    """An f16 that holds a number of at most 8 bits: the low half of its pair's conversion."""
+def _widened(builder: InstructionBuilder, value: Scalar) -> Scalar:
+    """A number of at most 8 bits as f16: the low half of a converted pair."""
     bits = Scalar(value.value, dtypes.b16)
-    pair = builder.named(f"cvt.rn.f16x2.{value.dtype}x2", bits)
+    pair = builder.named(names.convert(dtypes.f16x2, f"{value.dtype}x2", ".rn"), bits)
     return unpack(builder, pair, dtypes.f16)[0]
 
 
-def _rounded_to_odd(builder: Builder, value: Scalar) -> Scalar:
-    """`value` as f32 such that rounding it once more is as good as rounding it once.
+def _rounded_to_odd(builder: InstructionBuilder, value: Scalar) -> Scalar:
+    """`value` as f32, rounded to odd: a second rounding then gives the correctly rounded result.
 
-    It is cut, and its last bit set where that lost something.
+    The value is truncated, and the last bit is set where bits were lost.
     """
     source = value.dtype
     if source.name == "f16" or (source.is_integer and source.bits < 32):
         return _cvt(builder, value, dtypes.f32, "")  # type: ignore[no-any-return]
-    cut = builder.named(f"cvt.rz.f32.{source}", value)
-    back = builder.named(f"cvt{_default_rounding(dtypes.f32, source)}.{source}.f32", cut)
-    sticky = builder.apply("or", Scalar(cut.value, dtypes.u32), 1)
-    inexact = builder.apply("ne", back, value)
+    cut = builder.named(names.convert(dtypes.f32, source, ".rz"), value)
+    back = builder.named(
+        names.convert(source, dtypes.f32, _default_rounding(dtypes.f32, source)), cut
+    )
+    sticky = Scalar(cut.value, dtypes.u32) | 1
+    inexact = back != value
     if source.is_float:  # infinities and NaN keep their bits
-        finite = builder.named("testp.finite.f32", cut)
-        inexact = builder.apply("and", inexact, finite)
-    chosen = builder.named("selp.b32", sticky, Scalar(cut.value, dtypes.b32), inexact)
+        inexact = inexact & builder.named(names.test_float("finite", dtypes.f32), cut)
+    chosen = builder.named(names.select(32), sticky, Scalar(cut.value, dtypes.b32), inexact)
     return Scalar(chosen.value, dtypes.f32)
 
 
@@ -138,41 +127,46 @@ def _default_rounding(source: DType, dtype: DType) -> str:
     return ".rzi" if source.is_float else ""
 
 
-def _to_narrow(builder: Builder, value: Scalar, dtype: DType, options: str) -> Scalar:
-    """One fp8, fp6 or fp4 number: the pair's conversion with a zero above, its low part kept."""
+def _to_narrow(builder: InstructionBuilder, value: Scalar, dtype: DType, options: str) -> Scalar:
+    """One fp8, fp6 or fp4 number: the low part of a converted pair, whose high part is zero."""
     mode = options.removesuffix(".satfinite").removesuffix(".relu") or ".rn"
     relu = ".relu" if ".relu" in options else ""
     zero = builder.literal(0.0, dtypes.f32)
-    pair = builder.named(f"cvt{mode}.satfinite{relu}.{dtype}x2.f32", zero, value)
+    pair = builder.named(
+        names.convert(f"{dtype}x2", dtypes.f32, f"{mode}.satfinite{relu}"), zero, value
+    )
     return Scalar(pair.value, dtype)
 
 
 # -- packing ---------------------------------------------------------------------------------
 
 
-def pack(builder: Builder, elements: list[Any], dtype: DType) -> Scalar:
+def pack(builder: InstructionBuilder, elements: list[Any], dtype: DType) -> Scalar:
     """Elements of 8 or 16 bits in one 32-bit register, low to high."""
     scalars = [builder.scalar(e, dtype) for e in elements]
     if dtype.bits == 16:
-        result = builder.named("mov.b32.pack", *scalars)
+        result = builder.named(names.pack(32), *scalars)
         return Scalar(result.value, dtypes.ALL.get(f"{dtype.name}x2", dtypes.b32))
     if dtype.bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be packed one by one")
     zero = builder.literal(0, dtypes.b16)
-    words = [builder.named("mov.b32.pack", s, zero) for s in scalars]
-    low, high = (builder.named("prmt.b32", words[i], words[i + 1], _BYTES_LOW) for i in (0, 2))
-    return builder.named("prmt.b32", low, high, _HALVES_LOW)  # type: ignore[no-any-return]
+    words = [builder.named(names.pack(32), s, zero) for s in scalars]
+    low, high = (
+        builder.named(names.PERMUTE_BYTES, words[i], words[i + 1], _BYTES_LOW) for i in (0, 2)
+    )
+    return builder.named(names.PERMUTE_BYTES, low, high, _HALVES_LOW)  # type: ignore[no-any-return]
 
 
-def unpack(builder: Builder, register: Scalar, dtype: DType) -> list[Scalar]:
+def unpack(builder: InstructionBuilder, register: Scalar, dtype: DType) -> list[Scalar]:
     """The elements of one 32-bit register, low to high."""
     if dtype.bits == 16:
-        halves = builder.named("mov.b32.unpack", register)
+        halves = builder.named(names.unpack(32), register)
         return [Scalar(half.value, dtype) for half in halves]
     if dtype.bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be taken out of a register")
     word = dtypes.s32 if dtype.kind == "s" else dtypes.u32
     bytes_ = [
-        builder.named(f"bfe.{word}", Scalar(register.value, word), 8 * i, 8) for i in range(4)
+        builder.named(names.extract_field(word), Scalar(register.value, word), 8 * i, 8)
+        for i in range(4)
     ]
-    return [Scalar(builder.named("mov.b32.unpack", b)[0].value, dtype) for b in bytes_]
+    return [Scalar(builder.named(names.unpack(32), b)[0].value, dtype) for b in bytes_]

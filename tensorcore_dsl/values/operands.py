@@ -1,4 +1,4 @@
-"""What Python values become as operands: types, constants, and their names in messages."""
+"""Python values as operands: their types, constants, and descriptions for messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Type
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.values.values import Runtime, Scalar
@@ -52,7 +53,7 @@ def number_type(value: Any) -> DType:
 
 
 def constant(value: Any, dtype: DType) -> Const:
-    """`value` as a constant of `dtype`; refuses what the type cannot hold."""
+    """`value` as a constant of `dtype`; OperandError when the type cannot hold it."""
     if dtype.kind == "p":
         return Const(bool(value), dtype)
     if dtype.is_float and dtype.lanes == 1:
@@ -61,7 +62,7 @@ def constant(value: Any, dtype: DType) -> Const:
 
 
 def integer(value: Any, dtype: DType) -> int:
-    """`value` as an integer of `dtype`: bit patterns of its size are taken, too."""
+    """`value` as an integer of `dtype`, or as a bit pattern of its size."""
     if isinstance(value, (float, np.floating)) and not float(value).is_integer():
         raise OperandError(f"{value!r} is no {dtype}: convert it explicitly, {dtype}({value!r})")
     number = int(value)
@@ -70,8 +71,18 @@ def integer(value: Any, dtype: DType) -> int:
     return number
 
 
+def literal(value: Any, dtype: DType) -> Const:
+    """A number converted to a constant: floats are cut to integers, pairs hold it twice."""
+    if dtype.lanes == 2:
+        half = const_bits(constant(value, dtypes.named(dtype.name.removesuffix("x2"))))
+        return Const(half << 16 | half, dtype)
+    if dtype.is_integer and isinstance(value, float):
+        value = int(value)
+    return constant(value, dtype)
+
+
 def describe(value: Any) -> str:
-    """What was given, for messages."""
+    """A value in words, for messages."""
     if isinstance(value, Runtime):
         return value.described
     if isinstance(value, (bool, int, float, str)) or value is None:
@@ -86,5 +97,5 @@ def describe(value: Any) -> str:
 
 
 def is_simple(value: Any) -> bool:
-    """A run-time scalar or a number: what arithmetic takes."""
+    """Is it a run-time scalar or a number, which arithmetic takes?"""
     return isinstance(value, (Scalar, *NUMBERS))

@@ -1,8 +1,8 @@
-"""The types in which operands meet.
+"""Type promotion: the common type of the operands of an operator.
 
-Promotion is C's, with Python's numbers weak: integers narrower than 32 bits become s32, the
-wider type wins, unsigned wins among equals, a float wins over an integer, f16 with bf16 gives
-f32, tf32 is f32.
+The rules are C's, and Python's numbers are weakly typed: integers narrower than 32 bits become
+s32, the wider type wins, unsigned wins over signed of the same width, a float wins over an
+integer, f16 with bf16 gives f32, tf32 counts as f32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorcore_dsl.values.values import Scalar
 
 
 def promote(left: Any, right: Any) -> DType:
-    """The type in which two operands meet, one of them a run-time value."""
+    """The common type of two operands, at least one of them a run-time value."""
     if not isinstance(left, Scalar):
         return weak(left, right.dtype)
     if not isinstance(right, Scalar):
@@ -29,7 +29,7 @@ def promote(left: Any, right: Any) -> DType:
 
 
 def promote_types(a: DType, b: DType) -> DType:
-    """The type in which values of two types meet."""
+    """The common type of values of two types."""
     if a == b and (a.is_float or a.is_integer) and a.bits >= 32 and a.name != "tf32":
         return a
     for t in (a, b):
@@ -62,7 +62,7 @@ def _promote_floats(a: DType, b: DType) -> DType:
 
 
 def weak(number: Any, dtype: DType) -> DType:
-    """A number takes the type of what it meets, but floats stay floats."""
+    """The common type of a number and a value of `dtype`: that type, but floats stay floats."""
     if isinstance(number, np.generic):
         return promote_types(dtypes.from_numpy(number.dtype), dtype)
     if dtype.kind == "p":
@@ -90,6 +90,6 @@ def common_type(left: Any, right: Any) -> DType:
 
 
 def _holding(dtype: DType, number: Any) -> DType:
-    """`dtype`, or what it meets `number` in; bits and narrow floats hold numbers as they are."""
+    """The common type of a number and `dtype`; plain bits and narrow floats are not promoted."""
     narrow = dtype.is_float and dtype.storage_bits < 16
     return dtype if dtype.kind == "b" or narrow else weak(number, dtype)

@@ -1,47 +1,40 @@
 """Run-time values as the evaluator handles them: scalars and groups of registers.
 
-Operators emit instructions. The partial evaluator needs no rule for them: it applies Python's
-operators, and these classes say what they mean.
+The evaluator applies Python's operators to them, and each operator asks the current emitter to
+append instructions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Type, Value
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.tracing import emitter
-
-if TYPE_CHECKING:
-    from tensorcore_dsl.values.builder import Builder
-
-
-def builder() -> Builder:
-    """The kernel under construction."""
-    return cast("Builder", emitter())
 
 
 def _binary(name: str) -> Any:
     def method(self: Any, other: Any) -> Any:
-        return builder().apply(name, self, other)
+        return emitter().apply(name, self, other)
 
     return method
 
 
 def _reflected(name: str) -> Any:
     def method(self: Any, other: Any) -> Any:
-        return builder().apply(name, other, self)
+        return emitter().apply(name, other, self)
 
     return method
 
 
 def _unary(name: str) -> Any:
     def method(self: Any) -> Any:
-        return builder().apply(name, self)
+        return emitter().apply(name, self)
 
     return method
 
@@ -62,9 +55,9 @@ class Runtime:
     __and__, __rand__ = _binary("and"), _reflected("and")
     __or__, __ror__ = _binary("or"), _reflected("or")
     __xor__, __rxor__ = _binary("xor"), _reflected("xor")
-    __lshift__, __rlshift__ = _binary("shl"), _reflected("shl")
-    __rshift__, __rrshift__ = _binary("shr"), _reflected("shr")
-    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("not")
+    __lshift__, __rlshift__ = _binary("lshift"), _reflected("lshift")
+    __rshift__, __rrshift__ = _binary("rshift"), _reflected("rshift")
+    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("invert")
     __lt__, __le__ = _binary("lt"), _binary("le")
     __gt__, __ge__ = _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")
@@ -102,7 +95,7 @@ class Runtime:
 
     @property
     def described(self) -> str:
-        """What it is, for messages."""
+        """The value in words, for messages."""
         raise NotImplementedError
 
 
@@ -117,7 +110,7 @@ class Scalar(Runtime):
 
     def to(self, dtype: DType, **options: Any) -> Any:
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
-        return builder().convert(self, dtype, **options)
+        return emitter().convert(self, dtype, **options)
 
     def bits(self, dtype: DType) -> Scalar:
         """The same register read as another type of the same size."""
@@ -133,7 +126,7 @@ class Scalar(Runtime):
             or (have.is_integer and dtype.is_integer)
         ):
             return Scalar(self.value, dtype)
-        plain = builder().named(f"mov.b{dtype.register_bits}", Scalar(self.value))
+        plain = emitter().named(names.move(have), Scalar(self.value))
         return Scalar(plain.value, dtype)
 
     def __iter__(self) -> Iterator[Any]:
@@ -186,20 +179,20 @@ class Group(Runtime):
     @property
     def registers(self) -> list[Scalar]:
         """The registers as scalars."""
-        return [builder().part(self, i) for i in range(self.value.type.registers)]
+        return [emitter().part(self, i) for i in range(self.value.type.registers)]
 
     def elements(self) -> list[Any]:
         """One scalar an element, unpacked."""
         if self.per_register == 1:
             return list(self.registers)
-        return [e for r in self.registers for e in builder().unpack(r, self.dtype)]
+        return [e for r in self.registers for e in emitter().unpack(r, self.dtype)]
 
     def rebuild(self, elements: list[Any]) -> Any:
         """A group of the same layout from new elements; a vector when their type changed.
 
         Predicates stay a list: there are no groups of them.
         """
-        build = builder()
+        build = emitter()
         dtype = next((e.dtype for e in elements if isinstance(e, Scalar)), self.dtype)
         if dtype.kind == "p":
             return elements
@@ -239,7 +232,7 @@ class Group(Runtime):
             raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {slot}")
         if thread is None:
             one_warp = layout.threads == 32
-            thread = builder().special("laneid" if one_warp else "tid.x")
+            thread = emitter().special("laneid" if one_warp else "tid.x")
             thread = thread if one_warp else thread % layout.threads
         return layout.formula(thread, slot)
 
@@ -254,7 +247,7 @@ class Group(Runtime):
 
 
 class Undefined:
-    """Stands where a variable has no single value known to the evaluator.
+    """A variable that has no single value known to the evaluator.
 
     `reason` completes the sentence "x cannot be used here: ...".
     """
@@ -274,7 +267,7 @@ class Undefined:
 
 
 class Unset:
-    """What a function that has not returned yet returns: nobody reads it, anything may stand."""
+    """The result of a function that has not returned yet; it is never read."""
 
     def __repr__(self) -> str:
         return "<unset>"
@@ -285,9 +278,9 @@ Self = TypeVar("Self", bound="Struct")
 
 
 class Struct:
-    """A compile-time object that carries run-time values in the attributes named by `parts`.
+    """A compile-time object with run-time values in the attributes that `parts` names.
 
-    Never changed in place; control flow rebuilds it when one of its parts changes.
+    It is immutable: control flow makes a new one when a part changes.
     """
 
     parts: ClassVar[tuple[str, ...]] = ()
@@ -299,9 +292,9 @@ class Struct:
         return twin
 
     def fixed(self) -> dict[str, Any]:
-        """The attributes that two must share to be one at run time."""
+        """The compile-time attributes: control flow joins two objects only if these agree."""
         return {k: v for k, v in self.__dict__.items() if k not in self.parts}
 
     def joined(self: Self, parts: list[Any]) -> Self:
-        """What has these parts, in their order, after control flow."""
+        """The object with these parts, in the order of `parts`, after control flow."""
         return self.with_parts(**dict(zip(self.parts, parts, strict=True)))

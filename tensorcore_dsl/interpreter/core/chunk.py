@@ -1,0 +1,173 @@
+"""The threads of a chunk of CTAs: who is active, where everybody stands, and names for messages.
+
+All threads of the chunk are columns of the same arrays. A *cohort* is a set of threads at one
+position of the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import Divergence, Loc
+from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.core.report import Tally
+from tensorcore_dsl.interpreter.core.thread_masks import census
+from tensorcore_dsl.isa.spec import Instruction
+
+WARP, WARPGROUP = 32, 128
+
+
+@dataclass
+class Cohort:
+    """Threads at one position.
+
+    rounds: time slices used up. waiting: the threads must wait. progress: the chunk's progress when
+    they began to wait. unit: not 0 when they wait for the other threads of their units.
+    """
+
+    mask: np.ndarray
+    rounds: int = 0
+    waiting: bool = False
+    progress: int = 0
+    unit: int = 0
+
+
+class Chunk:
+    """State that all parts of a machine share.
+
+    active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
+    always an array. gone: threads that have exited or never existed; exited: the same, None for
+    nobody. cohorts: by position, without the running one. at_step: the running step, where it is
+    tracked. limit: the position where the running cohort stops. progress: grows when waiting
+    threads may be able to go on. reads, writes: accesses so far, to tell polling from work.
+    """
+
+    def __init__(
+        self, program: Program, geometry: Geometry, checks: bool, profile: bool = False
+    ) -> None:
+        self.program = program
+        self.geometry = geometry
+        self.checks = checks
+        self.threads = geometry.threads
+        self.group = geometry.group
+        self.threads_per_cta = geometry.threads_per_cta
+        self.tally = Tally(len(program.steps), profile)
+        self.all_threads = np.ones(self.threads, np.bool_)
+        self.alive = np.arange(self.threads) % self.group < self.threads_per_cta
+        self.gone = ~self.alive
+        self.exited = self.gone if self.gone.any() else None
+        self.cohorts: dict[int, Cohort] = {}
+        self.at_step = 0
+        self.limit = 0
+        self.aside = 0  # 1: the running cohort lets others run
+        self.progress = 0
+        self.reads = self.writes = 0
+        self.narrow(self.alive.copy())
+
+    # --- active threads -----------------------------------------------------------------------
+
+    def narrow(self, mask: np.ndarray) -> None:
+        """Make these threads the active ones."""
+        self.warps, lanes = divmod(census(mask), 1 << 32)
+        self.active: np.ndarray | None = None if lanes == self.threads else mask
+        self.mask = self.all_threads if self.active is None else mask
+
+    def whole_warps(self) -> np.ndarray | None:
+        """(T // 32,) bool of active warps, None when all are; Divergence for parts of one."""
+        if self.active is None:
+            return None
+        lanes = self.active.reshape(-1, WARP)
+        some: np.ndarray = np.any(lanes, axis=1)
+        broken = some != lanes.all(axis=1)
+        if broken.any():
+            self.refuse_divergence(WARP * int(np.argmax(broken)), WARP, self.active)
+        return some
+
+    def exit(self) -> None:
+        """The active threads end."""
+        self.alive &= ~self.mask
+        self.gone = ~self.alive
+        self.exited = self.gone
+        self.progress += 1
+
+    def step_aside(self) -> None:
+        """End the time slice of the running cohort, so that others see what it has just done."""
+        self.aside, self.limit = 1, 0
+
+    # --- accounts -----------------------------------------------------------------------------
+
+    def account(
+        self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> None:
+        """Count an access of `size` bytes by each thread of `mask`."""
+        if verb == "load":
+            self.reads += 1
+        else:
+            self.writes += 1
+        self.tally.access(self.at_step, space, verb, addresses, mask, size)
+
+    # --- the program --------------------------------------------------------------------------
+
+    def loc(self, step: int) -> Loc | None:
+        """The source line of a step."""
+        return self.program.steps[step].loc
+
+    def instruction(self, step: int) -> Instruction | None:
+        """The instruction of a step; None for branches and copies of registers."""
+        return self.program.steps[step].form
+
+    # --- names for messages -------------------------------------------------------------------
+
+    def describe(self, thread: int) -> str:
+        """A thread: `thread 3 of block (1, 0)`."""
+        g = self.geometry
+        block = self.block_name(thread // self.group)
+        return f"thread {axes_text(g.thread(thread), g.block)} of block {block}"
+
+    def block_name(self, cta: int) -> str:
+        """The index of a CTA of the chunk in the grid."""
+        return axes_text(self.geometry.cta(cta * self.group), self.geometry.grid)
+
+    def unit_name(self, first: int, unit: int) -> str:
+        """The warp or warpgroup that starts at thread `first`."""
+        name = "warp" if unit == WARP else "warpgroup"
+        block = self.block_name(first // self.group)
+        return f"{name} {first % self.group // unit} of block {block}"
+
+    def warpgroup_name(self, group: int) -> str:
+        """Warpgroup number `group` of the chunk."""
+        return self.unit_name(group * WARPGROUP, WARPGROUP)
+
+    def warps_text(self, mask: np.ndarray) -> str:
+        """The warps of some threads, those of the first four CTAs by number."""
+        lanes = mask.reshape(self.geometry.ctas, self.group // WARP, WARP)
+        per_cta: np.ndarray = np.any(lanes, axis=2)
+        texts = []
+        for cta in np.flatnonzero(per_cta.any(axis=1))[:4]:
+            block = self.block_name(int(cta))
+            texts.append(f"block {block} warps {ranges(np.flatnonzero(per_cta[cta]))}")
+        more = int(per_cta.any(axis=1).sum()) - len(texts)
+        return ", ".join(texts) + (f" and {more} more blocks" if more else "")
+
+    def refuse_divergence(self, first: int, unit: int, mask: np.ndarray) -> NoReturn:
+        """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`."""
+        part = slice(first, first + unit)
+        lanes, name = mask[part], "lanes" if unit == WARP else "threads"
+        lines = [
+            f"{name} {ranges(np.flatnonzero(lanes))} of {self.unit_name(first, unit)} are here"
+        ]
+        ended = ~self.alive[part] & ~lanes
+        if ended.any():
+            lines.append(f"{name} {ranges(np.flatnonzero(ended))} have exited or do not exist")
+        for at, cohort in sorted(self.cohorts.items()):
+            others = cohort.mask[part] & ~lanes
+            if others.any():
+                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {self.loc(at)}")
+        what = "a warp-wide instruction needs all 32 lanes: "
+        if unit != WARP:
+            what = "an instruction of warpgroups needs all four warps: "
+        raise Divergence(what + "; ".join(lines))

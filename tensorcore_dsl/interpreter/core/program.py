@@ -1,0 +1,90 @@
+"""A kernel as flat code: a list of steps with jumps.
+
+All registers and constants of a kernel live in one list; a *place* is an index into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError, Loc
+from tensorcore_dsl.ir.nodes import Kernel, Type
+from tensorcore_dsl.isa.spec import Instruction
+
+# Executes a step for the active threads of the machine that it gets. Returns None to go on with
+# the next step, the position that all active threads jump to, or STOP when none of them goes on.
+Run = Callable[[Any], "int | None"]
+
+STOP = -1
+_WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_TRACKED = frozenset({"tracked", "bulk", "cluster"})
+
+
+def word(bits: int) -> Any:
+    """The NumPy type of a register of `bits`."""
+    if bits not in _WORDS:
+        raise EmulationError(f"registers of {bits} bits are not emulated; 1, 16, 32 and 64 are")
+    return _WORDS[bits]
+
+
+@dataclass
+class Step:
+    """One position of the program.
+
+    reads: places that the threads that execute the step must have written. guard: a place and
+    whether it is negated; only threads where it holds execute the step. Copies of registers have
+    no `reads`, because they may copy registers that nothing has written.
+    """
+
+    run: Run
+    loc: Loc | None
+    form: Instruction | None = None
+    reads: tuple[int, ...] = ()
+    guard: tuple[int, bool] | None = None
+
+    @property
+    def tracked(self) -> bool:
+        """Does the step start or await something whose later messages name this step?"""
+        return self.form is not None and not _TRACKED.isdisjoint(self.form.effects)
+
+    @property
+    def synchronises(self) -> bool:
+        """May the step read a word by which another thread signals?"""
+        return self.form is not None and self.form.reads_signals
+
+
+@dataclass
+class Program:
+    """The steps of a kernel, and what stands in its registers at the start.
+
+    constants: (place, value), the same in every chunk. fills: places with a constant in every
+    thread, as (place, value, registers, or 0 for a scalar). params: places of the kernel's
+    parameters. unit: threads of the largest group that one instruction needs as a whole, a warp or
+    a warpgroup. asynchronous: operations may be in flight when a CTA ends. reads_shared: some
+    instruction reads shared memory through the async proxy. remote: some instruction loads from or
+    stores to the shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared
+    addresses of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT.
+    """
+
+    kernel: Kernel
+    steps: list[Step] = field(default_factory=list)
+    places: int = 0
+    constants: list[tuple[int, Any]] = field(default_factory=list)
+    fills: list[tuple[int, Any, int]] = field(default_factory=list)
+    params: list[tuple[int, Type]] = field(default_factory=list)
+    unit: int = 32
+    asynchronous: bool = False
+    reads_shared: bool = False
+    remote: bool = False
+    ranked: bool = False
+
+    def classify(self, form: Instruction) -> None:
+        """Note what the machine must track because the kernel has this instruction."""
+        self.unit = max(self.unit, form.threads)
+        self.reads_shared |= "async_proxy" in form.effects
+        self.remote |= form.accesses_cluster
+        self.asynchronous |= self.remote or not _TRACKED.isdisjoint(form.effects)

@@ -1,0 +1,165 @@
+"""Counts of a run: instructions, bytes of each state space, bank conflicts of each source line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.interpreter.core.compiled import compiled
+from tensorcore_dsl.interpreter.core.program import Step
+
+SECTOR = 32  # bytes of a global transaction
+BANKS = 32
+
+
+@dataclass
+class Traffic:
+    """Memory accesses of one source line.
+
+    units: 32-byte sectors (global) or passes over the banks (shared) that the accesses took.
+    ideal: the units that the same number of bytes needs at least.
+    """
+
+    accesses: int = 0
+    bytes: int = 0
+    units: int = 0
+    ideal: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.accesses + other.accesses,
+            self.bytes + other.bytes,
+            self.units + other.units,
+            self.ideal + other.ideal,
+        )
+
+    @property
+    def excess(self) -> int:
+        """Bank conflicts (shared), or sectors that better coalescing would save (global)."""
+        return self.units - self.ideal
+
+
+@dataclass
+class Report:
+    """Counts of a launch.
+
+    instructions: warps that executed each instruction. bytes: by (space, verb): "global", "shared"
+    or "shared::cluster", and "load" or "store". lines: by (file:line, space, verb), filled only if
+    the launch has `profile`.
+    """
+
+    instructions: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lines: dict[tuple[str, str, str], Traffic] = field(default_factory=dict)
+
+    def __add__(self, other: Report) -> Report:
+        lines = dict(self.lines)
+        for key, traffic in other.lines.items():
+            lines[key] = lines.get(key, Traffic()) + traffic
+        return Report(self.instructions + other.instructions, self.bytes + other.bytes, lines)
+
+    def __str__(self) -> str:
+        out = ["instructions (warps):"]
+        out += [f"  {n:>12,}  {form}" for form, n in self.instructions.most_common()]
+        out += ["bytes:"]
+        out += [f"  {n:>12,}  {space} {verb}" for (space, verb), n in sorted(self.bytes.items())]
+        for (line, space, verb), traffic in sorted(self.lines.items()):
+            unit = "sectors" if space == "global" else "bank passes"
+            out.append(f"{line}: {space} {verb}: {traffic.units:,} {unit}, {traffic.ideal:,} ideal")
+        return "\n".join(out)
+
+
+class Tally:
+    """The counters of one chunk; `counts` has the number of warps that executed each step."""
+
+    def __init__(self, steps: int, profile: bool) -> None:
+        self.counts = [0] * steps
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self.profile = profile
+        self.traffic: dict[tuple[int, str, str], Traffic] = {}
+
+    def access(
+        self, at: int, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> None:
+        """Count an access of `size` bytes by each thread of `mask` in step `at`."""
+        lanes = int(np.count_nonzero(mask))
+        self.bytes[space, verb] += lanes * size
+        if self.profile:
+            measure = _sectors if space == "global" else _passes
+            units, ideal = divmod(int(measure(addresses.astype(np.uint64), mask, size)), 1 << 32)
+            traffic = Traffic(lanes, lanes * size, units, ideal)
+            key = (at, space, verb)
+            self.traffic[key] = self.traffic.get(key, Traffic()) + traffic
+
+    def report(self, steps: Sequence[Step]) -> Report:
+        instructions: Counter[str] = Counter()
+        for step, count in zip(steps, self.counts, strict=True):
+            if step.form is not None and count:
+                instructions[step.form.mnemonic] += count
+        lines: dict[tuple[str, str, str], Traffic] = {}
+        for (at, space, verb), traffic in self.traffic.items():
+            key = (str(steps[at].loc), space, verb)
+            lines[key] = lines.get(key, Traffic()) + traffic
+        return Report(instructions, self.bytes, lines)
+
+
+@compiled
+def _sectors(addresses: Any, active: Any, size: int) -> int:
+    """`sectors << 32 | ideal`, summed over warps."""
+    units, ideal = 0, 0
+    seen = np.empty(32 * 2, np.uint64)
+    for warp in range(addresses.size // 32):
+        count, lanes = 0, 0
+        for thread in range(warp * 32, warp * 32 + 32):
+            if not active[thread]:
+                continue
+            lanes += 1
+            first = addresses[thread] // types.uint64(SECTOR)
+            last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
+            sector = first
+            while sector <= last and count < 64:
+                known = False
+                for i in range(count):
+                    known = known or seen[i] == sector
+                if not known:
+                    seen[count] = sector
+                    count += 1
+                sector += types.uint64(1)
+        units += count
+        ideal += (lanes * size + SECTOR - 1) // SECTOR
+    return units << 32 | ideal
+
+
+@compiled
+def _passes(addresses: Any, active: Any, size: int) -> int:
+    """`passes << 32 | ideal`: 32, 16 or 8 lanes access up to 128 bytes at a time; each such group
+    takes as many passes as its busiest bank has different words."""
+    units, ideal = 0, 0
+    group = 32 if size <= 4 else 128 // size
+    words = (size + 3) // 4
+    bank_words = np.empty((BANKS, 64), np.uint64)
+    used = np.empty(BANKS, np.int64)
+    for start in range(0, addresses.size, group):
+        used[:] = 0
+        lanes = 0
+        for thread in range(start, start + group):
+            if not active[thread]:
+                continue
+            lanes += 1
+            for i in range(words):
+                word = addresses[thread] // types.uint64(4) + types.uint64(i)
+                bank = types.int64(word % types.uint64(BANKS))
+                known = False
+                for j in range(used[bank]):
+                    known = known or bank_words[bank, j] == word
+                if not known:
+                    bank_words[bank, used[bank]] = word
+                    used[bank] += 1
+        units += used.max()
+        ideal += 1 if lanes else 0
+    return units << 32 | ideal

@@ -1,0 +1,89 @@
+"""The shadow of shared memory: one byte of state for each byte.
+
+The stamps of the proxy checks (one word for each 4 bytes) are written here too, because every
+store writes both.
+"""
+
+from __future__ import annotations
+
+from tensorcore_dsl.interpreter.core.compiled import (
+    inlined,
+    peek8,
+    peek32,
+    peek64,
+    poke8,
+    poke32,
+    poke64,
+)
+
+# States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
+NEVER, WRITTEN, PENDING, BARRIER = range(4)
+# Codes of failed checks of memory accesses.
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_MET = range(1, 9)
+
+STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
+STAMP_MASK = (1 << STAMP_BITS) - 1
+
+
+@inlined
+def shadow_error(shadow: int, size: int) -> int:
+    """0 when all bytes are written, else the error code of the first byte that is not."""
+    for byte in range(size):
+        state = peek8(shadow + byte)
+        if state == NEVER:
+            return UNWRITTEN
+        if state != WRITTEN:
+            return IN_FLIGHT
+    return 0
+
+
+@inlined
+def all_written(shadow: int, size: int) -> bool:
+    """Are all bytes written? Compares up to 8 bytes at a time."""
+    good = True
+    if size >= 8:
+        for start in range(0, size, 8):
+            good = good and peek64(shadow + start) == 0x0101010101010101
+        return good
+    if size == 4:
+        word: int = peek32(shadow)
+        return word == 0x01010101
+    return shadow_error(shadow, size) == 0
+
+
+@inlined
+def in_flight(shadow: int, size: int) -> bool:
+    """Does an asynchronous copy or an mbarrier own any of the bytes?"""
+    states = 0
+    if size >= 8:
+        for start in range(0, size, 8):
+            states |= peek64(shadow + start)
+    elif size == 4:
+        states = peek32(shadow)
+    else:
+        for byte in range(size):
+            states |= peek8(shadow + byte)
+    return states & 0x0202020202020202 != 0
+
+
+@inlined
+def mark(shadow: int, size: int, state: int) -> None:
+    """Write `state` to the shadow of `size` bytes."""
+    if size >= 8:
+        for start in range(0, size, 8):
+            poke64(shadow + start, state * 0x0101010101010101)
+    elif size == 4:
+        poke32(shadow, state * 0x01010101)
+    else:
+        for byte in range(size):
+            poke8(shadow + byte, state)
+
+
+@inlined
+def stamp_words(stamps: int, address: int, size: int, stamp: int) -> None:
+    """Write `stamp` to the words of `size` bytes from `address` on."""
+    if size >= 8:
+        for start in range(0, size, 8):
+            poke64(stamps + address + start, stamp << 32 | stamp)
+    else:
+        poke32(stamps + (address & -4), stamp)

@@ -1,0 +1,46 @@
+"""Compiled questions about masks of threads: which warps and units are active as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from tensorcore_dsl.interpreter.core.compiled import compiled
+
+
+@compiled
+def census(active: Any) -> int:
+    """`warps << 32 | lanes` of a mask over whole warps."""
+    warps, lanes = 0, 0
+    for warp in range(active.size // 32):
+        count = 0
+        for lane in range(warp * 32, warp * 32 + 32):
+            count += active[lane]
+        lanes += count
+        warps += count > 0
+    return warps << 32 | lanes
+
+
+@compiled
+def divided(active: Any, unit: int, out: Any) -> None:
+    """out: active threads whose unit of `unit` threads is not active as a whole."""
+    for first in range(0, active.size, unit):
+        count = 0
+        for thread in range(first, first + unit):
+            count += active[thread]
+        for thread in range(first, first + unit):
+            out[thread] = active[thread] and count != unit
+
+
+@compiled
+def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
+    """out: active lanes whose `named` mask has a lane of their warp that is neither active nor
+    `excused`."""
+    for warp in range(active.size // 32):
+        here = types.uint32(0)
+        for lane in range(32):
+            if active[warp * 32 + lane] or excused[warp * 32 + lane]:
+                here |= types.uint32(1) << types.uint32(lane)
+        for thread in range(warp * 32, warp * 32 + 32):
+            out[thread] = active[thread] and (types.uint32(named[thread]) & ~here) != 0

@@ -1,0 +1,318 @@
+"""Compiles the IR of a kernel to a flat program; the result serves any number of launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.execution import steps
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import (
+    copy_use,
+    operation_use,
+    product_registers,
+    product_use,
+)
+from tensorcore_dsl.ir.constants import const_bits, const_int
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    For,
+    If,
+    Jump,
+    Kernel,
+    Op,
+    Part,
+    Source,
+    Value,
+    While,
+)
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.spec import Instruction, Operand
+
+
+def compile_program(kernel: Kernel) -> Program:
+    """The flat program of `kernel`."""
+    return _Compiler(kernel).program
+
+
+def own_memory(address: Any) -> Any:
+    """Addresses of the thread's own CTA, without the bits that hold the rank."""
+    own = address >> CLUSTER_SHIFT == OWN
+    return np.where(own, address & np.uint32(OFFSET), address)
+
+
+class _Label:
+    """A position that is not known yet; `at` is set when the code gets there."""
+
+    at: int = STOP
+
+
+def _independent_runs(block: Block) -> list[list[Any]]:
+    """The nodes of a block in order; nodes that may execute at once are in one list."""
+    runs: list[list[Any]] = []
+    for node in block:
+        if runs and _joins(node, runs[-1]):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def _joins(node: Any, run: list[Any]) -> bool:
+    """May `node` execute at once with `run`: the same instruction, independent of its results?"""
+    first = run[-1]
+    if not (isinstance(node, Op) and isinstance(first, Op) and node.form is first.form):
+        return False
+    if node.form.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
+        return False
+    written = {id(value) for op in run for value in op.results}
+    touched = [s.base if isinstance(s, Part) else s for s in (*node.operands, *node.results)]
+    return written.isdisjoint(map(id, touched))
+
+
+class _Compiler:
+    """Appends steps to a program, node by node; `places` are those of values and constants."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
+        self.watched = product_registers(kernel)
+        self.places: dict[Any, int] = {}
+        self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
+        self.visit: dict[type, Callable[[Any], None]] = {
+            Op: self._op,
+            Assign: self._assign,
+            For: self._for,
+            While: self._while,
+            If: self._if,
+            Jump: self._jump,
+        }
+        for param in kernel.params:
+            self.program.params.append((self.value(param.value), param.value.type))
+        self.block(kernel.body)
+        self.add(steps.exit_, None)
+
+    # --- places ---------------------------------------------------------------------------
+
+    def place(self, key: Any) -> tuple[int, bool]:
+        """The place of `key`, and whether it is new."""
+        if key in self.places:
+            return self.places[key], False
+        self.places[key] = self.program.places
+        self.program.places += 1
+        return self.places[key], True
+
+    def value(self, value: Value) -> int:
+        word(value.type.register_bits)
+        return self.place(value)[0]
+
+    def constant(self, item: Any) -> int:
+        """The place of a Python int or NumPy scalar."""
+        place, new = self.place((type(item), item))
+        if new:
+            self.program.constants.append((place, item))
+        return place
+
+    def fill(self, item: Any, registers: int) -> int:
+        """The place of a NumPy scalar in every thread, and in every register of a group."""
+        place, new = self.place((type(item), item, registers))
+        if new:
+            self.program.fills.append((place, item, registers))
+        return place
+
+    # --- code -----------------------------------------------------------------------------
+
+    @property
+    def here(self) -> int:
+        return len(self.program.steps)
+
+    def add(
+        self,
+        run: Run,
+        loc: Loc | None,
+        form: Instruction | None = None,
+        reads: tuple[int, ...] = (),
+        guard: tuple[int, bool] | None = None,
+    ) -> None:
+        self.program.steps.append(Step(run, loc, form, reads, guard))
+
+    def block(self, block: Block) -> None:
+        for run in _independent_runs(block):
+            start = self.here
+            for node in run:
+                self.visit[type(node)](node)
+            if len(run) > 1:
+                self._execute_at_once(start, [node for node in run if isinstance(node, Op)])
+
+    def _execute_at_once(self, start: int, ops: list[Op]) -> None:
+        """Let the first step of a run execute all of its ops."""
+        first, form = self.program.steps[start], ops[0].form
+        operands = [
+            [self.operand(s, o) for s, o in zip(op.operands, form.operands, strict=True)]
+            for op in ops
+        ]
+        results = [
+            (self.value(v), np.dtype(word(v.type.register_bits))) for op in ops for v in op.results
+        ]
+        reads = frozenset(place for fetched in operands for place, _ in fetched)
+        first.run = steps.at_once(
+            first.run, form, [steps.fetch(fetched) for fetched in operands], results, start, reads
+        )
+
+    def _op(self, op: Op) -> None:
+        operands = [self.operand(s, o) for s, o in zip(op.operands, op.form.operands, strict=True)]
+        reads = tuple(place for place, _ in operands)
+        results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
+        call = steps.call(op.form, steps.fetch(operands))
+        blocking = "blocking" in op.form.effects
+        warp = "warp" in op.form.effects and not blocking
+        mask = steps.member_mask(op.form, reads)
+        run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
+        run = self._checked(run, op, reads, [place for place, _ in results])
+        self.program.classify(op.form)
+        guard = None
+        if op.guard is not None:
+            guard = self.value(op.guard), op.negated
+            run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
+        if warp or mask is not None:
+            run = steps.gathered(run, self.here, op.form.threads, mask)
+        self.add(run, op.loc, op.form, reads, guard)
+
+    def _checked(self, run: Run, op: Op, reads: tuple[int, ...], writes: list[int]) -> Run:
+        """The step with the checks of registers that asynchronous products use."""
+        product = product_use(op.form, reads)
+        if product is not None:
+            return steps.issued(run, product, self.here)
+        use = operation_use(op, reads, writes, self.watched)
+        return run if use is None else steps.accessed(run, use)
+
+    def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
+        """The place of an operand, and a function to apply to its value."""
+        if isinstance(source, Address):
+            return self._address(source, operand)
+        if isinstance(source, Part):
+            return self.value(source.base), steps.part(source)
+        if isinstance(source, Value):
+            return self.value(source), None
+        if operand.kind == "imm":
+            return self.constant(const_int(source)), None
+        item = word(operand.register_bits)(const_bits(source))
+        if operand.registers > 1 or operand.is_fragment:
+            return self.fill(item, operand.registers), None
+        return self.constant(item), None
+
+    def _address(
+        self, address: Address, operand: Operand
+    ) -> tuple[int, Callable[[Any], Any] | None]:
+        kind = word(operand.register_bits)
+        bits = operand.register_bits
+        if isinstance(address.base, Const):
+            whole = (const_bits(address.base) + address.offset) % (1 << bits)
+            return self.fill(kind(whole), 0), None
+        place = self.value(address.base)
+        offset = kind(address.offset % (1 << bits))
+        if self.program.ranked and bits == 32:
+            return place, lambda base: own_memory(base + offset)
+        if address.offset == 0:
+            return place, None
+        return place, lambda base: base + offset
+
+    def _assign(self, node: Assign) -> None:
+        target, sources = node.target, node.sources
+        place, kind = self.value(target), word(target.type.register_bits)
+        only = sources[0]
+        if len(sources) == 1 and isinstance(only, Const):
+            registers = target.type.registers if target.type.is_group else 0
+            run = steps.copy(place, self.fill(kind(const_bits(only)), registers))
+        elif (
+            len(sources) == 1
+            and isinstance(only, Value)
+            and only.type.is_group == target.type.is_group
+        ):
+            run = steps.copy(place, self.value(only))
+        else:
+            rows = [self._row(source, kind) for source in sources]
+            run = steps.gather(place, rows, kind, target.type.is_group)
+        use = copy_use(node, self.value, self.watched)
+        self.add(run if use is None else steps.accessed(run, use), node.loc)
+
+    def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
+        """A place and the register of its group, None for a scalar."""
+        if isinstance(source, Const):
+            return self.fill(kind(const_bits(source)), 0), None
+        if isinstance(source, Part):
+            return self.value(source.base), source.index if source.base.type.is_group else None
+        assert isinstance(source, Value)
+        return self.value(source), 0 if source.type.is_group else None
+
+    # --- control flow -----------------------------------------------------------------------
+
+    def _if(self, node: If) -> None:
+        orelse, end = _Label(), _Label()
+        self.branch(self.value(node.condition), orelse, node.loc)
+        self.block(node.then)
+        if len(node.orelse):
+            self.goto(end, node.loc)
+        orelse.at = self.here
+        self.block(node.orelse)
+        end.at = self.here
+
+    def _while(self, node: While) -> None:
+        top, end = _Label(), _Label()
+        top.at = self.here
+        self.loops.append((top, end))
+        self.block(node.test)
+        if isinstance(node.condition, Value):
+            self.branch(self.value(node.condition), end, node.loc)
+        elif not node.condition.value:
+            self.goto(end, node.loc)
+        self.block(node.body)
+        self.goto(top, node.loc)
+        end.at = self.here
+        self.loops.pop()
+
+    def _for(self, node: For) -> None:
+        again, end = _Label(), _Label()
+        index, dtype = self.value(node.index), node.index.type.dtype
+        bits = word(node.index.type.register_bits)
+        kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
+        self._assign(Assign(node.index, (node.start,), node.loc))
+        top = self.here
+        stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
+        inside = self.place(_Label())[0]
+        self.add(steps.inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
+        self.branch(inside, end, node.loc)
+        self.loops.append((again, end))
+        self.block(node.body)
+        again.at = self.here
+        self.add(steps.advance(index, step), node.loc, reads=(index, step))
+        self.add(lambda machine: top, node.loc)
+        end.at = self.here
+        self.loops.pop()
+
+    def _bound(self, source: Value | Const, kind: Any) -> int:
+        return (
+            self.value(source)
+            if isinstance(source, Value)
+            else self.fill(kind(const_bits(source)), 0)
+        )
+
+    def _jump(self, node: Jump) -> None:
+        if node.kind == "return":
+            self.add(steps.exit_, node.loc)
+        else:
+            self.goto(self.loops[-1][node.kind == "break"], node.loc)
+
+    def goto(self, label: _Label, loc: Loc | None) -> None:
+        self.add(lambda machine: label.at, loc)
+
+    def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
+        """Threads whose condition is false go to `label`, which lies ahead."""
+        self.add(steps.branch(condition, lambda: label.at), loc, reads=(condition,))

@@ -1,0 +1,83 @@
+"""What instructions see of a chunk: its threads, memories and barriers (`isa.context.Context`)."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.core.special_registers import SpecialRegisters
+from tensorcore_dsl.interpreter.memory.arguments import Arguments
+from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
+from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
+from tensorcore_dsl.interpreter.memory.cluster_memory import ClusterMemory
+from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
+from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
+from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
+from tensorcore_dsl.isa.spec import Instruction
+
+_LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks
+
+
+class ExecutionContext(Chunk):
+    """The threads of a chunk with all parts that the semantics of instructions use."""
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        arguments: Arguments,
+        storage: SharedStorage,
+        arch: str,
+        profile: bool = False,
+    ) -> None:
+        super().__init__(program, geometry, storage.checks, profile)
+        self.arch = arch
+        self.special = SpecialRegisters(geometry)
+        self.sanitizer = Sanitizer(self, storage)
+        self.proxies = self.sanitizer.proxies
+        self.async_mma = self.sanitizer.mma
+        self.clusters = Clusters(self, self.sanitizer.order)
+        self.barriers = NamedBarriers(self, self.sanitizer.order)
+        self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)
+        self.globals = GlobalMemory(self, arguments)
+        self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers)
+        self.cluster = ClusterMemory(self, self.shared, self.clusters)
+        self.async_copies = AsyncCopies(self, self.shared, self.globals)
+        self.bulk = BulkCopies(self, self.shared, self.globals, self.clusters)
+
+    def print(self, text: int, values: list[np.ndarray]) -> None:
+        """Print one line a thread; `text` is the number of the kernel's format string."""
+        line = _LENGTH.sub(r"\1", self.program.kernel.strings[text])
+        columns = [np.broadcast_to(v, (self.threads,)) for v in values]
+        for thread in np.flatnonzero(self.mask):
+            sys.stdout.write(line % tuple(c[thread].item() for c in columns))
+
+    def exit(self) -> None:
+        """The active threads end, and with them the CTAs that have no threads left."""
+        super().exit()
+        if not self.program.asynchronous:
+            return
+        ended = self.gone.reshape(self.geometry.ctas, -1).all(axis=1) & ~self.clusters.gone
+        self.clusters.note_arrival()
+        for cta in map(int, np.flatnonzero(ended)):
+            self.clusters.gone[cta] = True
+            self.clusters.leave(cta)
+            self.sanitizer.leave(cta)
+            self.mbarriers.leave(cta)
+
+    def lacking(self, mask: np.ndarray, form: Instruction | None) -> list[str]:
+        """What threads that stand at an instruction wait for, as lines of text."""
+        if form is None:
+            return []
+        if form.uses_mbarrier:
+            return self.mbarriers.lacking(mask)
+        return self.clusters.lacking(mask) if "cluster" in form.effects else []

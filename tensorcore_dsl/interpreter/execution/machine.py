@@ -1,0 +1,283 @@
+"""Runs a program for a chunk of CTAs: the scheduler of its cohorts.
+
+On a branch where threads disagree the running cohort splits. The scheduler always runs the cohort
+that is furthest behind, and cohorts that meet merge, so structured code reconverges.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import (
+    Deadlock,
+    Divergence,
+    EmulationError,
+    TensorCoreError,
+    Uninitialised,
+)
+from tensorcore_dsl.interpreter.core.chunk import Cohort
+from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
+from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.core.thread_masks import absent, divided
+from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.execution.registers import RegisterFile
+from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+
+SLICE = 64  # backward jumps before a cohort that only polls lets others run
+LONG_SLICE = 4096  # the same for a cohort that does something else
+LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
+
+
+class Machine:
+    """One chunk of a launch.
+
+    ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
+    backward jumps left in its slice; marked: reads and writes at the last count. quiet: slices in a
+    row in which everybody only polled.
+    """
+
+    def __init__(
+        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None
+    ) -> None:
+        self.ctx = ctx
+        self.registers = RegisterFile(ctx, parameters)
+        self.fuzzer = fuzzer
+        self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
+        self.rounds = self.budget = self.quiet = 0
+        self.marked = (0, 0)
+
+    def _run_of(self, at: int, step: Step) -> Run:
+        """The function of a step, with what the machine does before and after some."""
+        program, run = self.ctx.program, step.run
+        if self.ctx.tally.profile or program.remote or step.tracked:
+            run = _tracked(at, run)
+        return _synchronising(run) if program.asynchronous and step.synchronises else run
+
+    # --- control flow of steps ----------------------------------------------------------------
+
+    def split(self, mask: np.ndarray, target: int) -> None:
+        """Threads of the running cohort that jump ahead on their own."""
+        self._put(target, Cohort(mask, self.rounds))
+        self.ctx.limit = min(self.ctx.limit, target)
+
+    def block(self, mask: np.ndarray | None, at: int, unit: int = 0) -> None:
+        """Threads (None: the active ones) that must wait at a position."""
+        mask = self.ctx.mask if mask is None else mask
+        if self.fuzzer is not None:
+            self.fuzzer.wait(mask, self.ctx.progress)
+        self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
+
+    def park(self, at: int, unit: int, named: Any = None) -> bool:
+        """Active threads wait for the lanes in their `named` (T,) masks, or for their whole unit.
+
+        Lanes that have exited may be missing from a mask, but not from a unit. Returns True when no
+        thread can go on.
+        """
+        ctx, away = self.ctx, np.empty(self.ctx.threads, np.bool_)
+        if named is None:
+            divided(ctx.mask, unit, away)
+        else:
+            named = np.full(ctx.threads, named, np.uint32)
+            absent(ctx.mask, named, ctx.gone, away)
+        if not away.any():
+            return False
+        self.block(away, at, unit)
+        left = ctx.mask & ~away
+        if not left.any():
+            return True
+        ctx.narrow(left)
+        return False
+
+    def run_guarded(self, inner: np.ndarray, run: Run) -> int | None:
+        """Run a step for the threads of `inner` only; those that it stops stay behind."""
+        ctx = self.ctx
+        outer = ctx.mask
+        ctx.narrow(inner)
+        inside = ctx.mask
+        stopped = run(self) == STOP
+        outside = outer & ~inside
+        left = outside if stopped else outside | ctx.mask
+        if not left.any():
+            return STOP
+        ctx.narrow(left)
+        return None
+
+    def count(self, first: int, end: int) -> None:
+        """Count the steps from `first` to `end`, which the running step has done too."""
+        for at in range(first, end):
+            self.ctx.tally.counts[at] += self.ctx.warps
+
+    # --- the scheduler ------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Run all threads to their end."""
+        ctx = self.ctx
+        if ctx.alive.any():
+            self._put(0, Cohort(ctx.mask))
+        with np.errstate(all="ignore"):
+            while ctx.cohorts:
+                at, cohort = self._select()
+                self.rounds = cohort.rounds
+                ctx.narrow(cohort.mask)
+                self._run_cohort(at)
+        return ctx.tally.report(ctx.program.steps)
+
+    def _put(self, at: int, cohort: Cohort) -> None:
+        """Place a cohort; it merges with the one at this position."""
+        there = self.ctx.cohorts.get(at)
+        if there is not None:
+            cohort.mask = cohort.mask | there.mask
+            cohort.rounds = min(cohort.rounds, there.rounds)
+            cohort.waiting = cohort.waiting and there.waiting
+            cohort.progress = min(cohort.progress, there.progress)
+            cohort.unit = max(cohort.unit, there.unit)
+        self.ctx.cohorts[at] = cohort
+
+    def _select(self) -> tuple[int, Cohort]:
+        """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
+        ctx = self.ctx
+        if self.fuzzer is not None:
+            return self.fuzzer.select(ctx) or self._refuse_deadlock()
+        cohorts = ctx.cohorts.items()
+        ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
+        if not ready:
+            ready = [(c.rounds, at) for at, c in cohorts if c.progress < ctx.progress]
+        if not ready:
+            self._refuse_deadlock()
+        at = min(ready)[1]
+        return at, ctx.cohorts.pop(at)
+
+    def _run_cohort(self, start: int) -> None:
+        """Run the cohort until it ends, waits, meets another one or has used up its slice."""
+        ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
+        counts, steps = ctx.tally.counts, ctx.program.steps
+        self._look_ahead(at + 1)
+        self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
+        moved, ctx.aside = False, 0
+        try:
+            while at < ctx.limit:
+                counts[at] += ctx.warps
+                if registers.partial:
+                    registers.check_reads(steps[at])
+                target = runs[at](self)
+                if target is None:
+                    at += 1
+                elif target == STOP:
+                    ctx.progress += moved
+                    return
+                else:
+                    leave = self._slice_ends() if target <= at else self._overtakes(target)
+                    at = target
+                    if leave:
+                        break
+                    self._look_ahead(at)
+                moved = True
+        except Exception as error:
+            self._explain(error, steps[at])
+        if self.fuzzer is not None:
+            self.fuzzer.end_slice(ctx.mask)
+        ctx.progress += 1
+        # A cohort that steps aside waits, but for progress that has already been made.
+        self._put(at, Cohort(ctx.mask, self.rounds + ctx.aside, ctx.aside > 0, ctx.progress - 1))
+
+    def _look_ahead(self, at: int) -> None:
+        ctx = self.ctx
+        ctx.limit = min((p for p in ctx.cohorts if p >= at), default=len(self.runs))
+        if self.fuzzer is not None:
+            ctx.limit = min(ctx.limit, at + self.fuzzer.slice_length())
+
+    def _overtakes(self, at: int) -> bool:
+        """Does a jump ahead pass cohorts that should run first?"""
+        return any(
+            p < at and not c.waiting and c.rounds <= self.rounds
+            for p, c in self.ctx.cohorts.items()
+        )
+
+    def _slice_ends(self) -> bool:
+        """Count a backward jump; is it time to let others run?"""
+        self.budget -= 1
+        if self.budget % SLICE:
+            return False
+        ctx, (reads, writes) = self.ctx, self.marked
+        self.marked = (ctx.reads, ctx.writes)
+        polls = ctx.reads > reads and ctx.writes == writes
+        self.quiet = self.quiet + 1 if polls else 0
+        if self.quiet > LIVELOCK:
+            raise Deadlock(
+                f"livelock: for {LIVELOCK * SLICE} loops memory was read and never written\n"
+                + self._positions()
+            )
+        if not ctx.cohorts or not (polls or self.budget <= 0):
+            return False
+        self.rounds += 1
+        for cohort in ctx.cohorts.values():
+            cohort.waiting = cohort.waiting and cohort.progress == ctx.progress
+        return True
+
+    # --- errors -------------------------------------------------------------------------------
+
+    def _explain(self, error: Exception, step: Step) -> NoReturn:
+        """Raise `error` with the place in the user's source."""
+        unset = [p for p in step.reads if self.registers.values[p] is None]
+        what = step.form.mnemonic if step.form is not None else "an assignment or a branch"
+        if unset and not isinstance(error, TensorCoreError):
+            raise Uninitialised(
+                f"{what} reads a register that nothing has written", step.loc
+            ) from error
+        if isinstance(error, TensorCoreError):
+            error.loc = error.loc or step.loc
+            raise error
+        raise EmulationError(f"{what} failed: {type(error).__name__}: {error}", step.loc) from error
+
+    def _refuse_deadlock(self) -> NoReturn:
+        ctx = self.ctx
+        broken = [at for at, c in ctx.cohorts.items() if c.unit]
+        if broken:
+            at = min(broken)
+            cohort = ctx.cohorts[at]
+            away = np.empty(ctx.threads, np.bool_)
+            divided(cohort.mask, cohort.unit, away)
+            first = int(np.argmax(away)) // cohort.unit * cohort.unit
+            try:
+                ctx.refuse_divergence(first, cohort.unit, cohort.mask)
+            except Divergence as error:
+                self._explain(error, ctx.program.steps[at])
+        raise Deadlock(
+            "deadlock: every thread that is left waits\n" + self._positions(),
+            ctx.loc(min(ctx.cohorts)),
+        )
+
+    def _positions(self) -> str:
+        """Where each cohort stands and what it waits for, as lines of text."""
+        ctx, lines = self.ctx, []
+        for at, cohort in sorted(ctx.cohorts.items()):
+            form = ctx.instruction(at)
+            what = form.mnemonic if form is not None else "a branch"
+            lines.append(f"  {ctx.warps_text(cohort.mask)}: {what} at {ctx.loc(at)}")
+            lines += [f"    {text}" for text in ctx.lacking(cohort.mask, form)]
+        return "\n".join(lines)
+
+
+def _tracked(at: int, run: Run) -> Run:
+    """A step that notes which one it is before it runs."""
+
+    def tracked(machine: Machine) -> int | None:
+        machine.ctx.at_step = at
+        return run(machine)
+
+    return tracked
+
+
+def _synchronising(run: Run) -> Run:
+    """A step by which threads may learn what others did."""
+
+    def synchronising(machine: Machine) -> int | None:
+        target = run(machine)
+        ctx, order = machine.ctx, machine.ctx.sanitizer.order
+        order.synchronise(ctx.all_threads)
+        order.learn(ctx.all_threads, order.clock)
+        return target
+
+    return synchronising

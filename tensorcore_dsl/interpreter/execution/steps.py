@@ -1,0 +1,285 @@
+"""The functions that programs consist of: each executes one step for the active threads.
+
+They return None to go on, a position to jump to, or STOP, as `core.program.Run` declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.program import STOP, Run
+from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse, RegisterUse
+from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.isa import fragments
+from tensorcore_dsl.isa.spec import Instruction
+
+Fetch = Callable[[list[Any]], tuple[Any, ...]]
+
+
+def fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
+    """A function from the values of all registers to the operands of one instruction."""
+    places = [place for place, _ in operands]
+    if any(change for _, change in operands):
+        pairs = [(place, change or _same) for place, change in operands]
+        return lambda registers: tuple([change(registers[place]) for place, change in pairs])
+    if not places:
+        return lambda registers: ()
+    if len(places) == 1:
+        (only,) = places
+        return lambda registers: (registers[only],)
+    return itemgetter(*places)
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def part(part: Part) -> Callable[[Any], Any] | None:
+    """A function from a group to one of its registers; None for a register that is no group."""
+    if not part.base.type.is_group:
+        return None
+    return itemgetter(part.index)
+
+
+def call(form: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
+    """A function that executes an instruction and returns its results."""
+    execute = form.execute
+    return lambda machine: execute(machine.ctx, form, *fetch(machine.registers.values))
+
+
+def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
+    """An instruction after which all active threads go on."""
+    if not results:
+
+        def run(machine: Machine) -> None:
+            call(machine)
+
+    elif len(results) == 1:
+        (place, kind) = results[0]
+
+        def run(machine: Machine) -> None:
+            machine.registers.write(place, call(machine), kind)
+
+    else:
+
+        def run(machine: Machine) -> None:
+            for (place, kind), value in zip(results, call(machine), strict=True):
+                machine.registers.write(place, value, kind)
+
+    return run
+
+
+# Semantics that exist for several ops at once: these take a list of operands.
+SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply_several}
+
+
+def at_once(
+    alone: Run, form: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
+    reads: frozenset[int],
+) -> Run:  # fmt: skip
+    """Several ops of one instruction, from position `at` on, independent of each other's results.
+
+    `alone` executes the first of them. It is used where other threads stand at one of the next
+    positions, and where some threads have not written what is read, so that errors are the same.
+    """
+    execute = SEVERAL[form.execute]
+    end = at + len(fetches)
+
+    def run(machine: Machine) -> int | None:
+        registers = machine.registers.values
+        unwritten = any(registers[place] is None for place in reads)
+        if machine.ctx.limit < end or unwritten or not reads.isdisjoint(machine.registers.partial):
+            return alone(machine)
+        if machine.ctx.active is not None and machine.park(at, 32):
+            return STOP
+        values = execute(machine.ctx, form, [fetch(registers) for fetch in fetches])
+        for (place, kind), value in zip(results, values, strict=True):
+            machine.registers.write(place, value, kind)
+        machine.count(at + 1, end)
+        return end
+
+    return run
+
+
+def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
+    """An instruction that returns who may go on; the others execute it again later."""
+
+    def run(machine: Machine) -> int | None:
+        answer = call(machine)
+        go = answer[0] if isinstance(answer, tuple) else answer
+        active = machine.ctx.active
+        passed = go if active is None else go & active
+        if not passed.any():
+            machine.block(active, at)
+            return STOP
+        stuck = ~go if active is None else active & ~go
+        if stuck.any():
+            machine.block(stuck, at)
+            machine.ctx.narrow(passed)
+        if isinstance(answer, tuple):
+            for (place, kind), value in zip(results, answer[1:], strict=True):
+                machine.registers.write(place, value, kind)
+        return None
+
+    return run
+
+
+def member_mask(form: Instruction, reads: tuple[int, ...]) -> int | None:
+    """The place of the mask of lanes that must meet, for instructions such as shfl.sync."""
+    if "convergent" not in form.effects:
+        return None
+    masks = [place for place, o in zip(reads, form.operands, strict=True) if o.name == "mask"]
+    return masks[0] if masks else None
+
+
+def gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
+    """An instruction of whole warps or warpgroups: its threads wait for each other."""
+
+    def gathered(machine: Machine) -> int | None:
+        named = None if mask is None else machine.registers.values[mask]
+        if machine.ctx.active is not None and machine.park(at, unit, named):
+            return STOP
+        return run(machine)
+
+    return gathered
+
+
+def unbroken(run: Run) -> Run:
+    """A warp-wide instruction under a guard, which may not split a warp."""
+
+    def checked(machine: Machine) -> int | None:
+        machine.ctx.whole_warps()
+        return run(machine)
+
+    return checked
+
+
+def guarded(run: Run, guard: int, negated: bool) -> Run:
+    """A step of the threads where the guard holds; the others skip it."""
+
+    def guarded(machine: Machine) -> int | None:
+        flags = machine.registers.values[guard]
+        outer = machine.ctx.active
+        inner = ~flags if negated else flags
+        if outer is not None:
+            inner = inner & outer
+        if not inner.any():
+            return None
+        if inner.all():
+            return run(machine)
+        return machine.run_guarded(inner, run)
+
+    return guarded
+
+
+def copy(place: int, source: int) -> Run:
+    """Copy a register."""
+
+    def run(machine: Machine) -> None:
+        value = machine.registers.values[source]
+        if value is None:
+            machine.registers.forget(place, machine.ctx.mask)
+        else:
+            machine.registers.copy(place, value, value.dtype, (source,))
+
+    return run
+
+
+def gather(place: int, rows: list[tuple[int, int | None]], kind: Any, group: bool) -> Run:
+    """Copy scalars and registers of groups to the registers of a group."""
+    dtype = np.dtype(kind)
+    sources = tuple(p for p, _ in rows)
+
+    def run(machine: Machine) -> None:
+        values = machine.registers.values
+        if any(values[p] is None for p in sources):
+            machine.registers.forget(place, machine.ctx.mask)
+            return
+        parts = [values[p] if r is None else values[p][r] for p, r in rows]
+        if group:
+            out = np.empty((len(parts), machine.ctx.threads), dtype)
+            for row, part in zip(out, parts, strict=True):
+                row[:] = part
+        else:
+            out = parts[0]
+        machine.registers.copy(place, out, dtype, sources)
+
+    return run
+
+
+def inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
+    """Set the condition of a counted loop: the index lies before `stop`, seen along the step."""
+    signed = np.dtype(kind).kind == "i"
+
+    def run(machine: Machine) -> None:
+        registers = machine.registers.values
+        at, last = registers[index].view(kind), registers[stop].view(kind)
+        inside = at < last
+        if signed:
+            down = registers[step].view(kind) < 0
+            if down.any():
+                inside = np.where(down, at > last, inside)
+        registers[place] = inside
+
+    return run
+
+
+def advance(index: int, step: int) -> Run:
+    """Add the step of a counted loop to its index."""
+
+    def run(machine: Machine) -> None:
+        registers = machine.registers.values
+        value = registers[index] + registers[step]
+        machine.registers.write(index, value, value.dtype)
+
+    return run
+
+
+def exit_(machine: Machine) -> int:
+    """End the active threads."""
+    machine.ctx.exit()
+    return STOP
+
+
+def branch(condition: int, target: Callable[[], int]) -> Run:
+    """Threads whose condition is false jump ahead to `target()`."""
+
+    def run(machine: Machine) -> int | None:
+        taken, active = machine.registers.values[condition], machine.ctx.active
+        stay = taken if active is None else taken & active
+        if not stay.any():
+            return target()
+        leave = ~taken if active is None else active & ~taken
+        if leave.any():
+            machine.split(leave, target())
+            machine.ctx.narrow(stay)
+        return None
+
+    return run
+
+
+def issued(run: Run, use: ProductUse, at: int) -> Run:
+    """An asynchronous product at position `at`, with the checks of its registers."""
+
+    def checked(machine: Machine) -> int | None:
+        if machine.ctx.proxies.tracked:
+            machine.ctx.async_mma.issue(use, at)
+        return run(machine)
+
+    return checked
+
+
+def accessed(run: Run, use: RegisterUse) -> Run:
+    """A step that uses registers of products, with its checks."""
+
+    def checked(machine: Machine) -> int | None:
+        if machine.ctx.proxies.tracked:
+            machine.ctx.async_mma.access(use)
+        return run(machine)
+
+    return checked

@@ -1,0 +1,1 @@
+"""Memories of each state space, and the asynchronous copies between them."""

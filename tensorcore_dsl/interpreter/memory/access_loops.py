@@ -1,0 +1,302 @@
+"""Compiled loops that move words between registers and memory, and check every access.
+
+All return 0, or `code << 32 | thread` for the first thread whose access fails a check. The arrays
+`stamps`, `readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of
+`HappensBefore`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from tensorcore_dsl.interpreter.core.compiled import (
+    compiled,
+    inlined,
+    mistake,
+    move,
+    peek8,
+    peek16,
+    peek64,
+    poke8,
+    poke16,
+    poke64,
+)
+from tensorcore_dsl.interpreter.core.shadow import (
+    IN_FLIGHT,
+    MISALIGNED,
+    NOT_MET,
+    OUTSIDE,
+    PENDING,
+    READ_ONLY,
+    STAMP_BITS,
+    STAMP_MASK,
+    STILL_READ,
+    UNFENCED,
+    WRITTEN,
+    all_written,
+    in_flight,
+    mark,
+    shadow_error,
+    stamp_words,
+)
+from tensorcore_dsl.interpreter.sanitizer.proxy_fences import CHUNK, unfenced
+
+VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
+SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
+WARPGROUP = 128
+GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
+
+
+@inlined
+def locate(address: int, size: int, table: Any) -> int:
+    """The real address of `size` bytes at a virtual address; 0 when they leave the allocation."""
+    which = (address >> SPACE_BITS) - 1
+    if which < 0 or which >= table.shape[0]:
+        return 0
+    offset = address - table[which, VIRTUAL]
+    if offset < 0 or offset + size > table[which, SIZE]:
+        return 0
+    real: int = table[which, REAL] + offset
+    return real
+
+
+@compiled
+def global_load(
+    addresses: Any, active: Any, table: Any, out: Any, width: int, count: int, aligned: bool
+) -> int:
+    """out: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, out.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address = types.int64(addresses[thread])
+            real = locate(address, size, table)
+            if real == 0:
+                return mistake(OUTSIDE, thread)
+            if aligned and address & (size - 1):
+                return mistake(MISALIGNED, thread)
+            for word in range(count):
+                move(base + (word * threads + thread) * width, real + word * width, width)
+    return 0
+
+
+@compiled
+def global_store(
+    addresses: Any, active: Any, table: Any, values: Any, width: int, count: int, aligned: bool
+) -> int:
+    """values: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, values.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address = types.int64(addresses[thread])
+            real = locate(address, size, table)
+            if real == 0:
+                return mistake(OUTSIDE, thread)
+            if table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                return mistake(READ_ONLY, thread)
+            if aligned and address & (size - 1):
+                return mistake(MISALIGNED, thread)
+            for word in range(count):
+                move(real + word * width, base + (word * threads + thread) * width, width)
+    return 0
+
+
+@compiled
+def shared_load(
+    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
+    checked: bool, landed: Any, synced: Any,
+) -> int:  # fmt: skip
+    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, out.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    for cta in range(ctas):
+        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return mistake(OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return mistake(MISALIGNED, thread)
+                    if not all_written(shadow_at + address, size):
+                        return mistake(shadow_error(shadow_at + address, size), thread)
+                if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
+                    return mistake(NOT_MET, thread)
+                source = bytes_at + address
+                for word in range(count):
+                    move(base + (word * threads + thread) * width, source + word * width, width)
+    return 0
+
+
+@compiled
+def shared_store(
+    addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
+    checked: bool, stamps: Any, readers: Any, epochs: Any,
+) -> int:  # fmt: skip
+    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, values.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    proxies = epochs.size > 0
+    for cta in range(ctas):
+        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return mistake(OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return mistake(MISALIGNED, thread)
+                    if in_flight(shadow_at + address, size):
+                        return mistake(IN_FLIGHT, thread)
+                    mark(shadow_at + address, size, WRITTEN)
+                if proxies:
+                    if readers[cta, address >> 4]:
+                        return mistake(STILL_READ, thread)
+                    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+                    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
+                    stamp_words(first, address, size, stamp)
+                target = bytes_at + address
+                for word in range(count):
+                    move(target + word * width, base + (word * threads + thread) * width, width)
+    return 0
+
+
+@compiled
+def matrix_load(
+    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, matrices: int, transposed: bool,
+    checked: bool, landed: Any, synced: Any,
+) -> int:  # fmt: skip
+    """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
+
+    out: (matrices, T) words. A row of 16 bytes goes to four neighbouring lanes; if transposed, a
+    column goes to the halves of the words of every fourth lane.
+    """
+    threads = addresses.size
+    ctas, limit = data.shape
+    group, base = threads // ctas, out.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address, cta = types.int64(addresses[thread]), thread // group
+            if address + 16 > limit:
+                return mistake(OUTSIDE, thread)
+            at = cta * limit + address
+            if checked:
+                if address & 15:
+                    return mistake(MISALIGNED, thread)
+                if not all_written(shadow.ctypes.data + at, 16):
+                    return mistake(shadow_error(shadow.ctypes.data + at, 16), thread)
+            if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
+                return mistake(NOT_MET, thread)
+            source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
+            target = base + 4 * (matrix * threads + thread - thread % 32)
+            if transposed:
+                for column in range(8):
+                    poke16(target + 16 * column + 2 * row, peek16(source + 2 * column))
+            else:
+                poke64(target + 16 * row, peek64(source))
+                poke64(target + 16 * row + 8, peek64(source + 8))
+    return 0
+
+
+@compiled
+def copy_check(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    size: int, checked: bool, readers: Any,
+) -> int:  # fmt: skip
+    """Check asynchronous copies and mark their targets as pending."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            target, source = types.int64(targets[thread]), types.int64(sources[thread])
+            if target + size > limit:
+                return mistake(OUTSIDE, thread)
+            if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
+                return mistake(OUTSIDE + GLOBAL_SIDE, thread)
+            if readers.shape[1] and readers[thread // group, target >> 4]:
+                return mistake(STILL_READ, thread)
+            if checked:
+                if target & (size - 1):
+                    return mistake(MISALIGNED, thread)
+                if source & (size - 1):
+                    return mistake(MISALIGNED + GLOBAL_SIDE, thread)
+                at = shadow.ctypes.data + (thread // group) * limit + target
+                if in_flight(at, size):
+                    return mistake(IN_FLIGHT, thread)
+                mark(at, size, PENDING)
+    return 0
+
+
+@compiled
+def copy_finish(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    size: int, checked: bool, stamps: Any, epochs: Any,
+) -> None:  # fmt: skip
+    """Carry out copies that `copy_check` has checked."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            at = (thread // group) * limit + types.int64(targets[thread])
+            target, read = data.ctypes.data + at, types.int64(valid[thread])
+            if read == size and size >= 8:
+                source = locate(types.int64(sources[thread]), size, table)
+                for start in range(0, size, 8):
+                    poke64(target + start, peek64(source + start))
+            else:
+                if read:
+                    source = locate(types.int64(sources[thread]), read, table)
+                    for byte in range(read):
+                        poke8(target + byte, peek8(source + byte))
+                for byte in range(read, size):
+                    poke8(target + byte, 0)
+            if checked:
+                mark(shadow.ctypes.data + at, size, WRITTEN)
+            if epochs.size:
+                stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+                line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
+                stamp_words(line, types.int64(targets[thread]), size, stamp)
+
+
+@compiled
+def async_load(
+    addresses: Any, whole: Any, data: Any, shadow: Any, checked: bool, stamps: Any, epochs: Any,
+    landed: Any, synced: Any, cluster: int, out: Any,
+) -> int:  # fmt: skip
+    """Load 16-byte chunks of shared memory through the async proxy.
+
+    addresses: (warpgroups, chunks); out: (warpgroups, chunks, 16); whole: (warpgroups,), those that
+    take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
+    """
+    groups, count = addresses.shape
+    ctas, limit = data.shape
+    per, threads = groups // ctas, epochs.size // ctas
+    for group in range(groups):
+        if not whole[group]:
+            continue
+        cta, known = group // per, synced[group * WARPGROUP : (group + 1) * WARPGROUP].max()
+        for i in range(count):
+            at = addresses[group, i]
+            if at + CHUNK > limit:
+                return mistake(OUTSIDE, group * count + i)
+            if checked:
+                state = shadow_error(shadow.ctypes.data + cta * limit + at, CHUNK)
+                if state:
+                    return mistake(state, group * count + i)
+            if landed.shape[1] and landed[cta, at // CHUNK] > known:
+                return mistake(NOT_MET, group * count + i)
+            first = cta // cluster * cluster * threads
+            if threads and unfenced(stamps[cta], epochs, first, at):
+                return mistake(UNFENCED, group * count + i)
+            source = data.ctypes.data + cta * limit + at
+            to = out.ctypes.data + (group * count + i) * CHUNK
+            poke64(to, peek64(source))
+            poke64(to + 8, peek64(source + 8))
+    return 0

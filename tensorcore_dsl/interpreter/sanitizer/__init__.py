@@ -1,0 +1,1 @@
+"""Checks that hardware does not make: races, missing fences, operands overwritten in flight."""

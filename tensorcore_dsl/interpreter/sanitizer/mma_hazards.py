@@ -1,0 +1,202 @@
+"""Hazard checks for asynchronous matrix products in flight: their registers (PTX manual 9.7.15.7).
+
+The interpreter computes a product when it is issued. On hardware it runs until its group is waited
+for: until then the warpgroup must neither touch the accumulators nor write the registers of A. The
+same holds for the registers of the metadata of a sparse product: the manual does not say so, but an
+H200 reads them as late as those of A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.sanitizer.proxy_fences import PRODUCT, ProxyFences
+from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
+from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
+
+
+@dataclass(frozen=True)
+class RegisterUse:
+    """A step that uses registers of products without being one; by place.
+
+    reads, writes: places that are accumulators or late inputs of some product.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProductUse:
+    """A product and its registers, by place.
+
+    inputs: registers that it reads until it is waited for; those of A are `a`. shape: shape and
+    type of D; products of one shape may share accumulators while in flight.
+    """
+
+    form: Instruction
+    ordering: MmaOrdering
+    accumulators: int
+    a: int | None
+    inputs: tuple[int, ...]
+
+    @property
+    def shape(self) -> str:
+        return f"{self.form.params['shape']}.{self.form.params['d']}"
+
+
+@dataclass
+class Product:
+    """A product in flight: its step, the warpgroups that issued it and have not waited for it, and
+    the number of groups that each warpgroup had committed before."""
+
+    use: ProductUse
+    step: int
+    groups: np.ndarray
+    committed: np.ndarray
+
+
+class MmaHazards:
+    """The products in flight of a chunk of CTAs.
+
+    commits: (warpgroups,), groups committed. fenced: (warpgroups,), have they fenced at all?
+    touched: by place, the warpgroups that used the register since their last fence.
+    """
+
+    def __init__(self, chunk: Chunk, proxies: ProxyFences) -> None:
+        self.chunk = chunk
+        self.proxies = proxies
+        count = chunk.threads // WARPGROUP
+        self.commits = np.zeros(count, np.int64)
+        self.fenced = np.zeros(count, np.bool_)
+        self.queue: list[Product] = []
+        self.touched: dict[int, np.ndarray] = {}
+
+    def _active_groups(self) -> np.ndarray:
+        """(warpgroups,) bool: those with an active thread."""
+        return np.asarray(self.chunk.mask.reshape(-1, WARPGROUP).any(axis=1))
+
+    # --- instructions -------------------------------------------------------------------------
+
+    def fence(self) -> None:
+        groups = self._active_groups()
+        self.fenced |= groups
+        for place in list(self.touched):
+            self.touched[place] = self.touched[place] & ~groups
+            if not self.touched[place].any():
+                del self.touched[place]
+
+    def commit(self) -> None:
+        self.commits += self._active_groups()
+
+    def wait(self, pending: int) -> None:
+        groups, due = self._active_groups(), self.commits - pending
+        left = []
+        for product in self.queue:
+            product.groups &= ~(groups & (product.committed < due))
+            if product.groups.any():
+                left.append(product)
+        self.queue = left
+        self.proxies.finish(PRODUCT, groups, due)
+
+    # --- registers ----------------------------------------------------------------------------
+
+    def issue(self, use: ProductUse, step: int) -> None:
+        """Check the registers of a product before it runs, and add it to those in flight."""
+        groups = self._active_groups()
+        unfenced = groups & ~self.fenced
+        for place in (use.accumulators, use.a):
+            if place is not None and place in self.touched:
+                unfenced = unfenced | groups & self.touched[place]
+        if unfenced.any():
+            raise EmulationError(
+                f"{use.form.mnemonic}: {self.chunk.warpgroup_name(int(np.argmax(unfenced)))} "
+                f"used its accumulators or A's registers and did not fence: {use.ordering.fence} "
+                "comes first"
+            )
+        for product in self.queue:
+            reshaped = product.use.shape != use.shape
+            hazard = product.use.accumulators == use.accumulators and reshaped
+            hazard = hazard or product.use.accumulators in use.inputs
+            if hazard and (product.groups & groups).any():
+                self._refuse(product, use.form.mnemonic, groups)
+        self.queue.append(Product(use, step, groups, self.commits.copy()))
+
+    def access(self, use: RegisterUse) -> None:
+        """Check an ordinary step that uses registers of products."""
+        groups = self._active_groups()
+        for product in self.queue:
+            hazard = product.use.accumulators in use.reads + use.writes
+            hazard = hazard or not set(product.use.inputs).isdisjoint(use.writes)
+            if hazard and (product.groups & groups).any():
+                self._refuse(product, use.name, groups)
+        for place in use.reads + use.writes:
+            self.touched[place] = self.touched.get(place, np.zeros_like(groups)) | groups
+
+    def _refuse(self, product: Product, what: str, groups: np.ndarray) -> NoReturn:
+        group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
+        uncommitted = product.committed[group] == self.commits[group]
+        advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
+        raise EmulationError(
+            f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
+            f"{product.use.form.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
+            "must come between"
+        )
+
+
+# --- what the compiler asks -------------------------------------------------------------------
+
+
+def product_use(form: Instruction, reads: tuple[int, ...]) -> ProductUse | None:
+    """The registers of an instruction that is an asynchronous product and reads these places."""
+    if form.ordering is None:
+        return None
+    places = dict(zip((o.name for o in form.operands), reads, strict=True))
+    inputs = tuple(places[name] for name in form.ordering.late_inputs if name in places)
+    assert form.tied is not None
+    return ProductUse(form, form.ordering, places[form.tied], places.get("a"), inputs)
+
+
+def operation_use(
+    op: Op, reads: tuple[int, ...], writes: list[int], watched: set[Value]
+) -> RegisterUse | None:
+    """The use of `watched` registers by an instruction with these places; None for no use."""
+    read = [p for p, s in zip(reads, op.operands, strict=True) if _base(s) in watched]
+    written = [p for p, v in zip(writes, op.results, strict=True) if v in watched]
+    return RegisterUse(op.form.mnemonic, tuple(read), tuple(written)) if read or written else None
+
+
+def copy_use(
+    node: Assign, place: Callable[[Value], int], watched: set[Value]
+) -> RegisterUse | None:
+    """The use of `watched` registers by a copy; None for no use."""
+    bases = {_base(s) for s in node.sources} & watched
+    written = [place(node.target)] if node.target in watched else []
+    read = [place(v) for v in bases if isinstance(v, Value)]
+    if not read and not written:
+        return None
+    return RegisterUse("a copy of registers", tuple(read), tuple(written))
+
+
+def product_registers(kernel: Kernel) -> set[Any]:
+    """The values that are accumulators or late inputs of asynchronous products."""
+    values: set[Any] = set()
+    for node in walk(kernel.body):
+        if isinstance(node, Op) and node.form.ordering is not None:
+            names = (node.form.tied, *node.form.ordering.late_inputs)
+            for source, operand in zip(node.operands, node.form.operands, strict=True):
+                if operand.name in names:
+                    values.add(_base(source))
+            values |= set(node.results)
+    return values
+
+
+def _base(source: Source) -> Any:
+    return source.base if isinstance(source, (Address, Part)) else source

@@ -1,0 +1,183 @@
+"""Checks between the generic proxy (ordinary stores) and the async proxy (mma, bulk copies).
+
+An ordinary store stamps each word with its thread and with the number of `fence.proxy.async` that
+this thread has executed. A word that the async proxy reads must have been fenced since. Each chunk
+of 16 bytes counts the asynchronous operations in flight that still read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.compiled import compiled, inlined
+from tensorcore_dsl.interpreter.core.shadow import STAMP_BITS, STAMP_MASK
+from tensorcore_dsl.isa import advice
+
+CHUNK = 16
+STORE, PRODUCT, SHARE = range(3)  # kinds of reads
+_ADVICE = {
+    STORE: f"commit it and wait for its group ({advice.BULK_WAIT_READ}) first",
+    PRODUCT: "commit it and wait for its group ({wait}) first",
+    SHARE: "the CTA that it goes to must have waited for its mbarrier, and met this one, first",
+}
+
+
+@dataclass
+class Read:
+    """An asynchronous operation that reads shared memory, one row for each owner.
+
+    step: where it was issued. owners: the threads that wait for it, or the warpgroups of a matrix
+    product. groups: how many groups each owner had committed before. ctas, chunks: the CTA and the
+    chunks that it reads for each owner.
+    """
+
+    kind: int
+    step: int
+    owners: np.ndarray
+    groups: np.ndarray
+    ctas: np.ndarray
+    chunks: np.ndarray
+
+    def part(self, rows: np.ndarray) -> Read:
+        """The operation for some of its owners."""
+        return Read(
+            self.kind, self.step, self.owners[rows], self.groups[rows], self.ctas[rows],
+            self.chunks[rows],
+        )  # fmt: skip
+
+
+class ProxyFences:
+    """Stamps of words, readers of chunks and fences of threads; empty arrays track nothing.
+
+    stamps: (CTAs, words), 0 where no ordinary store wrote since the last asynchronous write.
+    readers: (CTAs, chunks). epochs: (T,), 1 + the fences of each thread. landed: (CTAs, chunks),
+    the clock when a bulk load wrote the chunk; its readers must have synchronised since.
+    """
+
+    def __init__(self, chunk: Chunk, shared_bytes: int) -> None:
+        self.chunk = chunk
+        self.tracked = chunk.checks and chunk.program.reads_shared
+        ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
+        loads = shared_bytes * (chunk.checks and chunk.program.asynchronous)
+        self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
+        self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
+        self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
+        self.landed = np.zeros((ctas, -(-loads // CHUNK)), np.int64)
+        self.reads: list[Read] = []
+
+    def fence(self) -> None:
+        """The active threads fence what they have written."""
+        if self.tracked:
+            self.epochs += self.chunk.mask
+
+    def add(self, read: Read) -> None:
+        """An operation starts to read."""
+        if self.tracked:
+            _count(self.readers, read.ctas, read.chunks, 1)
+            self.reads.append(read)
+
+    def finish(self, kind: int, mask: np.ndarray, due: np.ndarray) -> None:
+        """The owners of `mask` have waited for all groups before number `due`."""
+        left = []
+        for read in self.reads:
+            if read.kind != kind:
+                left.append(read)
+                continue
+            over = mask[read.owners] & (read.groups < due[read.owners])
+            if not over.any():
+                left.append(read)
+                continue
+            done = read.part(over)
+            _count(self.readers, done.ctas, done.chunks, -1)
+            if not over.all():
+                left.append(read.part(~over))
+        self.reads = left
+
+    def end(self, read: Read) -> None:
+        """An operation is over for all of its owners."""
+        _count(self.readers, read.ctas, read.chunks, -1)
+        self.reads = [other for other in self.reads if other is not read]
+
+    def stamp(self, threads: np.ndarray) -> np.ndarray:
+        """The stamps that ordinary stores of these threads leave now."""
+        low = (threads & STAMP_MASK).astype(np.uint32)
+        return np.asarray(self.epochs[threads] << np.uint32(STAMP_BITS) | low)
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: nothing may still read its shared memory."""
+        for read in self.reads:
+            if (read.ctas == cta).any():
+                what = self._describe(read, int(np.argmax(read.ctas == cta)))
+                raise EmulationError(
+                    f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
+                    f"shared memory: {self._advice(read)}"
+                )
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def reader(self, cta: int, address: int) -> str:
+        """The operation that still reads the bytes at `address`, and what to do about it."""
+        for read in self.reads:
+            rows = (read.ctas == cta) & (read.chunks == address // CHUNK).any(axis=1)
+            if rows.any():
+                return f"{self._describe(read, int(np.argmax(rows)))}: {self._advice(read)}"
+        return "an asynchronous operation"
+
+    def unfenced_store(self, cta: int, address: int) -> str:
+        """Who stored to the chunk at `address` without a fence, and what to do about it."""
+        words = self.stamps[cta, address // 4 : address // 4 + CHUNK // 4]
+        first = self.chunk.geometry.first_thread(cta)
+        writer = _stamped_thread(next(int(w) for w in words if w), first)
+        return (
+            f"which {self.chunk.describe(writer)} wrote by an ordinary store and did not fence: "
+            f"the writer needs {advice.FENCE_PROXY_ASYNC} before it synchronises"
+        )
+
+    def _describe(self, read: Read, row: int) -> str:
+        owner, loc = int(read.owners[row]), self.chunk.loc(read.step)
+        if read.kind == PRODUCT:
+            product = self.chunk.instruction(read.step)
+            assert product is not None
+            return f"a {product.opcode} of {self.chunk.warpgroup_name(owner)} at {loc}"
+        name = "store" if read.kind == STORE else "copy to another CTA"
+        return f"a bulk {name} of {self.chunk.describe(owner)} at {loc}"
+
+    def _advice(self, read: Read) -> str:
+        form = self.chunk.instruction(read.step)
+        return _ADVICE[read.kind].format(wait=form.ordering.wait if form and form.ordering else "")
+
+
+@compiled
+def _count(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
+    """Add `change` to the readers of `chunks`, a row for each of `ctas`."""
+    for row in range(ctas.size):
+        for i in range(chunks.shape[1]):
+            readers[ctas[row], chunks[row, i]] += change
+
+
+def _stamped_thread(stamp: Any, first: int) -> int:
+    """The thread in a stamp; `first` is the first thread of its cluster."""
+    thread: int = first + (stamp - first & STAMP_MASK)
+    return thread
+
+
+_stamped: Any = inlined(_stamped_thread)
+
+
+@inlined
+def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
+    """Does the chunk at `at` have a word whose thread has not fenced since it stored there?
+
+    first: the first thread of the cluster.
+    """
+    missing = False
+    for word in range(at // 4, at // 4 + CHUNK // 4):
+        stamp = types.int64(stamps[word])
+        missing = missing or (stamp != 0 and epochs[_stamped(stamp, first)] == stamp >> STAMP_BITS)
+    return missing

@@ -1,0 +1,1 @@
+"""Barriers by which threads wait for each other: named barriers, mbarriers, clusters."""

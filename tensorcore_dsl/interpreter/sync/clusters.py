@@ -1,0 +1,154 @@
+"""Clusters: ranks in addresses, the barrier (PTX manual 9.7.13.3), registers of warpgroups."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
+from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.spec import Instruction
+
+REGISTERS = 1 << 16  # of a multiprocessor, and so of a CTA
+NOBODY = OWN - 2  # the greatest rank that fits into an address
+
+
+class Clusters:
+    """The clusters of a chunk; `gone` are the CTAs that have ended.
+
+    arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
+    passed it. phase: how many times each barrier has completed. arrived_at, completed_at: the clock
+    at the last arrival, and at the arrival that completed the last phase. registers: (warps,), 0
+    for as many as at the launch. changes: (step, registers) of each warp, in order.
+    """
+
+    def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
+        self.chunk = chunk
+        self.order = order
+        self.size = chunk.geometry.cluster_ctas
+        self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
+        self.arrivals = np.zeros(chunk.threads, np.int64)
+        self.waits = np.zeros(chunk.threads, np.int64)
+        self.phase = np.zeros(chunk.geometry.ctas // self.size, np.int64)
+        self.arrived_at, self.completed_at = np.zeros_like(self.phase), np.zeros_like(self.phase)
+        self.registers = np.zeros(chunk.threads // WARP, np.int64)
+        self.changes: dict[int, list[tuple[int, int]]] = {}
+
+    # --- addresses --------------------------------------------------------------------------
+
+    def cta(self, own: int, rank: int) -> int:
+        """The CTA that a rank field of an address names (0: the thread's own)."""
+        return own // self.size * self.size + rank - 1 if rank else own
+
+    def peer(self, own: int, rank: int, who: str) -> int:
+        """The CTA that a rank field of an address names; the rank must exist."""
+        if rank > self.size:
+            self.refuse_rank(rank - 1, who)
+        return self.cta(own, rank)
+
+    def address(self, address: Any, rank: Any) -> np.ndarray:
+        """mapa: addresses of the same offset in the CTAs of these ranks.
+
+        A rank that does not exist gives an address that no access may use.
+        """
+        ranks = np.broadcast_to(np.asarray(rank, np.uint32), (self.chunk.threads,))
+        ranks = np.minimum(ranks, np.uint32(NOBODY))
+        low = np.asarray(address, np.uint32) & np.uint32(OFFSET)
+        return np.asarray(low | (ranks + np.uint32(1)) << np.uint32(CLUSTER_SHIFT))
+
+    def refuse_rank(self, rank: int, who: str) -> NoReturn:
+        raise EmulationError(
+            f"CTA {rank} of the cluster does not exist: the cluster has {self.size} ({who})"
+        )
+
+    def refuse_gone(self, cta: int, what: str, who: str) -> NoReturn:
+        raise EmulationError(
+            f"peer CTA gone: {who} reaches for {what} of block {self.chunk.block_name(cta)}, "
+            f"which has ended: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
+        )
+
+    # --- the barrier ------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        """The active threads arrive at the cluster's barrier."""
+        mask = self.chunk.mask
+        twice = mask & (self.arrivals > self.waits)
+        if twice.any():
+            who = self.chunk.describe(int(np.argmax(twice)))
+            raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
+        self.arrivals += mask
+        self.chunk.progress += 1
+        self.note_arrival()
+
+    def note_arrival(self) -> None:
+        """Note the time at which the active threads arrive, or exit, which counts as arriving."""
+        per = self.size * self.chunk.group
+        here = self.chunk.mask.reshape(-1, per).any(axis=1)
+        self.arrived_at[here] = self.order.tick()
+
+    def done(self) -> np.ndarray:
+        """(T,) bool: has every thread of the cluster arrived?"""
+        chunk = self.chunk
+        early = chunk.mask & (self.arrivals == self.waits)
+        if early.any():
+            who = chunk.describe(int(np.argmax(early)))
+            raise EmulationError(f"{who} waits at the cluster's barrier without having arrived")
+        per = self.size * chunk.group
+        here = (self.arrivals > np.repeat(self.phase, per)) | chunk.gone
+        over = here.reshape(-1, per).all(axis=1)
+        self.phase += over
+        self.completed_at[over] = self.arrived_at[over]
+        go: np.ndarray = np.repeat(self.phase, per) > self.waits
+        self.waits += go & chunk.mask
+        self.order.synchronise(go)
+        self.order.learn(go, np.repeat(self.completed_at, per))
+        return go
+
+    def lacking(self, mask: np.ndarray) -> list[str]:
+        """The threads that the barriers where `mask` waits lack, as lines of text."""
+        chunk, per = self.chunk, self.size * self.chunk.group
+        away = (self.arrivals <= np.repeat(self.phase, per)) & ~chunk.gone
+        waiting = np.asarray(mask.reshape(-1, per).any(axis=1))
+        away &= np.repeat(waiting, per)
+        return [f"the cluster waits for {chunk.warps_text(away)}"] if away.any() else []
+
+    # --- registers --------------------------------------------------------------------------
+
+    def set_registers(self, form: Instruction, count: int, grow: bool) -> None:
+        """Set the registers of each thread of the active warps (9.7.19.5)."""
+        chunk = self.chunk
+        chunk.whole_warps()
+        warps = np.flatnonzero(chunk.mask.reshape(-1, WARP)[:, 0])
+        for warp in warps:
+            now = int(self.registers[warp])
+            if now and (now > count) == grow and now != count:
+                raise EmulationError(
+                    f"{form.opcode}.{'inc' if grow else 'dec'} to {count} by a warp that has {now}"
+                )
+            self.registers[warp] = count
+            self.changes.setdefault(int(warp), []).append((chunk.at_step, count))
+        per = chunk.group // WARP
+        used = WARP * self.registers.reshape(-1, per).sum(axis=1)
+        if chunk.threads_per_cta % WARPGROUP == 0 and (used > REGISTERS).any():
+            raise EmulationError(
+                f"{form.opcode} {count}: the block's warps would own {int(used.max())} registers; "
+                f"a multiprocessor has {REGISTERS}"
+            )
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: the warps of each of its warpgroups must have done the same."""
+        per = self.chunk.group // WARP
+        for first in range(cta * per, (cta + 1) * per, 4):
+            done = [self.changes.get(w, []) for w in range(first, min(first + 4, (cta + 1) * per))]
+            for change in done[0] + done[-1]:
+                if any(change not in other for other in done):
+                    form, loc = self.chunk.instruction(change[0]), self.chunk.loc(change[0])
+                    raise EmulationError(
+                        f"{form.opcode if form else ''} at {loc} was executed by a part of a "
+                        "warpgroup: all of its four warps must", loc,
+                    )  # fmt: skip

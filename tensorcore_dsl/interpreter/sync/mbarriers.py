@@ -1,0 +1,408 @@
+"""mbarriers (PTX manual 9.7.13.15): arrivals and bytes that a phase waits for, compiled.
+
+A barrier is identified by its CTA and its slot, which is its address divided by 8. A phase is over
+when no arrival is pending and as many bytes have come as were expected. More arrivals than a phase
+expects show as an arrival for the next phase before any thread has seen the last one end; this is
+an error (9.7.13.15.4).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
+from tensorcore_dsl.interpreter.core import shadow
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.compiled import compiled, inlined, mistake
+from tensorcore_dsl.interpreter.core.operands import scalar, words
+from tensorcore_dsl.interpreter.core.shared_storage import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+BYTES = 8
+ROWS = 16  # rows of `state` at the start
+MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
+
+# Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
+# bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
+# seen end. MADE, WARP: clock of the initialisation, and the warp that made it. OPEN: how often a
+# thread of another CTA must have passed the cluster's barrier to know of the initialisation.
+# REMOTE: 1 + the phase of the last arrival from another CTA; AFTER: how often the own threads must
+# have passed the cluster's barrier to know of that arrival.
+COUNT, PENDING, MISSING, PHASE, SEEN, MADE, WARP, OPEN, REMOTE, AFTER, COLUMNS = range(11)
+BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
+NOT_OWN, BAD_PARITY, LOST, NOT_MET, NOT_OPEN = range(9, 14)
+
+
+class Mbarriers:
+    """The mbarriers of a chunk of CTAs.
+
+    state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
+    used: (CTAs,), rows in use. made_at: step that initialised (CTA, slot). asks_for: (T, 2), slot
+    and phase that a thread waits for, or -1.
+    """
+
+    def __init__(
+        self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, clusters: Clusters
+    ) -> None:
+        self.chunk = chunk
+        self.storage = storage
+        self.sanitizer = sanitizer
+        self.order = sanitizer.order
+        self.clusters = clusters
+        ctas = chunk.geometry.ctas
+        self.index = np.zeros((ctas, storage.size // BYTES), np.int16)
+        self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
+        self.used = np.ones(ctas, np.int64)
+        self.made_at: dict[tuple[int, int], int] = {}
+        self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
+
+    def init(self, bar: Any, count: Any) -> None:
+        """Initialise barriers; `count` None invalidates them."""
+        chunk = self.chunk
+        for thread in np.flatnonzero(chunk.mask):
+            cta, slot = self._own(int(thread), scalar(bar, thread))
+            live = self.at(cta, slot)[COUNT] > 0
+            if count is None:
+                if not live:
+                    self._refuse(UNINITIALISED, int(thread), bar)
+                self.made_at.pop((cta, slot), None)
+            else:
+                self._check_init(cta, slot, live, scalar(count, thread))
+                self.made_at[cta, slot] = chunk.at_step
+            arrivals = 0 if count is None else scalar(count, thread)
+            state = self._row(cta, slot)
+            state[:] = 0
+            state[[COUNT, PENDING]] = arrivals
+            state[[MADE, WARP]] = self.order.tick(), thread // 32
+            state[OPEN] = self.clusters.arrivals[thread] + 1
+            at = slot * BYTES
+            mark = shadow.BARRIER if arrivals else shadow.NEVER
+            self.storage.shadow[cta, at : at + BYTES] = mark
+
+    def at(self, cta: int, slot: int) -> np.ndarray:
+        """The columns of a barrier in `state`."""
+        return np.asarray(self.state[cta, self.index[cta, slot]])
+
+    def _row(self, cta: int, slot: int) -> np.ndarray:
+        """The columns of a barrier, which gets a row if it has none."""
+        if self.index[cta, slot] == 0:
+            if self.used[cta] == self.state.shape[1]:
+                self.state = np.concatenate((self.state, np.zeros_like(self.state)), axis=1)
+            self.index[cta, slot] = self.used[cta]
+            self.used[cta] += 1
+        return self.at(cta, slot)
+
+    def _own(self, thread: int, address: int) -> tuple[int, int]:
+        """CTA and slot of a barrier in the thread's own CTA."""
+        if address >> CLUSTER_SHIFT:
+            self._refuse(NOT_OWN, thread, np.full(thread + 1, address))
+        if address % BYTES:
+            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
+        if address // BYTES >= self.index.shape[1]:
+            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
+        return thread // self.chunk.group, address // BYTES
+
+    def _check_init(self, cta: int, slot: int, live: bool, count: int) -> None:
+        at = slot * BYTES
+        if live:
+            raise EmulationError(
+                f"mbarrier at shared {at:#x} is initialised a second time "
+                f"(first {self._made(cta, slot)}); its phase is "
+                f"{self.at(cta, slot)[PHASE]}: {advice.MBARRIER_INVAL} comes first"
+            )
+        if not 1 <= count <= MOST:
+            raise EmulationError(
+                f"mbarrier at shared {at:#x} is to expect {count} arrivals; 1 to {MOST} are allowed"
+            )
+        if (self.storage.shadow[cta, at : at + BYTES] == shadow.PENDING).any():
+            raise EmulationError(
+                f"mbarrier at shared {at:#x} is initialised where a copy is in flight: "
+                + self.sanitizer.in_flight.owner(cta, at)
+            )
+
+    def arrive(self, bar: Any, count: Any, expected: Any) -> None:
+        """Let the phase expect `expected` more bytes, then arrive `count` times."""
+        chunk, clusters = self.chunk, self.clusters
+        chunk.writes += 1
+        addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
+        wrong = _arrive(
+            addresses, counts, sizes, chunk.mask, self.index, self.state, clusters.size,
+            clusters.gone, self.order.synced, clusters.arrivals, clusters.waits,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        if self.sanitizer.proxies.reads:  # a thread released too early shall run at once
+            chunk.step_aside()
+
+    def done(self, bar: Any, parity: Any) -> np.ndarray:
+        """(T,) bool: is the phase of this parity over?"""
+        chunk = self.chunk
+        chunk.reads += 1
+        go = np.zeros(chunk.threads, np.bool_)
+        status = _done(
+            words(bar, chunk.threads), words(parity, chunk.threads), chunk.mask, self.index,
+            self.state, go, self.asks_for, self.order.synced,
+        )  # fmt: skip
+        if status > 1:
+            self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
+        if status:
+            self.sanitizer.in_flight.settle(self._seen)
+        self.order.synchronise(go)
+        if self.order.remote:
+            self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
+        return go
+
+    def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
+        """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
+        chunk = self.chunk
+        threads = np.flatnonzero(chunk.mask)
+        slots = words(bar, chunk.threads)[threads] // BYTES
+        ctas = threads // chunk.group
+        remote = np.zeros(chunk.threads, np.bool_)
+        remote[threads] = self.state[ctas, self.index[ctas, slots], REMOTE] > 0
+        return remote
+
+    def _seen(self, cta: int, slot: int) -> int:
+        """Phases that some thread has seen end."""
+        return int(self.at(cta, slot)[SEEN])
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""
+        chunk = self.chunk
+        threads = slice(cta * chunk.group, (cta + 1) * chunk.group)
+        met = int(self.clusters.waits[threads].max())
+        state = self.state[cta]
+        loose = (state[:, REMOTE] > state[:, SEEN]) & (state[:, AFTER] > met)
+        if loose.any():
+            row = int(np.argmax(loose))
+            slot = int(np.argmax(self.index[cta] == row))
+            raise EmulationError(
+                f"block {chunk.block_name(cta)} may end before another CTA of its cluster arrives"
+                f" in phase {state[row, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
+                f"cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
+            )
+
+    def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
+        """Count `size` bytes that have come; returns the slot and the phase that counts them."""
+        if address % BYTES:
+            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
+        slot = address // BYTES
+        if slot >= self.index.shape[1]:
+            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
+        state = self.at(cta, slot)
+        if state[COUNT] == 0:
+            self._refuse(UNINITIALISED, thread, np.full(thread + 1, address))
+        wrong = _unknown(
+            state, thread, thread // self.chunk.group != cta, self.order.synced,
+            self.clusters.waits,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(int(wrong), thread, np.full(thread + 1, address), cta=cta)
+        phase = int(state[PHASE])
+        state[MISSING] -= size
+        if state[MISSING] < -MOST:
+            self._refuse(TOO_MUCH, thread, np.full(thread + 1, address))
+        if state[MISSING] == 0 and state[PENDING] == 0:
+            state[PHASE] += 1
+            state[PENDING] = state[COUNT]
+        return slot, phase
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def _made(self, cta: int, slot: int) -> str:
+        at = self.made_at.get((cta, slot))
+        return "" if at is None else f"at {self.chunk.loc(at)}"
+
+    def name(self, cta: int, slot: int) -> str:
+        made = self._made(cta, slot)
+        return f"mbarrier at shared {slot * BYTES:#x}" + (f" (initialised {made})" if made else "")
+
+    def lacking(self, mask: np.ndarray) -> list[str]:
+        """The phases that threads of `mask` wait for and what they lack, as lines of text."""
+        chunk = self.chunk
+        threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
+        ctas = threads // chunk.group
+        wanted = {(int(c), int(self.asks_for[t, 0])) for c, t in zip(ctas, threads, strict=True)}
+        lines = [self._wait(cta, slot) for cta, slot in sorted(wanted)[:8]]
+        return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
+
+    def _wait(self, cta: int, slot: int) -> str:
+        count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
+        block = self.chunk.block_name(cta)
+        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the " + self.name(
+            cta, slot
+        )
+        lacks = [f"{pending} of {count} arrivals are missing"] if pending else []
+        if missing > 0:
+            lacks.append(f"{missing} bytes are missing")
+        if missing < 0:
+            lacks.append(f"{-missing} bytes more have come than were expected")
+        if pending == count and not missing and phase:
+            lacks.append(f"phase {phase - 1} (parity {phase - 1 & 1}) is over: was it meant?")
+        return text + ": " + ", ".join(lacks)
+
+    def _refuse(
+        self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
+    ) -> NoReturn:
+        """Raise the error of a thread whose operands failed a check."""
+        address, operand = scalar(bar, thread), scalar(count, thread)
+        who, at, rank = self.chunk.describe(thread), address & OFFSET, address >> CLUSTER_SHIFT
+        if cta is None:
+            cta = self.clusters.cta(thread // self.chunk.group, rank)
+        if code == BAD_RANK:
+            self.clusters.refuse_rank(rank - 1, who)
+        if code == GONE:
+            self.clusters.refuse_gone(cta, f"the mbarrier at shared {at:#x}", who)
+        if code == BAD_PLACE:
+            raise OutOfBounds(
+                f"mbarrier at shared {at:#x} ({who}): the CTA has "
+                f"{self.storage.size} bytes of shared memory"
+            )
+        if code == UNALIGNED:
+            raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
+        if code == UNINITIALISED:
+            raise EmulationError(
+                f"no mbarrier lives at shared {at:#x} ({who}): it needs {advice.MBARRIER_INIT}"
+            )
+        if code == NOT_OWN:
+            raise EmulationError(
+                f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
+                "arrivals and bytes reach the barriers of other CTAs"
+            )
+        self._refuse_use(code, thread, cta, at // BYTES, operand)
+
+    def _refuse_use(self, code: int, thread: int, cta: int, slot: int, operand: int) -> NoReturn:
+        """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
+        who, block = self.chunk.describe(thread), self.chunk.block_name(cta)
+        total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
+        name = self.name(cta, slot)
+        if code == LOST:
+            raise Deadlock(
+                f"{name}: {who} waits for phase {self.asks_for[thread, 1]}, which came to its end "
+                f"together with the one behind it: phases pass faster than the waiter sees them"
+            )
+        raise EmulationError({
+            OVERRUN: f"{name}: {who} arrives {operand} times when {pending} of {total} arrivals "
+            f"and {missing} bytes are pending in phase {phase}",
+            UNSEEN: f"{name}: {who} arrives for phase {phase} before any thread has seen phase "
+            f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
+            TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
+            f"most {MOST} can be counted",
+            NOT_MET: f"{name}: {who} uses it without having met (a barrier) the thread that "
+            "initialised it",
+            NOT_OPEN: f"{name} of block {block}: {who} uses it before the "
+            f"cluster has met ({advice.CLUSTER_BARRIER}) after it was initialised",
+            BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
+            "phase modulo 2",
+        }[code])  # fmt: skip
+
+
+@inlined
+def _owner(cta: int, rank: int, cluster: int) -> int:
+    """The CTA that a rank field of an address names for a thread of `cta`; -1 for none."""
+    if rank == 0:
+        return cta
+    return cta // cluster * cluster + rank - 1 if rank <= cluster else -1
+
+
+@inlined
+def _unknown(bar: Any, thread: int, remote: bool, synced: Any, waits: Any) -> int:
+    """The mistake of a thread that cannot know that the barrier is initialised, or 0."""
+    if remote:
+        return NOT_OPEN if waits[thread] < bar[OPEN] else 0
+    return NOT_MET if thread // 32 != bar[WARP] and synced[thread] < bar[MADE] else 0
+
+
+@compiled
+def _arrive(
+    addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
+    gone: Any, synced: Any, arrivals: Any, waits: Any,
+) -> int:  # fmt: skip
+    """Count the arrivals and expected bytes of the active threads; 0 or a mistake."""
+    ctas, slots = index.shape
+    group = active.size // ctas
+    for thread in range(active.size):
+        if not active[thread]:
+            continue
+        address, count = types.int64(addresses[thread]), types.int64(counts[thread])
+        cta = _owner(thread // group, address >> CLUSTER_SHIFT, cluster)
+        slot = (address & OFFSET) // BYTES
+        if cta < 0:
+            return mistake(BAD_RANK, thread)
+        if address % BYTES:
+            return mistake(UNALIGNED, thread)
+        if slot >= slots:
+            return mistake(BAD_PLACE, thread)
+        if gone[cta]:
+            return mistake(GONE, thread)
+        row = index[cta, slot]
+        if state[cta, row, COUNT] == 0:
+            return mistake(UNINITIALISED, thread)
+        remote = cta != thread // group
+        unknown = _unknown(state[cta, row], thread, remote, synced, waits)
+        if unknown:
+            return mistake(unknown, thread)
+        state[cta, row, MISSING] += types.int64(expected[thread])
+        if state[cta, row, MISSING] > MOST:
+            return mistake(TOO_MUCH, thread)
+        if count == 0:
+            continue
+        if state[cta, row, SEEN] < state[cta, row, PHASE]:
+            return mistake(UNSEEN, thread)
+        if count > state[cta, row, PENDING]:
+            return mistake(OVERRUN, thread)
+        if remote:
+            state[cta, row, REMOTE] = state[cta, row, PHASE] + 1
+            state[cta, row, AFTER] = max(state[cta, row, AFTER], arrivals[thread] + 1)
+        state[cta, row, PENDING] -= count
+        if state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0:
+            state[cta, row, PHASE] += 1
+            state[cta, row, PENDING] = state[cta, row, COUNT]
+    return 0
+
+
+@compiled
+def _done(
+    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any,
+    synced: Any,
+) -> int:  # fmt: skip
+    """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or a mistake."""
+    ctas, slots = index.shape
+    group, news = active.size // ctas, 0
+    for thread in range(active.size):
+        if not active[thread]:
+            continue
+        address, parity = types.int64(addresses[thread]), types.int64(parities[thread])
+        cta, slot = thread // group, (address & OFFSET) // BYTES
+        if address >> CLUSTER_SHIFT:
+            return mistake(NOT_OWN, thread)
+        if address % BYTES:
+            return mistake(UNALIGNED, thread)
+        if slot >= slots:
+            return mistake(BAD_PLACE, thread)
+        row = index[cta, slot]
+        if state[cta, row, COUNT] == 0:
+            return mistake(UNINITIALISED, thread)
+        if parity > 1:
+            return mistake(BAD_PARITY, thread)
+        unknown = _unknown(state[cta, row], thread, False, synced, synced)
+        if unknown:
+            return mistake(unknown, thread)
+        phase = state[cta, row, PHASE]
+        if phase & 1 != parity:
+            go[thread] = True
+            asks_for[thread, 0] = -1
+            if state[cta, row, SEEN] < phase:
+                state[cta, row, SEEN] = phase
+                news = 1
+        elif asks_for[thread, 0] != slot or (asks_for[thread, 1] ^ phase) & 1:
+            asks_for[thread, 0], asks_for[thread, 1] = slot, phase
+        elif asks_for[thread, 1] != phase:
+            return mistake(LOST, thread)
+    return news

@@ -1,0 +1,202 @@
+"""Named barriers of a CTA (PTX manual 9.7.13.1), compiled.
+
+A warp arrives when all of its threads that have not exited have executed a barrier instruction on
+the barrier. A barrier completes when the warps that arrived make up the expected count. Without a
+count all warps of the CTA are expected, and those that have exited count as arrived. As the manual
+promises, a barrier with a count also completes when only exited threads could still arrive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.compiled import compiled, mistake
+from tensorcore_dsl.interpreter.core.operands import words
+from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
+
+BARRIERS = 16
+BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
+_FREE = -1
+
+
+class NamedBarriers:
+    """The sixteen barriers of each CTA of a chunk.
+
+    By (CTA, barrier): arrived: threads, in whole warps; expected: threads, 0 before the first
+    arrival, -1 for all of the CTA; phase: how often it completed; votes: true predicates and
+    threads of the running phase. By (warp, barrier): lanes: those that have arrived while others of
+    the warp have not; counted: warps that arrived in this phase. By thread: waits_at, waits_for:
+    the barrier and the phase that it waits for; true, voters: the votes of the last barrier passed.
+    """
+
+    def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
+        self.chunk = chunk
+        self.order = order
+        ctas, threads = chunk.geometry.ctas, chunk.threads
+        self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
+        self.arrived = np.zeros((ctas, BARRIERS), np.int64)
+        self.expected = np.zeros((ctas, BARRIERS), np.int64)
+        self.phase = np.zeros((ctas, BARRIERS), np.int64)
+        self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
+        self.counted = np.zeros_like(self.lanes, np.bool_)
+        self.waits_at = np.full(threads, _FREE, np.int64)
+        self.waits_for = np.zeros(threads, np.int64)
+        self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
+        self.true = np.zeros(threads, np.int64)
+        self.voters = np.zeros(threads, np.int64)
+        self.idle = True  # no barrier is in use
+
+    def arrive(self, barrier: Any, count: Any, wait: bool) -> np.ndarray:
+        """(T,) bool: who may go on after arriving at a barrier."""
+        go = self._arrive(barrier, count, wait, None)
+        self.order.synchronise(go)
+        return go
+
+    def arrive_counting(
+        self, barrier: Any, count: Any, predicate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrive and wait: who may go on, and the true predicates and threads of the barrier."""
+        go = self._arrive(barrier, count, True, predicate)
+        self.order.synchronise(go)
+        return go, self.true.copy(), self.voters.copy()
+
+    def _arrive(
+        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None
+    ) -> np.ndarray:
+        chunk = self.chunk
+        everybody = self.idle and wait and chunk.active is None
+        if everybody and count is None and predicate is None and _one(barrier):
+            return chunk.mask
+        self.idle = False
+        go = np.zeros(chunk.threads, np.bool_)
+        counts = words(0 if count is None else count, chunk.threads)
+        wrong = _arrive(
+            words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
+            chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
+            self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
+            self.true, self.voters, self.full,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong, barrier, counts)
+        return go
+
+    def _refuse(self, wrong: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
+        code, thread = wrong >> 32, wrong & 0xFFFFFFFF
+        which, count = int(np.broadcast_to(barrier, counts.shape)[thread]), int(counts[thread])
+        who = self.chunk.describe(thread)
+        raise EmulationError({
+            BAD_ID: f"barrier {which} does not exist: a CTA has barriers 0 to 15 ({who})",
+            BAD_COUNT: f"barrier {which}: the thread count {count} is no positive multiple of 32 "
+            f"of at most {self.full} ({who})",
+            MISMATCH: f"barrier {which}: {who} expects {count or 'all'} threads, those before it "
+            "expected another number",
+            OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
+            TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
+        }[code])  # fmt: skip
+
+
+def _one(barrier: Any) -> bool:
+    """Do all threads name the same barrier, and does it exist?"""
+    return bool(np.min(barrier) == np.max(barrier) < BARRIERS)
+
+
+@compiled
+def _arrive(
+    barrier: Any, counts: Any, wait: bool, active: Any, alive: Any, predicate: Any, go: Any,
+    arrived: Any, expected: Any, phase: Any, lanes: Any, counted: Any, waits_at: Any,
+    waits_for: Any, votes: Any, true: Any, voters: Any, full: int,
+) -> int:  # fmt: skip
+    """Let the active threads arrive; sets `go`. 0, or the mistake of a thread."""
+    ctas = arrived.shape[0]
+    group = active.size // ctas
+    for thread in range(active.size):
+        if not active[thread]:
+            continue
+        cta = thread // group
+        which, count = types.int64(barrier[thread]), types.int64(counts[thread])
+        if waits_at[thread] != -1:
+            continue
+        if which >= BARRIERS:
+            return mistake(BAD_ID, thread)
+        if count % 32 or count > full or (count == 0 and not wait):
+            return mistake(BAD_COUNT, thread)
+        goal = count if count else -1
+        if expected[cta, which] == 0:
+            expected[cta, which] = goal
+        # A count of all threads of the CTA is the same as no count.
+        elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
+            return mistake(MISMATCH, thread)
+        bit = types.uint32(1) << types.uint32(thread % 32)
+        if lanes[thread // 32, which] & bit:
+            return mistake(TWICE, thread)
+        lanes[thread // 32, which] |= bit
+        votes[cta, which, 0] += predicate[thread]
+        votes[cta, which, 1] += 1
+        if wait:
+            waits_at[thread] = which
+            waits_for[thread] = phase[cta, which]
+        else:
+            go[thread] = True
+    for cta in range(ctas):
+        for which in range(BARRIERS):
+            if expected[cta, which]:
+                wrong = _settle(
+                    cta, which, alive, arrived, expected, phase, lanes, counted, waits_at,
+                    waits_for, votes, true, voters, group, full,
+                )  # fmt: skip
+                if wrong:
+                    return wrong
+    for thread in range(active.size):
+        which = waits_at[thread]
+        if active[thread] and which != -1 and phase[thread // group, which] > waits_for[thread]:
+            waits_at[thread] = -1
+            go[thread] = True
+    return 0
+
+
+@compiled
+def _settle(
+    cta: int, which: int, alive: Any, arrived: Any, expected: Any, phase: Any, lanes: Any,
+    counted: Any, waits_at: Any, waits_for: Any, votes: Any, true: Any, voters: Any, group: int,
+    full: int,
+) -> int:  # fmt: skip
+    """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
+    exited, elsewhere = 0, False
+    for warp in range(cta * group // 32, (cta * group + full) // 32):
+        living, stuck = types.uint32(0), True
+        for lane in range(32):
+            thread = warp * 32 + lane
+            if alive[thread]:
+                living |= types.uint32(1) << types.uint32(lane)
+                here = waits_at[thread] == which and waits_for[thread] == phase[cta, which]
+                stuck = stuck and here
+        if living == 0:
+            exited += 0 if counted[warp, which] else 32
+        elif lanes[warp, which] != 0 and (lanes[warp, which] & living) == living:
+            lanes[warp, which] = 0
+            arrived[cta, which] += 32
+            counted[warp, which] = True
+        if living != 0 and not stuck:
+            elsewhere = True
+    goal, here = expected[cta, which], arrived[cta, which]
+    if goal == -1 or not elsewhere:
+        here += exited
+    if goal == -1:
+        goal = full
+    if arrived[cta, which] > goal:
+        return mistake(OVERRUN, cta * group)
+    if here >= goal:
+        for thread in range(cta * group, (cta + 1) * group):
+            if waits_at[thread] == which and waits_for[thread] == phase[cta, which]:
+                true[thread], voters[thread] = votes[cta, which, 0], votes[cta, which, 1]
+        votes[cta, which] = 0
+        arrived[cta, which] = 0
+        expected[cta, which] = 0
+        phase[cta, which] += 1
+        counted[cta * group // 32 : (cta + 1) * group // 32, which] = False
+    return 0

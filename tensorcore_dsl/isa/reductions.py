@@ -1,0 +1,49 @@
+"""Reductions of bulk copies in global memory: element types and arithmetic (9.7.9.25.4.2).
+
+Floating-point sums round to nearest even and keep subnormals. (The manual says that those of f32
+flush subnormals; an H200 does not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+FLOATS = ("f16", "bf16", "f32", "f64")
+_BITS: dict[str, Callable[..., Any]] = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": lambda old, limit: np.where(old >= limit, old - old, old + old.dtype.type(1)),
+    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
+}
+_INTEGERS: dict[str, Callable[..., Any]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
+# Element types of each operation: the manual's table; b32 and b64 are the types of tensor maps that
+# an H200 accepts for them.
+ALLOWED = {
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"),
+    **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
+    **dict.fromkeys(("inc", "dec"), ("u32",)),
+    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64", "u32", "s32", "u64")),
+}
+
+
+def update(op: str, name: str) -> Callable[..., Any]:
+    """A function of the old and the new words, as arrays of bits, for elements of type `name`."""
+    if op in _BITS:
+        return _BITS[op]
+    if name not in FLOATS:
+        view = np.dtype(name.replace("s", "i")[0] + str(int(name[1:]) // 8))
+        ufunc = _INTEGERS[op]
+        return lambda old, new: ufunc(old.view(view), new.view(view)).view(old.dtype)
+    from tensorcore_dsl.numerics import scalar
+
+    rounding = "rn" if op == "add" else None
+
+    def combine(old: np.ndarray, new: np.ndarray) -> Any:
+        values = old.ravel(), np.ascontiguousarray(new).ravel()
+        return np.asarray(scalar.arith(op, name, *values, rounding=rounding)).reshape(old.shape)
+
+    return combine

@@ -1,0 +1,50 @@
+"""cp.async: asynchronous copies of 4 to 16 bytes from global to shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.pointer import Pointer
+from tensorcore_dsl.values.builder import builder
+
+
+def cp_async(
+    target: Pointer,
+    source: Pointer,
+    size: int,
+    *,
+    valid: Any = None,
+    pred: Any = None,
+    cache: str | None = None,
+) -> None:
+    """Copy `size` bytes (4, 8 or 16) from global to shared memory asynchronously.
+
+    valid: how many bytes are read, a run-time value; the rest of the target becomes zero. cache:
+    "ca", or "cg" (16 bytes only), which is the default where it exists.
+    """
+    if target.space != "shared" or source.space != "global":
+        raise OperandError(
+            f"{names.CP_ASYNC} copies from global to shared memory, not from {source.space} to "
+            f"{target.space}"
+        )
+    cache = cache or ("cg" if size == 16 else "ca")
+    name = names.cp_async(cache, zero_fill=valid is not None)
+    if valid is None:
+        emit(name, target.address, source.address, size, pred=pred)
+    else:
+        count = builder().convert(valid, dtypes.u32)
+        emit(name, target.address, source.address, size, count, pred=pred)
+
+
+def cp_async_commit() -> None:
+    """Close a group of this thread's asynchronous copies."""
+    emit(names.CP_ASYNC_COMMIT)
+
+
+def cp_async_wait(pending: int = 0) -> None:
+    """Wait until at most `pending` of this thread's newest groups are in flight."""
+    emit(names.CP_ASYNC_WAIT, pending)

@@ -1,0 +1,100 @@
+"""Indices and slices of arrays, tiles and local arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number
+from tensorcore_dsl.values.values import Scalar
+
+
+def full_index(index: tuple[Any, ...], owner: Any) -> tuple[Any, ...]:
+    """The indices of one element: an integer for each dimension of `owner`."""
+    if len(index) == 1 and isinstance(index[0], tuple):
+        index = index[0]
+    if len(index) != owner.ndim:
+        raise OperandError(
+            f"{owner.described} takes {owner.ndim} {'index' if owner.ndim == 1 else 'indices'}, "
+            f"{len(index)} {'was' if len(index) == 1 else 'were'} given"
+        )
+    for i in index:
+        _check_index(i, owner)
+    return index
+
+
+def _check_index(index: Any, owner: Any) -> None:
+    integer = index.dtype.is_integer if isinstance(index, Scalar) else is_number(index)
+    if not integer or isinstance(index, (bool, float)):
+        raise OperandError(f"{owner.described} is indexed by integers, not by {describe(index)}")
+
+
+def normal_index(index: Any, owner: Any) -> tuple[Any, ...]:
+    """An integer or a slice for each dimension; `...` and missing indices select everything."""
+    index = index if isinstance(index, tuple) else (index,)
+    gaps = [place for place, i in enumerate(index) if i is Ellipsis]
+    if len(gaps) > 1:
+        raise OperandError("an index has at most one `...`")
+    fill = owner.ndim - (len(index) - len(gaps))
+    if fill < 0:
+        raise OperandError(
+            f"{owner.described} takes {owner.ndim} {'index' if owner.ndim == 1 else 'indices'}, "
+            f"{len(index) - len(gaps)} were given"
+        )
+    place = gaps[0] if gaps else len(index)
+    full = (*index[:place], *[slice(None)] * fill, *index[place + 1 :])
+    for i in full:
+        if not isinstance(i, slice):
+            _check_index(i, owner)
+    return full
+
+
+def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
+    """(start, length, step) of a slice; the bounds are not checked against the extent."""
+    step = 1 if part.step is None else part.step
+    if not isinstance(step, int) or step < 1:
+        raise OperandError(
+            f"slices of arrays and tiles have steps of 1 or more known at compile time, not "
+            f"{describe(step)}"
+        )
+    start = 0 if part.start is None else part.start
+    if isinstance(start, int) and start < 0:
+        start = extent + start
+    stop = extent if part.stop is None else part.stop
+    if isinstance(stop, int) and stop < 0:
+        stop = extent + stop
+    length = static_difference(stop, start)
+    return start, length if step == 1 else (length + (step - 1)) // step, step
+
+
+def static_difference(stop: Any, start: Any) -> Any:
+    """stop - start, a Python integer when the two differ by a constant."""
+    if isinstance(stop, Scalar) and isinstance(start, Scalar):
+        build = builder()
+        (b1, c1), (b0, c0) = build.split_constant(stop), build.split_constant(start)
+        if b1 is not None and b0 is not None and b1.value is b0.value:
+            return c1 - c0
+    return stop - start
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense array, the last index running fastest."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def static_shape(given: int | Sequence[int], what: str) -> tuple[int, ...]:
+    """A shape of positive integers known at compile time; `what` names its owner in errors."""
+    shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise OperandError(
+            f"the shape of {what} is positive integers known at compile time, not "
+            f"{', '.join(map(describe, shape)) or 'empty'}"
+        )
+    return shape  # type: ignore[return-value]

@@ -1,0 +1,94 @@
+"""Mathematical functions: fma, minimum, select, exp, sqrt and the approximate functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.values import arithmetic
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number
+from tensorcore_dsl.values.values import Group, Scalar
+
+
+def fma(a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
+    """a * b + c: floats are rounded once, integers give the low half of the product plus c."""
+    return arithmetic.fma(builder(), a, b, c, rounding)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two values; if one is NaN, the other one."""
+    return arithmetic.extreme(builder(), "min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two values; if one is NaN, the other one."""
+    return arithmetic.extreme(builder(), "max", a, b)
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where `condition` holds, else `no`, without a branch."""
+    return arithmetic.select(builder(), condition, yes, no)
+
+
+def _approximate(name: str, instruction: str) -> Any:
+    """The function `name`, which emits an instruction of f32."""
+
+    def function(value: Any) -> Any:
+        if isinstance(value, Group):
+            return value.map(function)
+        value = _float(value, name)
+        if value.dtype.bits == 64:
+            raise OperandError(f"{name} has no f64 form; convert to f32 first")
+        result = emit(instruction, builder().convert(value, dtypes.f32))
+        return builder().convert(result, value.dtype)
+
+    function.__name__ = name
+    function.__doc__ = f"{name}: {instruction}; narrower floats are converted to f32 and back."
+    return function
+
+
+exp2, log2 = _approximate("exp2", names.EXP2), _approximate("log2", names.LOG2)
+rcp, rsqrt = _approximate("rcp", names.RECIPROCAL), _approximate("rsqrt", names.RECIPROCAL_SQRT)
+sin, cos = _approximate("sin", names.SIN), _approximate("cos", names.COS)
+tanh = _approximate("tanh", names.TANH)
+
+
+def sqrt(value: Any) -> Any:
+    """Square root, rounded to nearest."""
+    if isinstance(value, Group):
+        return value.map(sqrt)
+    value = _float(value, "sqrt")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(emit(names.square_root(wide.dtype), wide), value.dtype)
+
+
+def exp(value: Any) -> Any:
+    """e**x as exp2(x * log2(e)); narrower floats are converted to f32 and back."""
+    if isinstance(value, Group):
+        return value.map(exp)
+    value = _float(value, "exp")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(exp2(wide * math.log2(math.e)), value.dtype)
+
+
+def log(value: Any) -> Any:
+    """The natural logarithm as log2(x) * ln(2); narrower floats are converted to f32 and back."""
+    if isinstance(value, Group):
+        return value.map(log)
+    value = _float(value, "log")
+    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+    return builder().convert(log2(wide) * math.log(2), value.dtype)
+
+
+def _float(value: Any, what: str) -> Scalar:
+    """The value as a float in a register: integers and numbers become f32."""
+    if not isinstance(value, Scalar) and not is_number(value):
+        raise OperandError(f"{what} takes numbers, not {describe(value)}")
+    if not isinstance(value, Scalar):
+        return builder().literal(value, dtypes.f32)
+    return value if value.dtype.is_float else builder().convert(value, dtypes.f32)  # type: ignore[no-any-return]

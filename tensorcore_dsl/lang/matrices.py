@@ -1,0 +1,199 @@
+"""ldmatrix, stmatrix and movmatrix: fragments from and to tiles of shared memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.fragments import fragment_layout, load_elements, stored_layout
+from tensorcore_dsl.lang.pointer import Pointer, own_address
+from tensorcore_dsl.lang.special_registers import lane_id
+from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.layout import Layout
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import type_of
+from tensorcore_dsl.values.values import Group, Scalar
+
+
+def ldmatrix(tile: Tile, operand: Operand) -> Any:
+    """Load the fragment of `operand` from a shared tile of its shape.
+
+    A tile of several fragments gives a list: one fragment for each block of rows or columns, or
+    a list of rows if the tile has several of both. Uses the fewest ldmatrix instructions, and
+    their transposition where the order of the tile needs it; element types that ldmatrix cannot
+    transpose are loaded element by element.
+    """
+    layout = fragment_layout(tile, operand)
+    own_address(tile, names.LDMATRIX)
+    along = "cols" if tile.strides[1] == 1 else "rows"
+    plan = plan_matrices(layout, along)
+    places = list(_places(tile, layout))
+    if plan is None or min(tile.strides) != 1:
+        fragments = [load_elements(_block(tile, layout, place), operand) for place in places]
+    else:
+        fragments = _load_matrices(tile, operand, layout, plan, places, along)
+    return _nest(fragments, tile.shape[0] // layout.rows, tile.shape[1] // layout.cols)
+
+
+def stmatrix(tile: Tile, value: Group) -> None:
+    """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
+    layout = stored_layout(tile, value, (Tile,))
+    own_address(tile, names.STMATRIX)
+    along = "cols" if tile.strides[1] == 1 else "rows"
+    plan = plan_matrices(layout, along)
+    if plan is None:
+        raise OperandError(f"{names.STMATRIX} cannot store {layout.name}; use tc.store_elements")
+    registers, corners = value.registers, list(plan.corners)
+    while corners:
+        count = len(_first_matrices(corners))
+        pointer = _row_pointer(tile, corners[:count], along)
+        words = [Scalar(r.value, dtypes.b32) for r in registers[:count]]
+        emit(names.stmatrix(count, plan.trans), pointer.address, words if count > 1 else words[0])
+        registers, corners = registers[count:], corners[count:]
+
+
+def movmatrix(value: Scalar) -> Scalar:
+    """Transpose an 8x8 matrix of 16-bit elements held in one register a lane."""
+    return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
+
+
+# -- which matrices fill which registers -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatrixPlan:
+    """The 8x8 matrices (rows of 16 bytes) that ldmatrix loads into the registers of a fragment.
+
+    `corners[i]` is the (row, col) of the first element of register i; `trans` says that the
+    16-byte rows in memory run along the fragment's rows instead of its columns.
+    """
+
+    corners: tuple[tuple[int, int], ...]
+    trans: bool
+
+
+@cache
+def plan_matrices(layout: Layout, along: str) -> MatrixPlan | None:
+    """How ldmatrix fills `layout` from memory that is contiguous along its "rows" or "cols".
+
+    None if it cannot: the fragment must then be loaded by elements.
+    """
+    e = layout.dtype.per_register
+    coords = layout.coords.reshape(32, layout.registers, e, 2) if layout.threads == 32 else None
+    if coords is None or layout.dtype.storage_bits > 32 or layout.dtype.storage_bits < 8:
+        return None
+    lane = np.arange(32)[:, None]
+    part = np.arange(e)[None, :]
+    direct = (lane // 4, e * (lane % 4) + part)
+    swapped = (direct[1], direct[0])
+    fits = _corners(coords, direct), _corners(coords, swapped)
+    # Threads hold neighbours along cols (direct) or along rows (swapped); memory may differ.
+    if along == "cols" and fits[0]:
+        return MatrixPlan(fits[0], False)
+    if along == "rows" and fits[1]:
+        return MatrixPlan(fits[1], False)
+    if e != 2:
+        return None
+    if along == "rows" and fits[0]:
+        return MatrixPlan(fits[0], True)
+    if along == "cols" and fits[1]:
+        return MatrixPlan(fits[1], True)
+    return None
+
+
+def _corners(coords: Any, pattern: Any) -> tuple[tuple[int, int], ...] | None:
+    corners = []
+    for register in range(coords.shape[1]):
+        rows = coords[:, register, :, 0] - pattern[0]
+        cols = coords[:, register, :, 1] - pattern[1]
+        if np.ptp(rows) or np.ptp(cols):
+            return None
+        corners.append((int(rows[0, 0]), int(cols[0, 0])))
+    return tuple(corners)
+
+
+# -- instructions ------------------------------------------------------------------------------
+
+
+def _places(tile: Tile, layout: Layout) -> Iterator[tuple[int, int]]:
+    rows = range(0, tile.shape[0], layout.rows)
+    return itertools.product(rows, range(0, tile.shape[1], layout.cols))
+
+
+def _block(tile: Tile, layout: Layout, place: tuple[int, int]) -> Tile:
+    return tile.moved(place, (layout.rows, layout.cols), tile.strides)
+
+
+def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
+    """One fragment, a list, or a list of rows."""
+    if rows == cols == 1:
+        return fragments[0]
+    if rows == 1 or cols == 1:
+        return fragments
+    return [fragments[i * cols : (i + 1) * cols] for i in range(rows)]
+
+
+def _load_matrices(
+    tile: Tile,
+    operand: Operand,
+    layout: Layout,
+    plan: MatrixPlan,
+    places: list[tuple[int, int]],
+    along: str,
+) -> list[Group]:
+    """All fragments of the tile, up to four matrices an instruction."""
+    wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
+    registers: list[Scalar] = []
+    while len(registers) < len(wanted):
+        corners = _first_matrices(wanted[len(registers) :])
+        registers += _issue(tile, corners, plan.trans, along)
+    step = layout.registers
+    return [
+        builder().pack(registers[i : i + step], type_of(operand), operand)
+        for i in range(0, len(registers), step)
+    ]
+
+
+def _first_matrices(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The matrices that the next instruction moves: 1, 2, or 4 at the corners of a box."""
+    if len(corners) >= 4:
+        first, right, down, last = corners[:4]
+        if all(a + d == b + c for a, b, c, d in zip(first, right, down, last, strict=True)):
+            return corners[:4]
+    return corners[: min(len(corners), 2)]
+
+
+def _issue(tile: Tile, corners: list[tuple[int, int]], trans: bool, along: str) -> list[Scalar]:
+    """One ldmatrix: lane l gives the address of row l % 8 of matrix l // 8."""
+    pointer = _row_pointer(tile, corners, along)
+    loaded = emit(names.ldmatrix(len(corners), trans), pointer.address)
+    return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
+
+
+def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Pointer:
+    """The pointer to the 16-byte row of a matrix that this lane addresses."""
+    lane = lane_id()
+    (row, col), steps = corners[0], _steps(corners)
+    row_of_matrix = lane % 8
+    rows, cols = (row_of_matrix, 0) if along == "cols" else (0, row_of_matrix)
+    for bit, (dr, dc) in enumerate(steps):
+        choice = (lane >> (3 + bit)) & 1
+        rows = rows + choice * dr if dr else rows
+        cols = cols + choice * dc if dc else cols
+    return tile.at(rows + row, cols + col)
+
+
+def _steps(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The distance between matrices, (rows, cols), that bits 3 and 4 of the lane select."""
+    first = corners[0]
+    return [(r - first[0], c - first[1]) for r, c in corners[1:3]]

@@ -1,0 +1,269 @@
+"""Tiles of shared memory: allocation, views, swizzles, tiles of other CTAs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.indexing import (
+    full_index,
+    normal_index,
+    row_major,
+    slice_bounds,
+    static_shape,
+)
+from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, Pointer, element_size, peer_address
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import is_number
+from tensorcore_dsl.values.values import Scalar, Struct
+
+SWIZZLES = (0, 32, 64, 128)  # bytes
+_SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the bits 3 above
+
+
+def shared(
+    shape: int | Sequence[int],
+    dtype: DType,
+    *,
+    swizzle: int = 0,
+    strides: Sequence[int] | None = None,
+    align: int | None = None,
+) -> Tile:
+    """A tile of shared memory with a compile-time shape, row-major unless strides are given.
+
+    swizzle: 32, 64 or 128 bytes; permutes the 16-byte chunks of a row so that a column of chunks
+    spreads over all banks. align: in bytes, a multiple of the swizzle's period of 8 rows. Tiles
+    of more than 48 KiB in total become dynamic shared memory automatically.
+    """
+    shape = static_shape(shape, "a shared tile")
+    steps = tuple(strides) if strides is not None else row_major(shape)
+    if len(steps) != len(shape):
+        raise LayoutError(f"{len(steps)} strides were given for {len(shape)} dimensions")
+    check_swizzle(shape, steps, dtype, swizzle)
+    least = max(16, 8 * swizzle)
+    align = align or least
+    if align & (align - 1) or (swizzle and align % least):
+        raise LayoutError(
+            f"a tile cannot be aligned to {align} bytes: powers of two are allowed, and a "
+            f"{swizzle}-byte swizzle needs a multiple of {least}"
+        )
+    elements = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1
+    kernel = builder().kernel
+    start = -(-kernel.shared_bytes // align) * align
+    kernel.shared_bytes = start + elements * element_size(dtype)
+    kernel.shared_align = max(kernel.shared_align, align)
+    origin = emit(names.STATIC_SHARED) + start
+    return Tile(origin, 0, dtype, shape, steps, swizzle)
+
+
+def dynamic_shared(
+    shape: int | Sequence[int], dtype: DType, *, offset: int = 0, swizzle: int = 0
+) -> Tile:
+    """A tile `offset` bytes into the dynamic shared memory of the launch.
+
+    The launch gives its size, `kernel[grid, block, stream, bytes](...)`. `offset` is a multiple of
+    the element size, and of 8 rows of the swizzle.
+    """
+    shape = static_shape(shape, "a shared tile")
+    steps = row_major(shape)
+    check_swizzle(shape, steps, dtype, swizzle)
+    least = max(element_size(dtype), 8 * swizzle)
+    if offset < 0 or offset % least:
+        raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
+    builder().kernel.dynamic = True
+    origin = emit(names.DYNAMIC_SHARED) + offset
+    return Tile(origin, 0, dtype, shape, steps, swizzle)
+
+
+class Tile(Struct):
+    """A view of shared memory with a static shape and strides, possibly swizzled.
+
+    The byte address of an element is origin + swizzle(offset). `origin` is a multiple of the
+    swizzle's period (8 rows of `swizzle` bytes). swizzle(x) XORs the bits from 4 on with the bits
+    from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
+    """
+
+    parts = ("origin", "offset")
+    space = "shared"
+
+    def __init__(
+        self,
+        origin: Any,
+        offset: Any,
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        swizzle: int = 0,
+    ) -> None:
+        self.origin, self.offset, self.dtype = origin, offset, dtype
+        self.shape, self.strides, self.swizzle = shape, strides, swizzle
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def period(self) -> int:
+        """Bytes after which the swizzle repeats."""
+        return 8 * self.swizzle or 16
+
+    @property
+    def bytes(self) -> int:
+        """The size of its elements."""
+        return prod(self.shape) * element_size(self.dtype)
+
+    @property
+    def copy_key(self) -> tuple[Any, ...]:
+        """A key that is equal for two tiles if copying the bytes copies the elements.
+
+        A tile that is not dense equals only itself.
+        """
+        started = not self.swizzle or (is_number(self.offset) and self.offset == 0)
+        dense = started and self.strides == row_major(self.shape)
+        return self.dtype, self.shape, self.swizzle, dense or id(self)
+
+    @property
+    def T(self) -> Tile:
+        """The transpose, without a copy."""
+        return self.with_parts(shape=self.shape[::-1], strides=self.strides[::-1])
+
+    def remote(self, rank: Any) -> Tile:
+        """The same tile in CTA `rank` of the cluster, to load from and store to.
+
+        The cluster must synchronise (`cluster_sync`) before the first and after the last access.
+        """
+        if self.space == CLUSTER_SPACE:
+            raise OperandError(f"{self.described} is another CTA's already")
+        return self.with_parts(origin=peer_address(self.origin, rank), space=CLUSTER_SPACE)
+
+    def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
+        """The view that starts at `index`."""
+        origin, offset = self.origin, self.offset
+        size = element_size(self.dtype)
+        for i, stride in zip(index, self.strides, strict=True):
+            whole, rest = self._split(i, stride * size)
+            origin, offset = _plus(origin, whole), _plus(offset, rest)
+        constant, carried = self._carry(offset)
+        return self.with_parts(
+            origin=_plus(origin, carried), offset=constant, shape=shape, strides=strides
+        )
+
+    def _split(self, index: Any, size: int) -> tuple[Any, Any]:
+        """index * size as (multiple of the period, rest)."""
+        if isinstance(index, Scalar):
+            scaled = _u32(index) * size
+            return (scaled, 0) if size % self.period == 0 else (0, scaled)
+        return 0, int(index) * size
+
+    def _carry(self, offset: Any) -> tuple[Any, int]:
+        """Whole periods of the constant part of an offset move to the origin."""
+        base, constant = builder().split_constant(offset)
+        carried = constant // self.period * self.period
+        rest = constant - carried
+        return (rest if base is None else _plus(base, rest)), carried
+
+    def at(self, *index: Any) -> Pointer:
+        """Pointer to an element."""
+        full = tuple(
+            _inside(i, 1, extent, self)
+            for i, extent in zip(full_index(index, self), self.shape, strict=True)
+        )
+        return Pointer(self.moved(full, (), ()).address, self.dtype, self.space)
+
+    @property
+    def address(self) -> Any:
+        """The shared address of the first element."""
+        if not self.swizzle:
+            return _plus(self.origin, self.offset)
+        mask = (self.offset >> 3) & _SWIZZLED_BITS[self.swizzle]
+        return _plus(self.origin, self.offset ^ mask)
+
+    def __getitem__(self, index: Any) -> Any:
+        view = self._view(index)
+        return view if isinstance(view, Tile) else view.load()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        view = self._view(index)
+        if isinstance(view, Tile):
+            raise OperandError(
+                f"{view.described} cannot be stored at once: store elements, or vectors with "
+                "tile.at(...).store(values)"
+            )
+        view.store(value)
+
+    def _view(self, index: Any) -> Any:
+        index = normal_index(index, self)
+        if not any(isinstance(i, slice) for i in index):
+            return self.at(*index)
+        starts: list[Any] = []
+        shape: list[int] = []
+        strides: list[int] = []
+        for i, extent, stride in zip(index, self.shape, self.strides, strict=True):
+            if not isinstance(i, slice):
+                starts.append(_inside(i, 1, extent, self))
+                continue
+            start, length, step = slice_bounds(i, extent)
+            if not isinstance(length, int):
+                raise OperandError("the size of a shared view must be known at compile time")
+            starts.append(_inside(start, (length - 1) * step + 1 if length else 0, extent, self))
+            shape.append(length)
+            strides.append(stride * step)
+        return self.moved(starts, tuple(shape), tuple(strides))
+
+    @property
+    def described(self) -> str:
+        swizzle = f", {self.swizzle}-byte swizzle" if self.swizzle else ""
+        where = "remote shared" if self.space == CLUSTER_SPACE else "shared"
+        return f"a {where} {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
+
+    def __repr__(self) -> str:
+        return f"<{self.described}>"
+
+
+def _inside(start: Any, length: int, extent: int, tile: Tile) -> Any:
+    """A start within the tile, counted from its beginning; a run-time start is not checked."""
+    if isinstance(start, Scalar):
+        return start
+    first = start + extent if start < 0 and length == 1 else start
+    if length < 0 or first < 0 or first + length > extent:
+        asked = f"index {start}" if length == 1 else f"the slice {start}:{start + length}"
+        raise OperandError(f"{asked} leaves a dimension of {extent} of {tile.described}")
+    return first
+
+
+def _plus(left: Any, right: Any) -> Any:
+    if not isinstance(right, Scalar) and int(right) == 0:
+        return left
+    if not isinstance(left, Scalar) and not isinstance(right, Scalar):
+        return left + right
+    return _u32(left) + _u32(right)
+
+
+def _u32(value: Any) -> Any:
+    """Shared addresses are u32; an index of another width is converted."""
+    if not isinstance(value, Scalar) or value.dtype == dtypes.u32:
+        return value
+    return value.bits(dtypes.u32) if value.dtype.bits == 32 else value.to(dtypes.u32)
+
+
+def check_swizzle(shape: Sequence[int], strides: Sequence[int], dtype: DType, swizzle: int) -> None:
+    """LayoutError unless the rows of a swizzled tile are multiples of the swizzle."""
+    if swizzle not in SWIZZLES:
+        raise LayoutError(f"swizzle may be 32, 64 or 128 bytes (0 for none), not {swizzle}")
+    if not swizzle:
+        return
+    row = shape[-1] * dtype.itemsize
+    if row % swizzle or strides[-1] != 1:
+        raise LayoutError(
+            f"a {swizzle}-byte swizzle needs rows of a multiple of {swizzle} bytes; "
+            f"rows of {shape[-1]} {dtype} have {row}"
+        )

@@ -1,0 +1,173 @@
+"""TMA: tensor maps, and asynchronous copies of boxes of arrays and of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.mbarrier import Barrier
+from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, own_address
+from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.values import Scalar, Struct
+
+
+class TensorMap(Struct):
+    """A tensor map: describes the copies between boxes of an array and tiles of shared memory.
+
+    `axes` are the axes of the array, the innermost first; `box` is in the order of the array.
+    """
+
+    parts = ("address",)
+
+    def __init__(
+        self, address: Scalar, array: Array, axes: tuple[int, ...], box: tuple[int, ...],
+        swizzle: int,
+    ) -> None:  # fmt: skip
+        self.address, self.array, self.axes, self.box = address, array, axes, box
+        self.swizzle, self.dtype = swizzle, array.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that one copy counts at an mbarrier, parts outside the array included."""
+        return self.dtype.itemsize * prod(self.box)
+
+    def coordinates(self, index: Sequence[Any]) -> list[Any]:
+        """The index of a box as operands: s32, the innermost axis first."""
+        if len(index) != len(self.axes):
+            raise OperandError(f"{len(self.axes)} coordinates are needed, {len(index)} were given")
+        return [_s32(index[axis]) for axis in self.axes]
+
+    def prefetch(self, index: Sequence[Any] | None = None) -> None:
+        """Prefetch the map itself, by one thread at the start, or the box at `index` into L2."""
+        if index is None:
+            emit(names.PREFETCH_TENSOR_MAP, self.address)
+            return
+        emit(names.tensor_prefetch(len(self.axes)), self.address, *self.coordinates(index))
+
+
+def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
+    """The tensor map of an array argument, for boxes of shape `box` (in the order of the array).
+
+    The launch encodes it. The array's innermost stride must be 1, the other strides and its
+    address multiples of 16 bytes; coordinates outside the array read as zero.
+    """
+    kernel = builder().kernel
+    argument = getattr(array, "argument", None)
+    if argument is None:
+        raise OperandError("a tensor map describes an array argument as it was passed, not a view")
+    inner = [d for d, stride in enumerate(array.strides) if not isinstance(stride, Scalar)]
+    if not inner or len(box) != array.ndim:
+        raise OperandError(
+            f"a tensor map needs a contiguous axis and a box of {array.ndim} extents; "
+            f"the box is {tuple(box)}"
+        )
+    first = inner[-1]
+    axes = (first, *[d for d in reversed(range(array.ndim)) if d != first])
+    if swizzle and box[first] * array.dtype.itemsize > swizzle:
+        raise LayoutError(
+            f"a box of {box[first]} {array.dtype} is wider than its {swizzle}-byte swizzle"
+        )
+    wanted = nodes.TensorMap(argument, axes, tuple(box[d] for d in axes), swizzle)
+    for param in kernel.params:
+        if param.tensor_map == wanted:
+            return TensorMap(Scalar(param.value), array, axes, tuple(box), swizzle)
+    value = builder().new_value(nodes.Type(dtypes.u64))
+    name = f"map{sum(p.tensor_map is not None for p in kernel.params)}"
+    kernel.params.append(nodes.Param(name, value, wanted))
+    return TensorMap(Scalar(value), array, axes, tuple(box), swizzle)
+
+
+def tma_load(
+    tile: Tile, source: TensorMap, index: Sequence[Any], barrier: Barrier, *,
+    multicast: Any = None, policy: Any = None, pred: Any = None,
+) -> None:  # fmt: skip
+    """Load the box at `index` into `tile`; `barrier` counts its bytes.
+
+    One thread issues it. multicast: a 16-bit mask of the CTAs of the cluster that receive the
+    box. policy: an L2 cache policy.
+    """
+    _check_tile(tile, source)
+    name = names.tensor_load(len(source.axes), multicast is not None, policy is not None)
+    options = [] if multicast is None else [_u16(multicast)]
+    options += [] if policy is None else [policy]
+    where = source.coordinates(index)
+    emit(name, tile.address, source.address, *where, barrier.address, *options, pred=pred)
+
+
+def tma_store(
+    target: TensorMap, index: Sequence[Any], tile: Tile, *,
+    reduce: str | None = None, pred: Any = None,
+) -> None:  # fmt: skip
+    """Store `tile` to the box at `index`, or combine it there (reduce="add", "min", ...).
+
+    The writers of the tile must fence (`fence_proxy_async`) and synchronise before.
+    """
+    _check_tile(tile, target)
+    name = names.tensor_store(len(target.axes), reduce)
+    emit(name, target.address, *target.coordinates(index), tile.address, pred=pred)
+
+
+def tma_commit() -> None:
+    """Close the group of this thread's bulk stores since the last commit."""
+    emit(names.BULK_COMMIT)
+
+
+def tma_wait(pending: int = 0, *, reading: bool = False) -> None:
+    """Wait until at most `pending` groups of bulk stores are in flight.
+
+    reading: wait only until the tiles have been read and may be reused.
+    """
+    emit(names.bulk_wait(reading), pending)
+
+
+def bulk_copy(target: Tile, source: Tile, barrier: Barrier, *, pred: Any = None) -> None:
+    """Copy a tile asynchronously to a tile of the same type in another CTA of the cluster.
+
+    `target` and `barrier` belong to that CTA (`tile.remote(rank)`, `barrier.remote(rank)`); the
+    barrier counts `source.bytes`. One thread issues the copy, after the writers of `source` have
+    fenced (`fence_proxy_async`) and synchronised.
+    """
+    start = own_address(source, "the source of a bulk copy")
+    if target.space != CLUSTER_SPACE or not barrier.in_cluster:
+        raise OperandError(
+            "a bulk copy goes to another CTA: its target is tile.remote(rank), and its barrier is "
+            "barrier.remote(rank)"
+        )
+    if source.copy_key != target.copy_key or source.bytes % 16:
+        raise OperandError(
+            f"a bulk copy moves tiles of one kind, dense, from one swizzle's period on, and by "
+            f"multiples of 16 bytes; it was given {source.described} and {target.described}"
+        )
+    emit(
+        names.BULK_COPY_TO_CLUSTER, target.address, start, source.bytes, barrier.address, pred=pred
+    )
+
+
+def fence_proxy_async() -> None:
+    """Make ordinary stores to shared memory visible to the async proxy: TMA and wgmma."""
+    emit(names.FENCE_PROXY_ASYNC)
+
+
+def _check_tile(tile: Tile, tensor: TensorMap) -> None:
+    own_address(tile, "a tensor copy")
+    if tile.bytes != tensor.bytes or tile.swizzle != tensor.swizzle:
+        raise OperandError(
+            f"the map copies {tensor.bytes} bytes with swizzle {tensor.swizzle}; the tile has "
+            f"{tile.bytes} bytes and swizzle {tile.swizzle}"
+        )
+
+
+def _s32(value: Any) -> Any:
+    return builder().convert(value, dtypes.s32) if isinstance(value, Scalar) else int(value)
+
+
+def _u16(value: Any) -> Any:
+    return builder().convert(value if isinstance(value, Scalar) else int(value), dtypes.u16)

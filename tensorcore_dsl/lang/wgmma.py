@@ -1,0 +1,153 @@
+"""wgmma: descriptors of shared memory, asynchronous products, and the waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
+from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.pointer import own_address
+from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.values import Group, Scalar
+
+
+def wgmma_async(
+    form: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
+    a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
+    metadata: Sequence[Any] = (),
+) -> Group:  # fmt: skip
+    """Issue acc + a @ b for all steps along K; without acc where `accumulate` is false.
+
+    a is a view of shared memory, or a list of fragments in registers, one for each step of K; b is
+    a view of shared memory (see `wgmma_descriptor`). Call wgmma_fence before, wgmma_commit and
+    wgmma_wait after: the result is complete only then.
+
+    A sparse instruction (tc.wgmma.sp) takes the stored half of A, and 32-bit words of metadata in
+    the order of K; each word serves as many steps as the instruction has selectors. The registers
+    of A and of the metadata are read asynchronously: do not write them before wgmma_wait.
+    """
+    assert form.shape is not None
+    depth = form.shape[2]
+    stored = depth // 2 if "sparse" in form.params else depth
+    steps = _steps(form, "b", b, b_major, depth)
+    places = _metadata(form, steps, metadata)
+    of_a = _steps(form, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
+    if of_a != steps:
+        raise OperandError(f"{form}: a has {of_a} steps of K, b has {steps}")
+    for step in range(steps):
+        given = {
+            "c": acc,
+            "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
+            "scale_d": accumulate if step == 0 else True,
+            "scale_a": -1 if negate_a else 1,
+            "scale_b": -1 if negate_b else 1,
+            "trans_a": int(a_major == "mn"),
+            "trans_b": int(b_major == "mn"),
+            **places[step],
+        }
+        if isinstance(a, Tile):
+            given["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
+        else:
+            given["a"] = a[step]
+        acc = form(*_operands(form, given))
+    return acc
+
+
+def wgmma_fence() -> None:
+    """Order earlier accesses to the accumulators and to A's registers before the next wgmma."""
+    emit(names.WGMMA_FENCE)
+
+
+def wgmma_commit() -> None:
+    """Close the group of this warpgroup's wgmma since the last commit."""
+    emit(names.WGMMA_COMMIT)
+
+
+def wgmma_wait(pending: int = 0) -> None:
+    """Wait until at most `pending` groups of wgmma are in flight."""
+    emit(names.WGMMA_WAIT, pending)
+
+
+def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
+    """The matrix descriptor of a view of shared memory at a compile-time offset in its tile.
+
+    major "k": (rows, K) or (atoms, rows, K), K contiguous, rows of memory as wide as the swizzle.
+    major "mn" (16-bit types): (atoms, K, width), each atom K rows of memory of `width` elements.
+    """
+    build = builder()
+    own_address(tile, names.WGMMA)
+    size = tile.dtype.itemsize
+    if major not in ("k", "mn") or tile.strides[-1] != 1 or tile.ndim not in (2, 3):
+        raise LayoutError(
+            f'a descriptor needs major "k" or "mn" and a view whose last axis runs along memory, '
+            f"not major {major!r} and strides {tile.strides}"
+        )
+    row_bytes = tile.strides[-2] * size
+    if row_bytes != tile.swizzle or not tile.swizzle:
+        raise LayoutError(
+            f"wgmma reads lines as wide as their swizzle; lines have {row_bytes} bytes, the "
+            f"swizzle {tile.swizzle}"
+        )
+    if major == "mn" and (size != 2 or tile.ndim != 3):
+        raise LayoutError("MN-major operands have 16-bit elements and views (atoms, K, width)")
+    leading = tile.strides[0] * size if major == "mn" else 16
+    origin, offset = build.split_constant(tile.origin)
+    # In a cluster, the bits above hold the CTA's rank, where the descriptor has other fields.
+    start = build.apply("and", build.apply("rshift", origin, 4), FIELDS["start"].mask)
+    place = offset + _static(tile.offset)
+    bits = pack_descriptor(place, leading, 8 * row_bytes, tile.swizzle)
+    low = build.apply("add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
+    result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
+    return result
+
+
+def _static(offset: Any) -> int:
+    if isinstance(offset, Scalar):
+        raise LayoutError("an operand of wgmma starts at a compile-time place inside its tile")
+    return int(offset)
+
+
+def _steps(form: Instruction, name: str, tile: Tile, major: str, depth: int) -> int:
+    """The number of steps of `depth` that a view has along K."""
+    size: int = tile.shape[-1 if major == "k" else -2]
+    if size < depth or size % depth:
+        raise OperandError(
+            f"{form} takes {depth} of K at a step, and views of whole steps; {name} has {size} "
+            f"of K (shape {tuple(tile.shape)})"
+        )
+    return size // depth
+
+
+def _metadata(form: Instruction, steps: int, words: Sequence[Any]) -> list[dict[str, Any]]:
+    """Metadata and selector of each step; empty for dense instructions."""
+    choices = next((len(o.values or ()) for o in form.operands if o.name == "selector"), 0)
+    wanted = -(-steps // choices) if choices else 0
+    if len(words) != wanted:
+        raise OperandError(
+            f"{form} takes {wanted} words of metadata for {steps} steps of K; {len(words)} "
+            f"{'was' if len(words) == 1 else 'were'} given"
+        )
+    if not choices:
+        return [{}] * steps
+    bits = [word.bits(dtypes.b32) if isinstance(word, Scalar) else word for word in words]
+    return [{"meta": bits[i // choices], "selector": i % choices} for i in range(steps)]
+
+
+def _operands(form: Instruction, given: dict[str, Any]) -> list[Any]:
+    """The operands in order; OperandError for a sign or transposition that `form` lacks."""
+    names = [o.name for o in form.operands]
+    for name, neutral in (("trans_a", 0), ("trans_b", 0), ("scale_a", 1), ("scale_b", 1)):
+        if name not in names and given[name] != neutral:
+            raise OperandError(f"{form} has no {name}: operands are K-major and not negated")
+    return [given[name] for name in names]
+
+
+def _k_part(tile: Tile, major: str, k: int, depth: int) -> Tile:
+    part: Tile = tile[..., k : k + depth] if major == "k" else tile[:, k : k + depth, :]
+    return part

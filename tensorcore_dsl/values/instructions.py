@@ -1,0 +1,382 @@
+"""Appends instructions to a kernel under construction: checks operands, reuses results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import dtypes, isa
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import Loc, OperandError
+from tensorcore_dsl.ir.nodes import (
+    Address,
+    Assign,
+    Block,
+    Const,
+    Kernel,
+    Node,
+    Op,
+    Part,
+    Type,
+    Value,
+)  # fmt: skip
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.values.operands import (
+    constant,
+    describe,
+    element_type,
+    is_number,
+    literal,
+    number_type,
+    type_of,
+)
+from tensorcore_dsl.values.values import Group, Runtime, Scalar
+
+MAX_OFFSET = 2**31 - 1  # of `[base + offset]`
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A state of the builder, which `undo` restores."""
+
+    block: Block
+    length: int
+    shared_bytes: int
+    known: int
+
+
+class InstructionBuilder:
+    """Appends instructions, registers and constants to the current block of a kernel.
+
+    `locate` returns the current place in the user's source. Within a block, an instruction
+    without effects is emitted once for the same operands, and its results are reused.
+    """
+
+    def __init__(self, kernel: Kernel, arch: Arch, locate: Callable[[], Loc | None]) -> None:
+        self.kernel, self.arch, self.locate = kernel, arch, locate
+        self.block = kernel.body
+        self.known: dict[Any, Any] = {}
+        self._order: list[Any] = []  # keys of known, oldest first
+        self._definitions: dict[Value, Op] = {}
+        self._checked: dict[str, Instruction] = {}
+        self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
+        self._ids = 0
+
+    # -- structure ---------------------------------------------------------------------------
+
+    def new_value(self, type: Type) -> Value:
+        self._ids += 1
+        return Value(self._ids - 1, type)
+
+    def append(self, node: Node) -> None:
+        node.loc = self.locate()
+        self.block.nodes.append(node)
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[Block]:
+        """Emit into `block`; its results are not reused outside."""
+        outer, known = self.block, len(self._order)
+        self.block = block
+        try:
+            yield block
+        finally:
+            self.block = outer
+            self._forget(known)
+
+    def mark(self) -> Mark:
+        return Mark(self.block, len(self.block), self.kernel.shared_bytes, len(self._order))
+
+    def undo(self, mark: Mark) -> None:
+        """Remove everything emitted since `mark`."""
+        del mark.block.nodes[mark.length :]
+        self.kernel.shared_bytes = mark.shared_bytes
+        self._forget(mark.known)
+
+    def _forget(self, length: int) -> None:
+        for key in self._order[length:]:
+            del self.known[key]
+        del self._order[length:]
+
+    def _remember(self, key: Any, result: Any) -> None:
+        self.known[key] = result
+        self._order.append(key)
+
+    # -- instructions ------------------------------------------------------------------------
+
+    def instruction(self, mnemonic: str) -> Instruction:
+        """The instruction of this text; ArchError if the target lacks it."""
+        known = self._checked.get(mnemonic)
+        if known is None:
+            known = isa.instruction(mnemonic)
+            known.requires.check(self.arch, known.mnemonic)
+            self._checked[mnemonic] = known
+        return known
+
+    def named(self, mnemonic: str, *operands: Any, **options: Any) -> Any:
+        """Emit the instruction of this text."""
+        return self.emit(self.instruction(mnemonic), operands, options)
+
+    def emit(self, form: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Check and append one instruction.
+
+        Options: `pred` is a condition that guards it; `otherwise` is the result where that fails.
+        """
+        if self._checked.get(form.mnemonic) is not form:
+            form.requires.check(self.arch, form.mnemonic)
+            self._checked[form.mnemonic] = form
+        if len(operands) != len(form.operands):
+            raise _wrong_count(form, len(operands))
+        sources = tuple(
+            [
+                self._source(given, wanted, form)
+                for given, wanted in zip(operands, form.operands, strict=True)
+            ]
+        )
+        guard = _guard_of(form, options) if options else True
+        if guard is True:
+            return self._unguarded(form, sources)
+        return self._guarded(form, sources, guard, options.get("otherwise"))
+
+    def _unguarded(self, form: Instruction, sources: tuple[Any, ...]) -> Any:
+        reusable = not form.effects and bool(form.results)
+        if reusable:
+            key = (form, *map(_key, sources))
+            known = self.known.get(key)
+            if known is not None:
+                return known
+        results = tuple([self.new_value(type_of(r)) for r in form.results])
+        op = Op(form, results, sources)
+        self.append(op)
+        for result in results:
+            self._definitions[result] = op
+        wrapped = _wrap(form, results)
+        if reusable:
+            self._remember(key, wrapped)
+        return wrapped
+
+    def _guarded(
+        self, form: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any
+    ) -> Any:
+        results = tuple(self.new_value(type_of(r)) for r in form.results)
+        for result, operand in zip(results, form.results, strict=True):
+            self.append(Assign(result, (_filling(otherwise, operand, form),)))
+        if isinstance(guard, Scalar):
+            condition: Scalar = guard if guard.dtype.kind == "p" else guard != 0
+            self.append(Op(form, results, sources, guard=condition.value))
+        return _wrap(form, results)
+
+    # -- operands ----------------------------------------------------------------------------
+
+    def _source(self, given: Any, wanted: Operand, form: Instruction) -> Any:
+        """The IR source for one operand of a call; OperandError if it does not fit."""
+        if wanted.kind == "addr":
+            return self.address(given, wanted)
+        if wanted.kind == "imm":
+            return _immediate(given, wanted, form)
+        if wanted.registers > 1 or wanted.layout is not None:
+            return self._group(given, wanted, form)
+        if isinstance(given, Scalar):
+            if not interchangeable(given.dtype, wanted.dtype):
+                raise self._mismatch(given, wanted, form)
+            return given.value
+        if is_number(given):
+            return constant(given, wanted.dtype)
+        raise self._mismatch(given, wanted, form)
+
+    def _group(self, given: Any, wanted: Operand, form: Instruction) -> Value:
+        want = type_of(wanted)
+        if isinstance(given, Group):
+            have = given.value.type
+            plain = have.layout is None and want.layout is None
+            same_size = (have.registers, have.register_bits) == (want.registers, want.register_bits)
+            if have == want or (plain and same_size):
+                return given.value
+        if isinstance(given, (list, tuple)) and len(given) == wanted.registers:
+            return self.pack(list(given), want).value
+        if isinstance(given, Scalar) and wanted.registers == 1:
+            return self.pack([given], want).value
+        raise self._mismatch(given, wanted, form)
+
+    def _mismatch(self, given: Any, wanted: Operand, form: Instruction) -> OperandError:
+        kind = "a fragment " if wanted.is_fragment else ""
+        error = OperandError(
+            f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not "
+            f"{describe(given)}"
+        )
+        self.misfit = error, form.operands.index(wanted)
+        return error
+
+    def address(self, given: Any, wanted: Operand) -> Address:
+        """`[base + offset]` of an address; constants added last become the offset."""
+        pointer = getattr(given, "address", given)
+        if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
+            return Address(Const(int(pointer), wanted.dtype))
+        if not isinstance(pointer, Scalar):
+            raise OperandError(f"an address is needed, not {describe(given)}")
+        if pointer.dtype.bits != wanted.dtype.bits:
+            space = "global" if wanted.dtype.bits == 64 else "shared"
+            raise OperandError(
+                f"a {space} address ({wanted.dtype}) is needed, not {describe(pointer)}"
+            )
+        base, offset = self.split_constant(pointer)
+        if base is not None and -MAX_OFFSET <= offset <= MAX_OFFSET:
+            return Address(base.value, offset)
+        return Address(pointer.value)
+
+    def split_constant(self, given: Any) -> tuple[Scalar | None, int]:
+        """x as (y, c) with x = y + c for a compile-time c; y is None for a constant."""
+        if not isinstance(given, Scalar):
+            return None, int(given)
+        offset, value = 0, given.value
+        while True:
+            op = self._definitions.get(value)
+            if op is None or not op.form.mnemonic.startswith(names.INTEGER_ADD):
+                break
+            left, right = op.operands
+            if not isinstance(right, Const) or not isinstance(left, Value):
+                break
+            offset += int(right.value)
+            value = left
+        return (given if value is given.value else Scalar(value, given.dtype)), offset
+
+    # -- values ------------------------------------------------------------------------------
+
+    def special(self, register: str) -> Scalar:
+        """A special register; 32-bit ones are s32, as indices are."""
+        value: Scalar = self.named(names.special(register))
+        return Scalar(value.value, dtypes.s32) if value.dtype == dtypes.u32 else value
+
+    def literal(self, value: Any, dtype: DType) -> Scalar:
+        """A register that holds a constant."""
+        register = self.new_value(Type(dtype))
+        self.append(Assign(register, (literal(value, dtype),)))
+        return Scalar(register, dtype)
+
+    def scalar(self, value: Any, dtype: DType | None = None) -> Scalar:
+        """`value` in a register, a Python number as `dtype` or its own run-time type."""
+        if isinstance(value, Scalar):
+            return value
+        return self.literal(value, dtype or number_type(value))
+
+    def zeros(self, operand: Operand) -> Group:
+        """A fragment of zeros."""
+        if operand.layout is None:
+            raise OperandError(
+                f"operand {operand.name} is no fragment: only fragments have zeros()"
+            )
+        register = self.new_value(type_of(operand))
+        self.append(Assign(register, (Const(0, element_type(operand)),)))
+        return Group(register, operand)
+
+    def pack(self, parts: Sequence[Any], type: Type, operand: Operand | None = None) -> Group:
+        """A group made of one scalar for each register."""
+        if len(parts) != type.registers:
+            raise OperandError(f"{type} has {type.registers} registers, {len(parts)} were given")
+        register = self.new_value(type)
+        self.append(Assign(register, tuple(_part_source(p, type) for p in parts)))
+        return Group(register, operand)
+
+    def part(self, group: Group, index: int) -> Scalar:
+        """Register `index` of a group as a scalar."""
+        key = ("part", group.value, index)
+        part: Scalar | None = self.known.get(key)
+        if part is None:
+            dtype = group.register_dtype
+            register = self.new_value(Type(dtype))
+            self.append(Assign(register, (Part(group.value, index),)))
+            part = Scalar(register, dtype)
+            self._remember(key, part)
+        return part
+
+
+def interchangeable(have: DType, want: DType) -> bool:
+    """May a register of type `have` be the operand of type `want`, with the same bits?"""
+    if have == want:
+        return True
+    if have.register_bits != want.register_bits or "p" in have.kind + want.kind:
+        return False
+    if have.kind == "b" or want.kind == "b" or (have.is_integer and want.is_integer):
+        return True
+    return {have.name, want.name} == {"f32", "tf32"}
+
+
+def _wrap(form: Instruction, results: tuple[Value, ...]) -> Any:
+    wrapped = tuple(
+        [
+            Group(value, operand) if value.type.is_group else Scalar(value)
+            for value, operand in zip(results, form.results, strict=True)
+        ]
+    )
+    if not wrapped:
+        return None
+    return wrapped[0] if len(wrapped) == 1 else wrapped
+
+
+def _key(source: Any) -> Any:
+    """A constant by its bits: 0.0, -0.0 and False are equal in Python."""
+    if isinstance(source, Const):
+        return (source.dtype.name, repr(source.value))
+    return source
+
+
+def _guard_of(form: Instruction, options: Mapping[str, Any]) -> Any:
+    """The condition that guards the instruction; True for none."""
+    unknown = set(options) - {"pred", "otherwise"}
+    if unknown:
+        raise OperandError(f"{form} takes no option {min(unknown)!r}; allowed are pred, otherwise")
+    guard = options.get("pred")
+    if guard is None:
+        return True
+    return guard if isinstance(guard, Scalar) else bool(guard)
+
+
+def _filling(otherwise: Any, result: Operand, form: Instruction) -> Value | Const:
+    """The result of a guarded instruction where its guard fails."""
+    if not isinstance(otherwise, Runtime):
+        return constant(0 if otherwise is None else otherwise, element_type(result))
+    if otherwise.value.type.registers != result.registers or (
+        otherwise.value.type.register_bits != type_of(result).register_bits
+    ):
+        raise OperandError(
+            f"otherwise= of {form} must be {result.type_name}, not {describe(otherwise)}"
+        )
+    return otherwise.value
+
+
+def _immediate(given: Any, wanted: Operand, form: Instruction) -> Const:
+    if not isinstance(given, (bool, int, np.integer)):
+        raise OperandError(
+            f"operand {wanted.name} of {form} must be a compile-time integer, not {describe(given)}"
+        )
+    if wanted.values is not None and int(given) not in wanted.values:
+        allowed = ", ".join(map(str, wanted.values))
+        raise OperandError(f"operand {wanted.name} of {form} may be {allowed}; {given} was given")
+    return Const(int(given), wanted.dtype)
+
+
+def _part_source(part: Any, type: Type) -> Value | Const:
+    if isinstance(part, Scalar):
+        if part.dtype.register_bits != type.register_bits:
+            raise OperandError(
+                f"a register of {type} holds {type.register_bits} bits, not {describe(part)}"
+            )
+        return part.value
+    if not is_number(part):
+        raise OperandError(f"a register of {type} is needed, not {describe(part)}")
+    wide = type.dtype.storage_bits >= 32 or type.layout is None
+    return constant(part, type.dtype if wide else dtypes.b32)
+
+
+def _wrong_count(form: Instruction, given: int) -> OperandError:
+    names = ", ".join(o.name for o in form.operands)
+    count = len(form.operands)
+    return OperandError(
+        f"{form} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
+        f"{'was' if given == 1 else 'were'} given"
+    )
