@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.host.plan import OUTPUTS
+from tensorcore_dsl.kernels.host.operands import OUTPUTS
 
 PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "s8": tc.s8, "f64": tc.f64}
 DTYPES = {**PORTABLE, "e4m3": tc.e4m3}  # only wgmma multiplies fp8

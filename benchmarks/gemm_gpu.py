@@ -18,7 +18,8 @@ from benchmarks.gpu import Monitor, TimedLaunch, cache_bytes, sets_beyond_cache,
 from benchmarks.operands import Operands, draw, operands
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.padding import realigned
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 
 FRAMES = 4  # of a traceback that a result keeps
 
@@ -138,14 +139,16 @@ def planned(
 ) -> dict[str, Any]:
     """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
-        copies = None if family else realigned(a, b, d)
-        a, b, d = copies or (a, b, d)
+        problem = GemmProblem.of(a, b, None, d)
+        pad = not family and is_worth_padding(a, problem)
+        if pad:
+            a, b, d = padded_operands(a, b, d, problem)
         plan = kernels.plan(a, b, None, d, family=family, accumulate=accumulate)
     except Exception as error:  # the timing is still worth having
         return {"undescribed": f"{type(error).__name__}: {error}"}
     config = plan.config
     return {
-        "through_copies": copies is not None,
+        "through_copies": pad,
         "kernel": plan.kernel.__name__,
         "chosen_family": "sm90" if isinstance(config, HopperConfig) else "sm80",
         "tile": tile(config),

@@ -10,7 +10,7 @@ from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Launch
 from benchmarks.operands import Operands
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.host.plan import FAST
+from tensorcore_dsl.kernels.host.operands import FAST
 
 
 def ours(data: Operands) -> Launch:

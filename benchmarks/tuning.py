@@ -19,7 +19,7 @@ from benchmarks.operands import draw, torch_type
 from benchmarks.tables import Table, duration, number, one_line, rate
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host.families import family_of
 from tensorcore_dsl.kernels.host.tuning import Trial
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
@@ -98,7 +98,7 @@ def measurer(torch: Any, given: Any, remember: bool, **how: Any) -> Callable[[Ca
 
 
 def described(config: Any) -> dict[str, Any]:
-    family = tuning_cache.family_of(config)
+    family = family_of(config)
     return {"family": family, "tile": tile(config), "config": asdict(config)}
 
 

@@ -1,15 +1,20 @@
-"""Copy a matrix whose rows start anywhere to one with rows at multiples of 16 bytes."""
+"""Copy a matrix whose rows are not aligned to one whose rows start at multiples of 16 bytes."""
 
 from typing import Any
 
 import tensorcore_dsl as tc
 
-WARPS, EACH, CHUNK = 8, 4, 16  # warps of a block, chunks that a thread has under way, bytes of one
+WARPS = 8  # of a CTA; each copies one row
+CHUNK = 16  # bytes that a thread loads and stores at once
+IN_FLIGHT = 4  # chunks of a thread whose loads are issued before the first store
 
 
 @tc.kernel
 def copy_kernel(source: tc.Array, target: tc.Array):
-    """A warp copies a row, 16 bytes a thread: two aligned vectors, shifted to one."""
+    """Copy 16 bytes a thread: load the two aligned vectors that hold them, shift, store one vector.
+
+    Chunks whose vectors would reach outside the matrix are copied element by element.
+    """
     tc.launch_bounds(32 * WARPS)
     tc.griddep_wait()
     tc.griddep_launch_dependents()
@@ -18,8 +23,8 @@ def copy_kernel(source: tc.Array, target: tc.Array):
     if row < rows:
         count = CHUNK // source.dtype.itemsize
         first, past = source.at(0, 0).address, source.at(rows - 1, cols).address
-        for part in tc.range(tc.lane_id() * count, cols, 32 * EACH * count):
-            starts = [part + i * 32 * count for i in range(EACH)]
+        for part in tc.range(tc.lane_id() * count, cols, 32 * IN_FLIGHT * count):
+            starts = [part + i * 32 * count for i in range(IN_FLIGHT)]
             places = [source.at(row, col) for col in starts]
             fits = [
                 (col + count <= cols) & (aligned(p).address >= first)
@@ -37,7 +42,7 @@ def copy_kernel(source: tc.Array, target: tc.Array):
 
 
 def aligned(pointer):
-    """The multiple of 16 bytes at or below an address."""
+    """The address rounded down to a multiple of 16 bytes."""
     return pointer.with_parts(address=pointer.address & ~tc.u64(CHUNK - 1)).as_type(tc.b32)
 
 
@@ -46,7 +51,9 @@ def shifted(pointer, pred):
     low = aligned(pointer)
     words = [*low.load(4, pred=pred), *(low + 4).load(4, pred=pred)]
     place = (pointer.address & (CHUNK - 1)).to(tc.u32)
-    for step in (1, 2):  # as many words down as the address is above the vector
+    # A run-time shift by 0 to 3 words: by one where bit 0 of the word offset is set, by two where
+    # bit 1 is; then `shf` shifts by the remaining bytes.
+    for step in (1, 2):
         skip = (place >> 2) & step != 0
         words = [tc.select(skip, words[i + step], words[i]) for i in range(len(words) - step)]
     bits = place % 4 * 8
@@ -55,5 +62,5 @@ def shifted(pointer, pred):
 
 def copy_rows(source: Any, target: Any) -> None:
     """target[...] = source, for matrices of one shape with contiguous rows."""
-    blocks = -(-source.shape[0] // WARPS)
-    copy_kernel.configured(blocks, 32 * WARPS, pdl=True)(source, target)
+    ctas = -(-source.shape[0] // WARPS)
+    copy_kernel.configured(ctas, 32 * WARPS, pdl=True)(source, target)

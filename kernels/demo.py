@@ -13,10 +13,10 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernel import current_target, device_arch, emulated_arch
+from tensorcore_dsl.host import current_target, device_arch, emulated_arch
 
-# Unit roundoff of what the tensor core reads and of its sums: tf32 drops the low 13 bits of an
-# f32, sums of f16, bf16 and tf32 keep at least 23 bits below the largest term and are truncated.
+# Unit roundoffs of operands, accumulators and D. tf32 drops the low 13 bits of an f32;
+# accumulators of f16, bf16 and tf32 are truncated 23 bits or more below the largest term.
 READ = {"f32": 2.0**-10}
 SUM = {"f16": 2.0**-22, "bf16": 2.0**-22, "f32": 2.0**-22, "s8": 0.0, "f64": 2.0**-53}
 STORED = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "s32": 0.0, "f64": 2.0**-53}
@@ -25,20 +25,8 @@ SIZES = {
     "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
     "cpu": ((256, 256, 256), (100, 200, 72)),
 }
-COLUMNS = (
-    "A, B",
-    "D",
-    "M",
-    "N",
-    "K",
-    "A",
-    "B",
-    "target",
-    "time",
-    "GFLOP/s",
-    "max error",
-    "verdict",
-)
+SIZE_COLUMNS = ("A, B", "D", "M", "N", "K", "A", "B")
+COLUMNS = (*SIZE_COLUMNS, "target", "time", "GFLOP/s", "max error", "verdict")
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Case:
         return draw.integers(-128, 128, shape).astype(self.dtype.numpy)
 
     def bound(self, a: Any, b: Any, exact: Any) -> Any:
-        """Largest error of each element that rounding explains: see the constants above."""
+        """The largest error of each element that rounding explains; see the constants above."""
         relative = 2 * READ.get(self.dtype.name, 0.0) + self.size[2] * SUM[self.dtype.name]
         return (
             relative * (np.abs(a) @ np.abs(b))
@@ -82,14 +70,8 @@ class Case:
 def cases(target: str) -> Iterator[Case]:
     """Every element type on a square problem; one odd size; every pair of orders."""
     square, odd = SIZES[target]
-    types = (
-        (tc.f16, tc.f16),
-        (tc.bf16, tc.f32),
-        (tc.f32, tc.f32),
-        (tc.s8, tc.s32),
-        (tc.f64, tc.f64),
-    )
-    for dtype, out in types:
+    types = {tc.f16: tc.f16, tc.bf16: tc.f32, tc.f32: tc.f32, tc.s8: tc.s32, tc.f64: tc.f64}
+    for dtype, out in types.items():
         yield Case(dtype, out, square, ("row", "row"))
     yield Case(tc.f16, tc.f32, odd, ("row", "row"))
     for orders in (("row", "col"), ("col", "row"), ("col", "col")):
@@ -98,7 +80,7 @@ def cases(target: str) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Result:
-    """A measured case. error: the largest absolute error; good: none exceeds its bound."""
+    """A measured case. error: the largest absolute error; good: no error exceeds its bound."""
 
     case: Case
     target: str
@@ -123,10 +105,10 @@ def duration(seconds: float) -> str:
 def run(case: Case, target: str) -> Result:
     """Multiply, time, compare with NumPy in float64."""
     a, b = case.matrices()
-    seconds, found = TIMED[target](case, a, b)
+    seconds, d = TIMED[target](case, a, b)
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = wide[0] @ wide[1]
-    error = np.abs(found.astype(np.float64) - exact)
+    error = np.abs(d.astype(np.float64) - exact)
     good = bool(np.all(error <= case.bound(*wide, exact)))
     where = f"{device_arch()} (GPU)" if target == "cuda" else f"{emulated_arch()} (emulated)"
     return Result(case, where, seconds, float(error.max()), good)
@@ -135,8 +117,8 @@ def run(case: Case, target: str) -> Result:
 def on_cpu(case: Case, a: Any, b: Any) -> tuple[float, Any]:
     """Seconds of the best of three runs after one that compiles, and the product."""
     product = lambda: kernels.gemm(a, b, out_dtype=case.out)
-    found = product()
-    return min(elapsed(product) for _ in range(3)), found
+    d = product()
+    return min(elapsed(product) for _ in range(3)), d
 
 
 def elapsed(function: Callable[[], Any]) -> float:
@@ -175,7 +157,7 @@ TIMED = {"cpu": on_cpu, "cuda": on_gpu}
 
 
 def same_bits(case: Case) -> bool:
-    """Does the CPU compute the GPU's bits? `case` should be small."""
+    """Whether the CPU computes the bits of the GPU; for small cases."""
     a, b = case.matrices(seed=1)
     on_device = kernels.gemm(a, b, out_dtype=case.out)
     with tc.target("cpu", arch=device_arch().name):
@@ -184,7 +166,7 @@ def same_bits(case: Case) -> bool:
 
 
 def table(results: Iterator[Result]) -> bool:
-    """Print each result as it comes; were all of them good?"""
+    """Print each result when it is there; returns whether all of them are good."""
     widths = (4, 5, 6, 6, 6, 5, 5, 19, 10, 10, 11, 9)
     print("".join(f"{c:>{w}}" for c, w in zip(COLUMNS, widths, strict=True)))
     good = True
@@ -196,29 +178,21 @@ def table(results: Iterator[Result]) -> bool:
 
 
 def main() -> int:
-    """0 when every product is right."""
+    """Exit status: 0 when every product is right."""
     target = current_target()
     if target == "cuda":
-        print(
-            "A GPU was found: kernels run there, and its bits are compared with the emulator's.\n"
-        )
+        print("Kernels run on the GPU; its bits are compared with the emulator's.\n")
     else:
-        print(
-            f"Kernels run on the CPU ({os.cpu_count()} cores), with the bits of {emulated_arch()};"
-        )
+        print(f"Kernels run on {os.cpu_count()} CPU cores, with the bits of {emulated_arch()}.")
         print("TENSORCORE_DSL_ARCH chooses another architecture.\n")
     good = table(run(case, target) for case in cases(target))
-    if target == "cuda":
-        for case in cases("cpu"):
-            same = same_bits(case)
-            verdict = "the same bits on GPU and CPU" if same else "DIFFERENT BITS on GPU and CPU"
-            print(
-                f"{case.dtype} {'x'.join(map(str, case.size))} {'.'.join(case.orders)}: {verdict}"
-            )
-            good &= same
-    print(
-        "\nErrors are measured against NumPy in float64; ok: rounding explains every one of them."
-    )
+    for case in cases("cpu") if target == "cuda" else ():
+        same = same_bits(case)
+        size, orders = "x".join(map(str, case.size)), ".".join(case.orders)
+        verdict = "the same bits" if same else "DIFFERENT BITS"
+        print(f"{case.dtype} {size} {orders}: {verdict} on GPU and CPU")
+        good &= same
+    print("\nErrors are measured against NumPy in float64; ok: rounding explains each of them.")
     return 0 if good else 1
 
 

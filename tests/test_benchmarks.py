@@ -38,11 +38,11 @@ from benchmarks.gemm_cases import DTYPES, LAYOUTS, Case
 from benchmarks.harness import Report, Timing
 from tensorcore_dsl import kernels
 from tensorcore_dsl.codegen import assemble
-from tensorcore_dsl.kernels.ampere.f64_gemm import f64_gemm
+from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.kernels.host.cost_model import choose
-from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.kernels.host.heuristics import choose
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # Statistics and files
 
@@ -389,7 +389,7 @@ def test_tiles_of_both_families():
     a, b, d = (torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3))
     found = gemm_gpu.planned(a, b.t(), d, "sm90")
     assert (found["chosen_family"], found["kernel"]) == ("sm90", "bf16_gemm")
-    chosen = choose(Shape(128, 128, 128))
+    chosen = choose(ProblemShape(128, 128, 128))
     assert (found["config"]["BN"], found["tile"]) == (chosen.BN, gemm_gpu.tile(chosen))
 
 

@@ -17,8 +17,8 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.host.grouped_gemm import FEW_ROWS, IN_TURN
-from tensorcore_dsl.kernels.host.plan import assembled
+from tensorcore_dsl.kernels.host.families import is_assembled
+from tensorcore_dsl.kernels.host.heuristics import PINGPONG, SKINNY_GROUPS
 
 # -- groups of rows -------------------------------------------------------------------------------
 
@@ -102,17 +102,17 @@ def test_sizes_of_groups_are_those_of_each_call() -> None:
             kernels.grouped_gemm(a, b, groups_of(wrong))
 
 
-def prepared(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
-    """The operands that kernels.grouped_gemm checks from now on; `name` is what checks them."""
+def prepared(monkeypatch: pytest.MonkeyPatch, function: str, name: str) -> list[Any]:
+    """The operands that a function of kernels checks from now on; `name` is what checks them."""
     seen: list[Any] = []
-    module = import_module("tensorcore_dsl.kernels.host.grouped_gemm")  # as an attribute of `kernels` it is a function
+    module = import_module(f"tensorcore_dsl.kernels.host.{function}")
     check = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: seen.append(given) or check(*given))
     return seen
 
 
 def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = prepared(monkeypatch, "_prepare_grouped")
+    seen = prepared(monkeypatch, "grouped_gemm", "_prepare_grouped")
     a, out = whole(77, 64), np.empty((77, 24), BF16)
     for order in "CCFF":
         b, offsets = whole(2, 64, 24, order=order), groups_of((7, 70))
@@ -126,7 +126,7 @@ def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = prepared(monkeypatch, "_prepare_gated")
+    seen = prepared(monkeypatch, "swiglu", "_prepare_swiglu")
     x, out = ones(78, 64), np.empty((78, 40), BF16)
     for finish in (None, None, plus_row, plus_row):
         gate, up = ones(40, 64).T, whole(40, 64, most=1).T
@@ -172,9 +172,9 @@ BAD_GROUPS: list[Any] = [
     (dict(offsets=FEW.astype(np.int64)), "offsets are s64 of shape (3,)"),
     (dict(a=whole(16, 64, dtype=F16)), "operands are all bf16 or all f16, not a f16, b bf16"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(2, 64, 8, dtype=E4M3)), "not a e4m3, b e4m3"),
-    (dict(a=whole(16, 64, order="F")), "lines of the first operand and of the result are rows"),
-    (dict(b=whole(2, 64, 12)), "the lines of b do not start at multiples of 16 bytes"),
-    (dict(b=whole(2, 64, 12, order="F")), "lines of the first operand and of the result are rows"),
+    (dict(a=whole(16, 64, order="F")), "rows of the first operand and of the result start at"),
+    (dict(b=whole(2, 64, 12)), "the rows or columns of b do not start at multiples of 16 bytes"),
+    (dict(b=whole(2, 64, 12, order="F")), "rows of the first operand and of the result start at"),
     (dict(out=whole(16, 16)), "out is bf16[strides ?, 1; 16 B aligned] of shape (16, 16); needed is writable bf16 of (16, 8)"),
     (dict(a=whole(16, 0), b=whole(2, 0, 8)), "K is 0: there is nothing to multiply"),
     (
@@ -247,8 +247,8 @@ BAD_GATES: list[Any] = [
     (dict(w_gate=whole(64, 24), w_up=whole(64, 24)), "K is not contiguous in w_gate, w_up"),
     (dict(x=whole(2, 16, 64)), "x has shape (2, 16, 64); 2 axes are needed"),
     (dict(w_up=whole(64, 24, dtype=F16)), "not x bf16, w_gate bf16, w_up f16"),
-    (dict(w_gate=whole(64, 20, order="F"), w_up=whole(64, 20, order="F")), "rows of multiples of 16"),
-    (dict(x=whole(16, 60), w_gate=whole(60, 24, order="F"), w_up=whole(60, 24, order="F")), "the lines of a"),
+    (dict(w_gate=whole(64, 20, order="F"), w_up=whole(64, 20, order="F")), "start at multiples of 16"),
+    (dict(x=whole(16, 60), w_gate=whole(60, 24, order="F"), w_up=whole(60, 24, order="F")), "the rows or columns of a"),
     (dict(out=whole(16, 24, dtype=F16)), "needed is writable bf16 of (16, 24)"),
     (dict(x=whole(16, 0), w_gate=whole(24, 0).T, w_up=whole(24, 0).T), "K is 0"),
 ]  # fmt: skip
@@ -269,7 +269,7 @@ WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
-@pytest.mark.parametrize("config", [FEW_ROWS, IN_TURN], ids=["few rows", "in turn"])
+@pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "in turn"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
@@ -287,11 +287,11 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
 
 
 @pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
-@pytest.mark.parametrize("config", [IN_TURN, ALONE, WIDE], ids=["in turn", "alone", "wide"])
+@pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["in turn", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any, config: HopperConfig) -> None:
     pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
-    if not assembled(config):
+    if not is_assembled(config):
         pytest.skip("needs a whole-program ptxas")
     x, weights, d = (np.empty(shape, dtype) for shape in ((64, 512), (256, 512), (64, 256)))
     used = swiglu_kernel.resources(

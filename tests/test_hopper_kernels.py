@@ -17,7 +17,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.host.plan import FAST, plan
+from tensorcore_dsl.kernels.host.operands import FAST
+from tensorcore_dsl.kernels.host.plan import plan
 
 
 def few_blocks(kernel: Any, config: HopperConfig, a: Any, b: Any, out: Any, **variant: Any) -> np.ndarray:
@@ -128,7 +129,7 @@ def test_few_rows(more: dict[str, int]) -> None:
 def test_few_rows_are_all_rows(orders: str) -> None:
     a, b = whole(40, 64, order=orders[0]), whole(64, 64, order=orders[1])
     config = HopperConfig(BM=64, BN=64, stages=2, valid_m=16)
-    with pytest.raises(tc.ArgumentError, match="A has 40 rows, and rows=16 brings no more"):
+    with pytest.raises(tc.ArgumentError, match="A has 40 rows, and valid_m=16 loads no more"):
         kernels.gemm(a, b, config=config)
     assert np.array_equal(kernels.gemm(a[:16], b, config=config).astype(float), exact(a[:16], b))
 
@@ -267,7 +268,7 @@ BAD_PRODUCTS: list[Any] = [
     (dict(a=whole(2, 16, 64), c=whole(16, 16)), "c has shape (16, 16); the product has (2, 16, 16)"),
     (dict(a=whole(2, 16, 64), out=whole(16, 16)), "out has shape (16, 16); the product has (2, 16, 16)"),
     (dict(a=whole(2, 16, 64, dtype=np.float64), b=whole(64, 16, dtype=np.float64)), "they have no f64"),
-    (dict(a=whole(2, 16, 60), b=whole(60, 16)), "the lines of a do not start at multiples of 16 bytes"),
+    (dict(a=whole(2, 16, 60), b=whole(60, 16)), "the rows or columns of a do not start at multiples of 16 bytes"),
     (dict(a=whole(16, 64, dtype=np.int8), b=whole(64, 16, dtype=np.int8)), "s8 operands must both have K contiguous"),
 ]  # fmt: skip
 

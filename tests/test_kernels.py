@@ -17,10 +17,13 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.copy_rows import copy_rows
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
-from tensorcore_dsl.kernels.host.cost_model import choose, plain, ranking
-from tensorcore_dsl.kernels.host.grouped_gemm import choose_gated
-from tensorcore_dsl.kernels.host.plan import assembled, choose_promoted, plan, why_not_sm90
-from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.kernels.host import padding
+from tensorcore_dsl.kernels.host.cost_model import ranking
+from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
+from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.runtime.arguments import describe
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -133,15 +136,15 @@ def test_read_only_output_is_refused() -> None:
 
 def test_what_wgmma_cannot_take() -> None:
     def types(a: Any, b: Any, d: Any) -> Any:
-        return {n: describe(x).type for n, x in (("a", a), ("b", b), ("d", d))}
+        return describe(a), describe(b), describe(d)
 
     half = np.zeros((64, 64), np.float16)
-    assert why_not_sm90(types(half, half, half)) == ""
+    assert sm90_obstacle(*types(half, half, half)) == ""
     odd = np.zeros((64, 63), np.float16)
-    assert "multiples of 16 bytes" in why_not_sm90(types(odd, half, half))
+    assert "multiples of 16 bytes" in sm90_obstacle(*types(odd, half, half))
     byte = np.zeros((64, 64), np.int8)
-    assert "K contiguous" in why_not_sm90(types(byte, byte, np.zeros((64, 64), np.int32)))
-    assert "no f64" in why_not_sm90(types(*[np.zeros((64, 64))] * 3))
+    assert "K contiguous" in sm90_obstacle(*types(byte, byte, np.zeros((64, 64), np.int32)))
+    assert "no f64" in sm90_obstacle(*types(*[np.zeros((64, 64))] * 3))
     with pytest.raises(tc.ArgumentError, match="multiples of 16 bytes"):
         plan(odd, np.zeros((63, 64), np.float16), None, half, family="sm90")
 
@@ -150,7 +153,7 @@ def test_what_wgmma_cannot_take() -> None:
 @pytest.mark.parametrize("N", [8, 128, 4096, 28672])
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
-    for _, config in ranking(Shape(M, N, 4096, b_k_major=b_k_major)):
+    for _, config in ranking(ProblemShape(M, N, 4096, b_k_major=b_k_major)):
         slots = config.stages * config.k_slabs * (config.BM + config.BN) * SWIZZLE_BYTES
         assert config.stages >= 3
         assert slots + config.consumers * 2 * 64 * SWIZZLE_BYTES <= 227 * 1024
@@ -160,32 +163,32 @@ def test_rings_fit_shared_memory(M: int, N: int, b_k_major: bool) -> None:
 @pytest.mark.parametrize(("M", "enough"), [(16, 65), (256, 15 * 64 + 1)])
 def test_blocks_that_share_a_tile_have_steps_of_K_each(M: int, enough: int) -> None:
     Ks = (enough - 1, enough)
-    splits = [{config.split_k for _, config in ranking(Shape(M, 256, K))} for K in Ks]
+    splits = [{config.split_k for _, config in ranking(ProblemShape(M, 256, K))} for K in Ks]
     assert splits == [{1}, {1, 2}]
 
 
 def test_choices_follow_the_problem() -> None:
     large, few, small = (
-        choose(Shape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
+        choose(ProblemShape(M, N, 4096)) for M, N in ((8192, 8192), (16, 28672), (1000, 1000))
     )
     assert (large.BM, large.pingpong) == (128, True)
     assert few.valid_m == 16
     assert few.BM == 64
     assert small.BM * small.BN <= 128 * 128
-    assert not choose(Shape(8192, 8192, 4096), plain).pingpong
+    assert not choose(ProblemShape(8192, 8192, 4096), is_plain).pingpong
 
 
 def test_small_problems_have_tiles_for_every_multiprocessor() -> None:
-    assert choose(Shape(1000, 1000, 1000, straddling=True)).cluster_size == 4
-    assert choose(Shape(24, 5120, 5120)).BN == 48  # 107 blocks; of 64 columns there are 80
-    assert choose(Shape(640, 640, 8192)).split_k == 4
-    assert choose(Shape(128, 8192, 8192)).cluster_m == 2
-    assert choose(Shape(96, 8192, 8192)).cluster_m == 1  # a second block would have half its rows
+    assert choose(ProblemShape(1000, 1000, 1000, misaligned=True)).cluster_size == 4
+    assert choose(ProblemShape(24, 5120, 5120)).BN == 48  # 107 blocks; of 64 columns there are 80
+    assert choose(ProblemShape(640, 640, 8192)).split_k == 4
+    assert choose(ProblemShape(128, 8192, 8192)).cluster_m == 2
+    assert choose(ProblemShape(96, 8192, 8192)).cluster_m == 1  # a second block would have half its rows
 
 
 def test_results_of_small_matrices_of_a_batch_lie_side_by_side() -> None:
-    assert choose(Shape(512, 512, 512, matrices=64)).group_m == 1
-    assert choose(Shape(4096, 4096, 4096, matrices=4)).group_m > 1
+    assert choose(ProblemShape(512, 512, 512, batch=64)).group_m == 1
+    assert choose(ProblemShape(4096, 4096, 4096, batch=4)).group_m > 1
 
 
 @pytest.mark.parametrize("found", [(), ("ptxas",)])
@@ -193,10 +196,10 @@ def test_wide_tiles_want_an_assembler_that_honours_their_registers(
     monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(ptxas, "candidates", lambda: found)
-    for shape in (Shape(8192, 8192, 8192), Shape(3072, 3072, 3072)):
-        assert bool(choose(shape, assembled).registers) == bool(found)
-    assert bool(choose_gated(8192, 8192, 1024).registers) == bool(found)
-    widest = choose_promoted(Shape(8192, 8192, 8192, 1))
+    for shape in (ProblemShape(8192, 8192, 8192), ProblemShape(3072, 3072, 3072)):
+        assert bool(choose(shape, is_assembled).registers) == bool(found)
+    assert bool(choose_swiglu(8192, 8192, 1024).registers) == bool(found)
+    widest = choose_promoted(ProblemShape(8192, 8192, 8192, 1))
     assert bool(promotion_registers(widest, part_width(widest))) == bool(found)
 
 
@@ -288,17 +291,18 @@ def test_copies_belong_to_the_stream_of_the_product(monkeypatch: pytest.MonkeyPa
     def note(what: str) -> None:
         done.append((what, current[0]))
 
-    module = sys.modules["tensorcore_dsl.kernels.host.gemm"]
     cupy = SimpleNamespace(cuda=SimpleNamespace(ExternalStream=external))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(module, "realigned", lambda a, b, d: note("to lines") or (a, b, "padded"))
-    monkeypatch.setattr(module, "copy_matrix", lambda source, target: note("from lines"))
+    pad = lambda a, b, d, problem: note("to lines") or (a, b, "padded")
+    monkeypatch.setattr(padding, "padded_operands", pad)
+    monkeypatch.setattr(padding, "copy_matrix", lambda source, target: note("from lines"))
+    operand = np.zeros((4, 4), np.float32)
+    problem = GemmProblem.of(operand, operand, None, operand)
     array = type("ndarray", (), {"__module__": "cupy"})()
     for stream, handle in ((None, 0), (SimpleNamespace(ptr=77), 77)):
-        recipe = module.Recipe(
-            (4, 4), tc.f32, (1.0, 0.0), realign=True, launch=lambda *operands: note("product"),
-            stream=stream,
-        )  # fmt: skip
-        assert recipe(array, array, None, array, None) is array
+        launch = padding.launch_with_copies(
+            lambda *operands: note("product"), problem, problem, True, stream
+        )
+        launch(array, array, array, array, 1.0, 0.0)
         assert done == [(what, handle) for what in ("to lines", "product", "from lines")]
         done.clear()

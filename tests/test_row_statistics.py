@@ -16,8 +16,9 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
-from tensorcore_dsl.kernels.host.plan import FAST, plan
-from tensorcore_dsl.kernels.host.row_reductions import parts_array
+from tensorcore_dsl.kernels.host.operands import FAST
+from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
 from tensorcore_dsl.runtime import driver
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -250,8 +251,8 @@ def test_products_without_statistics_are_as_before() -> None:
     a, b = whole(64, 64), whole(64, 64, order="F")
     d = np.empty((64, 64), BF16)
     without, beside = (plan(a, b, None, d, config=small(), row_reductions=r) for r in ((), (SUM,)))
-    assert without.room(a) == ()
-    assert [x.shape for x in beside.room(a)] == [(1, 2, 64)]
+    assert without.workspace(a) == ()
+    assert [x.shape for x in beside.workspace(a)] == [(1, 2, 64)]
     assert "shfl.sync.bfly" not in without.kernel.ptx(a, b, d, d, 1.0, 0.0, **dict(without.options))
     assert np.array_equal(
         kernels.gemm(a, b, config=small()), kernels.gemm(a, b, config=small(), row_reductions=(SUM,))[0]
@@ -280,15 +281,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (dict(row_reductions=(SUM, SUM), row_out=np.ones((1, 64), F32)), "needed are f32 and (2, 64)"),
     (dict(row_reductions=(SUM,), row_out=np.broadcast_to(F32(0), (1, 64))), "row_out is read-only"),
     (dict(row_reductions=(SUM,), family="sm80"),
-     "the mma.sync kernels cannot take this product: they find no statistics of rows"),
-    (dict(row_reductions=(SUM,), config=kernels.AmpereConfig()), "they find no statistics of rows"),
+     "the mma.sync kernels cannot take this product: they have no row reductions"),
+    (dict(row_reductions=(SUM,), config=kernels.AmpereConfig()), "they have no row reductions"),
     (dict(row_reductions=(SUM,), a=np.ones((64, 63), F16), b=np.ones((63, 64), F16)),
-     "the lines of a do not start at multiples of 16 bytes; nor can the mma.sync kernels: they "
-     "find no statistics"),
+     "the rows or columns of a do not start at multiples of 16 bytes; nor can the mma.sync kernels: they "
+     "have no row reductions"),
     (dict(row_reductions=(SUM,), a=np.ones((64, 64)), b=np.ones((64, 64))), "they have no f64"),
     (dict(row_reductions=(SUM,), a=np.ones((64, 0), F16), b=np.ones((0, 64), F16)), "K is 0: no kernel runs"),
-    (dict(row_reductions=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; `rows` are"),
-    (dict(row_reductions=SQUARE, a=kernels.compress(SQUARE, prune=True)), "`rows` are found of dense products"),
+    (dict(row_reductions=(SUM,), a=kernels.compress(SQUARE, prune=True)), "a is a SparseMatrix; only dense products have"),
+    (dict(row_reductions=SQUARE, a=kernels.compress(SQUARE, prune=True)), "only dense products have `row_reductions`"),
 ]  # fmt: skip
 
 
@@ -328,8 +329,8 @@ def test_parts_come_from_the_memory_of_their_stream(monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     like = type("ndarray", (), {"__module__": "cupy"})()
-    parts_array(like, (1, 2, 3), tc.f32, None)
-    parts_array(like, (1, 2, 3), tc.f32, SimpleNamespace(ptr=77))
+    allocate_partials(like, (1, 2, 3), tc.f32, None)
+    allocate_partials(like, (1, 2, 3), tc.f32, SimpleNamespace(ptr=77))
     assert made == [(0, (1, 2, 3)), (77, (1, 2, 3))]
     assert current == [0]
 
@@ -362,7 +363,7 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
     found = plan(a, b, d, d, alpha=2, beta=1, family="sm90", row_reductions=rows, config=config)
     number = int if dtype == S8 else float
     used = found.kernel.resources(
-        a, b, d, d, number(2), number(1), *found.room(a), arch="sm_90a", **dict(found.options)
+        a, b, d, d, number(2), number(1), *found.workspace(a), arch="sm_90a", **dict(found.options)
     )
     assert not used.spills
     assert not used.warnings

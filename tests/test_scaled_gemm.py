@@ -13,8 +13,9 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import with_scales
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
-from tensorcore_dsl.kernels.host.plan import choose_promoted, plan
-from tensorcore_dsl.kernels.host.problem_shape import Shape
+from tensorcore_dsl.kernels.host.heuristics import choose_promoted
+from tensorcore_dsl.kernels.host.plan import plan
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.scaled_gemm import block_fp8_gemm, requantised_s8_gemm
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -223,7 +224,7 @@ BAD_BYTES: list[Any] = [
     (dict(a=np.zeros((64, 64), BF16), b=np.zeros((64, 64), BF16)), "a holds bf16"),
     (dict(scale=np.ones(63, np.float32)), "an f32 for each of the 64 columns"),
     (dict(scale=np.ones(64)), "scale holds f64"),
-    (dict(out=np.zeros((64, 64), np.int32)), "out holds s32 of shape (64, 64)"),
+    (dict(out=np.zeros((64, 64), np.int32)), "needed is writable s8 of (64, 64)"),
     (dict(b=BYTE), "must both have K contiguous"),
     (dict(scale="0.5"), "scale is '0.5' (str); needed is a number, or an f32 array: one a column"),
     (dict(scale=True), "scale is True (bool); needed is a number, or"),
@@ -248,9 +249,9 @@ def test_refused_bytes(changes: dict[str, Any], message: str) -> None:
 # -- machine code ---------------------------------------------------------------------------------
 
 KERNELS = [
-    ("promoted", promoted_fp8_gemm, choose_promoted(Shape(8192, 8192, 8192, 1))),
+    ("promoted", promoted_fp8_gemm, choose_promoted(ProblemShape(8192, 8192, 8192, 1))),
     ("promoted, wide", promoted_fp8_gemm, HopperConfig(BN=192, stages=4)),
-    ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(Shape(8192, 8192, 8192, 1)))),
+    ("block-scaled", block_fp8_gemm, with_scales(choose_promoted(ProblemShape(8192, 8192, 8192, 1)))),
     ("block-scaled, narrow", block_fp8_gemm, with_scales(HopperConfig(BN=128).with_stages())),
     ("requantised", requantised_s8_gemm, HopperConfig()),
 ]

@@ -17,8 +17,8 @@ from tensorcore_dsl.kernels.hopper.sparse_gemm import sparse_gemm_kernel
 from tensorcore_dsl.kernels.hopper.sparse_packing import THREADS, pack, unpack
 from tensorcore_dsl.kernels.host import sparse_gemm as sparse_module
 from tensorcore_dsl.kernels.host import sparsity
-from tensorcore_dsl.kernels.host.plan import blocks_of_grid
-from tensorcore_dsl.kernels.host.sparse_gemm import choose_sparse
+from tensorcore_dsl.kernels.host.heuristics import choose_sparse
+from tensorcore_dsl.kernels.host.problem_shape import grid_size
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
@@ -182,7 +182,7 @@ def test_tiles_of_all_kinds(name: str) -> None:
     config = CONFIGS[name]
     a, b = dense(300, 192, E4M3), dense(192, 144, E4M3, "F")
     d, sparse = np.empty((300, 144), np.float32), kernels.compress(a, prune=True)
-    grid = min(2 * config.cluster_size, blocks_of_grid(config, *d.shape))
+    grid = min(2 * config.cluster_size, grid_size(config, *d.shape))
     sparse_gemm_kernel.emulator("sm_90a")[grid, config.threads](
         sparse.values, sparse.metadata, b, d, d, 1.0, 0.0,
         format=sparse.format, config=config, traits=HopperTraits(),
@@ -201,8 +201,8 @@ def test_alpha_beta_c_finish_and_out() -> None:
 def test_what_was_decided_is_kept(monkeypatch: Any) -> None:
     """Operands alike, results of their own; another wish is another decision."""
     made = []
-    prepare = sparse_module.prepare
-    monkeypatch.setattr(sparse_module, "prepare", lambda *a: made.append(a) or prepare(*a))
+    prepare = sparse_module._prepare
+    monkeypatch.setattr(sparse_module, "_prepare", lambda *a: made.append(a) or prepare(*a))
     for alpha in (3, 3, 4):
         a, b = dense(40, 72, BF16), dense(72, 24, BF16, "F")
         found = product(a, b, alpha=alpha, out_dtype=tc.f32)
@@ -221,7 +221,7 @@ BAD: list[Any] = [
     (dict(accumulate=tc.f16), "sparse products take neither accumulate (f16 was given)"),
     (dict(family="sm80"), "another family than sm90 (sm80)"),
     (dict(out_dtype=tc.s32), "a product of f16 gives f16 or f32, not s32"),
-    (dict(config=HopperConfig(BM=64, BN=64, split_k=2)), "sparse products have no tiles split"),
+    (dict(config=HopperConfig(BM=64, BN=64, split_k=2)), "the kernel for sparse products takes no split_k=2"),
 ]
 
 

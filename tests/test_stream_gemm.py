@@ -13,11 +13,11 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.interpreter.execution import machine
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.streamk_gemm import Workspace, streamk_gemm
-from tensorcore_dsl.kernels.host import tuning_cache as choices
-from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
-from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape
-from tensorcore_dsl.kernels.host.streamk_workspace import exchange
-from tensorcore_dsl.kernels.host.tuning import rings
+from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
+from tensorcore_dsl.kernels.host.problem_shape import SMS, ProblemShape
+from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
+from tensorcore_dsl.kernels.host.tuning import hopper_candidates
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 
@@ -158,7 +158,7 @@ def test_who_waits_for_sums_that_never_come_is_reported(monkeypatch: pytest.Monk
 
 def test_numpy_arrays_get_room_of_their_own() -> None:
     a, config = np.empty((4, 4), BF16), small(BM=128, cluster_m=2)
-    (sums, flags), (others, _) = (exchange(config, tc.s32, a) for _ in range(2))
+    (sums, flags), (others, _) = (streamk_workspace(config, tc.s32, a) for _ in range(2))
     assert sums.shape == (3 * 2 * 2, 64 * 64)
     assert sums.dtype == np.int32
     assert flags.shape == (12,)
@@ -206,7 +206,7 @@ def test_neither_spills_nor_serialises(
     d, sums = np.empty((512, 512), out), tc.s32 if dtype == np.int8 else tc.f32
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
     found = streamk_gemm.resources(
-        a, b, d, d, *scalars, *exchange(config, sums, a),
+        a, b, d, d, *scalars, *streamk_workspace(config, sums, a),
         arch="sm_90a", config=config, traits=HopperTraits(**variant),
     )  # fmt: skip
     assert not found.warnings
@@ -221,14 +221,14 @@ NOT_WORTH = [(1024, 1024, 1024), (8192, 8192, 512), (4096, 4096, 1024)]
 
 def gain(M: int, N: int, K: int) -> float:
     """By the model, over whole tiles."""
-    shape = Shape(M, N, K)
+    shape = ProblemShape(M, N, K)
     whole = min(seconds for seconds, config in ranking(shape) if not config.streamk_units)
-    return whole / divided_ranking(shape)[0][0]
+    return whole / streamk_ranking(shape)[0][0]
 
 
 def test_few_tiles_with_a_long_k_gain() -> None:
     assert all(gain(*size) > least for size, least in WORTH)
-    assert all(ranking(Shape(*size))[0][1].streamk_units for size, _ in WORTH)
+    assert all(ranking(ProblemShape(*size))[0][1].streamk_units for size, _ in WORTH)
     assert all(gain(*size) < 1 for size in NOT_WORTH)
 
 
@@ -244,24 +244,24 @@ def test_sums_in_f16_get_tiles_that_are_not_divided() -> None:
 
 @pytest.mark.parametrize("b_k_major", [True, False])
 def test_divided_tiles_fit_shared_memory(b_k_major: bool) -> None:
-    found = divided_ranking(Shape(1024, 1024, 16384, b_k_major=b_k_major))
+    found = streamk_ranking(ProblemShape(1024, 1024, 16384, b_k_major=b_k_major))
     assert all(config.stages > 2 for _, config in found)
     assert all(config.streamk_units * config.cluster_size <= SMS for _, config in found)
 
 
 def test_tuning_tries_divided_tiles() -> None:
-    configs = rings(Shape(512, 512, 32768))
+    configs = hopper_candidates(ProblemShape(512, 512, 32768))
     assert any(config.streamk_units for config in configs)
     assert any(not config.streamk_units for config in configs)
 
 
 def test_what_was_tuned_is_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration goes through the file of choices and comes out as the same plan."""
+    """A configuration goes through the tuning cache and comes out as the same plan."""
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
-    choices.remember("a problem", small(), 1.0)
-    assert choices.recall("a problem") == small()
+    tuning_cache.remember("a problem", small(), 1.0)
+    assert tuning_cache.recall("a problem") == small()
     a, b = np.empty((64, 256), BF16), np.empty((256, 64), BF16)
-    found = kernels.plan(a, b, None, np.empty((64, 64), BF16), config=choices.recall("a problem"))
+    found = kernels.plan(a, b, None, np.empty((64, 64), BF16), config=tuning_cache.recall("a problem"))
     assert found.kernel is streamk_gemm
     assert found.grid == 3
-    assert [x.shape for x in found.room(a)] == [(3, 64 * 64), (3,)]
+    assert [x.shape for x in found.workspace(a)] == [(3, 64 * 64), (3,)]

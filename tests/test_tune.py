@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,10 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache as choices
+from tensorcore_dsl.kernels.host import heuristics, tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan
-from tensorcore_dsl.kernels.host.problem_shape import Shape
-from tensorcore_dsl.kernels.host.tuning import event_timer, progress, rings, tune
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, progress, tune
 
 GPU = "NVIDIA H200"
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -27,18 +26,17 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
-    choices._entries.cache_clear()
-    yield tmp_path / "cache" / choices.FILE
-    choices._entries.cache_clear()
+    tuning_cache._entries.cache_clear()
+    yield tmp_path / "cache" / tuning_cache.FILE
+    tuning_cache._entries.cache_clear()
 
 
 @pytest.fixture
 def hopper(monkeypatch):
     """Plans are made as for an H200."""
-    planning = sys.modules["tensorcore_dsl.kernels.host.plan"]
-    monkeypatch.setattr(planning, "current_target", lambda: "cuda")
-    monkeypatch.setattr(planning.driver, "compute_capability", lambda: 90)
-    monkeypatch.setattr(choices, "device_name", lambda: GPU)
+    monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
+    monkeypatch.setattr(heuristics, "runs_on_hopper", lambda: True)
+    monkeypatch.setattr(tuning_cache, "device_name", lambda: GPU)
 
 
 def operands(dtype=BF16, M=512, N=256, K=128):
@@ -72,14 +70,14 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     assert found.seconds == 1.0 and found.best != rule
     assert found.key == f"bf16->bf16 512x256x128 row.col on {GPU}"
     assert plan(a, b, None, d).config == found.best
-    choices._entries.cache_clear()  # as in a later process
+    tuning_cache._entries.cache_clear()  # as in a later process
     assert plan(a, b, None, d).config == found.best
     assert json.loads(cache.read_text())[found.key]["config"]["BN"] == 64
-    choices.forget()
+    tuning_cache.forget()
     assert plan(a, b, None, d).config == rule and not cache.exists()
 
 
-def test_choices_are_for_their_problem_alone(hopper):
+def test_entries_are_for_their_problem_alone(hopper):
     a, b = operands()
     config = HopperConfig(BN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
@@ -95,14 +93,14 @@ def test_choices_are_for_their_problem_alone(hopper):
     assert isinstance(plan(a, b, None, d, family="sm80").config, kernels.AmpereConfig)
 
 
-def test_another_gpu_has_choices_of_its_own(hopper, monkeypatch):
+def test_another_gpu_has_entries_of_its_own(hopper, monkeypatch):
     a, b = operands()
     config = HopperConfig(BN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device="NVIDIA H100 PCIe")
     assert plan(a, b, None, np.zeros((512, 256), BF16)).config != config
 
 
-def test_choices_are_not_for_the_cpu():
+def test_entries_are_not_for_the_cpu():
     a, b = operands(np.float16)
     config = kernels.AmpereConfig(BM=64, BN=64, BK=64, WM=32, WN=32, stages=5)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
@@ -110,7 +108,7 @@ def test_choices_are_not_for_the_cpu():
         assert plan(a, b, None, np.zeros((512, 256), np.float16)).config != config
 
 
-def test_mma_sync_choices_where_wgmma_cannot_go(hopper):
+def test_mma_sync_entries_where_wgmma_cannot_go(hopper):
     a, b = operands(np.float64)
     clock = timer(slow_but({"stages": 4, "BM": 128, "BN": 64}))
     found = tune(a, b, timer=clock, device=GPU)
@@ -166,7 +164,7 @@ def test_finalists_are_measured_in_turn():
 
 def test_nothing_is_remembered_when_not_wanted(cache):
     tune(*operands(), candidates=[HopperConfig()], timer=timer(lambda c: 1.0), device=GPU, remember=False)
-    assert not cache.exists() and not choices.entries()
+    assert not cache.exists() and not tuning_cache.entries()
 
 
 def test_without_a_cache_only_this_process_knows(hopper, monkeypatch):
@@ -184,20 +182,20 @@ def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
     rule = plan(a, b, None, d).config
     cache.parent.mkdir(parents=True)
     cache.write_text(text.replace("KEY", f"bf16->bf16 512x256x128 row.col on {GPU}"))
-    choices._entries.cache_clear()
+    tuning_cache._entries.cache_clear()
     assert plan(a, b, None, d).config == rule
     tune(a, b, candidates=[HopperConfig()], timer=timer(lambda c: 1.0), device=GPU)
     assert list(json.loads(cache.read_text()))
 
 
-def test_processes_add_to_each_others_choices(cache):
-    choices.remember("one", HopperConfig(), 1.0)
+def test_processes_add_to_each_others_entries(cache):
+    tuning_cache.remember("one", HopperConfig(), 1.0)
     other = json.loads(cache.read_text())
     other["two"] = other["one"]
     cache.write_text(json.dumps(other))
-    choices.remember("three", kernels.AmpereConfig(), 2.0)
+    tuning_cache.remember("three", kernels.AmpereConfig(), 2.0)
     assert set(json.loads(cache.read_text())) == {"one", "two", "three"}
-    assert choices.recall("three") == kernels.AmpereConfig()
+    assert tuning_cache.recall("three") == kernels.AmpereConfig()
 
 
 def test_refusals():
@@ -213,7 +211,7 @@ def test_refusals():
 @pytest.mark.parametrize("b_k_major", [True, False])
 @pytest.mark.parametrize("M, N", [(1, 4096), (100, 512), (4096, 4096)])
 def test_candidates_fit(M, N, b_k_major):
-    found = rings(Shape(M, N, 4096, b_k_major=b_k_major))
+    found = hopper_candidates(ProblemShape(M, N, 4096, b_k_major=b_k_major))
     assert len(found) == len(set(found)) >= 8
     for config in found:
         assert config.with_stages().stages == config.stages >= 2

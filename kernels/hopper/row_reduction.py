@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.host.epilogue_function import check_function
+from tensorcore_dsl.kernels.user_functions import check_function
 
 OPERATIONS = ("sum", "max", "min")
 THREADS = 128  # of a CTA of combine_parts

@@ -1,4 +1,4 @@
-"""The configurations of the wgmma kernels that a product may take, before any is costed."""
+"""Step 3a of a call: candidate configurations of the wgmma kernels, before the cost model."""
 
 from __future__ import annotations
 
@@ -6,101 +6,160 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.host.problem_shape import CLUSTERS, SMS, Shape, at_once, clusters
+from tensorcore_dsl.kernels.hopper.config import SMEM_BYTES, SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, THREADS, Format
+from tensorcore_dsl.kernels.host.problem_shape import (
+    ACTIVE_CLUSTERS,
+    SMS,
+    ProblemShape,
+    active_clusters,
+    cluster_tiles,
+)
 
-LEAST_STEPS = 8  # of K that are worth a block of their own
+MIN_SPLIT_SLABS = 8  # 128-byte slabs of K for each CTA of a split-K cluster, at least
+MIN_STREAMK_SLABS = 128  # slabs of K from which `gemm` considers stream-K
 
 
-def candidates(shape: Shape) -> Iterator[HopperConfig]:
-    """Configurations that the operands' layouts and shared memory allow, the best habits first."""
-    turns = () if shape.M <= 128 and shape.matrices == 1 else in_turn(shape)
-    for config in (*turns, *together(shape), *few_rows(shape), *split(shape), *fours(shape)):
+def candidates(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Configurations that the operands' layouts and shared memory allow.
+
+    Of configurations with equal costs the first one wins.
+    """
+    pingpong = () if shape.M <= 128 and shape.batch == 1 else pingpong_configs(shape)
+    for config in (
+        *pingpong, *cooperative_configs(shape), *skinny_configs(shape), *split_k_configs(shape),
+        *cluster_of_four_configs(shape),
+    ):  # fmt: skip
         if config.max_stages >= 2 + config.k_slabs and fits(config, shape):
-            yield in_order(config, shape).with_stages()
-    few = 8 * clusters(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.matrices) <= SMS
-    if few and shape.K * shape.itemsize >= 128 * SWIZZLE_BYTES:  # few tiles, each with many steps
-        yield from divided(shape)
+            yield with_rasterisation(config, shape).with_stages()
+    tiles = cluster_tiles(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.batch)
+    if 8 * tiles <= SMS and shape.K * shape.itemsize >= MIN_STREAMK_SLABS * SWIZZLE_BYTES:
+        yield from streamk_configs(shape)
 
 
-def fits(config: HopperConfig, shape: Shape) -> bool:
-    """Operands that are not K-major come in boxes of 128 bytes of rows or columns; blocks that
-    split K each have a step of it."""
-    steps = -(-shape.steps // config.k_slabs)
+def fits(config: HopperConfig, shape: ProblemShape) -> bool:
+    """Whether TMA boxes and split-K allow a configuration.
+
+    An operand that is not K-major is loaded in boxes that are 128 bytes of its rows or columns
+    wide, and each CTA of a multicast loads whole boxes. Each CTA of a split-K cluster needs a
+    K-step of its own.
+    """
+    k_steps = -(-shape.k_slabs // config.k_slabs)
     width = SWIZZLE_BYTES // shape.itemsize
     a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
     b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
-    return a and b and config.split_k <= steps
+    return a and b and config.split_k <= k_steps
 
 
-def in_order(config: HopperConfig, shape: Shape) -> HopperConfig:
-    """Of small matrices, tiles beside each other come together: their results share pages."""
-    small = clusters(config, shape.M, shape.N) * config.cluster_size <= SMS
-    return replace(config, group_m=1) if shape.matrices > 1 and small else config
+def with_rasterisation(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
+    """group_m = 1 for batches of small matrices.
+
+    Tiles beside each other are then stored at the same time: their rows share pages of memory.
+    """
+    small = cluster_tiles(config, shape.M, shape.N) * config.cluster_size <= SMS
+    return replace(config, group_m=1) if shape.batch > 1 and small else config
 
 
-def in_turn(shape: Shape) -> Iterator[HopperConfig]:
-    """One consumer stores its tile while the other multiplies the next; first those clusters that
-    leave none of their blocks without rows."""
+def pingpong_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Ping-pong: one consumer stores its tile while the other one multiplies.
+
+    Cluster shapes that leave no CTA without rows come first.
+    """
     pairs = ((1, 2), (2, 1)) if -(-shape.M // 128) % 2 else ((2, 1), (1, 2))
     for BN in (128, 192, 176, 160, 112, 96):
-        for cluster, across in (*pairs, (1, 1)):
-            yield HopperConfig(BN=BN, pingpong=True, cluster_m=cluster, cluster_n=across)
+        for cluster_m, cluster_n in (*pairs, (1, 1)):
+            yield HopperConfig(BN=BN, pingpong=True, cluster_m=cluster_m, cluster_n=cluster_n)
 
 
-def together(shape: Shape) -> Iterator[HopperConfig]:
-    """Consumers share a tile."""
+def cooperative_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Cooperative: the consumers share a tile."""
     heights = (64,) if shape.M <= 64 else (64, 128) if shape.M <= 128 else (128, 64)
-    shared = ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1), (2, 1))  # B is the work
+    clusters = ((1, 1), (2, 1), (1, 2)) if shape.M > 128 else ((1, 1), (2, 1))
     for BM, BN in product(heights, (256, 224, 192, 160, 128, 96, 64, 32)):
-        for cluster, across in shared:
-            rows = shape.M - BM * (cluster - 1)  # of the lowest block: boxes of few take long
-            if 4 * rows > 3 * min(shape.M, BM) and BN * (across - 1) < shape.N:
-                group = 16 if cluster > 1 else 8
-                yield HopperConfig(BM=BM, BN=BN, cluster_m=cluster, cluster_n=across, group_m=group)
+        for cluster_m, cluster_n in clusters:
+            # TMA takes as long for a box of few valid rows as for a full one, so the lowest CTA
+            # of a cluster should have most of its rows.
+            lowest = shape.M - BM * (cluster_m - 1)
+            if 4 * lowest > 3 * min(shape.M, BM) and BN * (cluster_n - 1) < shape.N:
+                group_m = 16 if cluster_m > 1 else 8
+                yield HopperConfig(
+                    BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=group_m
+                )
 
 
-def few_rows(shape: Shape) -> Iterator[HopperConfig]:
-    """Reading B is the work: each SM takes as many of its columns as the others."""
-    if shape.M > 128 or shape.matrices > 1:
+def skinny_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Skinny A: reading B takes the time, so every SM gets an equal share of B's columns."""
+    if shape.M > 128 or shape.batch > 1:
         return
-    BM, rows = (64 if shape.M <= 64 else 128), -(-shape.M // 8) * 8
+    BM, valid_m = (64 if shape.M <= 64 else 128), -(-shape.M // 8) * 8
     waves = -(-shape.N // (SMS * 256))
     share = -(-shape.N // (SMS * waves * 16)) * 16
     half = share // 2 if share % 32 == 0 and BM == 64 else share
     for BN in dict.fromkeys((half, share, 32, 64, 128)):
-        for lines in (2, 1) if BN < 128 else (1,):
-            yield HopperConfig(BM=BM, BN=BN, valid_m=rows, k_slabs=lines)
+        for k_slabs in (2, 1) if BN < 128 else (1,):
+            yield HopperConfig(BM=BM, BN=BN, valid_m=valid_m, k_slabs=k_slabs)
             if BN % 32 == 0:
-                yield HopperConfig(BM=BM, BN=BN, valid_m=rows, k_slabs=lines, split_k=2)
+                yield HopperConfig(BM=BM, BN=BN, valid_m=valid_m, k_slabs=k_slabs, split_k=2)
 
 
-def split(shape: Shape) -> Iterator[HopperConfig]:
-    """Two or four blocks sum parts of K where tiles are too few for all SMs."""
+def split_k_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Split-K: two or four CTAs accumulate parts of K where tiles are too few for all SMs."""
     tiles = ((128, 128), (64, 256), (64, 128), (128, 64), (64, 64))
-    for parts, (BM, BN) in product((2, 4), tiles):
-        if BN % (16 * parts) == 0:
-            config = HopperConfig(BM=BM, BN=BN, split_k=parts)
-            few = clusters(config, shape.M, shape.N, shape.matrices) <= at_once(config)
-            if few and shape.steps >= LEAST_STEPS * parts:
+    for split_k, (BM, BN) in product((2, 4), tiles):
+        if BN % (16 * split_k) == 0:
+            config = HopperConfig(BM=BM, BN=BN, split_k=split_k)
+            count = cluster_tiles(config, shape.M, shape.N, shape.batch)
+            one_wave = count <= active_clusters(config)
+            if one_wave and shape.k_slabs >= MIN_SPLIT_SLABS * split_k:
                 yield config
 
 
-def fours(shape: Shape) -> Iterator[HopperConfig]:
-    """Clusters of four, where a wave of them holds all tiles."""
-    tiles = ((64, 160, 4, 1), (64, 192, 4, 1), (128, 128, 2, 2))
-    for BM, BN, cluster, across in tiles:
-        config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster, cluster_n=across)
-        filled = BM * (cluster - 1) < shape.M and BN * (across - 1) < shape.N
-        if filled and shape.matrices == 1 and clusters(config, shape.M, shape.N) <= CLUSTERS[4]:
+def cluster_of_four_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Clusters of four CTAs, where one wave of them holds all tiles."""
+    for BM, BN, cluster_m, cluster_n in ((64, 160, 4, 1), (64, 192, 4, 1), (128, 128, 2, 2)):
+        config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
+        filled = BM * (cluster_m - 1) < shape.M and BN * (cluster_n - 1) < shape.N
+        count = cluster_tiles(config, shape.M, shape.N)
+        if filled and shape.batch == 1 and count <= ACTIVE_CLUSTERS[4]:
             yield config
 
 
-def divided(shape: Shape) -> Iterator[HopperConfig]:
-    """Workers share what fills no wave."""
+def streamk_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
+    """Stream-K: all SMs share the K-steps of the tiles that fill no whole wave."""
     for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
-        for cluster, across in ((1, 1), (2, 1), (1, 2)):
-            workers = SMS // (cluster * across)
-            config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster, cluster_n=across, streamk_units=workers)
+        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
+            units = SMS // (cluster_m * cluster_n)
+            config = HopperConfig(
+                BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, streamk_units=units
+            )
             if fits(config, shape):
                 yield config.with_stages()
+
+
+# 2:4 sparse A
+
+SPARSE_TILES = ((128, 256), (192, 192), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
+SPARSE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+
+
+def sparse_candidates(M: int, N: int, form: Format, b_k_major: bool) -> Iterator[HopperConfig]:
+    """Configurations of the sparse kernel that fit B's layout and shared memory."""
+    width = SWIZZLE_BYTES // form.dtype.itemsize
+    for (BM, BN), (cluster_m, cluster_n) in product(SPARSE_TILES, SPARSE_CLUSTERS):
+        boxes = b_k_major or BN % (width * cluster_m) == 0
+        if boxes and BM * (cluster_m - 1) < M and BN * (cluster_n - 1) < N:
+            config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
+            available = SMEM_BYTES - config.epilogue_bytes - 2048
+            yield replace(config, stages=min(8, available // sparse_stage_bytes(config, form)))
+
+
+def sparse_stage_bytes(
+    config: HopperConfig, form: Format, cluster_m: int = 1, cluster_n: int = 1
+) -> int:
+    """Bytes of a stage: A, of which half is stored, its metadata, and B.
+
+    cluster_m, cluster_n: CTAs of a cluster that load B, or A, together.
+    """
+    metadata = config.BM // ROWS * THREADS * form.words * 4
+    a, b = config.BM * SWIZZLE_BYTES // 2, config.BN * SWIZZLE_BYTES
+    return a // cluster_n + metadata + b // cluster_m

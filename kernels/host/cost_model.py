@@ -1,144 +1,198 @@
-"""What a configuration of the wgmma kernels costs, in cycles of a multiprocessor; the choice by it.
+"""Step 3b of a call: expected time of a wgmma configuration, in clock cycles of an SM.
 
-The model counts waves of tiles, the steps of K of each, and for a step the longest of what the
-tensor cores, shared memory, the L2 cache and the barriers take; the whole is at least what memory
-takes. Its constants are fitted to measurements on an H200 (docs/performance.md). `ranking` shows
-it all.
+The model counts waves of tiles and the K-steps of a tile. A K-step takes as long as the slowest of
+the tensor cores, shared memory, the L2 cache and the barriers; the whole takes at least as long as
+DRAM needs for all operands. The constants are fitted to measurements on an H200
+(docs/performance.md); `ranking` lists the expected seconds of every candidate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from math import gcd
 
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
-from tensorcore_dsl.kernels.host.candidates import candidates, divided
-from tensorcore_dsl.kernels.host.problem_shape import SMS, Shape, at_once, blocks_of_grid, clusters
+from tensorcore_dsl.kernels.hopper.promotion import part_width
+from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
+from tensorcore_dsl.kernels.host.candidates import (
+    candidates,
+    sparse_stage_bytes,
+    streamk_configs,
+)
+from tensorcore_dsl.kernels.host.problem_shape import (
+    SMS,
+    ProblemShape,
+    active_clusters,
+    cluster_tiles,
+    grid_size,
+)
 
-CLOCK = 1.6e9  # cycles a second under load
-TENSOR = 32  # elements of D that advance by 128 bytes of K in a cycle
-SHARED_BYTES = 170  # a cycle, of shared memory, read by tensor cores and written by copies
-L2_BYTES = 50  # a cycle and SM
-MEMORY_BYTES = 4.1e12 / CLOCK  # a cycle, all SMs together
-STREAM_BYTES = 45  # a cycle, of memory, by two SMs that share a way to it
-NARROW = 1.12  # times as long does memory take for boxes of few lines, and for half of all SMs
-WIDE = 1.02  # and of many lines, where few rows leave them no company
-STEP, CLUSTER_STEP = 200, 280  # cycles that a slot's barriers take at least, alone and with peers
-OVERLAP = 0.02  # of what is not the longest part of a step is not hidden by it
-STRADDLING = 1.7  # times as long does the L2 cache take for pieces of 128 bytes in two of its lines
-UNUSUAL = 1.02  # widths that are no powers of two must gain more than the model's own error
-TOGETHER = 1.03  # times as long does a step take consumers that share a tile: they wait as one
-EPILOGUE, EPILOGUE_LINE = 7, 100  # cycles a column of 64 rows, and a line's width of them
-BY_THREADS = 20  # times as long do results take that TMA cannot write
-DRAIN = 500  # cycles from a tile's last product to the next one's first, beside the epilogue
-LAUNCH = 4000  # cycles before the first product and after the last
-GATHERING = 800  # cycles until the blocks of a cluster have met
-MEETING = 170  # elements of a split tile for a cycle of meeting; it grows with their square
-HANDING_OVER = 4000  # cycles until a worker sees the sums that another has stored
+CLOCK = 1.6e9  # SM cycles per second under load
 
+# Throughput
+TENSOR = 32  # elements of D per cycle and SM that advance by one 128-byte slab of K
+SHARED_BYTES = 170  # shared-memory bytes per cycle and SM: wgmma reads and TMA writes together
+L2_BYTES = 50  # L2 bytes per cycle and SM
+DRAM_BYTES = 4.1e12 / CLOCK  # DRAM bytes per cycle, all SMs together
+TPC_BYTES = 45  # DRAM bytes per cycle and TPC (two SMs share one path)
 
-def choose(shape: Shape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True) -> HopperConfig:
-    """The cheapest configuration that is_feasible."""
-    return next(config for _, config in ranking(shape) if is_feasible(config))
+# Costs in cycles
+STEP = 200  # least duration of a K-step of one CTA alone: its barriers
+CLUSTER_STEP = 280  # the same with multicast, whose barriers reach other CTAs
+EPILOGUE_COLUMN = 7  # epilogue of 64 rows, for each column ...
+EPILOGUE_BOX = 100  # ... and for each TMA store, a box of up to 64 columns
+DRAIN = 500  # from the last product of a tile to the first one of the next, without the epilogue
+LAUNCH = 4000  # before the first product and after the last one of a kernel
+CLUSTER_LAUNCH = 800  # more, until all CTAs of a cluster have started
+STREAMK_HANDOVER = 4000  # until a CTA sees the accumulators that another one has stored
+# The CTAs of a split-K cluster add up a tile of n elements in (n / SPLIT_K_ELEMENTS)^2 cycles.
+SPLIT_K_ELEMENTS = 170
 
+# Slowdown factors
+MISALIGNED = 1.7  # L2: pieces of 128 bytes that lie in two cache lines
+STORE_BY_THREADS = 20  # epilogue: threads store D, as TMA cannot
+COOPERATIVE = 1.03  # tensor cores: consumers that share a tile wait for each other
+ODD_WIDTH = 1.02  # K-step: BN is no power of two; such a tile must gain more than the model's error
+SPLIT_K_EPILOGUE = 1.5  # epilogue: accumulators are exchanged first
+NARROW_BOXES = 1.12  # DRAM, skinny A: boxes of B below 48 columns, or at most half of the SMs busy
+WIDE_BOXES = 1.02  # DRAM, skinny A: tiles of 64 rows and more than 128 columns
+PROMOTED_PARTS = 1.02  # promotion: accumulators are promoted in two parts
+PROMOTED_COLUMN = 0.001  # promotion: added for each column by which a tile is narrower than ...
+PROMOTED_WIDTH = 192  # ... this
 
-def plain(config: HopperConfig) -> bool:
-    """Without turns, splits, few rows and tiles that workers divide."""
-    return not (config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units)
+# Overlap
+HIDDEN_STEP = 0.02  # part of the second and third longest cost of a K-step that is not hidden
+HIDDEN_DRAM = 0.05  # part of the shorter one of computation and DRAM that is not hidden
+
+Ranking = tuple[tuple[float, HopperConfig], ...]
 
 
 @lru_cache(maxsize=1024)
-def ranking(shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
-    """Seconds, by the model, and configuration: the fastest first."""
-    return ranked(candidates(shape), shape)
+def ranking(shape: ProblemShape) -> Ranking:
+    """(expected seconds, configuration) of every candidate, the fastest first."""
+    return _ranked(candidates(shape), shape)
 
 
 @lru_cache(maxsize=1024)
-def divided_ranking(shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
-    """The same of tiles that workers divide, which `choose` takes for few tiles and long K."""
-    return ranked(divided(shape), shape)
+def streamk_ranking(shape: ProblemShape) -> Ranking:
+    """The same of stream-K configurations, which `ranking` has for few tiles and long K only."""
+    return _ranked(streamk_configs(shape), shape)
 
 
-def ranked(configs: Iterable[HopperConfig], shape: Shape) -> tuple[tuple[float, HopperConfig], ...]:
-    found = [(cycles(config, shape) / CLOCK, config) for config in configs]
-    return tuple(sorted(found, key=lambda entry: entry[0]))
+def _ranked(configs: Iterable[HopperConfig], shape: ProblemShape) -> Ranking:
+    costs = [(cycles(config, shape) / CLOCK, config) for config in configs]
+    return tuple(sorted(costs, key=lambda entry: entry[0]))
 
 
-def cycles(config: HopperConfig, shape: Shape) -> float:
-    """The model."""
-    work = divided_work(config, shape) if config.streamk_units else work_of_tiles(config, shape)
-    memory = memory_cycles(config, shape)
-    meeting = (config.BM * config.BN / MEETING) ** 2 if config.split_k > 1 else 0
-    launch = LAUNCH + (GATHERING if config.cluster_size > 1 else 0)
-    return max(work, memory) + 0.05 * min(work, memory) + meeting + launch
+def cycles(config: HopperConfig, shape: ProblemShape) -> float:
+    """Cycles of a whole launch."""
+    busiest = streamk_cycles if config.streamk_units else tile_cycles
+    compute, dram = busiest(config, shape), dram_cycles(config, shape)
+    reduction = (config.BM * config.BN / SPLIT_K_ELEMENTS) ** 2 if config.split_k > 1 else 0
+    launch = LAUNCH + (CLUSTER_LAUNCH if config.cluster_size > 1 else 0)
+    return max(compute, dram) + HIDDEN_DRAM * min(compute, dram) + reduction + launch
 
 
-def work_of_tiles(config: HopperConfig, shape: Shape) -> float:
-    """Of the SM with the most tiles."""
-    steps = -(-shape.steps // config.split_k)
-    waves = -(-clusters(config, shape.M, shape.N, shape.matrices) // at_once(config))
-    tile = steps * step_cycles(config, shape)
-    results = epilogue_cycles(config, shape.by_threads)
-    if config.pingpong:
-        return waves * tile + results
-    return waves * (tile + results + DRAIN)
+def tile_cycles(config: HopperConfig, shape: ProblemShape) -> float:
+    """Cycles of the SM with the most tiles."""
+    steps = -(-shape.k_slabs // config.split_k)
+    tiles = cluster_tiles(config, shape.M, shape.N, shape.batch)
+    waves = -(-tiles // active_clusters(config))
+    mainloop = steps * step_cycles(config, shape)
+    epilogue = epilogue_cycles(config, shape.store_by_threads)
+    if config.pingpong:  # every epilogue but the last overlaps with the other consumer's mainloop
+        return waves * mainloop + epilogue
+    return waves * (mainloop + epilogue + DRAIN)
 
 
-def divided_work(config: HopperConfig, shape: Shape) -> float:
-    """Of a worker: its share of all steps, what it sends out, and sums given and taken."""
-    steps, workers = shape.steps, config.streamk_units
-    tiles = clusters(config, shape.M, shape.N, shape.matrices)
-    over = tiles % workers
-    shared = min(tiles, over + workers) if over else 0
-    sent = (tiles - shared) // workers + -(-shared // workers)
-    work = -(-tiles * steps // workers) * step_cycles(config, shape)
-    work += sent * (epilogue_cycles(config, shape.by_threads) + DRAIN)
+def streamk_cycles(config: HopperConfig, shape: ProblemShape) -> float:
+    """Cycles of a stream-K unit: its share of all K-steps, epilogues, and the fix-up."""
+    steps, units = shape.k_slabs, config.streamk_units
+    tiles = cluster_tiles(config, shape.M, shape.N, shape.batch)
+    remainder = tiles % units
+    shared = min(tiles, remainder + units) if remainder else 0
+    epilogues = (tiles - shared) // units + -(-shared // units)
+    total = -(-tiles * steps // units) * step_cycles(config, shape)
+    total += epilogues * (epilogue_cycles(config, shape.store_by_threads) + DRAIN)
     if shared:
-        others = -(-workers // shared)  # that sum steps of a tile, each read after the other
-        work += (1 + others) * (config.BM * config.BN * 4 / L2_BYTES + HANDING_OVER)
-    return work
+        others = -(-units // shared)  # units that accumulate the same tile, read one after another
+        total += (1 + others) * (config.BM * config.BN * 4 / L2_BYTES + STREAMK_HANDOVER)
+    return total
 
 
-def step_cycles(config: HopperConfig, shape: Shape) -> float:
-    """Of 128 bytes of K; two tiles taken in turn are one after the other here."""
-    tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else TOGETHER)
-    lines = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
-    cache = lines * SWIZZLE_BYTES / L2_BYTES * (STRADDLING if shape.straddling else 1)
-    read = config.BM / 64 * (64 + config.BN)  # by tensor cores: B for each 64 rows again
+def step_cycles(config: HopperConfig, shape: ProblemShape) -> float:
+    """Cycles of one 128-byte slab of K for one tile."""
+    tensor = config.BM * config.BN / TENSOR * (1 if config.pingpong else COOPERATIVE)
+    loaded = (config.valid_m or config.BM) / config.cluster_n + config.BN / config.cluster_m
+    cache = loaded * SWIZZLE_BYTES / L2_BYTES * (MISALIGNED if shape.misaligned else 1)
+    read = config.BM / 64 * (64 + config.BN)  # wgmma reads B again for every 64 rows of A
     shared = (read + (config.valid_m or config.BM) + config.BN) * SWIZZLE_BYTES / SHARED_BYTES
     barriers = (STEP if config.multicast_peers == 1 else CLUSTER_STEP) / config.k_slabs
-    *_, second, third, longest = sorted((tensor, cache, shared, barriers))
-    return (longest + OVERLAP * (second + third)) * (1 if usual(config, shape) else UNUSUAL)
+    *_, third, second, longest = sorted((tensor, cache, shared, barriers))
+    step = longest + HIDDEN_STEP * (third + second)
+    return step * (1 if is_usual_width(config, shape) else ODD_WIDTH)
 
 
-def usual(config: HopperConfig, shape: Shape) -> bool:
-    """Results that take long to finish leave as well from other widths."""
-    return config.BN & config.BN - 1 == 0 or (shape.finished and config.BN % 32 == 0)
+def is_usual_width(config: HopperConfig, shape: ProblemShape) -> bool:
+    """Powers of two; long epilogues hide what multiples of 32 cost more."""
+    return config.BN & config.BN - 1 == 0 or (shape.has_epilogue and config.BN % 32 == 0)
 
 
-def epilogue_cycles(config: HopperConfig, by_threads: bool = False) -> float:
-    """A consumer sends its rows, a line's width of columns at a time; split sums meet before."""
-    lines = config.BN // gcd(config.BN, 64)
-    once = (config.BN * EPILOGUE + lines * EPILOGUE_LINE) * (BY_THREADS if by_threads else 1)
-    return config.rows_per_consumer / 64 * once * (1 if config.split_k == 1 else 1.5)
+def epilogue_cycles(config: HopperConfig, store_by_threads: bool = False) -> float:
+    """Cycles in which a consumer stores its rows of a tile."""
+    boxes = config.BN // gcd(config.BN, 64)
+    of_64_rows = config.BN * EPILOGUE_COLUMN + boxes * EPILOGUE_BOX
+    of_64_rows *= STORE_BY_THREADS if store_by_threads else 1
+    split_k = 1 if config.split_k == 1 else SPLIT_K_EPILOGUE
+    return config.rows_per_consumer / 64 * of_64_rows * split_k
 
 
-def memory_cycles(config: HopperConfig, shape: Shape) -> float:
-    """Of all bytes once; of few rows, each block's columns of B, which it brings alone."""
-    least = memory_bytes(shape) / MEMORY_BYTES
-    if shape.M > 128 or shape.matrices > 1 or config.streamk_units:
+def dram_cycles(config: HopperConfig, shape: ProblemShape) -> float:
+    """Cycles of all operands once; with skinny A, of the columns of B that each CTA loads alone."""
+    least = operand_bytes(shape) / DRAM_BYTES
+    if shape.M > 128 or shape.batch > 1 or config.streamk_units:
         return least
-    blocks = blocks_of_grid(config, shape.M, shape.N)
-    brought = -(-clusters(config, shape.M, shape.N) * config.cluster_size // blocks)
-    brought *= config.BN // config.cluster_m * shape.K // config.split_k * shape.itemsize
-    alone = 2 * blocks <= SMS
-    stream = brought * (1 if alone else 2) / STREAM_BYTES
-    wide = config.BM == 64 and config.BN > 128
-    return max(least, stream) * (NARROW if alone or config.BN < 48 else WIDE if wide else 1)
+    ctas = grid_size(config, shape.M, shape.N)
+    loaded = -(-cluster_tiles(config, shape.M, shape.N) * config.cluster_size // ctas)
+    loaded *= config.BN // config.cluster_m * shape.K // config.split_k * shape.itemsize
+    alone = 2 * ctas <= SMS  # a TPC has one busy SM
+    path = loaded * (1 if alone else 2) / TPC_BYTES
+    if alone or config.BN < 48:
+        return max(least, path) * NARROW_BOXES
+    return max(least, path) * (WIDE_BOXES if config.BM == 64 and config.BN > 128 else 1)
 
 
-def memory_bytes(shape: Shape) -> float:
-    """A, B and D once each."""
+def operand_bytes(shape: ProblemShape) -> float:
+    """Bytes of A, B and a D of two bytes an element."""
     operands = (shape.M + shape.N) * shape.K * shape.itemsize
-    return float(shape.matrices * (operands + shape.M * shape.N * 2))
+    return float(shape.batch * (operands + shape.M * shape.N * 2))
+
+
+def promotion_slowdown(config: HopperConfig) -> float:
+    """Slowdown factor of promotion: consumers wait for each part of K, then add it in f32."""
+    if part_width(config) < config.BN:
+        return PROMOTED_PARTS
+    return 1 + PROMOTED_COLUMN * max(0, PROMOTED_WIDTH - config.BN)
+
+
+# 2:4 sparse A: tensor cores are twice as fast, the L2 cache is not
+
+SPARSE_SHARED_BYTES = 128  # shared-memory bytes that wgmma.sp reads per cycle and SM
+
+
+def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, form: Format) -> float:
+    """Cycles of all waves of a sparse product."""
+    waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
+    mainloop = -(-K // form.depth) * sparse_step_cycles(config, form)
+    return waves * (mainloop + epilogue_cycles(config) + DRAIN)
+
+
+def sparse_step_cycles(config: HopperConfig, form: Format) -> float:
+    """Cycles of one stage."""
+    tensor = config.BM * config.BN / (2 * TENSOR)
+    read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES)
+    shared = read / SPARSE_SHARED_BYTES
+    cache = sparse_stage_bytes(config, form, config.cluster_m, config.cluster_n) / L2_BYTES
+    barriers = STEP if config.multicast_peers == 1 else CLUSTER_STEP
+    return max(tensor, shared, cache, barriers)

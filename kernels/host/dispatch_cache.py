@@ -1,79 +1,77 @@
-"""What was decided for operands of certain types and shapes, kept for the next call."""
+"""Dispatch cache: what a call decided for operands of certain types and shapes, for the next call.
+
+A call whose operands and options are known costs one key, one look-up and one launch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from tensorcore_dsl.host import key_function, target_key
 from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.runtime.fast_launch import key_function
-from tensorcore_dsl.runtime.targets import current_target
-from tensorcore_dsl.runtime.targets import target_key as target_now
+from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult
 
-Recipe = TypeVar("Recipe")
-MOST = 1024
-_kept: dict[Any, Any] = {}
+MAX_ENTRIES = 1024  # beyond, the oldest goes
+_cached: dict[Any, Any] = {}
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A product whose operands have been checked and whose kernel has been chosen.
+class PreparedCall:
+    """An entry of the cache: the operands are checked, and the kernel is chosen and bound.
 
-    numbers: what the launch takes behind the arrays.
+    shape, dtype: of the result. scalars: what the launch takes behind the arrays. rows: the result
+    of row reductions, if they are asked for.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     launch: Callable[..., None]
-    numbers: tuple[Any, ...] = ()
+    scalars: tuple[Any, ...] = ()
+    rows: RowReductionResult | None = None
 
     def result(self, like: Any, out: Any) -> Any:
-        """`out`, or a new array where `like` lives."""
+        """`out`, or a new array beside `like`."""
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
-    def into(self, out: Any, *operands: Any) -> Any:
-        """The product of these operands, in `out` or a new array."""
+    def run(self, out: Any, *operands: Any) -> Any:
+        """Launch on operands that the kernel takes before its result; returns the result."""
         out = self.result(operands[0], out)
         self.launch(*operands, out)
         return out
 
 
-def no_work(*operands: Any) -> None:
-    """What launches a product without elements."""
+def launch_nothing(*operands: Any) -> None:
+    """The launch of a product without elements."""
 
 
-def recall(arrays: Sequence[Any], wishes: tuple[Any, ...], make: Callable[[], Recipe]) -> Recipe:
-    """`make()`, or what it gave before: for the same wishes, and arrays of the same classes,
-    types, shapes, strides and alignment, on the same target. Errors are not kept."""
+def cached_call(
+    arrays: Sequence[Any], options: tuple[Any, ...], prepare: Callable[[], PreparedCall]
+) -> PreparedCall:
+    """prepare(), or what it returned before for the same options and arrays alike.
+
+    Arrays are alike that have the same class, type, shape, strides, alignment and device; the
+    target belongs to the key as well. Errors are not cached.
+    """
     key: Any
     try:
-        key = (key_function(tuple(map(type, arrays)))(*arrays), wishes, target_now())
-        found: Recipe | None = _kept.get(key)
-    except Exception:  # a new or wrong argument, or no hashable wish: the long way tells
-        key = found = None
-    if found is None:
-        found = make()
+        key = (key_function(tuple(map(type, arrays)))(*arrays), options, target_key())
+        call: PreparedCall | None = _cached.get(key)
+    except Exception:  # no array, or an option that is not hashable: `prepare` reports errors
+        key = call = None
+    if call is None:
+        call = prepare()
         if key is not None:
-            _kept[key] = found
-            if len(_kept) > MOST:
-                del _kept[next(iter(_kept))]
-    return found
+            _cached[key] = call
+            if len(_cached) > MAX_ENTRIES:
+                del _cached[next(iter(_cached))]
+    return call
 
 
-def ready(
-    prepare: Callable[..., Ready], operands: tuple[Any, ...], out: Any, *wishes: Any
-) -> Ready:
-    """prepare(*operands, out, *wishes), or what it gave before."""
+def prepared_call(
+    prepare: Callable[..., PreparedCall], operands: tuple[Any, ...], out: Any, *options: Any
+) -> PreparedCall:
+    """prepare(*operands, out, *options), or what it returned before."""
     arrays = operands if out is None else (*operands, out)
-    return recall(arrays, (prepare, *wishes), lambda: prepare(*operands, out, *wishes))
-
-
-def launch_of(plan: Any, stream: Any, operands: tuple[Any, ...]) -> Callable[..., None]:
-    """What launches a plan's kernel on operands like these, with no more to decide."""
-    configured, options = plan.configured(stream), dict(plan.options)
-    if current_target() == "cpu":
-        return partial(configured, **options)
-    launch: Callable[..., None] = configured.launcher(plan.kernel.split(operands, options)[1])
-    return launch
+    return cached_call(arrays, (prepare, *options), lambda: prepare(*operands, out, *options))

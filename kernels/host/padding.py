@@ -1,59 +1,150 @@
-"""Copies of operands that TMA cannot read, with lines that it can."""
+"""Copies of operands in layouts that the kernels take, where the given ones do not suit them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.copy_rows import copy_rows
-from tensorcore_dsl.kernels.host.plan import SM90, on_hopper, why_not_sm90
-from tensorcore_dsl.runtime.arguments import describe
+from tensorcore_dsl.kernels.host.arrays import on_stream
+from tensorcore_dsl.kernels.host.families import (
+    SM90,
+    has_negative_stride,
+    runs_on_hopper,
+    sm90_obstacle,
+)
+from tensorcore_dsl.kernels.host.operands import GemmProblem
 
-WORTH_COPYING = 1 << 30  # products (M N K) from which copies that TMA can read pay for themselves
+VECTOR_ELEMENTS = 16  # rows that start at multiples of these are aligned for TMA in every type
+MIN_PRODUCTS = 1 << 30  # M N K from which padded copies for TMA cost less than they gain
 
 
-def realigned(a: Any, b: Any, d: Any) -> tuple[Any, Any, Any] | None:
-    """Copies that the wgmma kernels can read, and room for their result; None if not worth it.
+def launch_with_copies(
+    launch: Callable[..., None], given: GemmProblem, contiguous: GemmProblem, pad: bool, stream: Any
+) -> Callable[..., None]:
+    """`launch` for operands that it cannot take as they are: it gets copies of them.
 
-    Lines of A and B that do not start at multiples of 16 bytes, and operands that wgmma wants
-    with K contiguous, are copied to padded lines: a pass over memory, but then the product runs
-    at full speed.
+    given: the operands of the call; contiguous: the same with `contiguous_vectors` of A and B;
+    pad: `padded_operands` of these are needed. The arrays' library makes the copies on the stream
+    of the launch.
     """
-    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", d))}
-    worth = d.ndim == 2 and a.shape[0] * a.shape[1] * b.shape[1] >= WORTH_COPYING
-    if not worth or not on_hopper() or types["a"].dtype not in SM90 or not hasattr(a, "is_cuda"):
-        return None
-    if not why_not_sm90(types):
-        return None
-    k_major = types["a"].dtype.bits != 16
+
+    def launch_copies(a: Any, b: Any, c: Any, d: Any, *others: Any) -> None:
+        with on_stream(a, stream):
+            a, b = contiguous_vectors(a, given.a, -1), contiguous_vectors(b, given.b, -2)
+            a, b, target = padded_operands(a, b, d, contiguous) if pad else (a, b, d)
+            launch(a, b, target if given.c is None else c, target, *others)
+            if target is not d:
+                copy_matrix(target, d)
+
+    return launch_copies
+
+
+# Contiguous rows or columns
+
+
+def contiguous_vectors(x: Any, description: Description, axis: int) -> Any:
+    """`x` with contiguous rows or columns, none reversed: itself, a view, or else a copy.
+
+    axis: which one (-1 or -2) to call contiguous where both could be.
+    """
+    if 0 in description.shape:
+        return x
+    unit = description.type.unit[-2:]
+    if not any(unit) or has_negative_stride(description):
+        return _contiguous_copy(x)
+    return _with_vector_stride(x, description, axis) if all(unit) else x
+
+
+def _contiguous_copy(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return np.ascontiguousarray(x)
+    if hasattr(x, "contiguous"):
+        return x.contiguous()
+    if hasattr(x, "copy"):
+        return x.copy(order="C")
+    raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
+
+
+def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:
+    """A single row or column whose axes both have stride 1, with a larger stride for its axis of
+    one element: no access uses it, but kernels take an axis of stride 1 for the contiguous one."""
+    single = -3 - axis
+    if description.shape[single] != 1:
+        axis, single = single, axis
+    if description.shape[single] != 1:
+        return x
+    strides = list(description.strides)
+    strides[single] = -(-description.shape[axis] // VECTOR_ELEMENTS) * VECTOR_ELEMENTS
+    if isinstance(x, np.ndarray):
+        bits = x.view(f"u{x.itemsize}")  # as_strided does not know all types of ml_dtypes
+        byte_strides = [stride * x.itemsize for stride in strides]
+        return np.lib.stride_tricks.as_strided(bits, x.shape, byte_strides).view(x.dtype)
+    if hasattr(x, "as_strided"):
+        return x.as_strided(x.shape, strides)
+    return x
+
+
+# Padded copies for TMA
+
+
+def is_worth_padding(a: Any, problem: GemmProblem) -> bool:
+    """Whether padded copies let the wgmma kernels run a problem that they cannot run as it is.
+
+    That takes a pass over memory, and large products of torch tensors on a Hopper GPU gain by it.
+    """
     return (
-        padded(a, k_major or types["a"].unit[1]),
-        padded(b.T, k_major or types["b"].unit[0]).T,
-        d if types["d"].unit[1] else room(d.shape, d),
+        hasattr(a, "is_cuda")
+        and problem.batch is None
+        and problem.M * problem.N * problem.K >= MIN_PRODUCTS
+        and runs_on_hopper()
+        and problem.dtype in SM90
+        and bool(sm90_obstacle(problem.a, problem.b, problem.d))
     )
 
 
-def padded(x: Any, rows: bool) -> Any:
-    """`x`, or a copy with lines (rows, else columns) at multiples of 16 bytes."""
-    kind = describe(x).type
-    if kind.unit[1 if rows else 0] and kind.align == 16 and not all(kind.unit):
+def padded_operands(a: Any, b: Any, d: Any, problem: GemmProblem) -> tuple[Any, Any, Any]:
+    """A, B and D, or padded copies of those that TMA cannot read, or write.
+
+    Operands of 16 bits keep their layout; wgmma takes others with K contiguous only. A copy of D
+    is uninitialised.
+    """
+    k_major = problem.dtype.bits != 16
+    return (
+        _padded(a, problem.a, -1 if k_major or problem.a_k_major else -2),
+        _padded(b, problem.b, -2 if k_major or problem.b_k_major else -1),
+        d if problem.d.type.unit[1] else _empty_padded(d.shape, d),
+    )
+
+
+def _padded(x: Any, description: Description, axis: int) -> Any:
+    """`x`, or a copy whose vectors along `axis` start at multiples of 16 bytes."""
+    unit = description.type.unit
+    if unit[axis] and description.type.align == 16 and not all(unit):
         return x
-    if not rows:
-        return padded(x.T, True).T
-    copy = room(x.shape, x)
-    copy_matrix(x, copy)
-    return copy
+    source = x if axis == -1 else x.T
+    copy = _empty_padded(source.shape, x)
+    copy_matrix(source, copy)
+    return copy if axis == -1 else copy.T
 
 
 def copy_matrix(source: Any, target: Any) -> None:
-    """By our own kernel where rows are contiguous, as torch is slow on rows that start anywhere."""
+    """target[...] = source, by a kernel of this library where rows are contiguous in both.
+
+    torch is slow on rows that are not aligned.
+    """
     if source.stride(1) == target.stride(1) == 1:
         copy_rows(source, target)
     else:
         target.copy_(source)
 
 
-def room(shape: Any, like: Any) -> Any:
-    """An uninitialised torch tensor, its rows padded to lines of the L2 cache: read fastest."""
+def _empty_padded(shape: Any, like: Any) -> Any:
+    """An uninitialised torch tensor whose rows start at 128-byte lines of the L2 cache."""
     per_line = 128 // like.element_size()
     width = -(-shape[1] // per_line) * per_line
     return like.new_empty((shape[0], width))[:, : shape[1]]

@@ -1,4 +1,4 @@
-"""A product's shape, and how many tiles, clusters and blocks of a configuration it takes."""
+"""A problem as the heuristics see it, and the grids of configurations for it."""
 
 from __future__ import annotations
 
@@ -7,53 +7,58 @@ from dataclasses import dataclass
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 
 SMS = 132  # of an H100 or H200
-CLUSTERS = {4: 28}  # of so many blocks that run at once, where these are fewer than fit
+# CTAs of a cluster -> clusters that run at the same time, where fewer do than SMS allow: a cluster
+# lies in one GPC, and not every GPC has a multiple of four SMs.
+ACTIVE_CLUSTERS = {4: 28}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A product: sizes, bytes of an element of A and B, and which of these have K contiguous.
+class ProblemShape:
+    """Sizes of a product and the properties of its operands that decide about speed.
 
-    straddling: lines of A or B start elsewhere than at multiples of 128 bytes. by_threads: TMA
-    cannot write D. finished: results pass a function, or C is added.
+    itemsize: bytes of an element of A and B. batch: matrices of a batch. a_k_major, b_k_major: K is
+    contiguous in A, in B. misaligned: rows or columns of A or B do not start at the 128-byte
+    lines of the L2 cache. store_by_threads: TMA cannot write D. has_epilogue: a function is
+    applied to the results, or C is added.
     """
 
     M: int
     N: int
     K: int
     itemsize: int = 2
-    matrices: int = 1
+    batch: int = 1
     a_k_major: bool = True
     b_k_major: bool = True
-    straddling: bool = False
-    by_threads: bool = False
-    finished: bool = False
+    misaligned: bool = False
+    store_by_threads: bool = False
+    has_epilogue: bool = False
 
     @property
-    def steps(self) -> int:
-        """Lines of K."""
+    def k_slabs(self) -> int:
+        """128-byte slabs of K."""
         return -(-self.K * self.itemsize // SWIZZLE_BYTES)
 
 
-def clusters(config: HopperConfig, M: int, N: int, matrices: int = 1) -> int:
-    """Tiles of D, or groups of them, that clusters of blocks take."""
-    high, wide = config.BM * config.cluster_m, config.BN * config.cluster_n
-    return -(-M // high) * -(-N // wide) * matrices
+def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
+    """Work items of the scheduler: tiles of D, or groups of tiles that a cluster computes."""
+    rows, cols = config.BM * config.cluster_m, config.BN * config.cluster_n
+    return -(-M // rows) * -(-N // cols) * batch
 
 
-def blocks_of_grid(config: HopperConfig, M: int, N: int, matrices: int = 1) -> int:
-    """A block an SM, each with many tiles; of split tiles, as many blocks as parts.
+def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
+    """CTAs of a launch.
 
-    Tiles that workers divide have all workers' blocks.
+    The kernels are persistent: at most one CTA an SM, each of which computes many tiles. Split-K
+    has a cluster for each tile, stream-K the CTAs of all its units.
     """
     if config.streamk_units:
         return config.streamk_units * config.cluster_size
-    count = clusters(config, M, N, matrices)
+    count = cluster_tiles(config, M, N, batch)
     if config.split_k == 1:
-        count = min(at_once(config), count)
+        count = min(active_clusters(config), count)
     return count * config.cluster_size
 
 
-def at_once(config: HopperConfig) -> int:
-    """Clusters that the chip runs together."""
-    return CLUSTERS.get(config.cluster_size, SMS // config.cluster_size)
+def active_clusters(config: HopperConfig) -> int:
+    """Clusters of this size that the GPU runs at the same time."""
+    return ACTIVE_CLUSTERS.get(config.cluster_size, SMS // config.cluster_size)

@@ -1,71 +1,81 @@
-"""Row reductions on the host: the result's array, and the partial results that kernels write."""
+"""The second result of `gemm(..., row_reductions=...)`: its array, its partials, its second kernel.
+
+The GEMM kernel writes one partial result for each part of a row, a tile's width; `combine_parts`
+then combines the partials of a row from the left.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import THREADS, RowReduction, combine_parts
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
-from tensorcore_dsl.runtime.arguments import describe
+from tensorcore_dsl.kernels.host.launch import bind
 
 
 @dataclass(frozen=True)
 class RowReductionResult:
-    """The array that a caller receives, (reduction, [matrix,] row), and the launch that fills it."""
+    """An array (reduction, [matrix of a batch,] row)."""
 
     reductions: tuple[RowReduction, ...]
     shape: tuple[int, ...]
     dtype: Any
-    kernel: Any = combine_parts
 
-    @property
-    def options(self) -> tuple[tuple[str, Any], ...]:
-        """Without transforms, which the GEMM has applied already: so few kernels serve all."""
-        return (("reductions", tuple(replace(s, transform=None) for s in self.reductions)),)
-
-    def configured(self, stream: Any = None) -> Any:
-        grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
-        return self.kernel.configured(grid, THREADS, stream=stream, pdl=True)
-
-    def array(self, like: Any) -> Any:
-        """Uninitialised, where `like` lives."""
+    def allocate(self, like: Any) -> Any:
+        """An uninitialised array beside `like`."""
         return empty_like(like, self.shape, self.dtype)
 
-    def fill(self, out: Any) -> None:
-        """Fill with identity elements, for a product without columns."""
+    def fill_identity(self, out: Any) -> None:
+        """Results of rows without elements."""
         for i, reduction in enumerate(self.reductions):
             out[i] = reduction.identity(self.dtype)
 
-    def check(self, out: Any) -> None:
-        """Can `out` receive this?"""
-        found = describe(out, "row_out")
-        if (found.shape, found.type.dtype) != (self.shape, self.dtype):
-            raise tc.ArgumentError(
-                f"row_out holds {found.type.dtype} and has shape {found.shape}; needed are "
-                f"{self.dtype} and {self.shape}: reductions, matrices if these are many, rows"
-            )
-        if not found.type.writable:
-            raise tc.ArgumentError("row_out is read-only")
+    def bind(self, partials: Any, out: Any, stream: Any) -> Callable[..., None]:
+        """A function that combines `partials` into `out`."""
+        grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
+        # Transforms are applied already; without them, one kernel serves all reductions by `op`.
+        ops = tuple(replace(reduction, transform=None) for reduction in self.reductions)
+        options = {"reductions": ops}
+        return bind(
+            combine_parts, grid, THREADS, options, (partials, out), stream=stream, pdl=True
+        )
 
 
-def row_reductions_of(rows: Any, out: Any, product: tuple[int, ...], dtype: Any) -> RowReductionResult | None:
-    """What `rows` asks for of a product of some shape, if anything; refuses what cannot be."""
-    if not isinstance(rows, (tuple, list)) or not all(isinstance(s, RowReduction) for s in rows):
-        raise tc.ArgumentError(f"row_reductions is {rows!r}; a tuple of kernels.RowReduction is needed")
-    if not rows:
-        if out is not None:
-            raise tc.ArgumentError("row_out is given without row_reductions, which say what it is to hold")
+def make_row_reduction_result(
+    row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: Any
+) -> RowReductionResult | None:
+    """The result that `row_reductions` ask for, None for none; refuses an unfit `row_out`."""
+    sequence = isinstance(row_reductions, (tuple, list))
+    if not sequence or not all(isinstance(r, RowReduction) for r in row_reductions):
+        raise tc.ArgumentError(
+            f"row_reductions is {row_reductions!r}; a tuple of kernels.RowReduction is needed"
+        )
+    if not row_reductions:
+        if row_out is not None:
+            raise tc.ArgumentError("row_out is given without row_reductions, which it could hold")
         return None
-    found = RowReductionResult(tuple(rows), (len(rows), *product[:-1]), dtype)
-    if out is not None:
-        found.check(out)
-    return found
+    shape = (len(row_reductions), *product_shape[:-1])
+    if row_out is not None:
+        given = describe(row_out, "row_out")
+        if (given.shape, given.type.dtype) != (shape, dtype):
+            raise tc.ArgumentError(
+                f"row_out holds {given.type.dtype} and has shape {given.shape}; needed are "
+                f"{dtype} and {shape}: reductions, matrices if these are many, rows"
+            )
+        if not given.type.writable:
+            raise tc.ArgumentError("row_out is read-only")
+    return RowReductionResult(tuple(row_reductions), shape, dtype)
 
 
-def parts_array(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:
-    """Room for parts; once freed, only work behind a launch on `stream` is given its memory."""
+def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:
+    """Workspace (reduction, part, row of all matrices).
+
+    It belongs to `stream`: once freed, only later work on that stream gets its memory.
+    """
     with on_stream(like, stream):
         return empty_like(like, shape, dtype)

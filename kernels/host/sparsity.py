@@ -1,7 +1,7 @@
 """2:4 sparse matrices: `compress` prunes and packs them for `wgmma.sp`, `decompress` unpacks.
 
 Of every four elements of a row two may differ from zero (f32, multiplied as tf32: of every two,
-one). kernels/sparse_packing.py has the order of the metadata, and the same work as kernels.
+one). hopper/sparse_packing.py defines the order of the metadata, and does the same work on a GPU.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.sparse_packing import (
     CHUNKS,
     FORMATS,
@@ -26,18 +27,17 @@ from tensorcore_dsl.kernels.hopper.sparse_packing import (
     unpack,
 )
 from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.runtime.arguments import describe
 
-NOTHING = 2**31 - 1
+NOTHING = 2**31 - 1  # no chunk has too many non-zeros
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A matrix of `shape` of which half is stored.
+    """A matrix of `shape`, half of whose elements are stored.
 
-    values: the kept half of each row, and zeros up to a multiple of 16 bytes. metadata: s32,
-    (blocks of 64 rows, slots of 128 bytes of K, 128 threads x words); see
-    kernels/sparse_packing.py. Both live where the matrix did.
+    values: the stored half of each row, and zeros up to a multiple of 16 bytes. metadata: s32,
+    (blocks of 64 rows, stages of 128 bytes of K, 128 threads x words); see
+    hopper/sparse_packing.py. Both live where the matrix did.
     """
 
     values: Any
@@ -47,13 +47,13 @@ class SparseMatrix:
     def __post_init__(self) -> None:
         values, metadata = describe(self.values, "values"), describe(self.metadata, "metadata")
         form = format_of(values.type.dtype)
-        for what, found, wanted in (
+        for name, given, wanted in (
             ("values have", values.shape, values_shape(self.shape, form)),
             ("metadata have", metadata.shape, metadata_shape(self.shape, form)),
         ):
-            if found != wanted:
+            if given != wanted:
                 raise tc.ArgumentError(
-                    f"the {what} shape {found}; a sparse {form.dtype} matrix of {self.shape} "
+                    f"the {name} shape {given}; a sparse {form.dtype} matrix of {self.shape} "
                     f"needs {wanted}"
                 )
         if metadata.type.dtype != tc.s32:
@@ -61,7 +61,7 @@ class SparseMatrix:
 
     @property
     def dtype(self) -> tc.DType:
-        """The type of an element."""
+        """Element type."""
         return describe(self.values, "values").type.dtype
 
     @property
@@ -84,30 +84,30 @@ def format_of(dtype: Any) -> Format:
 
 
 def values_shape(shape: tuple[int, int], form: Format) -> tuple[int, int]:
-    """Rows, and the kept columns in whole lines."""
+    """Rows, and stored columns up to a multiple of 16 bytes."""
     kept = -(-shape[1] // form.chunk) * form.kept
     return shape[0], -(-kept // form.line) * form.line
 
 
 def metadata_shape(shape: tuple[int, int], form: Format) -> tuple[int, int, int]:
-    """Blocks of rows, slots, words."""
+    """Blocks of rows, stages, words."""
     return -(-shape[0] // ROWS), -(-shape[1] // form.depth), THREADS * form.words
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     """`a` as a sparse matrix, where it lives: a NumPy, torch, CuPy or Numba array.
 
-    prune: keep the two largest magnitudes of every four elements of a row (f32: one of two), of
-    equals the first. Otherwise a chunk with more non-zeros is an error.
+    prune: keep the two largest magnitudes of every four elements of a row (f32: one of two), the
+    first of equal ones. Without it, a chunk with more non-zeros is an error.
     """
     kind = describe(a, "a")
     if len(kind.shape) != 2 or 0 in kind.shape:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
     form, (rows, cols) = format_of(kind.type.dtype), kind.shape
     if isinstance(a, np.ndarray):
-        made, excess = _pack(a, form)
+        packed, excess = _pack(a, form)
     else:
-        made, excess = _pack_by_kernel(a, form)
+        packed, excess = _pack_by_kernel(a, form)
     if excess < NOTHING and not prune:
         row, chunk = divmod(excess, -(-cols // form.chunk))
         first = chunk * form.chunk
@@ -116,7 +116,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
             f"more than {form.kept} differ{'s' if form.kept == 1 else ''} from zero. prune=True "
             f"keeps the largest"
         )
-    return SparseMatrix(*made, (rows, cols))
+    return SparseMatrix(*packed, (rows, cols))
 
 
 def decompress(sparse: SparseMatrix) -> Any:
@@ -128,13 +128,13 @@ def decompress(sparse: SparseMatrix) -> Any:
     if isinstance(sparse.values, np.ndarray):
         return _unpack(sparse)
     dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
-    blocks, slots, _ = sparse.metadata.shape
-    unpack[blocks * slots, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
+    blocks, stages, _ = sparse.metadata.shape
+    unpack[blocks * stages, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
     return dense
 
 
 def _pack_by_kernel(a: Any, form: Format) -> tuple[tuple[Any, Any], int]:
-    """Values and metadata, and the first chunk that holds too much."""
+    """(values, metadata), and the first chunk with too many non-zeros."""
     values = empty_like(a, values_shape(a.shape, form), form.dtype)
     shape = metadata_shape(a.shape, form)
     metadata = empty_like(a, shape, tc.s32)
@@ -144,7 +144,7 @@ def _pack_by_kernel(a: Any, form: Format) -> tuple[tuple[Any, Any], int]:
     return (values, metadata), int(excess[0])
 
 
-# -- NumPy ------------------------------------------------------------------------------------
+# NumPy arrays are packed on the host
 
 
 def _pack(a: np.ndarray, form: Format) -> tuple[tuple[np.ndarray, np.ndarray], int]:
@@ -181,34 +181,31 @@ def _bits(a: np.ndarray, form: Format) -> np.ndarray:
 
 
 def _padded(bits: np.ndarray, form: Format) -> np.ndarray:
-    """With zeros up to whole slots."""
+    """With zeros up to whole stages."""
     return np.pad(bits, ((0, 0), (0, -bits.shape[1] % form.depth)))
 
 
 def _magnitudes(bits: np.ndarray, form: Format) -> np.ndarray:
-    """What `magnitude` of the kernel is."""
+    """Sort keys, as `magnitude` of the kernel computes them."""
     if form.dtype.is_float:
         return bits & bits.dtype.type((1 << (form.dtype.bits - 1)) - 1)
     return np.abs(bits.view(np.int8).astype(np.int16))
 
 
 def _words(places: np.ndarray, shape: tuple[int, int, int], form: Format) -> np.ndarray:
-    """Metadata of the places (rows, chunks, kept)."""
+    """Metadata for positions (rows, chunks, kept)."""
     if form.kept == 2:
         nibbles = places[..., 0] | places[..., 1] << 2
     else:
         nibbles = np.where(places[..., 0] == 0, 0x4, 0xE)
     nibbles = np.pad(nibbles, ((0, shape[0] * ROWS - len(nibbles)), (0, 0)), constant_values=0x4)
-    found = nibbles[_nibble_table(shape, form)].astype(np.uint32)
+    ordered = nibbles[_nibble_table(shape, form)].astype(np.uint32)
     shifts = np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32)
-    return np.bitwise_or.reduce(found << shifts, axis=3).view(np.int32)
+    return np.bitwise_or.reduce(ordered << shifts, axis=3).view(np.int32)
 
 
 def _nibble_table(shape: tuple[int, ...], form: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and chunks of all nibbles: (blocks, slots, threads x words, nibbles)."""
-    block, slot, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
+    """Rows and chunks of all nibbles: (blocks, stages, threads x words, nibbles)."""
+    block, stage, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
     row, chunk = nibble_at(word // form.words, number, form.dtype.bits)
-    return block * ROWS + row, (slot * form.words + word % form.words) * CHUNKS + chunk
-
-
-__all__ = ["SparseMatrix", "compress", "decompress"]
+    return block * ROWS + row, (stage * form.words + word % form.words) * CHUNKS + chunk

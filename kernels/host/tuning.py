@@ -1,4 +1,4 @@
-"""`tune(a, b, ...)`: measures configurations of the GEMM kernels on the GPU, keeps the fastest."""
+"""`tune(a, b, ...)`: measures configurations of the GEMM kernels, and stores the fastest."""
 
 from __future__ import annotations
 
@@ -14,26 +14,32 @@ from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
+from tensorcore_dsl.host import current_target, describe
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache as choices
-from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.kernels.host.cost_model import divided_ranking, ranking
+from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host.arrays import library_of
+from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
+from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.operands import check_operands, check_output
-from tensorcore_dsl.kernels.host.padding import realigned
-from tensorcore_dsl.kernels.host.plan import OUTPUTS, SM80, assembled, choose_tile, why_not_sm90
-from tensorcore_dsl.kernels.host.problem_shape import Shape
-from tensorcore_dsl.runtime.arguments import describe
-from tensorcore_dsl.runtime.targets import current_target
+from tensorcore_dsl.kernels.host.heuristics import choose_ampere
+from tensorcore_dsl.kernels.host.operands import (
+    OUTPUTS,
+    GemmProblem,
+    check_rank,
+    describe_operands,
+    result_array,
+)
+from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
-FINALISTS = 4  # configurations that are measured again, in turn
+FINALISTS = 4  # configurations that are measured again, one after another
 ROUNDS = 7  # samples of each finalist
-SAMPLE = 2e-3  # seconds that one sample lasts about
-TRIED, DIVIDED = 16, 4  # configurations of the wgmma kernels, and of those that divide tiles
-GROUPS = (4, 8, 16)
-TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))  # BM BN WM WN
-DEPTHS = (3, 4)  # stages of mma.sync kernels
+SAMPLE = 2e-3  # approximate seconds of one sample
+HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
+GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
+AMPERE_TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))
+AMPERE_STAGES = (3, 4)
 
 Launch = Callable[[], Any]
 Timer = Callable[[Launch], float]
@@ -41,7 +47,7 @@ Timer = Callable[[Launch], float]
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration and the seconds of a launch; `failure` says why it could not run."""
+    """A configuration and the seconds of a launch; failure: why it could not run."""
 
     config: Any
     seconds: float = math.inf
@@ -50,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried, the fastest first, and the key that `plan` finds the best under."""
+    """All trials, the fastest first, and the key of the best one in the tuning cache."""
 
     key: str
     trials: tuple[Trial, ...]
@@ -72,32 +78,33 @@ def tune(
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
     Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.HopperConfig and
-    kernels.AmpereConfig; without them those that suit are tried: first tiles, then the order of the
-    fastest tiles. timer(launch) gives the seconds of one launch; CUDA events do when it is not
-    given. `device` names the GPU, if not the current one.
+    kernels.AmpereConfig; by default, tiles that suit the operands are tried, then rasterisations
+    of the fastest tiles. timer(launch) returns the seconds of one launch; by default, CUDA events
+    measure it. `device` names the GPU, if it is not the current one.
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
-    dtype = check_operands(a, b, c)
-    (M, K), N = a.shape, b.shape[1]
+    operands = describe_operands(a, b, c)
+    dtype = operands[0].type.dtype
+    (M, K), N = check_rank("a", operands[0], 2), check_rank("b", operands[1], 2)[1]
     if 0 in (M, N, K):
         raise tc.ArgumentError(f"a product of {M}x{K} and {K}x{N} has nothing to tune")
-    if out is None:
-        out = empty_like(a, (M, N), OUTPUTS[dtype][0])
-    check_output(out, dtype, (M, N))
-    a, b, out = realigned(a, b, out) or (a, b, out)
-    types = {name: describe(x, name).type for name, x in (("a", a), ("b", b), ("d", out))}
-    name = choices.key(types, M, N, K, device or choices.device_name())
-    launch = partial(gemm, a, b, c, out=out, alpha=alpha, beta=beta, epilogue=epilogue)
+    d, described = result_array(a, out, dtype, (M, N), OUTPUTS[dtype][0])
+    problem = GemmProblem(*operands, described)
+    if is_worth_padding(a, problem):
+        a, b, d = padded_operands(a, b, d, problem)
+        problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
+    key = tuning_cache.key(problem, device or tuning_cache.device_name())
+    launch = partial(gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue)
     bench = Bench(launch, timer or event_timer(a))
-    given = None if candidates is None else list(candidates)
-    trials = _search(bench, given, types, (M, N, K))
+    trials = _search(bench, None if candidates is None else list(candidates), problem)
     if not trials or trials[0].failure:
-        said = "; ".join(dict.fromkeys(t.failure for t in trials)) or "there are no candidates"
-        raise tc.ArgumentError(f"no configuration runs: {said}")
+        failures = dict.fromkeys(trial.failure for trial in trials)
+        reason = "; ".join(failures) or "there are no candidates"
+        raise tc.ArgumentError(f"no configuration runs: {reason}")
     if remember:
-        choices.remember(name, trials[0].config, trials[0].seconds)
-    return Tuning(name, tuple(trials))
+        tuning_cache.remember(key, trials[0].config, trials[0].seconds)
+    return Tuning(key, tuple(trials))
 
 
 # Searching
@@ -111,12 +118,12 @@ class Bench:
     timer: Timer
 
     def of(self, config: Any) -> Launch:
-        return partial(self.launch, config=config, family=choices.family_of(config))
+        return partial(self.launch, config=config, family=family_of(config))
 
     def trial(self, config: Any) -> Trial:
-        """Assembles, runs and times a configuration once; what fails is left behind."""
+        """Assemble, run and time a configuration once; a failure is recorded."""
         try:
-            with warnings.catch_warnings():  # what spills is slow, and so not chosen
+            with warnings.catch_warnings():  # a kernel that spills is slow, and so not chosen
                 warnings.simplefilter("ignore", tc.PerformanceWarning)
                 return Trial(config, self.timer(self.of(config)))
         except (tc.TensorCoreError, ValueError, RuntimeError) as error:
@@ -126,26 +133,27 @@ class Bench:
         return [self.trial(config) for config in progress(configs, title)]
 
     def compete(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The medians of samples taken in turn: clocks move while candidates pass by."""
-        found: dict[Any, list[float]] = {trial.config: [] for trial in trials}
+        """Medians of interleaved samples, as clocks change while candidates are measured."""
+        samples: dict[Any, list[float]] = {trial.config: [] for trial in trials}
         for _ in progress(range(ROUNDS), "finalists"):
-            for config, samples in found.items():
-                samples.append(self.timer(self.of(config)))
-        return [Trial(config, statistics.median(samples)) for config, samples in found.items()]
+            for config, seconds in samples.items():
+                seconds.append(self.timer(self.of(config)))
+        return [Trial(config, statistics.median(seconds)) for config, seconds in samples.items()]
 
 
-def _search(bench: Bench, given: Any, types: Any, size: tuple[int, int, int]) -> list[Trial]:
-    """All trials, the fastest first: tiles, orders of the best two, then the finalists again."""
-    first = given if given is not None else tiles(types, *size)
+def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list[Trial]:
+    """All trials, the fastest first: tiles, rasterisations of the best two, then the finalists."""
+    first = given if given is not None else default_candidates(problem)
     trials = _sorted(bench.trials(list(dict.fromkeys(first)), "tiles"))
     if given is None:
         tried = {trial.config for trial in trials}
         more = [
-            replace(trial.config, group_m=group)
+            replace(trial.config, group_m=group_m)
             for trial in trials[:2] if not trial.failure
-            for group in GROUPS
+            for group_m in GROUP_M
         ]  # fmt: skip
-        trials = _sorted([*trials, *bench.trials([c for c in more if c not in tried], "orders")])
+        more = [config for config in more if config not in tried]
+        trials = _sorted([*trials, *bench.trials(more, "rasterisations")])
     usable = [trial for trial in trials if not trial.failure][:FINALISTS]
     if len(usable) < 2:
         return trials
@@ -156,26 +164,27 @@ def _sorted(trials: Iterable[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: trial.seconds)
 
 
-def tiles(types: Any, M: int, N: int, K: int) -> list[Any]:
-    """Configurations that suit the operands: of wgmma where it can take them, else of mma.sync."""
-    if not why_not_sm90(types):
-        layouts = types["a"].unit[1], types["b"].unit[0]
-        return rings(Shape(M, N, K, types["a"].dtype.itemsize, 1, *layouts))
-    dtype = types["a"].dtype
-    return [] if dtype not in SM80 else list(pipelines(dtype, M, N, K))
+def default_candidates(problem: GemmProblem) -> list[Any]:
+    """Configurations of the wgmma kernels where they can run the problem, else of mma.sync."""
+    M, N, K, dtype = problem.M, problem.N, problem.K, problem.dtype
+    if not sm90_obstacle(problem.a, problem.b, problem.d):
+        layouts = problem.a_k_major, problem.b_k_major
+        return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts))
+    return list(ampere_candidates(dtype, M, N)) if dtype in SM80 else []
 
 
-def rings(shape: Shape) -> list[HopperConfig]:
-    """What the cost model ranks highest, of tiles that workers divide too."""
-    whole = dict.fromkeys(config for _, config in ranking(shape) if assembled(config))
-    return [*whole][:TRIED] + [config for _, config in divided_ranking(shape)][:DIVIDED]
+def hopper_candidates(shape: ProblemShape) -> list[HopperConfig]:
+    """The configurations that the cost model ranks highest, and the best of stream-K."""
+    ranked = dict.fromkeys(config for _, config in ranking(shape) if is_assembled(config))
+    streamk = [config for _, config in streamk_ranking(shape)]
+    return [*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]
 
 
-def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[AmpereConfig]:
-    """Tiles of the mma.sync kernels, gemm's own choice first."""
-    base = choose_tile(dtype, M, N, K)
+def ampere_candidates(dtype: Any, M: int, N: int) -> Iterator[AmpereConfig]:
+    """Tiles of the mma.sync kernels, the one that `gemm` chooses first."""
+    base = choose_ampere(dtype, M, N)
     yield base
-    for (BM, BN, WM, WN), stages in product(TILES, DEPTHS):
+    for (BM, BN, WM, WN), stages in product(AMPERE_TILES, AMPERE_STAGES):
         yield replace(base, BM=BM, BN=BN, WM=WM, WN=WN, stages=stages)
 
 
@@ -183,8 +192,8 @@ def pipelines(dtype: Any, M: int, N: int, K: int) -> Iterator[AmpereConfig]:
 
 
 def event_timer(a: Any) -> Timer:
-    """Times launches with the events of the library that the operand is from, on its stream."""
-    if type(a).__module__.partition(".")[0] == "torch":
+    """A timer that uses the events of the operand's library, on its current stream."""
+    if library_of(a) == "torch":
         cuda = import_module("torch").cuda
         return partial(_seconds, lambda: cuda.Event(enable_timing=True), _torch_elapsed)
     cuda = import_module("numba.cuda")
@@ -198,7 +207,7 @@ def _torch_elapsed(start: Any, end: Any) -> float:
 def _seconds(
     event: Callable[[], Any], elapsed: Callable[[Any, Any], float], launch: Launch
 ) -> float:
-    """Of one launch among as many as take SAMPLE seconds, after two that compile and warm up."""
+    """Seconds of one launch, of as many as take SAMPLE seconds, after two that warm up."""
 
     def batch(count: int) -> float:
         start, end = event(), event()
@@ -215,7 +224,7 @@ def _seconds(
 
 
 def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
-    """The items; where stderr is a terminal, a bar counts them, and goes when all are done."""
+    """The items; a bar shows their progress where stderr is a terminal."""
     if not sys.stderr.isatty():
         return items
     from rich.console import Console

@@ -1,7 +1,7 @@
-"""Configurations that `kernels.tune` found fastest, remembered by problem and GPU.
+"""Tuning cache: the configurations that `kernels.tune` measured as fastest, by problem and GPU.
 
-They are kept as JSON in the cache directory (see TENSORCORE_DSL_CACHE), so later processes know
-them too; `plan` asks here before it follows its own rules.
+They are stored as JSON in the cache directory (see TENSORCORE_DSL_CACHE), for later processes as
+well. The heuristics look here before they follow the cost model.
 """
 
 from __future__ import annotations
@@ -17,53 +17,48 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tensorcore_dsl.codegen.disk_cache import cache_directory
-from tensorcore_dsl.kernels.ampere.pipeline import AmpereConfig
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.runtime.arguments import ArrayType
+from tensorcore_dsl.host import cache_directory
+from tensorcore_dsl.kernels.host.families import FAMILIES, family_of
+from tensorcore_dsl.kernels.host.operands import GemmProblem
 
-FILE = "gemm-choices.json"
-FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
+FILE = "gemm-tuning.json"
 
 Entry = dict[str, Any]
 
 
-def family_of(config: Any) -> str:
-    """The family of kernels that a configuration belongs to."""
-    return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
+def key(problem: GemmProblem, device: str) -> str:
+    """Element types, size and layouts of a problem, and the name of the GPU.
 
-
-def key(types: Mapping[str, ArrayType], M: int, N: int, K: int, device: str) -> str:
-    """A problem's name: element types, size, which operands have K contiguous, and the GPU's.
-
-    Operands that TMA cannot read run other kernels, so they go by another name.
+    Operands that TMA cannot read have another key, since other kernels run them.
     """
-    a, b, d = types["a"], types["b"], types["d"]
-    layout = f"{'row' if a.unit[1] else 'col'}.{'col' if b.unit[0] else 'row'}"
-    lines = "" if all(kind.align == 16 for kind in types.values()) else " unaligned"
-    return f"{a.dtype}->{d.dtype} {M}x{N}x{K} {layout}{lines} on {device}"
+    layout = f"{'row' if problem.a_k_major else 'col'}.{'col' if problem.b_k_major else 'row'}"
+    aligned = all(x.type.align == 16 for x in (problem.a, problem.b, problem.d))
+    return (
+        f"{problem.dtype}->{problem.d.type.dtype} {problem.M}x{problem.N}x{problem.K} {layout}"
+        f"{'' if aligned else ' unaligned'} on {device}"
+    )
 
 
 def device_name() -> str:
-    """Of the current GPU, as "NVIDIA H200"."""
+    """Name of the current GPU, such as "NVIDIA H200"."""
     name = import_module("numba.cuda").get_current_device().name
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def recall(name: str) -> Any:
-    """The configuration remembered under a key; None where there is none."""
+    """The configuration that is stored under a key, or None."""
     entry = entries().get(name)
     return None if entry is None else _config(entry)
 
 
 def remember(name: str, config: Any, seconds: float) -> None:
-    """Keep a configuration for this process and, where there is a cache, for later ones."""
-    made = {"family": family_of(config), "config": asdict(config), "seconds": seconds}
-    entries()[name] = made
+    """Store a configuration for this process and, where there is a cache, for later ones."""
+    entry = {"family": family_of(config), "config": asdict(config), "seconds": seconds}
+    entries()[name] = entry
     path = location()
     if path is not None:
-        with suppress(OSError):  # a disk that refuses is no error
-            _write(path, {**_read(path), name: made})
+        with suppress(OSError):  # a disk that cannot be written is no error
+            _write(path, {**_read(path), name: entry})
 
 
 def forget() -> None:
@@ -81,7 +76,7 @@ def location() -> Path | None:
 
 
 def entries() -> dict[str, Entry]:
-    """All that is known; the file is read once."""
+    """All entries by key; the file is read once."""
     return _entries(location())
 
 
@@ -91,25 +86,25 @@ def _entries(path: Path | None) -> dict[str, Entry]:
 
 
 def _read(path: Path) -> dict[str, Entry]:
-    """What a file holds; nothing where it is missing or damaged."""
+    """The entries of a file; none where it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
-def _write(path: Path, found: Mapping[str, Entry]) -> None:
-    """In one step, so that no reader meets half a file."""
+def _write(path: Path, stored: Mapping[str, Entry]) -> None:
+    """Replace the file in one step, so that no reader meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=FILE)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=FILE)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(found, file, indent=1, sort_keys=True)
-    os.replace(partial, path)
+        json.dump(stored, file, indent=1, sort_keys=True)
+    os.replace(temporary, path)
 
 
 def _config(entry: Entry) -> Any:
-    """None for an entry of another version, whose fields are not today's."""
+    """The configuration of an entry; None where its fields are those of another version."""
     try:
         kind, values = FAMILIES[entry["family"]], entry["config"]
     except (KeyError, TypeError):

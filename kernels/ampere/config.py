@@ -1,0 +1,54 @@
+"""Host-side data of the sm_80 GEMM kernels: tile sizes, and what a kernel may assume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AmpereConfig:
+    """Tile sizes and pipeline depth; all are compile-time constants of a kernel.
+
+    A CTA computes BM x BN of D, a warp WM x WN of that, in steps of BK along K. stages: tiles of A
+    and B in shared memory. group_m: rows of CTA tiles that go through the columns of B together,
+    so that they find B in the L2 cache.
+    """
+
+    BM: int = 128
+    BN: int = 128
+    BK: int = 32
+    WM: int = 64
+    WN: int = 64
+    stages: int = 3
+    group_m: int = 8
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return (self.BM // self.WM) * (self.BN // self.WN)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return 32 * self.warps
+
+
+@dataclass(frozen=True)
+class AmpereTraits:
+    """What the host knows of the operands: layouts, alignment, edges.
+
+    a_k_major, b_k_major: K is contiguous in A, in B. vec_a, vec_b, vec_d: bytes that one access
+    may move. full: M, N and K are multiples of the tile, so that no access needs a bound check.
+    prefetch: use `mainloop_with_register_prefetch`. scaled: D = alpha A B, else D = A B; has_c:
+    plus beta C.
+    """
+
+    a_k_major: bool = True
+    b_k_major: bool = True
+    vec_a: int = 16
+    vec_b: int = 16
+    vec_d: int = 16
+    full: bool = True
+    prefetch: bool = False
+    scaled: bool = False
+    has_c: bool = False

@@ -1,0 +1,39 @@
+"""Epilogue of the sm_80 GEMM kernels: scale the accumulators, add C, convert, store."""
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+
+
+def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
+    """D = alpha acc + beta C for a warp's tile, which begins at row m0 and column n0 of D.
+
+    Elements 2i and 2i + 1 of an accumulator fragment are neighbours in a row of D (PTX manual,
+    layouts of mma.m16n8k16 and its kin), so they are stored as one vector where alignment allows.
+    """
+    rows, cols, _ = mma.shape
+    for i, fragments in enumerate(acc):
+        for j, fragment in enumerate(fragments):
+            for e in tc.static_range(0, len(fragment), 2):
+                row, col = fragment.coordinates(e)
+                row, col = m0 + i * rows + row, n0 + j * cols + col
+                store_pair((fragment[e], fragment[e + 1]), row, col, c, d, alpha, beta, traits)
+
+
+def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
+    """Store the elements (row, col) and (row, col + 1)."""
+    if traits.scaled:
+        values = [alpha * v for v in values]
+    if traits.full and traits.vec_d >= 2 * d.dtype.itemsize:
+        if traits.has_c:
+            old = c.at(row, col).load(2)
+            values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
+        d.at(row, col).store([v.to(d.dtype) for v in values])
+        return
+    # A tile that overlaps the edge of D: each element is checked by itself.
+    rows, cols = d.shape
+    for e, value in enumerate(values):
+        inside = (row < rows) & (col + e < cols)
+        if inside:
+            if traits.has_c:
+                value = beta * c[row, col + e].to(value.dtype) + value
+            d[row, col + e] = value.to(d.dtype)

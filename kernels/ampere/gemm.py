@@ -1,0 +1,72 @@
+"""D = alpha A B + beta C with `mma.sync`, for sm_80 and later: one kernel an element type.
+
+A CTA computes one BM x BN tile of D, and the grid has one CTA a tile. A is M x K, B is K x N, each
+of any strides. `mainloop.py` has the parts that the kernels share.
+"""
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.ampere.epilogue import store_tile
+from tensorcore_dsl.kernels.ampere.mainloop import cta_tile, mma_mainloop
+
+
+@tc.kernel
+def f16_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+    accumulate: tc.Const = tc.f32,
+):  # fmt: skip
+    """f16 operands; accumulators are f32 or f16."""
+    mma = tc.mma.m16n8k16(tc.f16, tc.f16, accumulate)
+    compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
+
+
+@tc.kernel
+def bf16_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """bf16 operands; accumulators are f32."""
+    compute_tile(tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32), a, b, c, d, alpha, beta, config, traits)
+
+
+@tc.kernel
+def tf32_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """f32 operands, of which the hardware reads the upper 19 bits; accumulators are f32."""
+    compute_tile(tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32), a, b, c, d, alpha, beta, config, traits)
+
+
+@tc.kernel
+def s8_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """s8 operands; accumulators are s32."""
+    compute_tile(tc.mma.m16n8k32(tc.s8, tc.s8, tc.s32), a, b, c, d, alpha, beta, config, traits)
+
+
+@tc.kernel
+def f64_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(), depth: tc.Const = 4,
+):  # fmt: skip
+    """f64 operands and accumulators.
+
+    sm_90 adds instructions of 16 rows, `depth` deep along K; 4 is the fastest, as it leaves
+    registers for a larger tile. Every instruction gives the same bits: a chain of fused
+    multiply-adds in the order of k.
+    """
+    name = "m8n8k4" if tc.arch_number() < 90 else f"m16n8k{depth}"
+    mma = getattr(tc.mma, name)(tc.f64, tc.f64, tc.f64)
+    compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
+
+
+def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: AmpereTraits):
+    """The body of every kernel: find the CTA's tile, accumulate over K, store."""
+    tc.launch_bounds(config.threads)
+    m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
+    acc, m, n = mma_mainloop(a, b, mma, m0, n0, config, traits)
+    store_tile(acc, m, n, c, d, alpha, beta, mma, traits)

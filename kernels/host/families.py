@@ -1,0 +1,131 @@
+"""Step 2 of a call: the two families of kernels, and which problems each of them can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import (
+    Description,
+    current_target,
+    device_arch,
+    emulated_arch,
+    has_program_assembler,
+)
+from tensorcore_dsl.kernels.ampere import gemm as ampere
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
+from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
+from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+
+# Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
+FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
+# Element type of A and B -> kernel.
+SM80 = {
+    tc.f16: ampere.f16_gemm,
+    tc.bf16: ampere.bf16_gemm,
+    tc.f32: ampere.tf32_gemm,
+    tc.s8: ampere.s8_gemm,
+    tc.f64: ampere.f64_gemm,
+}
+SM90 = {
+    tc.f16: bf16_gemm,
+    tc.bf16: bf16_gemm,
+    tc.f32: tf32_gemm,
+    tc.s8: s8_gemm,
+    tc.e4m3: promoted_fp8_gemm,
+    tc.e5m2: promoted_fp8_gemm,
+}
+
+
+def family_of(config: Any) -> str:
+    """The family that a configuration belongs to."""
+    return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
+
+
+def runs_on_hopper() -> bool:
+    """Whether kernels run on a GPU that has wgmma."""
+    return current_target() == "cuda" and device_arch().name == "sm_90a"
+
+
+def sm80_obstacle(problem: GemmProblem) -> str:
+    """Reason why the mma.sync kernels cannot run this problem, or ''."""
+    if problem.dtype not in SM80:
+        return f"they have no {problem.dtype}"
+    if problem.batch is not None:
+        return "they multiply single matrices, no batches"
+    if problem.row_reductions:
+        return "they have no row reductions"
+    return "" if problem.epilogue is None else "they apply no function to results"
+
+
+def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: Any = None) -> str:
+    """Reason why the wgmma kernels cannot run this problem, or ''.
+
+    They load A and B by TMA, which reads rows or columns that start at multiples of 16 bytes.
+    """
+    dtype = a.type.dtype
+    if current_target() == "cpu" and emulated_arch() != "sm_90a":
+        return f"they run on sm_90a, and the CPU emulates {emulated_arch()}"
+    if dtype not in SM90:
+        return f"they have no {dtype}"
+    if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
+        return f"they do not sum in {accumulate}"
+    for name, x in (("a", a), ("b", b)):
+        if x.type.align < 16 or all(x.type.unit[-2:]):
+            return f"the rows or columns of {name} do not start at multiples of 16 bytes"
+    if not d.type.unit[-1]:
+        return "the rows of the result are not contiguous"
+    if not all(any(x.type.unit[-2:]) for x in (a, b, d)):
+        return "the rows or columns of matrices of a batch are not contiguous"
+    if dtype.bits != 16 and not (a.type.unit[-1] and b.type.unit[-2]):
+        return f"{dtype} operands must both have K contiguous"
+    return ""
+
+
+def stores_without_tma(d: Description) -> bool:
+    """Whether threads store D: TMA writes only rows at ascending multiples of 16 bytes."""
+    return d.type.align < 16 or all(d.type.unit[-2:]) or has_negative_stride(d)
+
+
+def has_negative_stride(x: Description) -> bool:
+    """Whether an axis of a view is reversed."""
+    return any(n > 1 and stride < 0 for n, stride in zip(x.shape, x.strides, strict=True))
+
+
+def is_assembled(config: HopperConfig) -> bool:
+    """Whether this machine has the assembler that the configuration needs.
+
+    A configuration that gives consumers more registers than the producer uses `setmaxnreg`, which
+    only a whole-program assembler honours.
+    """
+    return not config.registers or has_program_assembler()
+
+
+# What kernels for one purpose support
+
+
+def check_sm90(a: Description, b: Description, d: Description, rows_only: bool = False) -> None:
+    """Refuse operands that the wgmma kernels cannot take.
+
+    rows_only: the kernel loads A by rows, and stores D by TMA alone.
+    """
+    obstacle = sm90_obstacle(a, b, d)
+    if not obstacle and rows_only and (d.type.align < 16 or not a.type.unit[1]):
+        obstacle = "rows of the first operand and of the result start at multiples of 16 bytes"
+    if obstacle:
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {obstacle}")
+
+
+def check_supported(products: str, config: Any, *unsupported: str) -> None:
+    """Refuse a configuration that sets fields which a kernel does not support."""
+    if not isinstance(config, HopperConfig):
+        raise tc.ArgumentError(f"config is {config}; needed is a kernels.HopperConfig")
+    default = HopperConfig()
+    changed = [name for name in unsupported if getattr(config, name) != getattr(default, name)]
+    if changed:
+        given = ", ".join(f"{name}={getattr(config, name)}" for name in changed)
+        raise tc.ArgumentError(f"the kernel for {products} takes no {given}: {config}")

@@ -1,0 +1,195 @@
+"""Step 3 of a call: choose the family of kernels, and the configuration with the least cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description, current_target, has_program_assembler, target_arch
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
+from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
+from tensorcore_dsl.kernels.hopper.sparse_packing import Format
+from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host.candidates import sparse_candidates
+from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
+from tensorcore_dsl.kernels.host.families import (
+    FAMILIES,
+    family_of,
+    is_assembled,
+    runs_on_hopper,
+    sm80_obstacle,
+    sm90_obstacle,
+    stores_without_tma,
+)
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+
+PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
+SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
+
+
+# The family
+
+
+def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
+    """The family that runs a problem, and its configuration if the caller or tuning gives one.
+
+    If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run.
+    """
+    not_sm80 = sm80_obstacle(problem)
+    not_sm90 = sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
+    if config is None and problem.accumulate is None and not problem.row_reductions:
+        config = _tuned_config(problem, family, {"sm80": not not_sm80, "sm90": not not_sm90})
+    family = _requested_family(family, config)
+    if family == "sm80" and not_sm80:
+        raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
+    only_sm90 = family == "sm90" or not_sm80
+    if only_sm90 and not_sm90:
+        others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
+        raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
+    if only_sm90 or (family is None and not not_sm90 and runs_on_hopper()):
+        return "sm90", config
+    return "sm80", config
+
+
+def _requested_family(family: str | None, config: Any) -> str | None:
+    """The family that the caller names, or whose configuration the caller gives."""
+    if family not in (None, *FAMILIES):
+        raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
+    if config is None:
+        return family
+    of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
+    if not of_config or family not in (None, *of_config):
+        raise tc.ArgumentError(
+            f"config is {config}; needed is a kernels.AmpereConfig for sm80, or a "
+            f"kernels.HopperConfig for sm90" + (f", and {family} was asked for" if family else "")
+        )
+    return of_config[0]
+
+
+def _tuned_config(problem: GemmProblem, family: str | None, can_run: dict[str, bool]) -> Any:
+    """The configuration that was tuned on this GPU, if its family can run the problem."""
+    if current_target() != "cuda" or not tuning_cache.entries() or problem.batch is not None:
+        return None
+    config = tuning_cache.recall(tuning_cache.key(problem, tuning_cache.device_name()))
+    if config is None:
+        return None
+    tuned = family_of(config)
+    if tuned == "sm90" and not is_assembled(config):
+        return None
+    return config if family in (None, tuned) and can_run[tuned] else None
+
+
+# wgmma kernels
+
+
+def choose(
+    shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
+) -> HopperConfig:
+    """The configuration with the least cost of those that are feasible."""
+    return next(config for _, config in ranking(shape) if is_feasible(config))
+
+
+def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> HopperConfig:
+    """The configuration for a problem of `gemm`; needs_registers: see HopperTraits."""
+    shape = shape_of(problem)
+    if kernel is promoted_fp8_gemm:
+        return choose_promoted(shape)
+
+    def is_feasible(config: HopperConfig) -> bool:
+        if config.streamk_units and problem.accumulate == tc.f16:
+            return False  # stream-K exchanges accumulators in f32
+        if needs_registers and config.registers:
+            return False  # the accumulators fill all registers that a consumer can have
+        limited = needs_registers and config.register_limited
+        return has_program_assembler() if limited else is_assembled(config)
+
+    return choose(shape, is_feasible)
+
+
+def choose_promoted(shape: ProblemShape) -> HopperConfig:
+    """The configuration for promoted fp8 accumulators.
+
+    They take registers beside those of wgmma, which leaves none for ping-pong and split-K.
+    """
+    costs = [
+        (seconds * promotion_slowdown(config), config)
+        for seconds, config in ranking(shape)
+        if is_plain(config)
+        and (has_program_assembler() or not promotion_registers(config, part_width(config)))
+    ]
+    return min(costs, key=lambda entry: entry[0])[1]
+
+
+def choose_grouped(rows: int, groups: int) -> HopperConfig:
+    """The configuration for groups of rows: flat tiles where a group has few rows on average."""
+    return SKINNY_GROUPS if rows <= 64 * groups else PINGPONG
+
+
+def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
+    """The configuration for gated products: ping-pong; half of a tile's columns are of the gate."""
+    for _, config in ranking(ProblemShape(M, 2 * N, K, has_epilogue=True)):
+        if config.pingpong and config.BN % 32 == 0 and is_assembled(config):
+            return config
+    return PINGPONG
+
+
+def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) -> HopperConfig:
+    """The configuration for a 2:4 sparse A."""
+    configs = sparse_candidates(M, N, form, b_k_major)
+    return min(configs, key=lambda config: sparse_cycles(config, M, N, K, form))
+
+
+def is_plain(config: HopperConfig) -> bool:
+    """Cooperative, without split-K, stream-K and skinny A."""
+    return not (config.pingpong or config.split_k > 1 or config.valid_m or config.streamk_units)
+
+
+def shape_of(problem: GemmProblem) -> ProblemShape:
+    """What the cost model needs to know of a problem."""
+    return ProblemShape(
+        problem.M, problem.N, problem.K, problem.dtype.itemsize, problem.batch or 1,
+        problem.a_k_major, problem.b_k_major,
+        misaligned=is_misaligned(problem.a) or is_misaligned(problem.b),
+        store_by_threads=stores_without_tma(problem.d),
+        has_epilogue=problem.epilogue is not None or problem.beta != 0,
+    )  # fmt: skip
+
+
+def is_misaligned(x: Description) -> bool:
+    """Whether rows or columns start elsewhere than at the 128-byte lines of the L2 cache."""
+    steps = (stride for stride in x.strides[-2:] if stride != 1)
+    return any(stride * x.type.dtype.itemsize % 128 for stride in steps)
+
+
+# mma.sync kernels
+
+# Tiles that fill a large GPU; they hold 128 bytes of K, one swizzled row of shared memory.
+LARGE_TILES = {
+    tc.f16: AmpereConfig(BM=256, BK=64),
+    tc.bf16: AmpereConfig(BM=256, BK=64),
+    tc.f32: AmpereConfig(BK=32),
+    tc.s8: AmpereConfig(BK=128),
+    tc.f64: AmpereConfig(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group_m=16),
+}
+MIN_TILES = 132  # fewer tiles leave most SMs idle
+
+
+def choose_ampere(dtype: Any, M: int, N: int) -> AmpereConfig:
+    """The largest tile of which D has enough, and that shared memory holds."""
+    config = LARGE_TILES[dtype]
+    stage_bytes = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
+    too_large = stage_bytes > target_arch().shared_kib * 1024
+    if config.BM > 128 and (_tiles(config, M, N) < MIN_TILES or too_large):
+        config = replace(config, BM=128)
+    if _tiles(config, M, N) < MIN_TILES:
+        config = replace(config, BM=64, BN=64, WM=32, WN=32, stages=3)
+    return config
+
+
+def _tiles(config: AmpereConfig, M: int, N: int) -> int:
+    return -(-M // config.BM) * -(-N // config.BN)

@@ -1,0 +1,45 @@
+"""What a library of kernels needs on the host: descriptions of arrays, targets, streams, caches.
+
+`tensorcore_dsl.kernels` uses these names and those of `tensorcore_dsl` itself, and no others.
+"""
+
+from __future__ import annotations
+
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.codegen.disk_cache import cache_directory
+from tensorcore_dsl.dtypes import from_numpy
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
+from tensorcore_dsl.runtime.array_interop import cupy_stream, stream_handle, torch_stream
+from tensorcore_dsl.runtime.fast_launch import key_function
+from tensorcore_dsl.runtime.targets import (
+    current_target,
+    device_arch,
+    emulated_arch,
+    target_arch,
+    target_key,
+)
+
+__all__ = [
+    "ArrayType",
+    "Description",
+    "Loc",
+    "cache_directory",
+    "cupy_stream",
+    "current_target",
+    "describe",
+    "device_arch",
+    "emulated_arch",
+    "from_numpy",
+    "has_program_assembler",
+    "key_function",
+    "stream_handle",
+    "target_arch",
+    "target_key",
+    "torch_stream",
+]
+
+
+def has_program_assembler() -> bool:
+    """Whether this machine has a whole-program ptxas, which `setmaxnreg` needs."""
+    return bool(ptxas.candidates())
