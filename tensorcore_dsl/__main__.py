@@ -35,12 +35,12 @@ def parser() -> argparse.ArgumentParser:
 def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None:
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
     instructions = [isa.instruction(text) for text in mnemonics]
-    print("\n\n".join(describe(form, layouts, width) for form in instructions))
+    print("\n\n".join(describe(instr, layouts, width) for instr in instructions))
     if directory is not None:
         from tensorcore_dsl.viz.plot import plot_instruction
 
-        for form in instructions:
-            for path in plot_instruction(form, directory):
+        for instr in instructions:
+            for path in plot_instruction(instr, directory):
                 print(path)
 
 
@@ -52,8 +52,9 @@ def find(options: argparse.Namespace) -> None:
     matches = search(*asked)
     shown = matches if options.all else matches[:MANY]
     width = max((len(f.mnemonic) for f in shown), default=0)
-    for form in shown:
-        print(f"{form.mnemonic:<{width}}  {form.requires}, PTX {form.version[0]}.{form.version[1]}")
+    for instr in shown:
+        version = ".".join(map(str, instr.version))
+        print(f"{instr.mnemonic:<{width}}  {instr.requires}, PTX {version}")
     if len(matches) > len(shown):
         print(f"... and {len(matches) - len(shown)} more; --all prints them, other options choose")
     print(f"{len(matches)} instruction{'' if len(matches) == 1 else 's'}")

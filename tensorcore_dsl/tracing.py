@@ -21,8 +21,8 @@ class Emitter(Protocol):
     `values.builder.Builder` implements it.
     """
 
-    def emit(self, form: Any, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Append the instruction `form` to the kernel and return its results."""
+    def emit(self, instr: Any, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Append the instruction `instr` to the kernel and return its results."""
 
     def named(self, mnemonic: str, *operands: Any, **options: Any) -> Any:
         """Append the instruction of this text and return its results."""
@@ -61,7 +61,7 @@ def emitter() -> Emitter:
     if current is None:
         raise OperandError(
             "instructions can be called only inside a @tc.kernel; "
-            "outside, run one on the CPU with tc.emulate(form.ptx, ...)"
+            "outside, run one on the CPU with tc.emulate(instruction.ptx, ...)"
         )
     return current
 

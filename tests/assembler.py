@@ -45,24 +45,24 @@ def operand_text(operand: Operand, registers: Registers) -> str:
     return names[0]
 
 
-def statement(form: Instruction, registers: Registers) -> str:
+def statement(instr: Instruction, registers: Registers) -> str:
     """The form with distinct registers for all operands."""
     registers.restart()
-    results = [operand_text(o, registers) for o in form.results]
-    text = form.text(results, [operand_text(o, registers) for o in form.operands])
+    results = [operand_text(o, registers) for o in instr.results]
+    text = instr.text(results, [operand_text(o, registers) for o in instr.operands])
     return text if text.endswith("; }") else text + ";"
 
 
-def version_of(forms: Iterable[Instruction], arch: str) -> tuple[int, int]:
+def version_of(instrs: Iterable[Instruction], arch: str) -> tuple[int, int]:
     """The lowest PTX version that the forms and the target allow."""
-    return max(chain([ARCHS[arch].ptx], (f.version for f in forms)))
+    return max(chain([ARCHS[arch].ptx], (f.version for f in instrs)))
 
 
-def module(forms: Sequence[Instruction], arch: str, version: tuple[int, int] | None = None) -> str:
+def module(instrs: Sequence[Instruction], arch: str, version: tuple[int, int] | None = None) -> str:
     """A PTX module with one statement for each form."""
     registers = Registers()
-    body = [statement(f, registers) for f in forms]
-    major, minor = version or version_of(forms, arch)
+    body = [statement(f, registers) for f in instrs]
+    major, minor = version or version_of(instrs, arch)
     return "\n".join(
         [
             f".version {major}.{minor}",

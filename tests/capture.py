@@ -40,16 +40,16 @@ def record(words: np.ndarray) -> str:
     return " ".join([hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest(), *sample])
 
 
-def on_gpu(data: Any, out: Any, forms: Any) -> None:
+def on_gpu(data: Any, out: Any, instrs: Any) -> None:
     with tc.target("cuda"):
-        probes.probe[probes.THREADS // 128, 128](data, out, forms=forms)
+        probes.probe[probes.THREADS // 128, 128](data, out, instrs=instrs)
 
 
 def shared_on_gpu(
-    data: Any, addresses: Any, values: Any, out: Any, dump: Any, form: Any, n: int
+    data: Any, addresses: Any, values: Any, out: Any, dump: Any, instr: Any, n: int
 ) -> None:
     with tc.target("cuda"):
-        probes.shared_probe[n, 32](data, addresses, values, out, dump, form=form)
+        probes.shared_probe[n, 32](data, addresses, values, out, dump, instr=instr)
 
 
 PARTS = ("matrix", "threads", "gemm")  # in this order: the first forks
@@ -83,24 +83,24 @@ def threads(options: argparse.Namespace) -> int:
     """Instructions of single threads, and accesses to shared memory."""
     found: dict[str, dict[str, str]] = {}
     different = 0
-    forms = [f for f in probes.probed_forms(ARCH) if options.only in f.mnemonic]
-    for batch in probes.batches(forms):
-        for form, words in zip(batch, capture(batch), strict=True):
-            found.setdefault(form.opcode, {})[form.mnemonic] = record(words)
+    instrs = [f for f in probes.probed_forms(ARCH) if options.only in f.mnemonic]
+    for batch in probes.batches(instrs):
+        for instr, words in zip(batch, capture(batch), strict=True):
+            found.setdefault(instr.opcode, {})[instr.mnemonic] = record(words)
             if options.check:
-                different += not agrees(form, words, ARCH)
-    for form in probes.shared_forms(ARCH):
-        if options.only not in form.mnemonic:
+                different += not agrees(instr, words, ARCH)
+    for instr in probes.shared_forms(ARCH):
+        if options.only not in instr.mnemonic:
             continue
-        words = probes.shared_on_kernel(form, shared_on_gpu)
-        found.setdefault(f"shared_{form.opcode}", {})[form.mnemonic] = record(words)
-        if options.check and not np.array_equal(words, probes.shared_on_cpu(form, ARCH)):
+        words = probes.shared_on_kernel(instr, shared_on_gpu)
+        found.setdefault(f"shared_{instr.opcode}", {})[instr.mnemonic] = record(words)
+        if options.check and not np.array_equal(words, probes.shared_on_cpu(instr, ARCH)):
             different += 1
-            print(f"DIFFERENT {form}")
+            print(f"DIFFERENT {instr}")
     for opcode, records in found.items():
         text = json.dumps(dict(sorted(records.items())), indent=0)
         (options.out / f"{opcode}.json").write_text(text + "\n")
-    print(f"{len(forms)} forms captured")
+    print(f"{len(instrs)} forms captured")
     return different
 
 
@@ -150,12 +150,12 @@ def capture(batch: list[Any]) -> list[np.ndarray]:
         return [*capture(batch[:middle]), *capture(batch[middle:])]
 
 
-def agrees(form: Any, words: np.ndarray, arch: str) -> bool:
-    images = probes.inputs(form)
+def agrees(instr: Any, words: np.ndarray, arch: str) -> bool:
+    images = probes.inputs(instr)
     try:
-        cpu = probes.on_cpu(form, images, arch)
+        cpu = probes.on_cpu(instr, images, arch)
     except Exception as error:
-        print(f"FAILED ON THE CPU {form}: {error}")
+        print(f"FAILED ON THE CPU {instr}: {error}")
         return False
     wrong = np.argwhere(cpu != words)
     if not len(wrong):
@@ -163,7 +163,7 @@ def agrees(form: Any, words: np.ndarray, arch: str) -> bool:
     word, thread = wrong[0]
     given = [[hex(int(x)) for x in i[thread]] if isinstance(i, np.ndarray) else i for i in images]
     print(
-        f"DIFFERENT {form}: {len(wrong)} of {words.size} words; thread {thread} word {word}: "
+        f"DIFFERENT {instr}: {len(wrong)} of {words.size} words; thread {thread} word {word}: "
         f"GPU {words[word, thread]:08x}, CPU {cpu[word, thread]:08x}, operands {given}"
     )
     return False

@@ -46,8 +46,8 @@ def descriptors(depth: int) -> np.ndarray:
 
 def identity(sparse: bool) -> tuple[np.ndarray, np.ndarray]:
     """A warpgroup's registers of A (128, 4) and metadata (128, 1): row r takes row r of B."""
-    form = isa.instruction(FORMS["sparse" if sparse else "dense"])
-    row, col = (form.operand("a").layout.coords[..., i] for i in range(2))
+    instr = isa.instruction(FORMS["sparse" if sparse else "dense"])
+    row, col = (instr.operand("a").layout.coords[..., i] for i in range(2))
     place = 2 * (row // 4) + row % 2 if sparse else row
     held = np.where((col == place) & (row < (32 if sparse else 16)), 0x3C00, 0).astype(np.uint16)
     lane = np.arange(WARPGROUP)
@@ -70,20 +70,20 @@ def arrays(sparse: bool) -> tuple[np.ndarray, ...]:
 
 
 def constants(sparse: bool) -> dict[str, object]:
-    form = isa.instruction(FORMS["sparse" if sparse else "dense"])
-    names = [o.name for o in form.operands if o.kind == "imm"]
+    instr = isa.instruction(FORMS["sparse" if sparse else "dense"])
+    names = [o.name for o in instr.operands if o.kind == "imm"]
     variants = tuple(
         tuple({"trans_b": int(layout == "MN"), "selector": 0}.get(n, 1) for n in names)
         for layout in LAYOUTS
     )
-    return {"form": form, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
+    return {"form": instr, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
 
 
 def numbers(out: np.ndarray, sparse: bool) -> np.ndarray:
     """(layouts, swizzles, bases, lines, k, n): the chunk that each element of B was read from."""
     rows = 32 if sparse else 16
-    form = isa.instruction(FORMS["sparse" if sparse else "dense"])
-    row, col = (form.results[0].layout.coords[..., i] for i in range(2))
+    instr = isa.instruction(FORMS["sparse" if sparse else "dense"])
+    row, col = (instr.results[0].layout.coords[..., i] for i in range(2))
     values = out.view(np.float32).reshape(-1, WARPGROUP, 32)
     found = np.zeros((len(values), 64, 64), np.uint16)
     found[:, row, col] = values.astype(np.uint16)

@@ -156,7 +156,7 @@ def capture_all(
 ) -> int:
     """Write records of all forms to `folder`; how many differ from the emulator, or failed."""
     run = emulated if emulate else on_gpu
-    names = [p.form.mnemonic for p in matrix_probes.probes_of(ARCH, only)]
+    names = [p.instr.mnemonic for p in matrix_probes.probes_of(ARCH, only)]
     answers = spread(ordered(names), lambda m: capture(m, run, check), workers, seconds)
     found = list(reported(answers))
     matrix_records.write(folder, {a.mnemonic: a.record for a in found if a.record is not None})
@@ -185,7 +185,7 @@ def reported(answers: Iterator[Answer]) -> Iterator[Answer]:
         if answer.error:
             print(f"FAILED {answer.mnemonic}: {answer.error}")
         if count % 200 == 0:
-            print(f"{count} forms, {time.time() - start:.0f} s", flush=True)
+            print(f"{count} instrs, {time.time() - start:.0f} s", flush=True)
         yield answer
 
 
@@ -207,14 +207,14 @@ def summary(names: list[str], found: list[Answer]) -> int:
     answered = {a.mnemonic: a for a in found}
     bad = 0
     for name in sorted({matrix_records.family(n) for n in names}):
-        forms = [n for n in names if matrix_records.family(n) == name]
-        done = [answered[n] for n in forms if n in answered]
+        instrs = [n for n in names if matrix_records.family(n) == name]
+        done = [answered[n] for n in instrs if n in answered]
         wrong = sum(bool(a.differing) for a in done)
         failed = sum(bool(a.error) for a in done)
-        bad += wrong + failed + len(forms) - len(done)
+        bad += wrong + failed + len(instrs) - len(done)
         spent = sum(a.seconds for a in done)
         print(
-            f"{name}: {len(done)} of {len(forms)} forms, {wrong} differ, {failed} failed, "
+            f"{name}: {len(done)} of {len(instrs)} instrs, {wrong} differ, {failed} failed, "
             f"{spent:.0f} s of processes"
         )
     return bad

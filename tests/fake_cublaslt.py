@@ -163,7 +163,7 @@ class FakeLibrary:
         turn_a, turn_b = self._transposes(desc)
         for one in range(self._attribute(d_form, 5, 1)):
             left, right, result = (
-                self._matrix(at, form, one) for at, form in ((a, a_form), (b, b_form), (d, d_form))
+                self._matrix(at, instr, one) for at, instr in ((a, a_form), (b, b_form), (d, d_form))
             )
             left, right = (left.T if turn_a else left), (right.T if turn_b else right)
             wide = SUM[compute]
@@ -184,10 +184,10 @@ class FakeLibrary:
         x = x + np.frombuffer(data, dtype).astype(x.dtype)[:, None]
         return x / 2 * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
-    def _matrix(self, address, form, one=0):
-        kind, rows, cols, ld = self.objects[form]["values"]
+    def _matrix(self, address, instr, one=0):
+        kind, rows, cols, ld = self.objects[instr]["values"]
         dtype = np.dtype(NUMPY[kind])
-        address += one * self._attribute(form, 6) * dtype.itemsize
+        address += one * self._attribute(instr, 6) * dtype.itemsize
         data = (ctypes.c_char * (ld * cols * dtype.itemsize)).from_address(address)
         return np.frombuffer(data, dtype).reshape(cols, ld).T[:rows]
 

@@ -42,7 +42,7 @@ from tensorcore_dsl.isa.spec import (
 u32, u64, s32, f32, pred = dtypes.u32, dtypes.u64, dtypes.s32, dtypes.f32, dtypes.pred
 
 
-def form(
+def instr(
     mnemonic: str, signature: str, execute: Any, effects: frozenset[str] = PURE
 ) -> Instruction:
     left, _, right = signature.rpartition("=")
@@ -53,86 +53,86 @@ def form(
 
 
 def _special(name: str) -> Instruction:
-    return form(f"mov.{name}", "d:u32 =", lambda ctx, form: ctx.special(name))
+    return instr(f"mov.{name}", "d:u32 =", lambda ctx, instr: ctx.special(name))
 
 
 def _load(space: str, address: str, width: int, count: int) -> Instruction:
-    def execute(ctx: Any, form: Any, p: Any) -> Any:
+    def execute(ctx: Any, instr: Any, p: Any) -> Any:
         found = getattr(ctx, space).load(ctx, p, width, count)
         return found if count > 1 else found[0]
 
     name = f"ld.{space}" + (f".v{count}" if count > 1 else "")
-    return form(name, f"d:u{8 * width}*{count} = p:[{address}]", execute, LOAD)
+    return instr(name, f"d:u{8 * width}*{count} = p:[{address}]", execute, LOAD)
 
 
 def _store(space: str, address: str) -> Instruction:
-    def execute(ctx: Any, form: Any, p: Any, v: Any) -> None:
+    def execute(ctx: Any, instr: Any, p: Any, v: Any) -> None:
         getattr(ctx, space).store(ctx, p, np.broadcast_to(v, (1, ctx.threads)))
 
-    return form(f"st.{space}", f"p:[{address}], v:u32", execute, STORE)
+    return instr(f"st.{space}", f"p:[{address}], v:u32", execute, STORE)
 
 
 def _bump(space: str, address: str) -> Instruction:
-    def execute(ctx: Any, form: Any, p: Any, v: Any) -> Any:
+    def execute(ctx: Any, instr: Any, p: Any, v: Any) -> Any:
         return getattr(ctx, space).atomic(ctx, p, 4, np.add, v)
 
-    return form(
+    return instr(
         f"atom.{space}.add", f"d:u32 = p:[{address}], v:u32", execute, LOAD | STORE | VOLATILE
     )
 
 
-def _vote(ctx: Any, form: Any, flag: Any) -> Any:
+def _vote(ctx: Any, instr: Any, flag: Any) -> Any:
     ctx.whole_warps()
     lanes = np.broadcast_to(flag, (ctx.threads,)).reshape(-1, 32)
     return np.repeat(lanes.sum(axis=1, dtype=np.uint32), 32)
 
 
-def _meet(ctx: Any, form: Any, value: Any, mask: Any) -> Any:
+def _meet(ctx: Any, instr: Any, value: Any, mask: Any) -> Any:
     """The sum of `value` over the active lanes of the warp."""
     active = np.ones(ctx.threads, bool) if ctx.active is None else ctx.active
     return np.repeat(np.where(active, value, 0).reshape(-1, 32).sum(1, dtype=np.uint32), 32)
 
 
-ADD = form("add.u32", "d:u32 = a:u32, b:u32", lambda ctx, form, a, b: a + b)
-MUL = form("mul.u32", "d:u32 = a:u32, b:u32", lambda ctx, form, a, b: a * b)
-XOR = form("xor.u32", "d:u32 = a:u32, b:u32", lambda ctx, form, a, b: a ^ b)
-AND = form("and.u32", "d:u32 = a:u32, b:u32", lambda ctx, form, a, b: a & b)
-WIDE = form("cvt.u64.u32", "d:u64 = a:u32", lambda ctx, form, a: a.astype(np.uint64))
-ADD64 = form("add.u64", "d:u64 = a:u64, b:u64", lambda ctx, form, a, b: a + b)
-LESS = form("lt.u32", "d:pred = a:u32, b:u32", lambda ctx, form, a, b: a < b)
-EQUAL = form("eq.u32", "d:pred = a:u32, b:u32", lambda ctx, form, a, b: a == b)
+ADD = instr("add.u32", "d:u32 = a:u32, b:u32", lambda ctx, instr, a, b: a + b)
+MUL = instr("mul.u32", "d:u32 = a:u32, b:u32", lambda ctx, instr, a, b: a * b)
+XOR = instr("xor.u32", "d:u32 = a:u32, b:u32", lambda ctx, instr, a, b: a ^ b)
+AND = instr("and.u32", "d:u32 = a:u32, b:u32", lambda ctx, instr, a, b: a & b)
+WIDE = instr("cvt.u64.u32", "d:u64 = a:u32", lambda ctx, instr, a: a.astype(np.uint64))
+ADD64 = instr("add.u64", "d:u64 = a:u64, b:u64", lambda ctx, instr, a, b: a + b)
+LESS = instr("lt.u32", "d:pred = a:u32, b:u32", lambda ctx, instr, a, b: a < b)
+EQUAL = instr("eq.u32", "d:pred = a:u32, b:u32", lambda ctx, instr, a, b: a == b)
 TID, CTAID, LANE, WARP_ID = (_special(n) for n in ("tid.x", "ctaid.x", "laneid", "warpid"))
 LOAD_GLOBAL, LOAD_SHARED = _load("globals", "u64", 4, 1), _load("shared", "u32", 4, 1)
 LOAD_GLOBAL4, LOAD_SHARED4 = _load("globals", "u64", 4, 4), _load("shared", "u32", 4, 4)
 STORE_GLOBAL, STORE_SHARED = _store("globals", "u64"), _store("shared", "u32")
 BUMP_GLOBAL, BUMP_SHARED = _bump("globals", "u64"), _bump("shared", "u32")
-VOTE = form("vote.count", "d:u32 = a:pred", _vote, WARP)
-MEET = form("meet.sync", "d:u32 = a:u32, mask:u32", _meet, VOLATILE | {"convergent"})
-SYNC = form("bar.sync", "id:u32 ", lambda ctx, form, i: ctx.barriers.arrive(i, None, True), BLOCKING)
-SYNC_COUNT = form(
-    "bar.sync.count", "id:u32, n:u32", lambda ctx, form, i, n: ctx.barriers.arrive(i, n, True), BLOCKING
+VOTE = instr("vote.count", "d:u32 = a:pred", _vote, WARP)
+MEET = instr("meet.sync", "d:u32 = a:u32, mask:u32", _meet, VOLATILE | {"convergent"})
+SYNC = instr("bar.sync", "id:u32 ", lambda ctx, instr, i: ctx.barriers.arrive(i, None, True), BLOCKING)
+SYNC_COUNT = instr(
+    "bar.sync.count", "id:u32, n:u32", lambda ctx, instr, i, n: ctx.barriers.arrive(i, n, True), BLOCKING
 )
-ARRIVE = form(
-    "bar.arrive", "id:u32, n:u32", lambda ctx, form, i, n: ctx.barriers.arrive(i, n, False), BLOCKING
+ARRIVE = instr(
+    "bar.arrive", "id:u32, n:u32", lambda ctx, instr, i, n: ctx.barriers.arrive(i, n, False), BLOCKING
 )
-COUNT = form(
+COUNT = instr(
     "bar.red.popc",
     "d:u32 = id:u32, p:pred",
-    lambda ctx, form, i, p: tuple(
+    lambda ctx, instr, i, p: tuple(
         x if x.dtype == bool else x.astype(np.uint32) for x in ctx.barriers.arrive_counting(i, None, p)[:2]
     ),
     BLOCKING,
 )
-COPY = form(
+COPY = instr(
     "cp.async",
     "dst:[u32], src:[u64], size:#u32, valid:u32",
-    lambda ctx, form, d, s, n, v: ctx.async_copies.issue(
+    lambda ctx, instr, d, s, n, v: ctx.async_copies.issue(
         ctx, d, s, n, np.broadcast_to(v, (ctx.threads,))
     ),
     LOAD | STORE | VOLATILE,
 )
-COMMIT = form("cp.async.commit_group", "", lambda ctx, form: ctx.async_copies.commit(), VOLATILE)
-WAIT = form("cp.async.wait_group", "n:#u32", lambda ctx, form, n: ctx.async_copies.wait(n), VOLATILE)
+COMMIT = instr("cp.async.commit_group", "", lambda ctx, instr: ctx.async_copies.commit(), VOLATILE)
+WAIT = instr("cp.async.wait_group", "n:#u32", lambda ctx, instr, n: ctx.async_copies.wait(n), VOLATILE)
 
 
 class Builder:
@@ -154,21 +154,21 @@ class Builder:
         self.line += 1
         return Loc("kernel.py", self.line)
 
-    def op(self, form: Instruction, *operands: Any, **options: Any) -> Any:
-        """Append `form`; ints become constants. Returns its result, if it has one."""
+    def op(self, instr: Instruction, *operands: Any, **options: Any) -> Any:
+        """Append `instr`; ints become constants. Returns its result, if it has one."""
         into = options.pop("into", None)
-        results = tuple(self.value(r.dtype, r.registers) for r in form.results)
+        results = tuple(self.value(r.dtype, r.registers) for r in instr.results)
         results = (into,) if into is not None else results
         sources = tuple(
             Const(o, wanted.dtype) if isinstance(o, (int, bool)) else o
-            for o, wanted in zip(operands, form.operands, strict=True)
+            for o, wanted in zip(operands, instr.operands, strict=True)
         )
-        if any(o.kind == "addr" for o in form.operands):
+        if any(o.kind == "addr" for o in instr.operands):
             sources = tuple(
                 Address(s) if o.kind == "addr" and not isinstance(s, Address) else s
-                for s, o in zip(sources, form.operands, strict=True)
+                for s, o in zip(sources, instr.operands, strict=True)
             )
-        self.block.nodes.append(Op(form, results, sources, loc=self.loc(), **options))
+        self.block.nodes.append(Op(instr, results, sources, loc=self.loc(), **options))
         return results[0] if results else None
 
     def assign(self, target: Value, *sources: Any) -> None:

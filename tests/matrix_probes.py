@@ -35,12 +35,12 @@ def words_of(operand: Operand) -> int:
     return operand.registers * (2 if operand.register_bits == 64 else 1)
 
 
-def variants_of(form: Instruction) -> list[tuple[int, ...]]:
+def variants_of(instr: Instruction) -> list[tuple[int, ...]]:
     """Combinations of immediates: all, or VARIANTS of them, others for other shapes."""
-    every = list(itertools.product(*(o.values or (0,) for o in form.operands if o.kind == "imm")))
+    every = list(itertools.product(*(o.values or (0,) for o in instr.operands if o.kind == "imm")))
     if len(every) <= VARIANTS:
         return every
-    first = make.seed_of(form.mnemonic)
+    first = make.seed_of(instr.mnemonic)
     step = len(every) // VARIANTS + 1  # coprime to a power of two, or nearly
     return [every[(first + i * step) % len(every)] for i in range(VARIANTS)]
 
@@ -49,26 +49,26 @@ def variants_of(form: Instruction) -> list[tuple[int, ...]]:
 
 
 @tc.kernel
-def registers_kernel(data: tc.Array, out: tc.Array, form: tc.Const, variants: tc.Const):
-    """Run `form` on (threads, words) of operands; each chunk has its immediates."""
+def registers_kernel(data: tc.Array, out: tc.Array, instr: tc.Const, variants: tc.Const):
+    """Run `instr` on (threads, words) of operands; each chunk has its immediates."""
     tc.launch_bounds(128)
     thread = tc.blockIdx.x * 128 + tc.threadIdx.x
     chunk = tc.blockIdx.x // (THREADS // 128)
     at, given = 0, {}
-    for operand in form.operands:
+    for operand in instr.operands:
         if operand.kind != "imm":
             count = words_of(operand)
             given[operand.name] = as_operand(operand, [data[thread, at + i] for i in range(count)])
             at += count
     for which, immediates in enumerate(variants):
         if len(variants) == 1 or chunk % len(variants) == which:
-            store(out[thread], form(*arguments(form, given, immediates)))
+            store(out[thread], instr(*arguments(instr, given, immediates)))
 
 
-def arguments(form, given, immediates):
+def arguments(instr, given, immediates):
     """Operands in their order."""
     numbers = list(immediates)
-    return [numbers.pop(0) if o.kind == "imm" else given[o.name] for o in form.operands]
+    return [numbers.pop(0) if o.kind == "imm" else given[o.name] for o in instr.operands]
 
 
 def store(out, results):
@@ -84,11 +84,11 @@ def store(out, results):
 class RegisterProbe:
     """A product, or movmatrix: a function of registers and immediates."""
 
-    form: Instruction
+    instr: Instruction
 
     @cached_property
     def variants(self) -> list[tuple[int, ...]]:
-        return variants_of(self.form)
+        return variants_of(self.instr)
 
     @property
     def kernel(self) -> Any:
@@ -97,19 +97,19 @@ class RegisterProbe:
     def inputs(self, first: int, count: int) -> list[np.ndarray]:
         """(threads, registers) of each register operand, for chunks from `first` on."""
         return [
-            registers(self.form, o, first * THREADS, count * THREADS, 32)
-            for o in self.form.operands
+            registers(self.instr, o, first * THREADS, count * THREADS, 32)
+            for o in self.instr.operands
             if o.kind != "imm"
         ]
 
     def arrays(self, first: int, count: int) -> tuple[np.ndarray, ...]:
         """The kernel's arguments; the last is the output."""
         data = np.hstack([i.view(np.uint32) for i in self.inputs(first, count)])
-        size = sum(words_of(r) for r in self.form.results)
+        size = sum(words_of(r) for r in self.instr.results)
         return data, np.zeros((count * THREADS, size), np.uint32)
 
     def constants(self) -> dict[str, Any]:
-        return {"form": self.form, "variants": tuple(self.variants)}
+        return {"form": self.instr, "variants": tuple(self.variants)}
 
     def launch_shape(self, count: int) -> tuple[int, int]:
         return count * THREADS // 128, 128
@@ -123,18 +123,18 @@ class RegisterProbe:
         images = self.inputs(chunk, 1)
         given = [
             immediates.pop(0) if o.kind == "imm" else warps(o, images.pop(0), 32)
-            for o in self.form.operands
+            for o in self.instr.operands
         ]
-        return as_rows(self.form, tc.emulate(self.form, *given, arch=arch))
+        return as_rows(self.instr, tc.emulate(self.instr, *given, arch=arch))
 
 
 def registers(
-    form: Instruction, operand: Operand, first: int, threads: int, unit: int
+    instr: Instruction, operand: Operand, first: int, threads: int, unit: int
 ) -> np.ndarray:
     """(threads, registers) images; warps (or warpgroups) of `unit` threads share a regime."""
-    seed = make.seed_of(form.mnemonic, operand.name)
+    seed = make.seed_of(instr.mnemonic, operand.name)
     if operand.name in METADATA:
-        legal = make.TF32_MASKS if form.params["a"] == "tf32" else make.MASKS
+        legal = make.TF32_MASKS if instr.params["a"] == "tf32" else make.MASKS
         return make.metadata(seed, legal, first, threads)
     role = {"b": make.B, "c": make.C}.get(operand.name, make.A)
     layout = operand.layout
@@ -150,11 +150,11 @@ def warps(operand: Operand, image: np.ndarray, unit: int) -> np.ndarray:
     return image if operand.is_fragment or operand.registers > 1 else image[..., 0]
 
 
-def as_rows(form: Instruction, results: Any) -> np.ndarray:
+def as_rows(instr: Instruction, results: Any) -> np.ndarray:
     """(threads, words) of what `tc.emulate` returns."""
     results = results if isinstance(results, tuple) else (results,)
     rows = []
-    for result, operand in zip(results, form.results, strict=True):
+    for result, operand in zip(results, instr.results, strict=True):
         wide = np.uint64 if operand.register_bits == 64 else np.uint32
         image = np.ascontiguousarray(result.reshape(-1, operand.registers), dtype=wide)
         rows.append(image.view(np.uint32))
@@ -166,7 +166,7 @@ def as_rows(form: Instruction, results: Any) -> np.ndarray:
 
 @tc.kernel
 def warpgroup_kernel(data: tc.Array, images: tc.Array, places: tc.Array, out: tc.Array,
-                     form: tc.Const, variants: tc.Const, sizes: tc.Const):  # fmt: skip
+                     instr: tc.Const, variants: tc.Const, sizes: tc.Const):  # fmt: skip
     """One warpgroup a block. Shared memory holds the 16-byte chunks of A's and B's image over and
     over: `sizes` are (chunks of the image, bytes of shared memory) of A and of B.
 
@@ -188,13 +188,13 @@ def warpgroup_kernel(data: tc.Array, images: tc.Array, places: tc.Array, out: tc
     chunk = group // (THREADS // WARPGROUP)
     for which, immediates in enumerate(variants):
         if len(variants) == 1 or chunk // (CHUNKS // VARIANTS) % len(variants) == which:
-            run(form, immediates, data[thread], places[group], starts, out[thread])
+            run(instr, immediates, data[thread], places[group], starts, out[thread])
 
 
-def run(form, immediates, data, places, starts, out):
+def run(instr, immediates, data, places, starts, out):
     """A product from its operands, loaded before its fence, to its stored result."""
     at, given = 0, {}
-    for operand in form.operands:
+    for operand in instr.operands:
         if operand.name in ("desc_a", "desc_b"):
             which = int(operand.name == "desc_b")
             low, high = tc.emit("mov.b64.unpack", places[which])
@@ -208,7 +208,7 @@ def run(form, immediates, data, places, starts, out):
             given[operand.name] = packed(operand, words) if operand.is_fragment else words
             at += count
     tc.wgmma_fence()
-    result = form(*arguments(form, given, immediates))
+    result = instr(*arguments(instr, given, immediates))
     tc.wgmma_commit()
     tc.wgmma_wait(0)
     store(out, result)
@@ -279,17 +279,17 @@ class WarpgroupProbe(RegisterProbe):
     @property
     def parts(self) -> list[tuple[str, int, int]]:
         """(name, rows, bytes of K) of the matrices in shared memory."""
-        _, n, _ = self.form.shape
-        sparse = bool(self.form.params.get("sparse"))
+        _, n, _ = self.instr.shape
+        sparse = bool(self.instr.params.get("sparse"))
         found = [("a", 64, 32)] if self.of_descriptor else []
         return [*found, ("b", n, 64 if sparse else 32)]
 
     @property
     def of_descriptor(self) -> bool:
-        return any(o.name == "desc_a" for o in self.form.operands)
+        return any(o.name == "desc_a" for o in self.instr.operands)
 
     def variant(self, chunk: int) -> dict[str, int]:
-        names = [o.name for o in self.form.operands if o.kind == "imm"]
+        names = [o.name for o in self.instr.operands if o.kind == "imm"]
         chosen = self.variants[chunk // (CHUNKS // VARIANTS) % len(self.variants)]
         return dict(zip(names, chosen, strict=True))
 
@@ -299,7 +299,7 @@ class WarpgroupProbe(RegisterProbe):
         found = []
         for name, rows, depth in self.parts:
             chunks = rows * depth // 16 + 1  # odd: lines of a power of two fall on all chunks
-            bits = dtypes.named(self.form.params[name]).bits
+            bits = dtypes.named(self.instr.params[name]).bits
             turned = {self.variant(c).get(f"trans_{name}") == 1 for c in range(CHUNKS)}
             size = max(Matrix(rows, depth, bits, t).size() for t in turned)
             found.append((chunks, -(-size // 1024) * 1024))
@@ -310,13 +310,13 @@ class WarpgroupProbe(RegisterProbe):
         per = THREADS // WARPGROUP
         groups, at = count * per, first * per
         images, places = [], np.zeros((groups, 3), np.uint64)
-        draws = make.numbers(make.seed_of(self.form.mnemonic, "places"), at, groups)
+        draws = make.numbers(make.seed_of(self.instr.mnemonic, "places"), at, groups)
         for (name, rows, depth), (chunks, _) in zip(
             self.parts, self.sizes[-len(self.parts) :], strict=True
         ):
-            dtype = dtypes.named(self.form.params[name])
+            dtype = dtypes.named(self.instr.params[name])
             kind = make.Kind.of(dtype, dtype.storage_bits)
-            seed = make.seed_of(self.form.mnemonic, name)
+            seed = make.seed_of(self.instr.mnemonic, name)
             role = make.B if name == "b" else make.A
             images.append(make.words(kind, seed, role, at, groups, 1, 4 * chunks))
             shift = 8 if name == "b" else 32
@@ -333,8 +333,8 @@ class WarpgroupProbe(RegisterProbe):
 
     def inputs(self, first: int, count: int) -> list[np.ndarray]:
         return [
-            registers(self.form, o, first * THREADS, count * THREADS, WARPGROUP)
-            for o in self.form.operands
+            registers(self.instr, o, first * THREADS, count * THREADS, WARPGROUP)
+            for o in self.instr.operands
             if o.kind == "reg" and not o.name.startswith(("desc_", "scale_"))
         ]
 
@@ -346,7 +346,7 @@ class WarpgroupProbe(RegisterProbe):
         return {**super().constants(), "sizes": self.sizes}
 
     def on_cpu(self, chunk: int, arch: str) -> np.ndarray:
-        form = self.form
+        instr = self.instr
         images, places = self.memory(chunk, 1)
         shared, at, word = [], [], 0
         for chunks, size in self.sizes:
@@ -358,7 +358,7 @@ class WarpgroupProbe(RegisterProbe):
             at.append(sum(s.shape[1] for s in shared[:-1]) * 4)
             word += 4 * chunks
         given, registers_, numbers = [], self.inputs(chunk, 1), self.variant(chunk)
-        for operand in form.operands:
+        for operand in instr.operands:
             if operand.name in numbers:
                 given.append(numbers[operand.name])
             elif operand.name in ("desc_a", "desc_b"):
@@ -369,7 +369,7 @@ class WarpgroupProbe(RegisterProbe):
             else:
                 given.append(warps(operand, registers_.pop(0), WARPGROUP))
         memory = np.ascontiguousarray(np.hstack(shared)).view(np.uint8)
-        return as_rows(form, tc.emulate(form, *given, arch=arch, shared=memory))
+        return as_rows(instr, tc.emulate(instr, *given, arch=arch, shared=memory))
 
 
 # -- moves between memory and registers -----------------------------------------------------------
@@ -377,14 +377,14 @@ class WarpgroupProbe(RegisterProbe):
 
 @tc.kernel
 def memory_kernel(image: tc.Array, places: tc.Array, values: tc.Array, out: tc.Array,
-                  dump: tc.Array, form: tc.Const, words: tc.Const):  # fmt: skip
-    """One warp a block: fill memory of `words` words, run `form` at each lane's place, dump it.
+                  dump: tc.Array, instr: tc.Const, words: tc.Const):  # fmt: skip
+    """One warp a block: fill memory of `words` words, run `instr` at each lane's place, dump it.
 
     places (warps, 33): a byte offset for each lane, and a stride."""
     tc.launch_bounds(32)
     lane, warp = tc.threadIdx.x, tc.blockIdx.x
     thread = warp * 32 + lane
-    shared = ".global" not in form.mnemonic
+    shared = ".global" not in instr.mnemonic
     if shared:
         tile = tc.shared(words, tc.u32, align=128)
         for i in tc.static_range(words // 32):
@@ -398,14 +398,14 @@ def memory_kernel(image: tc.Array, places: tc.Array, values: tc.Array, out: tc.A
         place = start + tc.u64(places[warp, lane])
     tc.barrier()
     operands = [place]
-    for operand in form.operands[1:]:
+    for operand in instr.operands[1:]:
         if operand.name == "stride":
             operands.append(places[warp, 32])
         else:
             count = words_of(operand)
             operands.append(as_operand(operand, [values[thread, i] for i in range(count)]))
-    result = form(*operands)
-    if form.results:
+    result = instr(*operands)
+    if instr.results:
         store(out[thread], result)
     tc.barrier()
     if shared:
@@ -417,7 +417,7 @@ def memory_kernel(image: tc.Array, places: tc.Array, values: tc.Array, out: tc.A
 class MemoryProbe:
     """wmma.load, wmma.store, ldmatrix, stmatrix: registers and the whole memory are compared."""
 
-    form: Instruction
+    instr: Instruction
 
     @property
     def kernel(self) -> Any:
@@ -425,14 +425,14 @@ class MemoryProbe:
 
     @property
     def is_wmma(self) -> bool:
-        return self.form.opcode == "wmma"
+        return self.instr.opcode == "wmma"
 
     @cached_property
     def geometry(self) -> tuple[int, int, int]:
         """Of wmma, in bytes: of a line, between lines at least, lines."""
-        layout = (self.form.results or self.form.operands[1:])[0].layout
+        layout = (self.instr.results or self.instr.operands[1:])[0].layout
         rows, cols = layout.rows, layout.cols
-        lines, line = (rows, cols) if self.form.params["order"] == "row" else (cols, rows)
+        lines, line = (rows, cols) if self.instr.params["order"] == "row" else (cols, rows)
         size = line * layout.dtype.storage_bits // 8
         return size, -(-size // 16) * 16, lines
 
@@ -444,21 +444,21 @@ class MemoryProbe:
         return -(-((apart + 48) * lines + 96) // 128) * 32
 
     def constants(self) -> dict[str, Any]:
-        return {"form": self.form, "words": self.words}
+        return {"form": self.instr, "words": self.words}
 
     def launch_shape(self, count: int) -> tuple[int, int]:
         return count * THREADS // 32, 32
 
     def arrays(self, first: int, count: int) -> tuple[np.ndarray, ...]:
-        form, number = self.form, count * THREADS // 32
+        instr, number = self.instr, count * THREADS // 32
         at = first * THREADS // 32
         kind = make.Kind("bits", 32, 32)
         image = make.words(
-            kind, make.seed_of(form.mnemonic, "image"), make.A, at, number, 1, self.words
+            kind, make.seed_of(instr.mnemonic, "image"), make.A, at, number, 1, self.words
         )
         values = [
-            registers(form, o, first * THREADS, count * THREADS, 32)
-            for o in form.operands[1:]
+            registers(instr, o, first * THREADS, count * THREADS, 32)
+            for o in instr.operands[1:]
             if o.name != "stride"
         ]
         given = (
@@ -466,21 +466,21 @@ class MemoryProbe:
             if values
             else np.zeros((1, 1), np.uint32)
         )
-        size = sum(words_of(r) for r in form.results)
+        size = sum(words_of(r) for r in instr.results)
         out = np.zeros((count * THREADS, max(size, 1)), np.uint32)
         return image, self._places(at, number), given, out, np.zeros_like(image)
 
     def _places(self, at: int, number: int) -> np.ndarray:
-        draws = make.numbers(make.seed_of(self.form.mnemonic, "places"), at * 33, number * 33)
+        draws = make.numbers(make.seed_of(self.instr.mnemonic, "places"), at * 33, number * 33)
         draws = draws.reshape(number, 33)
         found = np.zeros((number, 33), np.uint32)
         if self.is_wmma:
-            bits = (self.form.results or self.form.operands[1:])[0].layout.dtype.storage_bits
+            bits = (self.instr.results or self.instr.operands[1:])[0].layout.dtype.storage_bits
             found[:, :32] = (draws[:, :1] % np.uint64(3) * np.uint64(32)).astype(np.uint32)
             apart = np.uint64(self.geometry[1]) + np.uint64(16) * (draws[:, 32] % np.uint64(4))
             found[:, 32] = apart * np.uint64(8) // np.uint64(bits)
         else:  # distinct rows of 16 bytes
-            keys = make.numbers(make.seed_of(self.form.mnemonic, "rows"), at * 256, number * 256)
+            keys = make.numbers(make.seed_of(self.instr.mnemonic, "rows"), at * 256, number * 256)
             found[:, :32] = 16 * np.argsort(keys.reshape(number, 256), axis=1)[:, :32]
         return found
 
@@ -501,22 +501,22 @@ class MemoryProbe:
 Probe = RegisterProbe | MemoryProbe
 
 
-def probe_of(form: Instruction) -> Probe | None:
+def probe_of(instr: Instruction) -> Probe | None:
     """How a matrix instruction is probed; None for all others."""
-    if form.opcode in ("ldmatrix", "stmatrix"):
-        is_shared = ".shared" in form.mnemonic
-        return MemoryProbe(form) if is_shared and form.operands[0].dtype.bits == 32 else None
-    if form.opcode == "wmma" and form.operands[0].kind == "addr":
-        return MemoryProbe(form)
-    if form.opcode == "wgmma":
-        return WarpgroupProbe(form) if form.results else None
-    return RegisterProbe(form) if form.opcode in ("mma", "wmma", "movmatrix") else None
+    if instr.opcode in ("ldmatrix", "stmatrix"):
+        is_shared = ".shared" in instr.mnemonic
+        return MemoryProbe(instr) if is_shared and instr.operands[0].dtype.bits == 32 else None
+    if instr.opcode == "wmma" and instr.operands[0].kind == "addr":
+        return MemoryProbe(instr)
+    if instr.opcode == "wgmma":
+        return WarpgroupProbe(instr) if instr.results else None
+    return RegisterProbe(instr) if instr.opcode in ("mma", "wmma", "movmatrix") else None
 
 
 def probes_of(arch: str, only: str = "") -> Iterator[Probe]:
     """A probe of every matrix instruction of an architecture."""
-    for form in isa.instructions():
-        if only in form.mnemonic and form.requires.met_by(tc.ARCHS[arch]):
-            probe = probe_of(form)
+    for instr in isa.instructions():
+        if only in instr.mnemonic and instr.requires.met_by(tc.ARCHS[arch]):
+            probe = probe_of(instr)
             if probe is not None:
                 yield probe

@@ -45,16 +45,16 @@ def argument(operand):
     return f"({', '.join([name] * operand.registers)},)"
 
 
-def kernel_of(forms):
+def kernel_of(instrs):
     """A kernel that calls each form once and stores all results, and its argument types."""
     namespace, body, stored = {}, [], 0
-    for i, form in enumerate(forms):
-        namespace[f"f{i}"] = tn.intrinsic(form)
-        called = [o for o in form.operands if o.name not in _fixed(form, {})]
+    for i, instr in enumerate(instrs):
+        namespace[f"f{i}"] = tn.intrinsic(instr)
+        called = [o for o in instr.operands if o.name not in _fixed(instr, {})]
         call = f"f{i}({', '.join(map(argument, called))})"
-        body.append(f"r = {call}" if form.results else call)
-        for j, operand in enumerate(form.results):
-            value = "r" if len(form.results) == 1 else f"r[{j}]"
+        body.append(f"r = {call}" if instr.results else call)
+        for j, operand in enumerate(instr.results):
+            value = "r" if len(instr.results) == 1 else f"r[{j}]"
             name = SHORT[str(registers.element_type(operand))]
             for k in range(operand.registers):
                 element = f"{value}[{k}]" if registers.is_tuple(operand) else value
@@ -76,11 +76,11 @@ def expected(operand):
     return r"\{" + ", ".join([one] * operand.registers) + r"\}" if registers.is_tuple(operand) else one
 
 
-def pattern_of(form):
+def pattern_of(instr):
     """What the printed statement looks like, from the form's own template."""
-    marks = [f"@{i}@" for i in range(len(form.results) + len(form.operands))]
-    text = re.escape(form.text(marks[: len(form.results)], marks[len(form.results) :]))
-    for mark, operand in zip(marks, (*form.results, *form.operands)):
+    marks = [f"@{i}@" for i in range(len(instr.results) + len(instr.operands))]
+    text = re.escape(instr.text(marks[: len(instr.results)], marks[len(instr.results) :]))
+    for mark, operand in zip(marks, (*instr.results, *instr.operands)):
         text = text.replace(mark, expected(operand))
     return text
 
@@ -92,16 +92,16 @@ def sample():
     for opcode in isa.opcodes():
         if opcode == "shared":
             continue
-        for form in isa.instructions(opcode):
-            every = (*form.results, *form.operands)
+        for instr in isa.instructions(opcode):
+            every = (*instr.results, *instr.operands)
             if any(o.register_bits > 64 for o in every):
                 continue
-            arch = next(a for a in order if a in form.requires.archs())
+            arch = next(a for a in order if a in instr.requires.archs())
             shape = tuple((o.kind, registers.is_tuple(o), o.register_bits) for o in every)
-            chosen.setdefault((arch, opcode, form.params.get("group"), shape), form)
+            chosen.setdefault((arch, opcode, instr.params.get("group"), shape), instr)
     groups = {}
-    for (arch, *_), form in chosen.items():
-        groups.setdefault(arch, []).append(form)
+    for (arch, *_), instr in chosen.items():
+        groups.setdefault(arch, []).append(instr)
     size = 40
     return [(a, f[i : i + size]) for a, f in groups.items() for i in range(0, len(f), size)]
 
@@ -132,10 +132,10 @@ def evaluated(layout):
     return found
 
 
-def register_images(form, rng):
+def register_images(instr, rng):
     """(32, registers) unsigned words for each operand, of small finite numbers."""
     found = []
-    for operand in form.operands:
+    for operand in instr.operands:
         if operand.kind == "imm":
             found.append(0)
         elif operand.name == "e":
@@ -152,21 +152,21 @@ def register_images(form, rng):
     return found
 
 
-def register_kernel(form):
+def register_kernel(instr):
     """Every lane loads its registers, runs the form, stores the result."""
-    namespace = {"cuda": cuda, "form": tn.intrinsic(form)}
+    namespace = {"cuda": cuda, "form": tn.intrinsic(instr)}
     given = []
-    for operand in form.operands:
+    for operand in instr.operands:
         if operand.kind == "imm":
             given.append("0")
         else:
             parts = [f"{operand.name}[lane, {i}]" for i in range(operand.registers)]
             given.append(f"({', '.join(parts)},)" if registers.is_tuple(operand) else parts[0])
-    names = [o.name for o in form.operands if o.kind != "imm"]
-    called = [g for g, o in zip(given, form.operands) if o.name not in _fixed(form, {})]
+    names = [o.name for o in instr.operands if o.kind != "imm"]
+    called = [g for g, o in zip(given, instr.operands) if o.name not in _fixed(instr, {})]
     exec(
         f"def kernel({', '.join(names)}, out):\n    lane = cuda.threadIdx.x\n"
-        f"    r = form({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",
+        f"    r = instr({', '.join(called)})\n    for i in range(len(r)):\n        out[lane, i] = r[i]\n",
         namespace,
     )
     return cuda.jit(namespace["kernel"])

@@ -66,12 +66,12 @@ def element_type(operand: Operand) -> tuple[str, int]:
     return name, dtype.bits // dtype.lanes
 
 
-def registers(operand: Operand, form: Instruction, threads: int, rng: Any) -> np.ndarray:
+def registers(operand: Operand, instr: Instruction, threads: int, rng: Any) -> np.ndarray:
     """(threads, registers) images as uint32 or uint64."""
     width = max(operand.register_bits, 16)
-    if operand.name == "mask" and form.opcode != "fns":
+    if operand.name == "mask" and instr.opcode != "fns":
         return np.full((threads, 1), FULL_MASK, np.uint32)
-    if form.opcode == "fns" and operand.name != "mask":  # other numbers mean nothing to it
+    if instr.opcode == "fns" and operand.name != "mask":  # other numbers mean nothing to it
         low, high = (0, 32) if operand.name == "base" else (-33, 34)
         return rng.integers(low, high, (threads, 1)).astype(np.int32).view(np.uint32)
     name, bits = element_type(operand)
@@ -85,16 +85,16 @@ def registers(operand: Operand, form: Instruction, threads: int, rng: Any) -> np
     return word.astype(np.uint64 if width == 64 else np.uint32)
 
 
-def inputs(form: Instruction) -> list[Any]:
+def inputs(instr: Instruction) -> list[Any]:
     """One entry an operand: an image, or the number of an immediate."""
-    rng = np.random.default_rng(zlib.crc32(form.mnemonic.encode()))
+    rng = np.random.default_rng(zlib.crc32(instr.mnemonic.encode()))
     found: list[Any] = []
-    for operand in form.operands:
+    for operand in instr.operands:
         if operand.kind == "imm":
             allowed = operand.values or (rng.integers(0, 32),)
             found.append(int(allowed[rng.integers(0, len(allowed))]))
         else:
-            found.append(registers(operand, form, THREADS, rng))
+            found.append(registers(operand, instr, THREADS, rng))
     return found
 
 
@@ -107,18 +107,18 @@ def planes(images: list[Any]) -> np.ndarray:
     return np.concatenate(words)
 
 
-def result_words(form: Instruction) -> int:
-    return sum(r.registers * (2 if r.register_bits == 64 else 1) for r in form.results)
+def result_words(instr: Instruction) -> int:
+    return sum(r.registers * (2 if r.register_bits == 64 else 1) for r in instr.results)
 
 
 @tc.kernel
-def probe(data: tc.Array, out: tc.Array, forms: tc.Const):
+def probe(data: tc.Array, out: tc.Array, instrs: tc.Const):
     """Run each (form, immediates) on its planes of `data` (words, threads)."""
     thread = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
     word, place = 0, 0
-    for form, immediates in forms:
+    for instr, immediates in instrs:
         operands, numbers = [], list(immediates)
-        for operand in form.operands:
+        for operand in instr.operands:
             if operand.kind == "imm":
                 operands.append(numbers.pop(0))
                 continue
@@ -126,7 +126,7 @@ def probe(data: tc.Array, out: tc.Array, forms: tc.Const):
             words = [data[word + i, thread] for i in range(count)]
             word += count
             operands.append(as_operand(operand, words))
-        results = form(*operands)
+        results = instr(*operands)
         results = results if isinstance(results, tuple) else (results,)
         for result in results:
             for value in as_words(result):
@@ -168,10 +168,10 @@ def as_words(result):
     return found
 
 
-def on_cpu(form: Instruction, images: list[Any], arch: str) -> np.ndarray:
+def on_cpu(instr: Instruction, images: list[Any], arch: str) -> np.ndarray:
     """(words, threads) of results from `tc.emulate`."""
     given = []
-    for operand, image in zip(form.operands, images, strict=True):
+    for operand, image in zip(instr.operands, images, strict=True):
         if not isinstance(image, np.ndarray):
             given.append(image)
             continue
@@ -179,10 +179,10 @@ def on_cpu(form: Instruction, images: list[Any], arch: str) -> np.ndarray:
         image = image.astype({1: np.bool_, 16: np.uint16}.get(bits, image.dtype))
         image = image.reshape(-1, 32, image.shape[-1])
         given.append(image if operand.registers > 1 else image[..., 0])
-    results = tc.emulate(form, *given, arch=arch)
+    results = tc.emulate(instr, *given, arch=arch)
     results = results if isinstance(results, tuple) else (results,)
     words = []
-    for result, operand in zip(results, form.results, strict=True):
+    for result, operand in zip(results, instr.results, strict=True):
         count = operand.registers
         wide = np.uint64 if operand.register_bits == 64 else np.uint32
         image = np.ascontiguousarray(result.reshape(-1, count).astype(wide))
@@ -195,37 +195,37 @@ MATRIX = ("mma", "wmma", "wgmma", "movmatrix")
 NOT_A_FUNCTION = ("mov.u32.%", "mov.u64.%", "mov.pred.%", "shared.", "activemask", "elect", "bar", "vprintf", "mapa")
 
 
-def probed(form: Instruction, arch: str) -> bool:
+def probed(instr: Instruction, arch: str) -> bool:
     """Is the form a function of its registers whose bits are promised on `arch`?"""
-    text = form.mnemonic
-    if not form.requires.met_by(tc.ARCHS[arch]) or not form.results or not form.operands:
+    text = instr.mnemonic
+    if not instr.requires.met_by(tc.ARCHS[arch]) or not instr.results or not instr.operands:
         return False
-    if any(o.kind == "addr" for o in form.operands) or form.opcode in MATRIX:
+    if any(o.kind == "addr" for o in instr.operands) or instr.opcode in MATRIX:
         return False
-    if {"load", "store", "blocking"} & form.effects:
+    if {"load", "store", "blocking"} & instr.effects:
         return False
     return not text.startswith(NOT_A_FUNCTION) and not text.startswith(APPROXIMATE)
 
 
 def probed_forms(arch: str) -> list[Instruction]:
-    return [form for form in isa.instructions() if probed(form, arch)]
+    return [instr for instr in isa.instructions() if probed(instr, arch)]
 
 
-def batches(forms: list[Instruction], size: int = 32) -> list[list[Instruction]]:
+def batches(instrs: list[Instruction], size: int = 32) -> list[list[Instruction]]:
     """Forms that share a kernel: not too many."""
-    return [forms[at : at + size] for at in range(0, len(forms), size)]
+    return [instrs[at : at + size] for at in range(0, len(instrs), size)]
 
 
-def on_kernel(forms: list[Instruction], launch: Any) -> list[np.ndarray]:
+def on_kernel(instrs: list[Instruction], launch: Any) -> list[np.ndarray]:
     """(words, threads) of each form's results, computed by the probe kernel.
 
     `launch(data, out, forms)` runs it."""
-    images = [inputs(form) for form in forms]
+    images = [inputs(instr) for instr in instrs]
     data = np.ascontiguousarray(np.concatenate([planes(i) for i in images]))
-    out = np.zeros((sum(result_words(f) for f in forms), THREADS), np.uint32)
+    out = np.zeros((sum(result_words(f) for f in instrs), THREADS), np.uint32)
     numbers = tuple(tuple(x for x in i if not isinstance(x, np.ndarray)) for i in images)
-    launch(data, out, tuple(zip(forms, numbers, strict=True)))
-    ends = np.cumsum([result_words(f) for f in forms])
+    launch(data, out, tuple(zip(instrs, numbers, strict=True)))
+    ends = np.cumsum([result_words(f) for f in instrs])
     return np.split(out, ends[:-1])
 
 
@@ -236,8 +236,8 @@ IMAGE = 4096  # bytes of shared memory of a warp
 
 @tc.kernel
 def shared_probe(data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.Array,
-                 dump: tc.Array, form: tc.Const):  # fmt: skip
-    """One warp a block: fill shared memory, run `form` at each lane's address, dump it."""
+                 dump: tc.Array, instr: tc.Const):  # fmt: skip
+    """One warp a block: fill shared memory, run `instr` at each lane's address, dump it."""
     tc.launch_bounds(32)
     lane, warp = tc.threadIdx.x, tc.blockIdx.x
     thread = warp * 32 + lane
@@ -246,13 +246,13 @@ def shared_probe(data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.
         tile[lane + 32 * i] = data[warp, lane + 32 * i]
     tc.barrier()
     operands, word = [tile.at(0).address + addresses[warp, lane]], 0
-    for operand in form.operands[1:]:
+    for operand in instr.operands[1:]:
         count = operand.registers * (2 if operand.register_bits == 64 else 1)
         words = [values[word + i, thread] for i in range(count)]
         word += count
         operands.append(as_operand(operand, words))
-    result = form(*operands)
-    if form.results:
+    result = instr(*operands)
+    if instr.results:
         for place, value in enumerate(as_words(result)):
             out[place, thread] = value
     tc.barrier()
@@ -263,42 +263,42 @@ def shared_probe(data: tc.Array, addresses: tc.Array, values: tc.Array, out: tc.
 def shared_forms(arch: str) -> list[Instruction]:
     """Loads and stores of shared memory whose lanes do not depend on each other's order."""
     found = []
-    for form in isa.instructions():
-        if form.opcode not in ("ld", "st", "atom"):
+    for instr in isa.instructions():
+        if instr.opcode not in ("ld", "st", "atom"):
             continue
-        first = form.operands[0]
-        if ".shared" not in form.mnemonic or first.kind != "addr" or first.dtype.bits != 32:
+        first = instr.operands[0]
+        if ".shared" not in instr.mnemonic or first.kind != "addr" or first.dtype.bits != 32:
             continue
-        if form.requires.met_by(tc.ARCHS[arch]) and "cluster" not in form.mnemonic:
-            found.append(form)
+        if instr.requires.met_by(tc.ARCHS[arch]) and "cluster" not in instr.mnemonic:
+            found.append(instr)
     return found
 
 
-def shared_inputs(form: Instruction, warps: int) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+def shared_inputs(instr: Instruction, warps: int) -> tuple[np.ndarray, np.ndarray, list[Any]]:
     """Memory images, one address a lane (distinct multiples of 16), register operands."""
-    rng = np.random.default_rng(zlib.crc32(form.mnemonic.encode()))
+    rng = np.random.default_rng(zlib.crc32(instr.mnemonic.encode()))
     data = rng.integers(0, 2**32, (warps, IMAGE // 4), np.uint32)
-    if "f" in form.mnemonic.rsplit(".", 1)[-1]:  # floats near each other
+    if "f" in instr.mnemonic.rsplit(".", 1)[-1]:  # floats near each other
         data = data & np.uint32(0x03FF03FF) | np.uint32(0x3C003C00)
     slots = np.argsort(rng.random((warps, IMAGE // 16)), axis=1)[:, :32]
-    values = [registers(o, form, warps * 32, rng) for o in form.operands[1:]]
+    values = [registers(o, instr, warps * 32, rng) for o in instr.operands[1:]]
     return data, (slots * 16).astype(np.uint32), values
 
 
-def shared_on_kernel(form: Instruction, launch: Any, warps: int = 64) -> np.ndarray:
+def shared_on_kernel(instr: Instruction, launch: Any, warps: int = 64) -> np.ndarray:
     """Result words and the final memory, as one row of words."""
-    data, addresses, values = shared_inputs(form, warps)
+    data, addresses, values = shared_inputs(instr, warps)
     planes_ = planes(values) if values else np.zeros((1, warps * 32), np.uint32)
-    out = np.zeros((max(result_words(form), 1), warps * 32), np.uint32)
+    out = np.zeros((max(result_words(instr), 1), warps * 32), np.uint32)
     dump = np.zeros_like(data)
-    launch(data, addresses, np.ascontiguousarray(planes_), out, dump, form, warps)
+    launch(data, addresses, np.ascontiguousarray(planes_), out, dump, instr, warps)
     return np.concatenate([out.reshape(-1), dump.reshape(-1)])
 
 
-def shared_on_cpu(form: Instruction, arch: str, warps: int = 64) -> np.ndarray:
+def shared_on_cpu(instr: Instruction, arch: str, warps: int = 64) -> np.ndarray:
     """The same through the emulated kernel, which runs the row's own meaning."""
 
-    def launch(data: Any, addresses: Any, values: Any, out: Any, dump: Any, form: Any, n: int) -> None:
-        shared_probe.emulator(arch)[n, 32](data, addresses, values, out, dump, form=form)
+    def launch(data: Any, addresses: Any, values: Any, out: Any, dump: Any, instr: Any, n: int) -> None:
+        shared_probe.emulator(arch)[n, 32](data, addresses, values, out, dump, instr=instr)
 
-    return shared_on_kernel(form, launch, warps)
+    return shared_on_kernel(instr, launch, warps)

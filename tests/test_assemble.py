@@ -150,8 +150,8 @@ def test_one_kernel_of_several():
 
 
 def test_serialised_wgmma_is_a_warning():
-    form = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
-    mma = f"{form} {{%f0,%f1,%f2,%f3}}, %rd2, %rd2, 1, 1, 1, 0, 0;"
+    instr = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    mma = f"{instr} {{%f0,%f1,%f2,%f3}}, %rd2, %rd2, 1, 1, 1, 0, 0;"
     body = f"""
  ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [d];
  mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;

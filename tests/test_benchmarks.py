@@ -730,10 +730,10 @@ def test_emulate(tmp_path, capsys):
 
 def test_wgmma_operands_lie_where_the_descriptors_say():
     """The product of what `operands` puts into shared memory, as read by the instruction."""
-    form = tc.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
-    arguments, shared = emulate.operands(emulate.Case(form, 1, "sm_90a"))
+    instr = tc.instruction("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")
+    arguments, shared = emulate.operands(emulate.Case(instr, 1, "sm_90a"))
     arguments[0] = np.zeros_like(arguments[0])
-    d = tc.emulate(form, *arguments, arch="sm_90a", shared=shared)
+    d = tc.emulate(instr, *arguments, arch="sm_90a", shared=shared)
     bf16 = tc.bf16.numpy
     a, b = (
         shared[start : start + rows * 32].view(bf16).reshape(rows // 8, 2, 8, 8).transpose(0, 2, 1, 3)

@@ -44,12 +44,12 @@ def test_kernel_and_emulated_instruction_agree(mnemonic: str) -> None:
 
 def test_every_matrix_form_has_a_probe() -> None:
     """Of sm_90a: all but fences, waits and addresses outside shared memory."""
-    probed = {p.form.mnemonic for p in matrix_probes.probes_of(ARCH)}
+    probed = {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)}
     opcodes = ("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")
-    for form in isa.instructions():
-        if form.opcode in opcodes and form.requires.met_by(tc.ARCHS[ARCH]):
-            matrix = form.opcode not in ("ldmatrix", "stmatrix") or ".shared." in form.mnemonic
-            assert (form.mnemonic in probed) == (matrix and "wgmma" not in form.effects), form
+    for instr in isa.instructions():
+        if instr.opcode in opcodes and instr.requires.met_by(tc.ARCHS[ARCH]):
+            matrix = instr.opcode not in ("ldmatrix", "stmatrix") or ".shared." in instr.mnemonic
+            assert (instr.mnemonic in probed) == (matrix and "wgmma" not in instr.effects), instr
 
 
 def test_wgmma_takes_every_swizzle_and_base_offset() -> None:
@@ -60,23 +60,23 @@ def test_wgmma_takes_every_swizzle_and_base_offset() -> None:
         assert set((places[:, which] >> np.uint64(62)).tolist()) == {0, 1, 2, 3}
         assert set((places[:, which] >> np.uint64(49) & np.uint64(7)).tolist()) == set(range(8))
     assert set(places[:, 2].tolist()) == {0, 1}
-    names = [o.name for o in probe.form.operands if o.kind == "imm"]
+    names = [o.name for o in probe.instr.operands if o.kind == "imm"]
     for at, name in enumerate(names):
         assert len({v[at] for v in probe.variants}) == 2, name
 
 
 def test_all_immediates_are_met_by_some_shape() -> None:
-    forms = [f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16" for n in range(8, 257, 8)]
-    met = {v for f in forms for v in matrix_probes.variants_of(isa.instruction(f))}
+    instrs = [f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16" for n in range(8, 257, 8)]
+    met = {v for f in instrs for v in matrix_probes.variants_of(isa.instruction(f))}
     assert len(met) == 16
 
 
 def test_warps_have_strides_of_their_own() -> None:
     """wmma.load of column 0 of A: each warp steps as its own stride says."""
-    form = isa.instruction("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16")
+    instr = isa.instruction("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16")
     memory = np.arange(1024, dtype=np.uint16).view(np.uint8)
     strides = np.repeat(np.array([[16], [24], [32]], np.uint32), 32, axis=1)
-    found = tc.emulate(form, np.zeros((3, 32), np.uint32), strides, shared=memory)
+    found = tc.emulate(instr, np.zeros((3, 32), np.uint32), strides, shared=memory)
     first = found.view(np.uint16)[:, ::4, 0]  # lanes 4g hold element (g, 0)
     assert np.array_equal(first, np.arange(8) * strides[:, :1])
 

@@ -46,8 +46,8 @@ def test_layouts_can_be_left_out(capsys):
 
 
 def test_wide_layouts_are_cut_and_say_so():
-    form = isa.wgmma.m64n256k16("bf16", "bf16", "f32")
-    text = describe(form, width=100)
+    instr = isa.wgmma.m64n256k16("bf16", "bf16", "f32")
+    text = describe(instr, width=100)
     assert "rows 0 to 31, columns 0 to" in text
     assert all(len(line) <= 100 for line in text.splitlines() if re.match(r" +\d+ +T", line))
 
@@ -68,10 +68,10 @@ def test_show_plots(capsys, tmp_path):
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_every_instruction_has_a_description(opcode):
     """Each instruction (of wgmma: a part) can be shown, its effects in words."""
-    for form in list(isa.instructions(opcode))[:: 11 if opcode == "wgmma" else 1]:
-        text = describe(form, layouts=False)
-        assert form.mnemonic in text and "no known target" not in text, form
-        assert all(EFFECTS[e] in text for e in form.effects & set(EFFECTS)), form
+    for instr in list(isa.instructions(opcode))[:: 11 if opcode == "wgmma" else 1]:
+        text = describe(instr, layouts=False)
+        assert instr.mnemonic in text and "no known target" not in text, instr
+        assert all(EFFECTS[e] in text for e in instr.effects & set(EFFECTS)), instr
 
 
 def test_constructors_lead_back_to_their_instructions():
@@ -79,10 +79,10 @@ def test_constructors_lead_back_to_their_instructions():
     import tensorcore_dsl as tc
 
     every = [f for f in isa.instructions("mma")] + list(isa.instructions("wgmma"))[::37]
-    for form in every:
-        text = constructor(form)
-        assert text is not None, form
-        assert eval(text, {"tc": _Offered(tc)}) is form, text
+    for instr in every:
+        text = constructor(instr)
+        assert text is not None, instr
+        assert eval(text, {"tc": _Offered(tc)}) is instr, text
 
 
 class _Offered:

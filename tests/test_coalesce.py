@@ -30,26 +30,26 @@ from tensorcore_dsl.isa.spec import PURE, VOLATILE, Row
 WORD, PAIR, BITS, BITPAIR = Type(u32), Type(u32, 2), Type(b32), Type(b32, 2)
 
 
-def form(mnemonic: str, signature: str, execute: Any, effects: Any = PURE, **more: Any) -> Any:
+def instr(mnemonic: str, signature: str, execute: Any, effects: Any = PURE, **more: Any) -> Any:
     row = Row(mnemonic, signature, {}, "70", (6, 0), "test", execute, effects, **more)
     return next(row.instructions())
 
 
-ADD = form("add", "d:u32 = a:u32, b:u32", lambda a, b: [a + b])
-BOTH = form("both", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a + b, a - b])
-LISTED = form("listed", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a ^ b, 3 * a + b],
+ADD = instr("add", "d:u32 = a:u32, b:u32", lambda a, b: [a + b])
+BOTH = instr("both", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a + b, a - b])
+LISTED = instr("listed", "d:u32, e:u32 = a:u32, b:u32", lambda a, b: [a ^ b, 3 * a + b],
               template="!{{ x {d}, {a}; y {e}, {a}, {b}; }}")  # fmt: skip
-LESS = form("less", "p:pred = a:u32, b:u32", lambda a, b: [int(a < b)])
-TIED = form("tied", "d:u32 = a:u32, c:u32", lambda a, c: [5 * a + c], tied="c")
-FUSED = form("fused", "d:u32*2 = a:u32, c:u32*2", lambda a, c: [[c[0] + a, c[1] - a]],
+LESS = instr("less", "p:pred = a:u32, b:u32", lambda a, b: [int(a < b)])
+TIED = instr("tied", "d:u32 = a:u32, c:u32", lambda a, c: [5 * a + c], tied="c")
+FUSED = instr("fused", "d:u32*2 = a:u32, c:u32*2", lambda a, c: [[c[0] + a, c[1] - a]],
              tied="c", template="{d}, {a}")  # fmt: skip
-XOR = form("xor", "d:b32 = a:b32, b:b32", lambda a, b: [a ^ b])
-LOAD = form("load", "d:b32*2 = a:b32", lambda a: [[a + 1, 7 * a]])
-LOADPAIR = form("loadpair", "d:u32*2 = a:u32", None, VOLATILE)
-OUT = form("out", "a:u32", None, VOLATILE)
-OUTPAIR = form("outpair", "a:u32*2", None, VOLATILE)
-ASYNC = form("issue", "a:u32*2", None, frozenset({"async", "volatile"}))
-WAIT = form("wait", "n:#u32", None, frozenset({"wait", "volatile"}))
+XOR = instr("xor", "d:b32 = a:b32, b:b32", lambda a, b: [a ^ b])
+LOAD = instr("load", "d:b32*2 = a:b32", lambda a: [[a + 1, 7 * a]])
+LOADPAIR = instr("loadpair", "d:u32*2 = a:u32", None, VOLATILE)
+OUT = instr("out", "a:u32", None, VOLATILE)
+OUTPAIR = instr("outpair", "a:u32*2", None, VOLATILE)
+ASYNC = instr("issue", "a:u32*2", None, frozenset({"async", "volatile"}))
+WAIT = instr("wait", "n:#u32", None, frozenset({"wait", "volatile"}))
 RANDOM_FORMS = [ADD, BOTH, LISTED, LESS, TIED, FUSED, XOR, LOAD, OUT, OUTPAIR]
 
 
@@ -95,17 +95,17 @@ class Machine:
         if op.guard is not None and bool(self.read(op.guard)) == op.negated:
             return
         given_operands = [self.read(s) for s in op.operands]
-        index = unwritten_operand(op.form)
+        index = unwritten_operand(op.instr)
         if index is not None and self.tied_matters:
             given_operands[index] = self.read(op.results[0])  # all that the text names
-        if op.form.effects:
-            self.trace.append((op.form.mnemonic, given_operands))
-        elif op.form.template.startswith("!"):  # writes its first result before it is done
-            first = op.form.execute(*given_operands)[0]
+        if op.instr.effects:
+            self.trace.append((op.instr.mnemonic, given_operands))
+        elif op.instr.template.startswith("!"):  # writes its first result before it is done
+            first = op.instr.execute(*given_operands)[0]
             self.write(op.results[0], first)
-            self.write(op.results[1], op.form.execute(*map(self.read, op.operands))[1])
+            self.write(op.results[1], op.instr.execute(*map(self.read, op.operands))[1])
         else:
-            for value, new in zip(op.results, op.form.execute(*given_operands), strict=True):
+            for value, new in zip(op.results, op.instr.execute(*given_operands), strict=True):
                 self.write(value, new)
 
     tied_matters = False
@@ -332,18 +332,18 @@ def nodes(kernel: Kernel, kind: type) -> list[Any]:
 
 def test_an_accumulator_in_a_loop_keeps_its_registers() -> None:
     quad = Type(f32, 4)
-    mma = form("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
+    mma = instr("mma", "d:f32*4 = a:f32*4, c:f32*4", None)
     acc, new, a, index = value(0, quad), value(1, quad), value(2, quad), value(3)
     loop = For(index, Const(0, u32), Const(9, u32), Const(1, u32), Block([
         Op(mma, (new,), (a, acc)),
         Assign(acc, (new,)),
     ]))  # fmt: skip
     zero = Assign(acc, (Const(0.0, f32),))
-    show = form("show", "a:f32*4", None, VOLATILE)
+    show = instr("show", "a:f32*4", None, VOLATILE)
     one = Assign(a, (Const(1.0, f32),))
     kernel = Kernel("k", [], Block([zero, one, loop, Op(show, (), (acc,))]))
     coalesce(kernel)
-    (op,) = [n for n in nodes(kernel, Op) if n.form is mma]
+    (op,) = [n for n in nodes(kernel, Op) if n.instr is mma]
     assert op.results[0] is op.operands[1]
     assert len(nodes(kernel, Assign)) == 2
 
@@ -409,7 +409,7 @@ def test_an_unwritten_operand_gets_the_result_registers(guarded: bool, lives_on:
     kernel = Kernel("k", [Param("n", n), Param("f", flag)], Block(body))
     expected = run(kernel)
     coalesce(kernel)
-    (op,) = [o for o in nodes(kernel, Op) if o.form is FUSED]
+    (op,) = [o for o in nodes(kernel, Op) if o.instr is FUSED]
     assert op.results[0] is op.operands[1]
     assert run(kernel, tied_matters=True) == expected
     if not lives_on and not guarded:
@@ -438,12 +438,12 @@ def test_fragments_of_asynchronous_instructions_are_kept_until_the_wait() -> Non
 
 
 def test_results_of_one_instruction_stay_apart_even_when_dead() -> None:
-    two = form("two", "d:u32, e:u32 = a:u32", None, VOLATILE)
+    two = instr("two", "d:u32, e:u32 = a:u32", None, VOLATILE)
     d, e, n = value(0), value(1), value(2)
     body = [Op(two, (d, e), (n,)), Assign(e, (Const(1, u32),)), Assign(d, (e,)), Op(OUT, (), (d,))]
     kernel = Kernel("k", [Param("n", n)], Block(body))
     coalesce(kernel)
-    (op,) = [o for o in nodes(kernel, Op) if o.form is two]
+    (op,) = [o for o in nodes(kernel, Op) if o.instr is two]
     assert op.results[0] is not op.results[1]
 
 

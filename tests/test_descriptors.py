@@ -60,22 +60,22 @@ def test_chunks(read: dict[str, np.ndarray], kind: str, major: int, width: int) 
 
 def test_a_batch_may_mix_swizzles() -> None:
     rng = np.random.default_rng(1)
-    form = tc.isa.instruction(FORMS["dense"])
+    instr = tc.isa.instruction(FORMS["dense"])
     words = probe.descriptors(32)[np.arange(0, 2 * len(CASES), 37)]
     memory = rng.integers(0, 60, (len(words), 24576 // 2)).astype(np.float16).view(np.uint8)
     a = rng.integers(0, 5, (len(words), 128, 8)).astype(np.float16).view(np.uint32)
     c = np.zeros((len(words), 128, 32), np.uint32)
-    together = tc.emulate(form, c, a, words, False, 1, 1, 0, shared=memory)
+    together = tc.emulate(instr, c, a, words, False, 1, 1, 0, shared=memory)
     for i, word in enumerate(words):
-        alone = tc.emulate(form, c[i], a[i], word, False, 1, 1, 0, shared=memory[i])
+        alone = tc.emulate(instr, c[i], a[i], word, False, 1, 1, 0, shared=memory[i])
         assert np.array_equal(together[i], alone)
 
 
 def test_a_warpgroup_has_one_descriptor() -> None:
-    form = tc.isa.instruction(FORMS["dense"])
+    instr = tc.isa.instruction(FORMS["dense"])
     from tensorcore_dsl.isa.descriptor import Descriptor
 
     words = np.zeros((1, 128), np.uint64)
     words[0, 3] = 1
     with pytest.raises(EmulationError, match="desc_b differs within a warpgroup"):
-        Descriptor.of(form, "desc_b", words, np.ones(len(words), bool))
+        Descriptor.of(instr, "desc_b", words, np.ones(len(words), bool))

@@ -108,8 +108,8 @@ def expanded(text):
 
 
 def test_every_section_has_a_chapter():
-    for form in isa.instructions():
-        assert chapter(form.section) in CHAPTERS.values(), (form, form.section)
+    for instr in isa.instructions():
+        assert chapter(instr.section) in CHAPTERS.values(), (instr, instr.section)
 
 
 @pytest.mark.parametrize(

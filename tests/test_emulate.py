@@ -39,8 +39,8 @@ def matrix(layout: Layout, registers: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def operands(name: str, a: Any, b: Any, c: Any) -> list[np.ndarray]:
-    form = isa.instruction(name)
-    layouts = [form.operand(x).layout for x in "abc"]
+    instr = isa.instruction(name)
+    layouts = [instr.operand(x).layout for x in "abc"]
     return [image(x, m) for x, m in zip(layouts, (a, b, c), strict=True) if x is not None]
 
 

@@ -113,13 +113,13 @@ def test_integer_operators(data: Any):
     )
     if op in ("//", "%"):
         ys = [y or 3 for y in ys]
-    form = data.draw(st.sampled_from(["registers", "left", "right"]))
+    instr = data.draw(st.sampled_from(["registers", "left", "right"]))
     constants: dict[str, Any] = {}
-    if form == "left":  # a Python number is weak: it takes the other's type
+    if instr == "left":  # a Python number is weak: it takes the other's type
         a = common = promoted(b, b)
         xs = [wrapped(xs[0] % 1000, a)] * N
         constants["a"] = xs[0]
-    elif form == "right":
+    elif instr == "right":
         b = common = promoted(a, a)
         ys = [wrapped(ys[0] % 1000, b) or 3] * N
         constants["b"] = ys[0]
@@ -138,7 +138,7 @@ def test_integer_operators(data: Any):
     out = np.zeros(N, wanted.numpy)
     ys = [y if wrapped(y, common) or op not in ("//", "%") else 1 for y in ys]
     launch(binary, np.array(xs, a.numpy), np.array(ys, b.numpy), out, op=OPERATORS[op], **constants)
-    assert [out[i].item() for i in keep] == [expected[i] for i in keep], (op, a, b, form)
+    assert [out[i].item() for i in keep] == [expected[i] for i in keep], (op, a, b, instr)
 
 
 @settings(max_examples=30, deadline=None)

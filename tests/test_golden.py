@@ -33,10 +33,10 @@ def chunks() -> list[Any]:
 
 
 def replay(stem: str, mnemonic: str) -> str:
-    form = isa.instruction(mnemonic)
+    instr = isa.instruction(mnemonic)
     if stem.startswith("shared_"):
-        return record(probes.shared_on_cpu(form, ARCH))
-    return record(probes.on_cpu(form, probes.inputs(form), ARCH))
+        return record(probes.shared_on_cpu(instr, ARCH))
+    return record(probes.on_cpu(instr, probes.inputs(instr), ARCH))
 
 
 @pytest.mark.parametrize(("stem", "records"), chunks())
@@ -70,9 +70,9 @@ def test_gemm_bits(dtype: str, family: str) -> None:
 
 
 def test_a_flipped_bit_is_seen() -> None:
-    form = isa.instruction("fma.rn.f32")
-    wanted = json.loads((GOLDEN / ARCH / "fma.json").read_text())[form.mnemonic]
-    words = probes.on_cpu(form, probes.inputs(form), ARCH)
+    instr = isa.instruction("fma.rn.f32")
+    wanted = json.loads((GOLDEN / ARCH / "fma.json").read_text())[instr.mnemonic]
+    words = probes.on_cpu(instr, probes.inputs(instr), ARCH)
     assert record(words) == wanted
     words = np.array(words)
     words[-1, -1] ^= 1

@@ -48,7 +48,7 @@ def test_bits(names: list[str]) -> None:
 
 
 def test_every_form_was_captured() -> None:
-    assert {p.form.mnemonic for p in matrix_probes.probes_of(ARCH)} == set(KNOWN)
+    assert {p.instr.mnemonic for p in matrix_probes.probes_of(ARCH)} == set(KNOWN)
     assert {len(r.chunks) for r in KNOWN.values()} == {CHUNKS}
 
 

@@ -31,7 +31,7 @@ from kit import (
     WIDE,
     XOR,
     Builder,
-    form,
+    instr,
     line_of,
     pred,
     s32,
@@ -175,7 +175,7 @@ class TestControl:
         out = np.zeros((5, 3, 3), np.uint32)
         x, y, z = (
             b.op(
-                form(f"mov.tid.{axis}", "d:u32 =", lambda c, f, axis=axis: c.special(f"tid.{axis}"))
+                instr(f"mov.tid.{axis}", "d:u32 =", lambda c, f, axis=axis: c.special(f"tid.{axis}"))
             )
             for axis in "xyz"
         )
@@ -334,7 +334,7 @@ def test_no_instruction_is_known_by_name() -> None:
 class TestWarpgroups:
     """Forms of warpgroups want four warps together; blocks need not be whole warpgroups."""
 
-    FENCE = form("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | {"wgmma"})
+    FENCE = instr("wgmma.together", "d:u32 =", lambda c, f: c.special("warpid"), WARP | {"wgmma"})
 
     def test_the_warps_of_a_warpgroup_wait_for_each_other(self) -> None:
         b = Builder(("out", u64), shared=4)
@@ -421,13 +421,13 @@ class TestMistakes:
         assert np.array_equal(outputs(build), expected)
 
     def test_a_form_that_fails_says_where(self) -> None:
-        broken = form("broken.u32", "d:u32 = a:u32", lambda ctx, form, a: 1 // 0)
+        broken = instr("broken.u32", "d:u32 = a:u32", lambda ctx, instr, a: 1 // 0)
         with pytest.raises(EmulationError, match="broken.u32 failed: ZeroDivisionError") as error:
             outputs(lambda b, t: b.op(broken, t))
         assert line_of(error) == 5
 
     def test_a_result_of_the_wrong_type(self) -> None:
-        wrong = form("wrong.u32", "d:u32 = a:u32", lambda ctx, form, a: a.astype(np.float32))
+        wrong = instr("wrong.u32", "d:u32 = a:u32", lambda ctx, instr, a: a.astype(np.float32))
         with pytest.raises(EmulationError, match="float32, the register uint32"):
             outputs(lambda b, t: b.op(wrong, t))
 

@@ -182,9 +182,9 @@ class TestMistakes:
             (ARRIVE, (0, 0), "thread count 0 is no positive"),
         ],
     )
-    def test_operands(self, form: Any, operands: Any, message: str) -> None:
+    def test_operands(self, instr: Any, operands: Any, message: str) -> None:
         b = Builder()
-        b.op(form, *operands)
+        b.op(instr, *operands)
         with pytest.raises(EmulationError, match=message):
             b.run(block=64)
 

@@ -35,10 +35,10 @@ from tensorcore_dsl.interpreter import GlobalPointer, run
 from tensorcore_dsl.ir.nodes import Address, Part
 
 
-def loads(array: np.ndarray, offset: int = 0, form: Any = LOAD_GLOBAL) -> Builder:
+def loads(array: np.ndarray, offset: int = 0, instr: Any = LOAD_GLOBAL) -> Builder:
     """Every thread loads the element of its number, `offset` bytes further on."""
     b = Builder(("a", u64))
-    b.op(form, Address(b.element(b.params[0], b.thread(32)), offset))
+    b.op(instr, Address(b.element(b.params[0], b.thread(32)), offset))
     return b
 
 

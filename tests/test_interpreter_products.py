@@ -210,7 +210,7 @@ class Eights(Builder):
             self.op(store, Address(self.params[0], 4 * i), Part(c, 0))
         out = np.zeros(len(self.c), np.float32)
         report = self.run(out, block=32)
-        count = sum(isinstance(n, Op) and n.form is MMA for n in self.block.nodes)
+        count = sum(isinstance(n, Op) and n.instr is MMA for n in self.block.nodes)
         assert report.instructions[MMA.mnemonic] == count
         return out.tolist()
 

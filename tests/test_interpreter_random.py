@@ -95,7 +95,7 @@ class _Reading:
         if node.guard is not None and bool(self.values[node.guard]) == node.negated:
             return
         a = [self.read(s) for s in node.operands]
-        name = node.form.mnemonic
+        name = node.instr.mnemonic
         if name == STORE_GLOBAL.mnemonic:
             self.out[a[0] // 4] = a[1]
             return

@@ -70,7 +70,7 @@ def kernels(draw: Any) -> Kernel:
         st.lists(values | consts | parts | addresses, max_size=4).map(tuple),
         st.none() | values, st.just(False), locs,
     ).map(lambda op: op if op.guard is None else Op(  # only a guard can be negated
-        op.form, op.results, op.operands, op.guard, len(op.results) == 1, op.loc
+        op.instr, op.results, op.operands, op.guard, len(op.results) == 1, op.loc
     ))  # fmt: skip
     copies = st.builds(
         Assign, values, st.lists(values | consts | parts, min_size=1, max_size=4).map(tuple), locs

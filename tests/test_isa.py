@@ -32,8 +32,8 @@ UNPROMISED = {("sm_100a", "kind::f8f6f4")}
 
 def layouts() -> dict[str, Layout]:
     found = {}
-    for form in isa.instructions():
-        for operand in (*form.results, *form.operands):
+    for instr in isa.instructions():
+        for operand in (*instr.results, *instr.operands):
             if operand.layout is not None:
                 found[operand.layout.name] = operand.layout
     return found
@@ -46,9 +46,9 @@ LAYOUTS = layouts()
 
 
 def test_every_form_is_found_by_its_text() -> None:
-    for form in isa.instructions():
-        assert isa.instruction(form.mnemonic) is form
-        assert form.opcode in isa.opcodes()
+    for instr in isa.instructions():
+        assert isa.instruction(instr.mnemonic) is instr
+        assert instr.opcode in isa.opcodes()
     assert isa.instruction(" add.rn.f32; ").mnemonic == "add.rn.f32"
 
 
@@ -159,8 +159,8 @@ def test_namespaces_list_their_shapes() -> None:
 # -- rows against the manual -------------------------------------------------------------------
 
 
-def registers(form: Instruction, names: str = "dabc") -> tuple[int, ...]:
-    return tuple(form.operand(name).registers for name in names)
+def registers(instr: Instruction, names: str = "dabc") -> tuple[int, ...]:
+    return tuple(instr.operand(name).registers for name in names)
 
 
 def same_forms(found: Iterable[str], expected: Iterable[str]) -> None:
@@ -185,19 +185,19 @@ def test_dense_mma_is_the_manuals() -> None:
 def test_sparse_mma_is_the_manuals() -> None:
     same_forms((f.mnemonic for f in members("mma", "sp")), [m for m, *_ in manual.sparse_forms()])
     for mnemonic, counts, selectors in manual.sparse_forms():
-        form = isa.instruction(mnemonic)
-        assert registers(form) == counts, mnemonic
-        assert (form.f.values, form.e.register_bits) == (selectors, 32)
+        instr = isa.instruction(mnemonic)
+        assert registers(instr) == counts, mnemonic
+        assert (instr.f.values, instr.e.register_bits) == (selectors, 32)
 
 
 def test_block_scaled_mma_is_the_manuals() -> None:
     found = members("mma", "block_scale", "sp.block_scale")
     same_forms((f.mnemonic for f in found), [m for m, *_ in manual.scaled_forms()])
     for mnemonic, counts, values in manual.scaled_forms():
-        form = isa.instruction(mnemonic)
-        assert registers(form) == counts, mnemonic
+        instr = isa.instruction(mnemonic)
+        assert registers(instr) == counts, mnemonic
         names = ("byte_a", "thread_a", "byte_b", "thread_b")
-        assert tuple(form.operand(name).values for name in names) == values
+        assert tuple(instr.operand(name).values for name in names) == values
 
 
 def test_wmma_is_the_manuals() -> None:
@@ -218,11 +218,11 @@ def test_wgmma_is_the_manuals() -> None:
     for source in ("", "registers"):
         these = [f for f in found if f.params.get("source", "") == source]
         same_forms((f.ptx for f in these), [m for m, _ in manual.wgmma_forms()])
-        for form in these:
-            assert registers(form, "d") == registers(form, "c") == (expected[form.ptx],)
-            assert not source or form.a.registers == 4
-    for form in found:
-        assert form.requires.archs() == ["sm_90a"]
+        for instr in these:
+            assert registers(instr, "d") == registers(instr, "c") == (expected[instr.ptx],)
+            assert not source or instr.a.registers == 4
+    for instr in found:
+        assert instr.requires.archs() == ["sm_90a"]
 
 
 def same_places(layout: Layout, element: manual.Element) -> None:
@@ -233,15 +233,15 @@ def same_places(layout: Layout, element: manual.Element) -> None:
 
 def test_fragments_are_where_the_manual_says() -> None:
     seen = set()
-    for form in members("mma", ""):
-        bits = form.a.layout.container or form.a.dtype.storage_bits
-        if form.a.dtype == f16 and form.params["shape"] == "m8n8k4":
+    for instr in members("mma", ""):
+        bits = instr.a.layout.container or instr.a.dtype.storage_bits
+        if instr.a.dtype == f16 and instr.params["shape"] == "m8n8k4":
             continue
-        key = (form.params["shape"], bits)
+        key = (instr.params["shape"], bits)
         a, b = manual.FRAGMENTS[key]
-        small = form.params["shape"].startswith("m8")
+        small = instr.params["shape"].startswith("m8")
         c = manual.SMALL_ACCUMULATOR if small else manual.ACCUMULATOR
-        for operand, element in ((form.a, a), (form.b, b), (form.c, c), (form.d, c)):
+        for operand, element in ((instr.a, a), (instr.b, b), (instr.c, c), (instr.d, c)):
             if operand.layout.name not in seen:
                 same_places(operand.layout, element)
                 seen.add(operand.layout.name)
@@ -251,17 +251,17 @@ def test_fragments_are_where_the_manual_says() -> None:
 @pytest.mark.parametrize("order", ["row.row", "row.col", "col.row", "col.col"])
 @pytest.mark.parametrize(("d", "c"), [("f16", "f16"), ("f32", "f16"), ("f32", "f32")])
 def test_quad_fragments_are_where_the_manual_says(order: str, d: str, c: str) -> None:
-    form = isa.instruction(f"mma.sync.aligned.m8n8k4.{order}.{d}.f16.f16.{c}")
+    instr = isa.instruction(f"mma.sync.aligned.m8n8k4.{order}.{d}.f16.f16.{c}")
     a, b = order.split(".")
-    for operand, key in ((form.a, ("a", a)), (form.b, ("b", b)), (form.c, ("c", c)), (form.d, ("c", d))):
+    for operand, key in ((instr.a, ("a", a)), (instr.b, ("b", b)), (instr.c, ("c", c)), (instr.d, ("c", d))):
         same_places(operand.layout, manual.QUADS[key])
 
 
 def test_stored_elements_of_sparse_a_stay_in_their_columns() -> None:
     """The dense layout of k/2 columns, each standing for twice as many, is the manual's."""
-    for form in members("mma", "sp"):
-        layout = form.a.layout
-        bits = layout.container or form.a.dtype.storage_bits
+    for instr in members("mma", "sp"):
+        layout = instr.a.layout
+        bits = layout.container or instr.a.dtype.storage_bits
         if layout.registers != 4:
             continue
         for lane in range(32):
@@ -289,12 +289,12 @@ def test_layouts_hold_every_element(name: str) -> None:
 
 
 def test_operands_have_the_registers_of_their_layouts() -> None:
-    for form in isa.instructions():
-        for operand in (*form.results, *form.operands):
+    for instr in isa.instructions():
+        for operand in (*instr.results, *instr.operands):
             if operand.layout is not None:
                 assert operand.registers == operand.layout.registers
                 assert operand.dtype is operand.layout.dtype
-        assert form.tied is None or registers(form, form.tied) == (form.results[0].registers,)
+        assert instr.tied is None or registers(instr, instr.tied) == (instr.results[0].registers,)
 
 
 # -- rows against the assembler ----------------------------------------------------------------
@@ -303,37 +303,37 @@ def test_operands_have_the_registers_of_their_layouts() -> None:
 def having(arch: str) -> dict[tuple[int, int], list[Instruction]]:
     """The forms an architecture has, by the lowest PTX version that may print them."""
     found = defaultdict(list)
-    for form in isa.instructions():
-        if form.requires.met_by(ARCHS[arch]):
-            found[version_of([form], arch)].append(form)
+    for instr in isa.instructions():
+        if instr.requires.met_by(ARCHS[arch]):
+            found[version_of([instr], arch)].append(instr)
     return found
 
 
 def parts(arch: str, size: int = 250) -> Iterable[Any]:
-    for version, forms in having(arch).items():
-        every = iter(forms)
+    for version, instrs in having(arch).items():
+        every = iter(instrs)
         while part := list(islice(every, size)):
             name = f"{arch}-{part[0].opcode}-{version[0]}.{version[1]}"
             yield pytest.param(arch, version, part, id=name)
 
 
 @pytest.mark.parametrize(
-    ("arch", "version", "forms"), [part for arch in ARCH_NAMES for part in parts(arch)]
+    ("arch", "version", "instrs"), [part for arch in ARCH_NAMES for part in parts(arch)]
 )
 def test_every_form_assembles(
-    arch: str, version: tuple[int, int], forms: list[Instruction]
+    arch: str, version: tuple[int, int], instrs: list[Instruction]
 ) -> None:
-    assert not assembles(module(forms, arch, version), arch)
+    assert not assembles(module(instrs, arch, version), arch)
 
 
-@pytest.mark.parametrize(("arch", "version", "forms"), list(parts("sm_70")))
+@pytest.mark.parametrize(("arch", "version", "instrs"), list(parts("sm_70")))
 def test_every_form_of_sm_70_assembles(
-    arch: str, version: tuple[int, int], forms: list[Instruction]
+    arch: str, version: tuple[int, int], instrs: list[Instruction]
 ) -> None:
     """By nvJitLink 12: that of CUDA 13, which Numba uses, knows no architecture before sm_75."""
     if nvjitlink12.library() is None:
         pytest.skip(f"no {nvjitlink12.NAME} is installed (pip install nvidia-nvjitlink-cu12)")
-    assert not nvjitlink12.assembles(module(forms, arch, version), arch)
+    assert not nvjitlink12.assembles(module(instrs, arch, version), arch)
 
 
 def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:
@@ -342,54 +342,54 @@ def groups(opcode: str, *more: str) -> dict[tuple[Any, ...], list[Instruction]]:
     `more` params tell further lines apart.
     """
     found = defaultdict(list)
-    for form in isa.instructions(opcode):
-        kinds = (form.section, form.mnemonic.count("."), form.params.get("kind"))
-        extra = tuple(form.params.get(name) for name in more)
-        found[(form.requires.text, form.version, kinds, extra)].append(form)
+    for instr in isa.instructions(opcode):
+        kinds = (instr.section, instr.mnemonic.count("."), instr.params.get("kind"))
+        extra = tuple(instr.params.get(name) for name in more)
+        found[(instr.requires.text, instr.version, kinds, extra)].append(instr)
     return found
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_forms_are_refused_where_the_table_lacks_them(opcode: str) -> None:
-    for forms in groups(opcode).values():
+    for instrs in groups(opcode).values():
         for arch in ARCH_NAMES:
-            form = forms[len(forms) // 2]
-            if form.requires.met_by(ARCHS[arch]):
+            instr = instrs[len(instrs) // 2]
+            if instr.requires.met_by(ARCHS[arch]):
                 continue
-            if any(a == arch and part in form.mnemonic for a, part in UNPROMISED):
+            if any(a == arch and part in instr.mnemonic for a, part in UNPROMISED):
                 continue
-            assert assembles(module([form], arch), arch), f"{arch} takes {form.mnemonic}"
+            assert assembles(module([instr], arch), arch), f"{arch} takes {instr.mnemonic}"
 
 
 @pytest.mark.parametrize("opcode", isa.opcodes())
 def test_no_lower_ptx_version_will_do(opcode: str) -> None:
     more = () if opcode == "wgmma" else ("shape", "a", "c")
-    for forms in groups(opcode, *more).values():
-        form = forms[len(forms) // 2]
+    for instrs in groups(opcode, *more).values():
+        instr = instrs[len(instrs) // 2]
         arch = min(
-            (a for a in ARCH_NAMES if form.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx
+            (a for a in ARCH_NAMES if instr.requires.met_by(ARCHS[a])), key=lambda a: ARCHS[a].ptx
         )
-        lower = [v for v in PTX_VERSIONS if ARCHS[arch].ptx <= v < form.version]
+        lower = [v for v in PTX_VERSIONS if ARCHS[arch].ptx <= v < instr.version]
         if lower:
-            assert assembles(module([form], arch, lower[-1]), arch), f"{form.mnemonic} at {lower[-1]}"
+            assert assembles(module([instr], arch, lower[-1]), arch), f"{instr.mnemonic} at {lower[-1]}"
 
 
 # -- the tests above can fail ------------------------------------------------------------------
 
 
 def test_a_broken_template_is_refused() -> None:
-    form = isa.instruction("shfl.sync.idx.b32.pred")
-    assert not assembles(module([form], "sm_80"), "sm_80")
-    broken = replace(form, template=form.template.replace("|", ", "))
+    instr = isa.instruction("shfl.sync.idx.b32.pred")
+    assert not assembles(module([instr], "sm_80"), "sm_80")
+    broken = replace(instr, template=instr.template.replace("|", ", "))
     assert assembles(module([broken], "sm_80"), "sm_80")
 
 
 def test_a_broken_count_is_refused_and_seen() -> None:
-    form = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
-    narrow = replace(form.operands[0], registers=3)
-    broken = replace(form, operands=(narrow, *form.operands[1:]))
+    instr = isa.instruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+    narrow = replace(instr.operands[0], registers=3)
+    broken = replace(instr, operands=(narrow, *instr.operands[1:]))
     assert assembles(module([broken], "sm_80"), "sm_80")
-    assert registers(broken) != dict(manual.mma_forms())[form.mnemonic]
+    assert registers(broken) != dict(manual.mma_forms())[instr.mnemonic]
 
 
 def test_a_broken_layout_is_seen() -> None:
@@ -406,13 +406,13 @@ def test_a_broken_layout_is_seen() -> None:
 
 
 def test_a_loosened_requirement_is_refused() -> None:
-    form = replace(isa.instruction("redux.sync.add.u32"), requires=Requires("75"))
-    assert assembles(module([form], "sm_75"), "sm_75")
+    instr = replace(isa.instruction("redux.sync.add.u32"), requires=Requires("75"))
+    assert assembles(module([instr], "sm_75"), "sm_75")
 
 
 def test_a_row_with_one_name_for_two_things_is_an_error() -> None:
     with pytest.raises(AssertionError, match="both an axis and an operand"):
-        list(row("x.{d}", "d:u32 =", "", lambda ctx, form: None, d="a", template="{d}").instructions())
+        list(row("x.{d}", "d:u32 =", "", lambda ctx, instr: None, d="a", template="{d}").instructions())
 
 
 # -- semantics stated by the manual -----------------------------------------------------------
@@ -459,10 +459,10 @@ def test_metadata_reach_their_rows(nibbles: int, wide: bool, selector: int) -> N
 
 
 def test_metadata_that_mean_nothing_are_reported() -> None:
-    form = isa.mma.sp.m16n8k16(f16, f16, f32)
+    instr = isa.mma.sp.m16n8k16(f16, f16, f32)
     with pytest.raises(EmulationError, match="metadata 0b0101 mean nothing"):
-        sparse.selection(Warps(), form, np.full(64, 0x5555_5555, np.uint32), 0)
-    assert sparse.selection(Warps(), form, np.full(64, 0x1111_1111, np.uint32), 0)[0, 0, :2].tolist() == [1, 0]
+        sparse.selection(Warps(), instr, np.full(64, 0x5555_5555, np.uint32), 0)
+    assert sparse.selection(Warps(), instr, np.full(64, 0x1111_1111, np.uint32), 0)[0, 0, :2].tolist() == [1, 0]
     ordered = isa.mma.sp.m16n8k16(f16, f16, f32, ordered=True)
     with pytest.raises(EmulationError, match="0b0001 mean nothing"):
         sparse.selection(Warps(), ordered, np.full(64, 0x1111_1111, np.uint32), 0)
@@ -497,13 +497,13 @@ def shuffled(mode: str, b: int, c: int, lane: int) -> tuple[int, bool]:
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shuffles_follow_the_pseudocode(mode: str) -> None:
     rng = np.random.default_rng(3)
-    form = isa.instruction(f"shfl.sync.{mode}.b32.pred")
+    instr = isa.instruction(f"shfl.sync.{mode}.b32.pred")
     values = rng.integers(0, 2**32, 64, dtype=np.uint32)
     whole = np.full(64, 0xFFFFFFFF, np.uint32)
     for _ in range(40):
         b = np.full(64, rng.integers(0, 64), np.uint32)
         c = np.full(64, rng.integers(0, 1 << 13), np.uint32)
-        d, p = form.execute(Warps(), form, values, b, c, whole)
+        d, p = instr.execute(Warps(), instr, values, b, c, whole)
         for thread in range(64):
             source, inside = shuffled(mode, int(b[0]), int(c[0]), thread % 32)
             assert (d[thread], p[thread]) == (values[thread // 32 * 32 + source], inside)

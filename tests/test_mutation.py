@@ -161,10 +161,10 @@ SAME = {
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "isa.wgmma.matrix: data = ctx.fetch_chunks(descriptor.chunks(outer, size, transposed) & "
-    "<262142>whole)": "chunks start at multiples of 16",
+    "isa.wgmma.matrix: data = ctx.shared.read_chunks(instr, descriptor.chunks(outer, size, "
+    "transposed) & <262142>whole)": "chunks start at multiples of 16",
     'isa.wgmma.matrix: else data.view(f"u{element.bits // <7>}")': "the quotient is the same",
-    'isa.wgmma.multiply: ctx, form, "b", given["desc_b"], product.n, product.k, whole, '
+    'isa.wgmma.multiply: ctx, instr, "b", given["desc_b"], product.n, product.k, whole, '
     'given.get("trans_b", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
@@ -229,7 +229,7 @@ def units() -> Iterator[tuple[Mutant, list[str]]]:
     assert {id(u) for u in architectures.UNITS[ARCH].values()} == {
         id(getattr(architectures, name)) for name in UNIT_FORMS
     }
-    for name, forms in UNIT_FORMS.items():
+    for name, instrs in UNIT_FORMS.items():
         unit = getattr(architectures, name)
         for field in dataclasses.fields(unit):
             value = getattr(unit, field.name)
@@ -239,7 +239,7 @@ def units() -> Iterator[tuple[Mutant, list[str]]]:
                 table = {k: changed if u is unit else u for k, u in rows}
                 whole = {**architectures.UNITS, ARCH: table}
                 says = f"{name}.{field.name}: {other}"
-                yield Mutant(architectures, "UNITS", whole, says), forms
+                yield Mutant(architectures, "UNITS", whole, says), instrs
 
 
 REWRITTEN = {
@@ -254,12 +254,12 @@ def rewrites() -> Iterator[tuple[Mutant, list[str]]]:
     for rewrite in architectures.REWRITES:
         if ARCH not in rewrite.architectures:
             continue
-        forms = next(f for words, f in REWRITTEN.items() if rewrite.name.startswith(words))
+        instrs = next(f for words, f in REWRITTEN.items() if rewrite.name.startswith(words))
         for field, change in changes(rewrite):
             others = [r for r in architectures.REWRITES if r is not rewrite]
             added = [dataclasses.replace(rewrite, change=change)] if change else []
             says = f"{rewrite.name}: {field}"
-            yield Mutant(architectures, "REWRITES", (*others, *added), says), forms
+            yield Mutant(architectures, "REWRITES", (*others, *added), says), instrs
 
 
 def changes(rewrite: Any) -> Iterator[tuple[str, Any]]:
@@ -290,10 +290,10 @@ def chunks_of(mnemonic: str) -> list[int]:
     return [(replayed(mnemonic) + 5 * i) % CHUNKS for i in range(4)]
 
 
-def fails(mutant: Mutant, forms: list[str]) -> bool:
+def fails(mutant: Mutant, instrs: list[str]) -> bool:
     """Does the replay of some form give other bits than the recorded ones, or none?"""
     with mutants.applied(mutant):
-        return any(differs(name, chunk) for name in forms for chunk in chunks_of(name))
+        return any(differs(name, chunk) for name in instrs for chunk in chunks_of(name))
 
 
 def differs(name: str, chunk: int) -> bool:
@@ -307,10 +307,10 @@ def differs(name: str, chunk: int) -> bool:
 
 def cases() -> Iterator[Any]:
     for make, targets in ((mutants.of_function, FORMULAS), (mutants.of_table, TABLES)):
-        for owner, name, forms in targets:
+        for owner, name, instrs in targets:
             guard = GUARDS.get(name, lambda value: value)
             found = [
-                (dataclasses.replace(m, value=guard(m.value)), forms) for m in make(owner, name)
+                (dataclasses.replace(m, value=guard(m.value)), instrs) for m in make(owner, name)
             ]
             yield pytest.param(found, id=f"{owner.__name__.rpartition('.')[2]}.{name}")
     yield pytest.param(list(units()), id="units")
@@ -320,13 +320,13 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("found", list(cases()))
 def test_every_mutant_fails(found: list[tuple[Mutant, list[str]]]) -> None:
     assert len(found) >= 4
-    alive = [str(m) for m, forms in found if str(m) not in SAME and not fails(m, forms)]
+    alive = [str(m) for m, instrs in found if str(m) not in SAME and not fails(m, instrs)]
     assert not alive
 
 
 def test_the_same_is_said_of_real_mutants() -> None:
     """None of them fails, so that nothing is excused that is held."""
-    every = {str(m): (m, forms) for p in cases() for m, forms in p.values[0]}
+    every = {str(m): (m, instrs) for p in cases() for m, instrs in p.values[0]}
     assert set(SAME) - set(every) == set()
     assert not [name for name in SAME if fails(*every[name])]
 

@@ -114,15 +114,15 @@ def matrix_forms() -> list[Instruction]:
 def test_every_form_on_every_architecture() -> None:
     """A form runs on an architecture, or is refused with those that have it."""
     checked = 0
-    for form in matrix_forms()[::7]:
-        having = [name for name, arch in tc.ARCHS.items() if form.requires.met_by(arch)]
-        assert having, form
+    for instr in matrix_forms()[::7]:
+        having = [name for name, arch in tc.ARCHS.items() if instr.requires.met_by(arch)]
+        assert having, instr
         for name, arch in tc.ARCHS.items():
             if name in having:
-                form.requires.check(arch, form.mnemonic)
+                instr.requires.check(arch, instr.mnemonic)
                 continue
             with pytest.raises(ArchError) as found:
-                form.requires.check(arch, form.mnemonic)
+                instr.requires.check(arch, instr.mnemonic)
             offered = str(found.value).partition("it exists on ")[2]
             assert set(offered.split(", ")) == set(having)
             checked += 1
@@ -133,17 +133,17 @@ def test_every_wrong_k_is_refused_with_one_that_exists() -> None:
     """K doubled or halved, where that is no form: the message says a K that is."""
     known = {f.mnemonic for f in matrix_forms()}
     refused = 0
-    for form in matrix_forms()[::5]:
+    for instr in matrix_forms()[::5]:
         for scale in (2, 0.5):
             text = re.sub(
-                r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", form.mnemonic
+                r"(m\d+n\d+k)(\d+)", lambda m: f"{m[1]}{int(int(m[2]) * scale)}", instr.mnemonic
             )  # noqa: B023
-            if text in known or form.shape is None:
+            if text in known or instr.shape is None:
                 continue
             with pytest.raises(UnknownInstruction) as found:
                 isa.instruction(text)
             told = str(found.value)
-            _, n, k = form.shape
+            _, n, k = instr.shape
             assert re.search(rf"k{k}\b", told) or "one of" in told or "more)" in told, told
             refused += 1
     assert refused > 500

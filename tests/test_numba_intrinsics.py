@@ -59,33 +59,33 @@ PRODUCTS = [
 @pytest.mark.parametrize("name, arch", PRODUCTS)
 def test_a_product_is_one_statement(name, arch):
     """One instruction for one call, with the operands of its row, in the kernel's own code."""
-    form = isa.instruction(name)
-    function, arguments = kernel_of([form])
+    instr = isa.instruction(name)
+    function, arguments = kernel_of([instr])
     text = compiled(function, *arguments, arch=arch)
-    found = statements(text, re.escape(form.ptx))
+    found = statements(text, re.escape(instr.ptx))
     assert len(found) == 1
     if "wgmma" in name:  # names the registers that it writes alone
-        many = "{" + ", ".join(re.findall(r"%\w+", found[0])[: form.d.registers]) + "}"
-        assert found[0].startswith(f"{form.ptx} {many}, ")
+        many = "{" + ", ".join(re.findall(r"%\w+", found[0])[: instr.d.registers]) + "}"
+        assert found[0].startswith(f"{instr.ptx} {many}, ")
     else:
-        assert re.fullmatch(pattern_of(form), found[0]), found[0]
+        assert re.fullmatch(pattern_of(instr), found[0]), found[0]
 
 
 def test_the_pattern_refuses_other_texts():
-    form = isa.instruction("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32")
-    good = f"{form.ptx} {{%f1, %f2, %f3, %f4}}, {{%r1, %r2}}, {{%r3}}, {{%f1, %f2, %f3, %f4}}"
-    assert re.fullmatch(pattern_of(form), good)
+    instr = isa.instruction("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32")
+    good = f"{instr.ptx} {{%f1, %f2, %f3, %f4}}, {{%r1, %r2}}, {{%r3}}, {{%f1, %f2, %f3, %f4}}"
+    assert re.fullmatch(pattern_of(instr), good)
     for bad in (good.replace("{%r3}", "%r3"), good.replace(", %f4}", "}", 1), good.replace("f32.f16", "f16.f16")):
-        assert not re.fullmatch(pattern_of(form), bad)
+        assert not re.fullmatch(pattern_of(instr), bad)
 
 
-@pytest.mark.parametrize("arch, forms", sample(), ids=lambda x: x if isinstance(x, str) else len(x))
-def test_forms_of_the_table_assemble(arch, forms):
+@pytest.mark.parametrize("arch, instrs", sample(), ids=lambda x: x if isinstance(x, str) else len(x))
+def test_forms_of_the_table_assemble(arch, instrs):
     """Each opcode, with each kind of operands, prints as its row says."""
-    function, arguments = kernel_of(forms)
+    function, arguments = kernel_of(instrs)
     text, _ = cuda.compile_ptx(function, tuple(arguments), cc=ARCHS[arch].cc)
     assert not assembles(text.rstrip("\0"), arch)
-    missing = [f.mnemonic for f in forms if f.opcode != "wgmma" and not re.search(pattern_of(f), text)]
+    missing = [f.mnemonic for f in instrs if f.opcode != "wgmma" and not re.search(pattern_of(f), text)]
     assert not missing
 
 
@@ -114,15 +114,15 @@ def test_threads_that_meet_are_not_parted():
 )
 def test_who_orders_memory(name, orders_memory):
     """Stores stay above what reads memory, and move freely past what does not."""
-    form = isa.instruction(name)
-    assert ("~{memory}" in assembly.assembly(form, _fixed(form, {})).constraints) == orders_memory
+    instr = isa.instruction(name)
+    assert ("~{memory}" in assembly.assembly(instr, _fixed(instr, {})).constraints) == orders_memory
 
 
 @pytest.mark.parametrize("source", ["", ".registers"])
 def test_wgmma_adds_to_the_registers_it_is_given(source):
     """D's registers hold C: its inputs are tied to the outputs, in order."""
-    form = isa.instruction(f"wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16{source}")
-    found = assembly.assembly(form, _fixed(form, {})).constraints.split(",")
+    instr = isa.instruction(f"wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16{source}")
+    found = assembly.assembly(instr, _fixed(instr, {})).constraints.split(",")
     assert found[:8] == ["=f"] * 8 and found[8:16] == [str(i) for i in range(8)]
     assert found[16:] == ["r"] * 4 * bool(source) + ["l"] * (1 if source else 2) + ["r", "~{memory}"]
 
@@ -274,8 +274,8 @@ def test_link_time_optimisation_keeps_the_instructions():
 
 @pytest.mark.parametrize("name, _", PRODUCTS)
 def test_layouts_in_kernels_are_the_table_s(name, _):
-    form = isa.instruction(name)
-    layouts = {o.layout.name: o.layout for o in (*form.results, *form.operands) if o.is_fragment}
+    instr = isa.instruction(name)
+    layouts = {o.layout.name: o.layout for o in (*instr.results, *instr.operands) if o.is_fragment}
     for layout in layouts.values():
         assert np.array_equal(evaluated(layout), layout.coords)
 
@@ -289,7 +289,7 @@ def test_every_operation_of_a_formula():
 
 
 @pytest.mark.parametrize(
-    "form, array, loads, width",
+    "instr, array, loads, width",
     [
         (PRODUCT, types.float16[:, ::1], 8, "16"),
         (PRODUCT, types.uint16[:, :], 8, "16"),
@@ -298,15 +298,15 @@ def test_every_operation_of_a_formula():
         (tn.mma.m8n8k4(tc.f64, tc.f64, tc.f64), types.float64[:, ::1], 1, "64"),
     ],
 )
-def test_elements_are_loaded_once(form, array, loads, width):
-    load = tn.load_elements(form.a)
+def test_elements_are_loaded_once(instr, array, loads, width):
+    load = tn.load_elements(instr.a)
 
     def kernel(x, out):
         found = load(x, 16, 8, cuda.threadIdx.x)
         for i in range(len(found)):
             out[cuda.threadIdx.x, i] = found[i]
 
-    kind = registers.element_type(form.a)
+    kind = registers.element_type(instr.a)
     text = compiled(kernel, array, kind[:, ::1])
     assert len(re.findall(rf"ld(?:\.global)?\.[a-z]{width}\b", text)) == loads
 
@@ -394,15 +394,15 @@ def test_mistakes_are_explained(call, message):
 
 
 @pytest.mark.parametrize(
-    "form, cc, message",
+    "instr, cc, message",
     [
         (WIDE, (8, 0), r"sm_80 has no wgmma.*; it exists on sm_90a"),
         (WIDE, (10, 0, "a"), r"sm_100a has no wgmma"),
         (tn.mma.m16n8k32(tc.e4m3, tc.e4m3, tc.f32), (8, 6), r"sm_86 has no mma.*; it exists on sm_89, sm_90"),
     ],
 )
-def test_architectures_that_lack_a_form(form, cc, message):
-    function, arguments = kernel_of([form.instruction])
+def test_architectures_that_lack_a_form(instr, cc, message):
+    function, arguments = kernel_of([instr.instruction])
     with pytest.raises(Exception, match=message):
         cuda.compile_ptx(function, tuple(arguments), cc=cc)
 
@@ -451,21 +451,21 @@ def consistent(operand, image):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ON_HOPPER)
 def test_gpu_gives_the_emulator_s_bits(name):
-    form = isa.instruction(name)
+    instr = isa.instruction(name)
     arch = "sm_90a" if CC == (9, 0) else f"sm_{CC[0]}{CC[1]}"
-    if arch not in form.requires.archs():
+    if arch not in instr.requires.archs():
         pytest.skip(f"{arch} has no {name}")
-    given = register_images(form, np.random.default_rng(7))
-    given = [consistent(o, g) for o, g in zip(form.operands, given)]
+    given = register_images(instr, np.random.default_rng(7))
+    given = [consistent(o, g) for o, g in zip(instr.operands, given)]
     views = []
-    for operand, image in zip(form.operands, given):
+    for operand, image in zip(instr.operands, given):
         if operand.kind != "imm":
             views.append(cuda.to_device(image.view(str(registers.element_type(operand)))))
-    out = np.zeros((32, form.d.registers), str(registers.element_type(form.d)))
+    out = np.zeros((32, instr.d.registers), str(registers.element_type(instr.d)))
     held = cuda.to_device(out)
-    register_kernel(form)[1, 32](*views, held)
-    flat = [g if isinstance(g, int) else (g[:, 0] if not o.is_fragment else g) for o, g in zip(form.operands, given)]
-    wanted = tc.emulate(form.mnemonic, *flat, arch=arch)
+    register_kernel(instr)[1, 32](*views, held)
+    flat = [g if isinstance(g, int) else (g[:, 0] if not o.is_fragment else g) for o, g in zip(instr.operands, given)]
+    wanted = tc.emulate(instr.mnemonic, *flat, arch=arch)
     assert np.array_equal(held.copy_to_host().view(wanted.dtype), wanted)
 
 
@@ -514,16 +514,16 @@ def test_gpu_moves_matrices():
 def test_gpu_multiplies_by_elements(kind):
     """A product of matrices with each type, B stored by columns, against NumPy."""
     shape = {"f16": "m16n8k16", "tf32": "m16n8k8", "s8": "m16n8k32", "f64": "m8n8k4"}[kind[0].name]
-    form = getattr(tn.mma, shape)(kind[0], kind[0], kind[1])
-    m, n, k = form.instruction.shape
-    la, lb, sd, zero = tn.load_elements(form.a), tn.load_elements(form.b), tn.store_elements(form.d), tn.zeros(form.c)
+    instr = getattr(tn.mma, shape)(kind[0], kind[0], kind[1])
+    m, n, k = instr.instruction.shape
+    la, lb, sd, zero = tn.load_elements(instr.a), tn.load_elements(instr.b), tn.store_elements(instr.d), tn.zeros(instr.c)
 
     @cuda.jit
     def kernel(a, b, d):
         lane, row, col = cuda.threadIdx.x, m * cuda.blockIdx.x, n * cuda.blockIdx.y
         acc = zero
         for step in range(0, a.shape[1], k):
-            acc = form(la(a, row, step, lane), lb(b.T, step, col, lane), acc)
+            acc = instr(la(a, row, step, lane), lb(b.T, step, col, lane), acc)
         sd(d, row, col, lane, acc)
 
     rng = np.random.default_rng(1)

@@ -191,9 +191,9 @@ def test_the_version_is_the_lowest_that_the_forms_and_the_target_need() -> None:
     assert header("kernel k() {\n}", "sm_90a")[0] == ".version 8.0"
     wide = "kernel k() {\n %0:b128 <- 1\n}"
     assert header(wide, "sm_80")[0] == ".version 8.3"
-    form = next(f for f in (instruction("fence.acq_rel.cluster"),) if f.version > (7, 0))
-    major, minor = form.version
-    lines = header(f"kernel k() {{\n {form.mnemonic}\n}}", "sm_80")
+    instr = next(f for f in (instruction("fence.acq_rel.cluster"),) if f.version > (7, 0))
+    major, minor = instr.version
+    lines = header(f"kernel k() {{\n {instr.mnemonic}\n}}", "sm_80")
     assert lines[0] == f".version {major}.{minor}"
 
 
@@ -359,7 +359,7 @@ class PtxMachine:
         names = re.findall(r"-?[%\w.]+|\[\w+\]", text)
         kind = opcode.split(".")
         if opcode in FORMS:
-            self.form(FORMS[opcode], names)
+            self.instr(FORMS[opcode], names)
         elif kind[0] == "mov":
             self.registers[names[0]] = self.get(names[1])
         elif kind[:2] == ["ld", "param"]:
@@ -370,18 +370,18 @@ class PtxMachine:
             assert opcode == "add.u32", opcode
             self.registers[names[0]] = (self.get(names[1]) + self.get(names[2])) % 2**32
 
-    def form(self, form: Any, names: list[str]) -> None:
-        if form is FUSED:  # its text has the accumulator once
+    def instr(self, instr: Any, names: list[str]) -> None:
+        if instr is FUSED:  # its text has the accumulator once
             low, high, a = names
             new = FUSED.execute(self.get(a), [self.get(low), self.get(high)])[0]
             self.registers.update({low: new[0] % 2**32, high: new[1] % 2**32})
-        elif form.effects:
+        elif instr.effects:
             values = [self.get(n) for n in names]
-            self.trace.append((form.mnemonic, [values] if form is OUTPAIR else values))
+            self.trace.append((instr.mnemonic, [values] if instr is OUTPAIR else values))
         else:
-            count = len(form.results)
-            count = count if form.results[0].registers == 1 else 2
-            new = form.execute(*(self.get(n) for n in names[count:]))
+            count = len(instr.results)
+            count = count if instr.results[0].registers == 1 else 2
+            new = instr.execute(*(self.get(n) for n in names[count:]))
             new = new[0] if isinstance(new[0], list) else new
             self.registers.update({n: v % 2**32 for n, v in zip(names, new, strict=False)})
 

@@ -262,29 +262,29 @@ def test_the_kernel_neither_spills_nor_serialises(dtype: Any) -> None:
 
 
 @tc.kernel
-def step(form: tc.Const = None, words: tc.Const = 0):
+def step(instr: tc.Const = None, words: tc.Const = 0):
     tc.launch_bounds(128)
     a = tc.shared((64, 32), tc.f16, swizzle=64)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
-    tc.wgmma_async(form, form.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
+    tc.wgmma_async(instr, instr.d.zeros(), a, b, metadata=[tc.u32(0x44444444)] * words)
 
 
 def test_words_of_metadata_are_counted() -> None:
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     with pytest.raises(OperandError, match="takes 1 words of metadata for 2 steps of K; 0 were"):
-        step.ir(form=sparse, arch="sm_90a")
+        step.ir(instr=sparse, arch="sm_90a")
     whole = tc.wgmma.m64n64k16(tc.f16, tc.f16, tc.f32)
     with pytest.raises(OperandError, match="takes 0 words of metadata for 4 steps of K; 1 was"):
-        step.ir(form=whole, words=1, arch="sm_90a")
+        step.ir(instr=whole, words=1, arch="sm_90a")
 
 
 @tc.kernel
-def views(form: tc.Const, of_a: tc.Const, of_b: tc.Const):
+def views(instr: tc.Const, of_a: tc.Const, of_b: tc.Const):
     tc.launch_bounds(128)
     a = tc.shared((64, 64), tc.f16, swizzle=128)
     b = tc.shared((64, 64), tc.f16, swizzle=128)
-    meta = [tc.u32(0x44444444)] * (".sp." in form.mnemonic)
-    tc.wgmma_async(form, form.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
+    meta = [tc.u32(0x44444444)] * (".sp." in instr.mnemonic)
+    tc.wgmma_async(instr, instr.d.zeros(), a[:, :of_a], b[:, :of_b], metadata=meta)
 
 
 @pytest.mark.parametrize(
@@ -297,15 +297,15 @@ def views(form: tc.Const, of_a: tc.Const, of_b: tc.Const):
         (tc.wgmma.sp.m64n64k32, 32, 32, "a has 2 steps of K, b has 1"),
     ],
 )
-def test_views_have_whole_steps(form: Any, of_a: int, of_b: int, words: str) -> None:
+def test_views_have_whole_steps(instr: Any, of_a: int, of_b: int, words: str) -> None:
     """A view that is too short would be no product at all."""
     with pytest.raises(OperandError, match=words):
-        views.ir(form=form(tc.f16, tc.f16, tc.f32), of_a=of_a, of_b=of_b, arch="sm_90a")
+        views.ir(instr=instr(tc.f16, tc.f16, tc.f32), of_a=of_a, of_b=of_b, arch="sm_90a")
 
 
 def test_selectors_go_through_a_word() -> None:
     sparse = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
-    text = step.ptx(form=sparse, words=1, arch="sm_90a")
+    text = step.ptx(instr=sparse, words=1, arch="sm_90a")
     found = [line for line in text.splitlines() if "wgmma.mma_async.sp" in line]
     assert len(found) == 2
     tails = [line.split("}, ")[1].split(", ") for line in found]
@@ -317,7 +317,7 @@ def test_selectors_go_through_a_word() -> None:
 def hurried(out: tc.Array, turns: tc.s32, wait: tc.Const = True):
     """Changes metadata behind a product's back, unless it waits."""
     tc.launch_bounds(128)
-    form = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
+    instr = tc.wgmma.sp.m64n64k32(tc.f16, tc.f16, tc.f32)
     a, b = tc.shared((64, 32), tc.f16, swizzle=64), tc.shared((64, 64), tc.f16, swizzle=128)
     t = tc.threadIdx.x
     for i in tc.static_range(16):
@@ -326,10 +326,10 @@ def hurried(out: tc.Array, turns: tc.s32, wait: tc.Const = True):
         b[t // 2, t % 2 * 32 + i] = tc.f16(1)
     tc.fence_proxy_async()
     tc.barrier()
-    acc, word = form.d.zeros(), tc.u32(0x44444444)
+    acc, word = instr.d.zeros(), tc.u32(0x44444444)
     for _ in range(turns):
         tc.wgmma_fence()
-        acc = tc.wgmma_async(form, acc, a, b, metadata=[word])
+        acc = tc.wgmma_async(instr, acc, a, b, metadata=[word])
         tc.wgmma_commit()
         if wait:
             tc.wgmma_wait(0)

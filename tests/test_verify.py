@@ -161,15 +161,15 @@ WRONG = {
 }  # fmt: skip
 
 
-def forms(mnemonic: str) -> Any:
-    two = Row("both", "d:b32*2, e:b32*2 =", {}, "70", (6, 0), "test", lambda ctx, form: None)
+def instrs(mnemonic: str) -> Any:
+    two = Row("both", "d:b32*2, e:b32*2 =", {}, "70", (6, 0), "test", lambda ctx, instr: None)
     return next(two.instructions()) if mnemonic == "both" else instruction(mnemonic)
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_program_is_refused(name: str) -> None:
     body, message = WRONG[name]
-    kernel = parse_kernel(f"{HEAD} {{\n{body}\n}}", forms)
+    kernel = parse_kernel(f"{HEAD} {{\n{body}\n}}", instrs)
     with pytest.raises(VerifyError, match=re.escape(message)):
         verify(kernel, ARCHS["sm_90a"])
 
@@ -231,21 +231,21 @@ def test_values_have_names_of_their_own() -> None:
 
 def test_an_immediate_is_one_of_its_values() -> None:
     row = Row("copy", "= size:#u32(4|8|16)", {}, "70", (6, 0), "test", lambda: None)
-    form = next(row.instructions())
-    verify(Kernel("k", [], Block([Op(form, (), (Const(8, u32),))])), ARCHS["sm_90a"])
-    refuse(Kernel("k", [], Block([Op(form, (), (Const(12, u32),))])),
+    instr = next(row.instructions())
+    verify(Kernel("k", [], Block([Op(instr, (), (Const(8, u32),))])), ARCHS["sm_90a"])
+    refuse(Kernel("k", [], Block([Op(instr, (), (Const(12, u32),))])),
            "operand size of copy: 12 was given; allowed are 4, 8, 16")  # fmt: skip
 
 
 def test_an_operand_without_text_is_the_result() -> None:
     row = Row("fused", "d:f32 = a:f32, c:f32", {}, "70", (6, 0), "test", lambda: None,
               template="{d}, {a}", tied="c")  # fmt: skip
-    form = next(row.instructions())
+    instr = next(row.instructions())
     c, d = Value(0, Type(f32)), Value(1, Type(f32))
     start = Assign(c, (Const(0.0, f32),))
-    right = Op(form, (c,), (Const(1.0, f32), c))
+    right = Op(instr, (c,), (Const(1.0, f32), c))
     verify(Kernel("k", [], Block([start, right])), ARCHS["sm_90a"])
-    wrong = Op(form, (d,), (Const(1.0, f32), c))
+    wrong = Op(instr, (d,), (Const(1.0, f32), c))
     refuse(Kernel("k", [], Block([start, wrong])), "operand c of fused has no text of its own")
 
 

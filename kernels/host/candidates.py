@@ -142,24 +142,24 @@ SPARSE_TILES = ((128, 256), (192, 192), (256, 128), (128, 128), (64, 256), (64, 
 SPARSE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 
 
-def sparse_candidates(M: int, N: int, form: Format, b_k_major: bool) -> Iterator[HopperConfig]:
+def sparse_candidates(M: int, N: int, format: Format, b_k_major: bool) -> Iterator[HopperConfig]:
     """Configurations of the sparse kernel that fit B's layout and shared memory."""
-    width = SWIZZLE_BYTES // form.dtype.itemsize
+    width = SWIZZLE_BYTES // format.dtype.itemsize
     for (BM, BN), (cluster_m, cluster_n) in product(SPARSE_TILES, SPARSE_CLUSTERS):
         boxes = b_k_major or BN % (width * cluster_m) == 0
         if boxes and BM * (cluster_m - 1) < M and BN * (cluster_n - 1) < N:
             config = HopperConfig(BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n)
             available = SMEM_BYTES - config.epilogue_bytes - 2048
-            yield replace(config, stages=min(8, available // sparse_stage_bytes(config, form)))
+            yield replace(config, stages=min(8, available // sparse_stage_bytes(config, format)))
 
 
 def sparse_stage_bytes(
-    config: HopperConfig, form: Format, cluster_m: int = 1, cluster_n: int = 1
+    config: HopperConfig, format: Format, cluster_m: int = 1, cluster_n: int = 1
 ) -> int:
     """Bytes of a stage: A, of which half is stored, its metadata, and B.
 
     cluster_m, cluster_n: CTAs of a cluster that load B, or A, together.
     """
-    metadata = config.BM // ROWS * THREADS * form.words * 4
+    metadata = config.BM // ROWS * THREADS * format.words * 4
     a, b = config.BM * SWIZZLE_BYTES // 2, config.BN * SWIZZLE_BYTES
     return a // cluster_n + metadata + b // cluster_m

@@ -138,10 +138,10 @@ def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
     return PINGPONG
 
 
-def choose_sparse(M: int, N: int, K: int, form: Format, b_k_major: bool = True) -> HopperConfig:
+def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:
     """The configuration for a 2:4 sparse A."""
-    configs = sparse_candidates(M, N, form, b_k_major)
-    return min(configs, key=lambda config: sparse_cycles(config, M, N, K, form))
+    configs = sparse_candidates(M, N, format, b_k_major)
+    return min(configs, key=lambda config: sparse_cycles(config, M, N, K, format))
 
 
 def is_plain(config: HopperConfig) -> bool:

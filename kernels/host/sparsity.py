@@ -46,14 +46,14 @@ class SparseMatrix:
 
     def __post_init__(self) -> None:
         values, metadata = describe(self.values, "values"), describe(self.metadata, "metadata")
-        form = format_of(values.type.dtype)
+        format = format_of(values.type.dtype)
         for name, given, wanted in (
-            ("values have", values.shape, values_shape(self.shape, form)),
-            ("metadata have", metadata.shape, metadata_shape(self.shape, form)),
+            ("values have", values.shape, values_shape(self.shape, format)),
+            ("metadata have", metadata.shape, metadata_shape(self.shape, format)),
         ):
             if given != wanted:
                 raise tc.ArgumentError(
-                    f"the {name} shape {given}; a sparse {form.dtype} matrix of {self.shape} "
+                    f"the {name} shape {given}; a sparse {format.dtype} matrix of {self.shape} "
                     f"needs {wanted}"
                 )
         if metadata.type.dtype != tc.s32:
@@ -83,15 +83,15 @@ def format_of(dtype: Any) -> Format:
     return FORMATS[dtype]
 
 
-def values_shape(shape: tuple[int, int], form: Format) -> tuple[int, int]:
+def values_shape(shape: tuple[int, int], format: Format) -> tuple[int, int]:
     """Rows, and stored columns up to a multiple of 16 bytes."""
-    kept = -(-shape[1] // form.chunk) * form.kept
-    return shape[0], -(-kept // form.line) * form.line
+    kept = -(-shape[1] // format.chunk) * format.kept
+    return shape[0], -(-kept // format.line) * format.line
 
 
-def metadata_shape(shape: tuple[int, int], form: Format) -> tuple[int, int, int]:
+def metadata_shape(shape: tuple[int, int], format: Format) -> tuple[int, int, int]:
     """Blocks of rows, stages, words."""
-    return -(-shape[0] // ROWS), -(-shape[1] // form.depth), THREADS * form.words
+    return -(-shape[0] // ROWS), -(-shape[1] // format.depth), THREADS * format.words
 
 
 def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
@@ -103,17 +103,18 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     kind = describe(a, "a")
     if len(kind.shape) != 2 or 0 in kind.shape:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
-    form, (rows, cols) = format_of(kind.type.dtype), kind.shape
+    format, (rows, cols) = format_of(kind.type.dtype), kind.shape
     if isinstance(a, np.ndarray):
-        packed, excess = _pack(a, form)
+        packed, excess = _pack(a, format)
     else:
-        packed, excess = _pack_by_kernel(a, form)
+        packed, excess = _pack_by_kernel(a, format)
     if excess < NOTHING and not prune:
-        row, chunk = divmod(excess, -(-cols // form.chunk))
-        first = chunk * form.chunk
+        row, chunk = divmod(excess, -(-cols // format.chunk))
+        first = chunk * format.chunk
         raise tc.ArgumentError(
-            f"a is not {form.kept}:{form.chunk} sparse: of a[{row}, {first}:{first + form.chunk}] "
-            f"more than {form.kept} differ{'s' if form.kept == 1 else ''} from zero. prune=True "
+            f"a is not {format.kept}:{format.chunk} sparse: of "
+            f"a[{row}, {first}:{first + format.chunk}] "
+            f"more than {format.kept} differ{'s' if format.kept == 1 else ''} from zero. prune=True "
             f"keeps the largest"
         )
     return SparseMatrix(*packed, (rows, cols))
@@ -133,79 +134,79 @@ def decompress(sparse: SparseMatrix) -> Any:
     return dense
 
 
-def _pack_by_kernel(a: Any, form: Format) -> tuple[tuple[Any, Any], int]:
+def _pack_by_kernel(a: Any, format: Format) -> tuple[tuple[Any, Any], int]:
     """(values, metadata), and the first chunk with too many non-zeros."""
-    values = empty_like(a, values_shape(a.shape, form), form.dtype)
-    shape = metadata_shape(a.shape, form)
+    values = empty_like(a, values_shape(a.shape, format), format.dtype)
+    shape = metadata_shape(a.shape, format)
     metadata = empty_like(a, shape, tc.s32)
     excess = empty_like(a, (1,), tc.s32)
     excess[:] = NOTHING
-    pack[shape[0] * shape[1], THREADS](a, values, metadata, excess, format=form)
+    pack[shape[0] * shape[1], THREADS](a, values, metadata, excess, format=format)
     return (values, metadata), int(excess[0])
 
 
 # NumPy arrays are packed on the host
 
 
-def _pack(a: np.ndarray, form: Format) -> tuple[tuple[np.ndarray, np.ndarray], int]:
-    bits = _bits(a, form)
-    chunks = _padded(bits, form).reshape(len(a), -1, form.chunk)
-    sizes = _magnitudes(chunks, form)
+def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    bits = _bits(a, format)
+    chunks = _padded(bits, format).reshape(len(a), -1, format.chunk)
+    sizes = _magnitudes(chunks, format)
     order = np.argsort(~sizes, axis=2, kind="stable")  # ~x falls as x grows
-    places = np.sort(order[:, :, : form.kept], axis=2)
+    places = np.sort(order[:, :, : format.kept], axis=2)
     values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
-    lost = np.take_along_axis(sizes, order[:, :, form.kept :], 2).any(axis=2)
-    existing = -(-a.shape[1] // form.chunk)
+    lost = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
+    existing = -(-a.shape[1] // format.chunk)
     excess = int(np.argmax(lost[:, :existing])) if lost.any() else NOTHING
-    wanted = values_shape(a.shape, form)
+    wanted = values_shape(a.shape, format)
     values = np.ascontiguousarray(values[:, : wanted[1]]).view(a.dtype)
-    return (values, _words(places, metadata_shape(a.shape, form), form)), excess
+    return (values, _words(places, metadata_shape(a.shape, format), format)), excess
 
 
 def _unpack(sparse: SparseMatrix) -> np.ndarray:
-    form, (rows, cols) = sparse.format, sparse.shape
-    row, chunk = _nibble_table(sparse.metadata.shape, form)
+    format, (rows, cols) = sparse.format, sparse.shape
+    row, chunk = _nibble_table(sparse.metadata.shape, format)
     words = sparse.metadata.view(np.uint32)[..., None]
     nibbles = np.empty((row.max() + 1, chunk.max() + 1), np.uint32)
     nibbles[row, chunk] = words >> np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32) & np.uint32(15)
-    stored = sparse.values.shape[1] // form.kept
-    places = np.stack(places_of(nibbles[:rows, :stored], form.kept), axis=2).astype(np.int64)
-    values = sparse.values.reshape(rows, stored, form.kept)
-    dense = np.zeros((rows, stored, form.chunk), values.dtype)
+    stored = sparse.values.shape[1] // format.kept
+    places = np.stack(places_of(nibbles[:rows, :stored], format.kept), axis=2).astype(np.int64)
+    values = sparse.values.reshape(rows, stored, format.kept)
+    dense = np.zeros((rows, stored, format.chunk), values.dtype)
     np.put_along_axis(dense, places, values, 2)
     return dense.reshape(rows, -1)[:, :cols].copy()
 
 
-def _bits(a: np.ndarray, form: Format) -> np.ndarray:
-    return np.ascontiguousarray(a).view(UNSIGNED[form.dtype.bits].numpy)
+def _bits(a: np.ndarray, format: Format) -> np.ndarray:
+    return np.ascontiguousarray(a).view(UNSIGNED[format.dtype.bits].numpy)
 
 
-def _padded(bits: np.ndarray, form: Format) -> np.ndarray:
+def _padded(bits: np.ndarray, format: Format) -> np.ndarray:
     """With zeros up to whole stages."""
-    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % form.depth)))
+    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % format.depth)))
 
 
-def _magnitudes(bits: np.ndarray, form: Format) -> np.ndarray:
+def _magnitudes(bits: np.ndarray, format: Format) -> np.ndarray:
     """Sort keys, as `magnitude` of the kernel computes them."""
-    if form.dtype.is_float:
-        return bits & bits.dtype.type((1 << (form.dtype.bits - 1)) - 1)
+    if format.dtype.is_float:
+        return bits & bits.dtype.type((1 << (format.dtype.bits - 1)) - 1)
     return np.abs(bits.view(np.int8).astype(np.int16))
 
 
-def _words(places: np.ndarray, shape: tuple[int, int, int], form: Format) -> np.ndarray:
+def _words(places: np.ndarray, shape: tuple[int, int, int], format: Format) -> np.ndarray:
     """Metadata for positions (rows, chunks, kept)."""
-    if form.kept == 2:
+    if format.kept == 2:
         nibbles = places[..., 0] | places[..., 1] << 2
     else:
         nibbles = np.where(places[..., 0] == 0, 0x4, 0xE)
     nibbles = np.pad(nibbles, ((0, shape[0] * ROWS - len(nibbles)), (0, 0)), constant_values=0x4)
-    ordered = nibbles[_nibble_table(shape, form)].astype(np.uint32)
+    ordered = nibbles[_nibble_table(shape, format)].astype(np.uint32)
     shifts = np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32)
     return np.bitwise_or.reduce(ordered << shifts, axis=3).view(np.int32)
 
 
-def _nibble_table(shape: tuple[int, ...], form: Format) -> tuple[np.ndarray, np.ndarray]:
+def _nibble_table(shape: tuple[int, ...], format: Format) -> tuple[np.ndarray, np.ndarray]:
     """Rows and chunks of all nibbles: (blocks, stages, threads x words, nibbles)."""
     block, stage, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
-    row, chunk = nibble_at(word // form.words, number, form.dtype.bits)
-    return block * ROWS + row, (stage * form.words + word % form.words) * CHUNKS + chunk
+    row, chunk = nibble_at(word // format.words, number, format.dtype.bits)
+    return block * ROWS + row, (stage * format.words + word % format.words) * CHUNKS + chunk

@@ -134,10 +134,10 @@ class _Printer:
 
     def _version(self) -> tuple[int, int]:
         """The lowest version with the target and all instructions, so that old drivers load it."""
-        forms = {n.form for n in walk(self.kernel.body) if isinstance(n, Op)}
+        instrs = {n.instr for n in walk(self.kernel.body) if isinstance(n, Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
         wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
-        return max([self.arch.ptx, *wide, *(form.version for form in forms)])
+        return max([self.arch.ptx, *wide, *(instr.version for instr in instrs)])
 
     def _globals(self) -> Iterable[str]:
         kernel = self.kernel
@@ -267,9 +267,9 @@ class _Printer:
             self.print_node[type(node)](node)
 
     def _op(self, op: Op) -> None:
-        form = op.form
-        pairs = zip(op.operands, form.operands, strict=True)
-        text = form.text(
+        instr = op.instr
+        pairs = zip(op.operands, instr.operands, strict=True)
+        text = instr.text(
             [self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs]
         )
         if op.guard is None:

@@ -395,5 +395,5 @@ def _cheap(side: Side) -> bool:
 
 def _is_cheap(node: Any) -> bool:
     if isinstance(node, Op):
-        return not node.form.effects and node.form.opcode not in EXPENSIVE_OPCODES
+        return not node.instr.effects and node.instr.opcode not in EXPENSIVE_OPCODES
     return isinstance(node, Assign)

@@ -45,19 +45,19 @@ def emulate(
     `(..., threads, 1)`; then the result has that axis too, as results of instructions with a matrix
     shape (ldmatrix, movmatrix) always have.
     """
-    form = _form(text, operands)
+    instr = _instr(text, operands)
     target = archs.arch(arch)
-    form.requires.check(target, form.mnemonic)
-    images = _images(form, _flat(operands))
-    batch = _batch(form, images, shared)
+    instr.requires.check(target, instr.mnemonic)
+    images = _images(instr, _flat(operands))
+    batch = _batch(instr, images, shared)
     memory = _shared(shared, batch)
-    threads, total = form.threads, prod(batch)
+    threads, total = instr.threads, prod(batch)
     step = max(1, CHUNK // threads)
     starts = range(0, total, step)
 
     def part(at: int) -> tuple[Any, ...]:
         count = min(step, total - at)
-        return _run(form, target.name, images, batch, memory[at : at + step], at, count)
+        return _run(instr, target.name, images, batch, memory[at : at + step], at, count)
 
     workers = min(os.cpu_count() or 1, len(starts))
     if workers > 1:
@@ -65,25 +65,25 @@ def emulate(
             parts = list(pool.map(part, starts))
     else:
         parts = [part(at) for at in starts]
-    if not form.results:
-        return memory.reshape(*batch, -1) if "store" in form.effects else None
-    single = "shape" in form.params or any(image.single for image in images)
+    if not instr.results:
+        return memory.reshape(*batch, -1) if "store" in instr.effects else None
+    single = "shape" in instr.params or any(image.single for image in images)
     results = [
         _result(operand, [part[i] for part in parts], batch, threads, single)
-        for i, operand in enumerate(form.results)
+        for i, operand in enumerate(instr.results)
     ]
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _form(text: str | Instruction, operands: Sequence[Any]) -> Instruction:
+def _instr(text: str | Instruction, operands: Sequence[Any]) -> Instruction:
     """The instruction that `text` names. PTX writes it alike for an operand in shared memory and in
     registers, the table does not; here the operand decides."""
-    form = isa.instruction(text) if isinstance(text, str) else text
-    for operand, value in zip(form.operands, _flat(operands), strict=False):
+    instr = isa.instruction(text) if isinstance(text, str) else text
+    for operand, value in zip(instr.operands, _flat(operands), strict=False):
         image = isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim > 1
-        if image and form.in_registers(operand):
-            return isa.instruction(form.in_registers(operand))
-    return form
+        if image and instr.in_registers(operand):
+            return isa.instruction(instr.in_registers(operand))
+    return instr
 
 
 def _flat(operands: Sequence[Any]) -> list[Any]:
@@ -94,53 +94,53 @@ def _flat(operands: Sequence[Any]) -> list[Any]:
 class _Image:
     """One operand: its array, and the shape of its batch (the leading axes)."""
 
-    def __init__(self, form: Instruction, operand: Operand, value: Any) -> None:
+    def __init__(self, instr: Instruction, operand: Operand, value: Any) -> None:
         self.operand = operand
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
-        self.number = None if isinstance(value, np.ndarray) else self._number(form, value)
-        self.array = np.empty(0) if self.number is not None else self._array(form, value)
+        self.number = None if isinstance(value, np.ndarray) else self._number(instr, value)
+        self.array = np.empty(0) if self.number is not None else self._array(instr, value)
         self.batch: tuple[int, ...] = ()
         self.single = False  # a single register that has an axis of its own
         if self.number is None:
-            self._shape(form)
+            self._shape(instr)
 
-    def _number(self, form: Instruction, value: Any) -> Any:
+    def _number(self, instr: Instruction, value: Any) -> Any:
         if not isinstance(value, (int, float, np.number, np.bool_)):
             raise OperandError(
-                f"{form}: operand {self.operand.name} is a {type(value).__name__}; "
+                f"{instr}: operand {self.operand.name} is a {type(value).__name__}; "
                 "a NumPy array of register bits or a number is needed"
             )
         if self.group:
-            raise OperandError(f"{form}: operand {self.operand.name} needs {_wanted(form, self)}")
+            raise OperandError(f"{instr}: operand {self.operand.name} needs {_wanted(instr, self)}")
         if self.immediate:
-            return self._allowed(form, int(value))
+            return self._allowed(instr, int(value))
         if isinstance(value, np.number):
             value = value.item()
         return word(self.operand.register_bits)(const_bits(Const(value, self.operand.dtype)))
 
-    def _allowed(self, form: Instruction, value: int) -> int:
+    def _allowed(self, instr: Instruction, value: int) -> int:
         values = self.operand.values
         if values is not None and value not in values:
             raise OperandError(
-                f"{form}: {self.operand.name} = {value} is not allowed; one of {values} is"
+                f"{instr}: {self.operand.name} = {value} is not allowed; one of {values} is"
             )
         return value
 
-    def _array(self, form: Instruction, value: np.ndarray) -> np.ndarray:
+    def _array(self, instr: Instruction, value: np.ndarray) -> np.ndarray:
         wanted = np.dtype(word(self.operand.register_bits))
         if value.dtype == wanted:
             return value
         if value.dtype.kind in "iu" and value.dtype.itemsize == wanted.itemsize:
             return value.view(wanted)
         raise OperandError(
-            f"{form}: operand {self.operand.name} has dtype {value.dtype}; registers are given as "
+            f"{instr}: operand {self.operand.name} has dtype {value.dtype}; registers are given as "
             f"raw bits, {wanted} here (.view() reinterprets)"
         )
 
-    def _shape(self, form: Instruction) -> None:
+    def _shape(self, instr: Instruction) -> None:
         """Bring the array to (*batch, threads[, registers])."""
-        threads, shape = form.threads, self.array.shape
+        threads, shape = instr.threads, self.array.shape
         tail = (threads, self.operand.registers) if self.group else (threads,)
         descriptor = self.operand.is_descriptor
         if not self.group and shape[-2:] == (threads, 1):
@@ -149,7 +149,7 @@ class _Image:
             self.array = np.broadcast_to(self.array[..., None], (*shape, threads))
         elif shape[-len(tail) :] != tail:
             raise OperandError(
-                f"{form}: operand {self.operand.name} has shape {shape}; {_wanted(form, self)} "
+                f"{instr}: operand {self.operand.name} has shape {shape}; {_wanted(instr, self)} "
                 "is needed"
             )
         self.batch = self.array.shape[: self.array.ndim - len(tail)]
@@ -168,28 +168,28 @@ class _Image:
         return np.ascontiguousarray(part.reshape(-1, tail[-1]).T)
 
 
-def _wanted(form: Instruction, image: _Image) -> str:
-    shape = f"(..., {form.threads}"
+def _wanted(instr: Instruction, image: _Image) -> str:
+    shape = f"(..., {instr.threads}"
     return shape + (f", {image.operand.registers})" if image.group else ")")
 
 
-def _images(form: Instruction, operands: list[Any]) -> list[_Image]:
-    if len(operands) != len(form.operands):
-        names = ", ".join(o.name for o in form.operands)
+def _images(instr: Instruction, operands: list[Any]) -> list[_Image]:
+    if len(operands) != len(instr.operands):
+        names = ", ".join(o.name for o in instr.operands)
         raise OperandError(
-            f"{form} takes {len(form.operands)} operands ({names}), {len(operands)} were given"
+            f"{instr} takes {len(instr.operands)} operands ({names}), {len(operands)} were given"
         )
-    return [_Image(form, o, value) for o, value in zip(form.operands, operands, strict=True)]
+    return [_Image(instr, o, value) for o, value in zip(instr.operands, operands, strict=True)]
 
 
-def _batch(form: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
+def _batch(instr: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
     shapes = [i.batch for i in images] + ([] if shared is None else [shared.shape[:-1]])
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         named = [f"{i.operand.name} {i.batch}" for i in images if i.number is None]
         named += [] if shared is None else [f"shared {shared.shape[:-1]}"]
-        raise OperandError(f"{form}: the batches do not broadcast: {', '.join(named)}") from None
+        raise OperandError(f"{instr}: the batches do not broadcast: {', '.join(named)}") from None
 
 
 def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
@@ -204,7 +204,7 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
 
 
 def _run(
-    form: Instruction,
+    instr: Instruction,
     arch: str,
     images: list[_Image],
     batch: tuple[int, ...],
@@ -213,16 +213,16 @@ def _run(
     count: int,
 ) -> tuple[Any, ...]:
     """Results of `count` elements of the batch; `memory` is written in place."""
-    threads = form.threads
+    threads = instr.threads
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
     nothing = Program(Kernel("emulate", [], Block()))
     ctx = ExecutionContext(nothing, geometry, Arguments([]), storage, arch)
     operands = [image.columns(batch, at, count) for image in images]
     with np.errstate(all="ignore"):
-        results = form.execute(ctx, form, *operands)
+        results = instr.execute(ctx, instr, *operands)
         ctx.async_copies.wait(0)
-    if "blocking" in form.effects:
+    if "blocking" in instr.effects:
         results = results[1:] if isinstance(results, tuple) else None
     results = results if isinstance(results, tuple) else (results,)
     return tuple(r if r is None or r.ndim else np.full(ctx.threads, r) for r in results)

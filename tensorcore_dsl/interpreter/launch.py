@@ -185,8 +185,8 @@ def _couples(node: Any) -> bool:
     """
     if not isinstance(node, Op):
         return False
-    form = node.form
-    if "bulk" in form.effects:
-        return "op" in form.params  # a reduction
-    strong = {"load", "volatile"} <= form.effects and any(o.kind == "addr" for o in form.operands)
-    return "print" in form.effects or (strong and not form.space.startswith("shared"))
+    instr = node.instr
+    if "bulk" in instr.effects:
+        return "op" in instr.params  # a reduction
+    strong = {"load", "volatile"} <= instr.effects and any(o.kind == "addr" for o in instr.operands)
+    return "print" in instr.effects or (strong and not instr.space.startswith("shared"))

@@ -84,11 +84,11 @@ def remove_dead(kernel: Kernel) -> None:
     )
 
 
-def unwritten_operand(form: Instruction) -> int | None:
+def unwritten_operand(instr: Instruction) -> int | None:
     """Index of the operand that the text names only through the result, as wgmma's accumulator."""
-    if form.tied is None or not form.template or f"{{{form.tied}}}" in form.template:
+    if instr.tied is None or not instr.template or f"{{{instr.tied}}}" in instr.template:
         return None
-    return _tied_index(form)
+    return _tied_index(instr)
 
 
 def _free_id(kernel: Kernel) -> int:
@@ -99,12 +99,12 @@ def _free_id(kernel: Kernel) -> int:
     return 1 + max((v.id for v in values), default=-1)
 
 
-def _tied_index(form: Instruction) -> int:
-    return next(i for i, o in enumerate(form.operands) if o.name == form.tied)
+def _tied_index(instr: Instruction) -> int:
+    return next(i for i, o in enumerate(instr.operands) if o.name == instr.tied)
 
 
 def _droppable(node: Node) -> bool:
-    return isinstance(node, Assign) or (isinstance(node, Op) and node.form.effects == PURE)
+    return isinstance(node, Assign) or (isinstance(node, Op) and node.instr.effects == PURE)
 
 
 def _rewrite(block: Block, change: Callable[[Node], Iterable[Node]]) -> None:
@@ -144,10 +144,10 @@ def _pairs(block: Block, depth: int = 0) -> Iterator[tuple[int, Value, Value]]:
         source = _copied(node)
         if source is not None and isinstance(node, Assign):
             yield -depth, node.target, source
-        if isinstance(node, Op) and node.form.tied is not None:
-            operand = node.operands[_tied_index(node.form)]
+        if isinstance(node, Op) and node.instr.tied is not None:
+            operand = node.operands[_tied_index(node.instr)]
             if isinstance(operand, Value) and operand.type == node.results[0].type:
-                rank = -2000 if unwritten_operand(node.form) is not None else -1000
+                rank = -2000 if unwritten_operand(node.instr) is not None else -1000
                 yield rank - depth, node.results[0], operand
         for child in children(node):
             yield from _pairs(child, depth + (not isinstance(node, If)))
@@ -158,7 +158,8 @@ def _typed(kernel: Kernel) -> set[Value]:
     values = {p.value for p in kernel.params}
     for node in walk(kernel.body):
         if isinstance(node, Op):
-            named = zip((*node.results, *node.operands), (*node.form.results, *node.form.operands))
+            operands = (*node.instr.results, *node.instr.operands)
+            named = zip((*node.results, *node.operands), operands)
             values.update(
                 source if isinstance(source, Value) else source.base  # type: ignore[misc]
                 for source, operand in named
@@ -176,7 +177,7 @@ def _typed(kernel: Kernel) -> set[Value]:
 def _ops(kernel: Kernel, *effects: str) -> Iterator[Op]:
     """Ops that have one of the effects."""
     for node in walk(kernel.body):
-        if isinstance(node, Op) and not node.form.effects.isdisjoint(effects):
+        if isinstance(node, Op) and not node.instr.effects.isdisjoint(effects):
             yield node
 
 
@@ -184,7 +185,7 @@ def _only_read(kernel: Kernel) -> set[Value]:
     """Fragments that asynchronous instructions read after they are issued."""
     fragments: set[Value] = set()
     for op in _ops(kernel, "async"):
-        tied = None if op.form.tied is None else op.operands[_tied_index(op.form)]
+        tied = None if op.instr.tied is None else op.operands[_tied_index(op.instr)]
         values = (s for s in op.operands if isinstance(s, Value) and s is not tied)
         fragments.update(v for v in values if v.type.is_group)
     return fragments
@@ -325,7 +326,7 @@ class _Interference:
             leaves = (self.everything * (node.kind == kind) for kind in ("break", "continue"))
             return _Flow(0, 0, *leaves)
         taken = self._mask(reads(node))
-        if isinstance(node, Op) and not WAIT_EFFECTS.isdisjoint(node.form.effects):
+        if isinstance(node, Op) and not WAIT_EFFECTS.isdisjoint(node.instr.effects):
             taken |= self.waiting
         return _Flow(taken, self.everything & ~self._mask(writes(node)))
 
@@ -388,7 +389,7 @@ class _Interference:
         after its first write.
         """
         mask = self._mask(op.results) if len(op.results) > 1 else 0
-        return mask | self._mask(reads(op)) if op.form.template.startswith("!{") else mask
+        return mask | self._mask(reads(op)) if op.instr.template.startswith("!{") else mask
 
     def _visit_while(self, node: While, after: int, head: int) -> None:
         forever = isinstance(node.condition, Const) and node.condition.value
@@ -451,7 +452,7 @@ class _ShareTied:
     next_id: int
 
     def __call__(self, node: Node) -> list[Node]:
-        index = unwritten_operand(node.form) if isinstance(node, Op) else None
+        index = unwritten_operand(node.instr) if isinstance(node, Op) else None
         if not isinstance(node, Op) or index is None or node.operands[index] is node.results[0]:
             return [node]
         result = node.results[0]
@@ -459,7 +460,7 @@ class _ShareTied:
         self.next_id += 1
         before = Assign(shared, (node.operands[index],), node.loc)  # type: ignore[arg-type]
         operands = (*node.operands[:index], shared, *node.operands[index + 1 :])
-        op = Op(node.form, (shared, *node.results[1:]), operands, loc=node.loc)
+        op = Op(node.instr, (shared, *node.results[1:]), operands, loc=node.loc)
         nodes: list[Node] = [before, op, Assign(result, (shared,), node.loc)]
         if node.guard is None:
             return nodes

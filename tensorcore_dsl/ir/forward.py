@@ -54,7 +54,7 @@ def _written_once(kernel: Kernel) -> set[Value]:
         counts.update(writes(node))
         if isinstance(node, For):
             counts[node.index] += 1
-        if isinstance(node, Op) and node.form.tied is not None:
+        if isinstance(node, Op) and node.instr.tied is not None:
             counts.update(s for s in node.operands if isinstance(s, Value))
     return {value for value, count in counts.items() if count == 1}
 

@@ -91,9 +91,9 @@ Source = Union[Value, Const, Address, Part]
 
 @dataclass(eq=False)
 class Op:
-    """`results = form operands`, executed only if `guard` holds (or, if `negated`, does not)."""
+    """`results = instr operands`, executed only if `guard` holds (or, if `negated`, does not)."""
 
-    form: Instruction
+    instr: Instruction
     results: tuple[Value, ...]
     operands: tuple[Source, ...]
     guard: Value | None = None

@@ -127,10 +127,10 @@ class _Writer:
     def _op(self, op: Op) -> None:
         guard = f"@{'!' if op.negated else ''}{self.value(op.guard)} " if op.guard else ""
         results = ", ".join(map(self.value, op.results))
-        wanted = [o.dtype for o in op.form.operands]
+        wanted = [o.dtype for o in op.instr.operands]
         wanted += [pred] * (len(op.operands) - len(wanted))
         operands = ", ".join(map(self.source, op.operands, wanted))
-        text = f"{guard}{results}{' = ' if results else ''}{op.form.mnemonic} {operands}"
+        text = f"{guard}{results}{' = ' if results else ''}{op.instr.mnemonic} {operands}"
         self.line(text.rstrip(), op.loc)
 
     def _assign(self, node: Assign) -> None:
@@ -366,9 +366,9 @@ class _Reader:
             return self.copy(c, results[0])
         if results:
             c.take("=", "`=` or `<-`")
-        form = self.form(c)
-        operands = self.operands(c, form)
-        return Op(form, tuple(results), operands, guard, negated, self.loc(c))
+        instr = self.instr(c)
+        operands = self.operands(c, instr)
+        return Op(instr, tuple(results), operands, guard, negated, self.loc(c))
 
     def copy(self, c: _Cursor, target: Value) -> Assign:
         sources: list[Value | Const | Part] = []
@@ -379,20 +379,20 @@ class _Reader:
             sources.append(source)
         return Assign(target, tuple(sources), self.loc(c))
 
-    def form(self, c: _Cursor) -> Instruction:
+    def instr(self, c: _Cursor) -> Instruction:
         mnemonic = c.take(r"([A-Za-z][^\s]*)", "an instruction")[1]
         try:
             return self.lookup(mnemonic)
         except UnknownInstruction as error:
             raise UnknownInstruction(f"line {c.number}: {error.message}") from None
 
-    def operands(self, c: _Cursor, form: Instruction) -> tuple[Source, ...]:
+    def operands(self, c: _Cursor, instr: Instruction) -> tuple[Source, ...]:
         operands: list[Source] = []
         while not c.maybe(r"(?=$|#)"):
             if operands:
                 c.take(",", "`,` or the end of the line")
             place = len(operands)
-            wanted = form.operands[place].dtype if place < len(form.operands) else pred
+            wanted = instr.operands[place].dtype if place < len(instr.operands) else pred
             operands.append(self.source(c, wanted))
         return tuple(operands)
 

@@ -70,10 +70,10 @@ class _Walk:
 
     def block(self, block: Block, loops: tuple[Node, ...]) -> None:
         for node in block:
-            if isinstance(node, Op) and node.form not in self.supported:
+            if isinstance(node, Op) and node.instr not in self.supported:
                 with located(node.loc):
-                    node.form.requires.check(self.arch, node.form.mnemonic)
-                self.supported.add(node.form)
+                    node.instr.requires.check(self.arch, node.instr.mnemonic)
+                self.supported.add(node.instr)
             for rule in NODE_RULES[type(node)]:
                 for complaint in rule(node):
                     raise VerifyError(complaint, node.loc)
@@ -214,45 +214,45 @@ def needed(operand: Operand) -> str:
 
 def count_of_operands(op: Op) -> Complaints:
     for what, given, wanted in (
-        ("operands", op.operands, op.form.operands),
-        ("results", op.results, op.form.results),
+        ("operands", op.operands, op.instr.operands),
+        ("results", op.results, op.instr.results),
     ):
         if len(given) != len(wanted):
             names = f" ({listing(o.name for o in wanted)})" if wanted else ""
-            yield f"{op.form} has {len(wanted)} {what}{names}, {len(given)} were given"
+            yield f"{op.instr} has {len(wanted)} {what}{names}, {len(given)} were given"
 
 
 def kinds_and_types_of_operands(op: Op) -> Complaints:
-    for source, operand in zip(op.operands, op.form.operands):
+    for source, operand in zip(op.operands, op.instr.operands):
         complaint = _OPERAND_KINDS[operand.kind](source, operand)
         if complaint:
-            yield f"operand {operand.name} of {op.form}: {complaint}"
+            yield f"operand {operand.name} of {op.instr}: {complaint}"
 
 
 def types_of_results(op: Op) -> Complaints:
-    for value, operand in zip(op.results, op.form.results):
+    for value, operand in zip(op.results, op.instr.results):
         if not isinstance(value, Value) or not fits(value.type, operand):
             given = _described(value)
-            yield f"result {operand.name} of {op.form}: {given}, where {needed(operand)}"
+            yield f"result {operand.name} of {op.instr}: {given}, where {needed(operand)}"
 
 
 def results_are_distinct(op: Op) -> Complaints:
     if len(set(op.results)) < len(op.results):
-        yield f"{op.form} writes one value twice: {listing(op.results)}"
+        yield f"{op.instr} writes one value twice: {listing(op.results)}"
 
 
 def guard_is_a_predicate(op: Op) -> Complaints:
     if op.guard is None:
         return
     if not isinstance(op.guard, Value) or not _is_predicate(op.guard):
-        yield f"the guard of {op.form} is {_described(op.guard)}, where a predicate is needed"
+        yield f"the guard of {op.instr} is {_described(op.guard)}, where a predicate is needed"
 
 
 def tied_operand_is_the_result(op: Op) -> Complaints:
-    index = unwritten_operand(op.form)
+    index = unwritten_operand(op.instr)
     if index is not None and op.operands[index] is not op.results[0]:
-        name = op.form.operands[index].name
-        yield f"operand {name} of {op.form} has no text of its own: it must be the result"
+        name = op.instr.operands[index].name
+        yield f"operand {name} of {op.instr} has no text of its own: it must be the result"
 
 
 def _register(source: Source, operand: Operand) -> str | None:
@@ -467,7 +467,7 @@ class _Assigned:
     def complain(self, node: Node, value: Value) -> NoReturn:
         if isinstance(node, Op) and value in node.results:
             raise VerifyError(
-                f"a guarded {node.form} keeps {value} where its guard does not hold, "
+                f"a guarded {node.instr} keeps {value} where its guard does not hold, "
                 "but a path leads here on which nothing was written to it", node.loc,
             )  # fmt: skip
         raise VerifyError(

@@ -18,31 +18,31 @@ def _ids(ctx: Context, value: Any) -> np.ndarray:
     return np.broadcast_to(np.asarray(value, np.uint32), (ctx.threads,))
 
 
-def sync(ctx: Context, form: Instruction, barrier: Any, count: Any = None) -> np.ndarray:
+def sync(ctx: Context, instr: Instruction, barrier: Any, count: Any = None) -> np.ndarray:
     """Arrive and wait for `count` threads (None: all threads of the CTA)."""
     return ctx.barriers.arrive(_ids(ctx, barrier), None if count is None else _ids(ctx, count), True)
 
 
-def arrive(ctx: Context, form: Instruction, barrier: Any, count: Any) -> np.ndarray:
+def arrive(ctx: Context, instr: Instruction, barrier: Any, count: Any) -> np.ndarray:
     """Arrive without waiting."""
     return ctx.barriers.arrive(_ids(ctx, barrier), _ids(ctx, count), False)
 
 
 def vote(
-    ctx: Context, form: Instruction, barrier: Any, *rest: Any
+    ctx: Context, instr: Instruction, barrier: Any, *rest: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Wait for all participants and reduce their predicates."""
     *count, predicate = rest
     counts = _ids(ctx, count[0]) if count else None
     predicate = np.broadcast_to(np.asarray(predicate, bool), (ctx.threads,))
     go, true, arrived = ctx.barriers.arrive_counting(_ids(ctx, barrier), counts, predicate)
-    op = form.params["op"]
+    op = instr.params["op"]
     if op == "popc":
         return go, true.astype(np.uint32)
     return go, true == arrived if op == "and" else true > 0
 
 
-def trap(ctx: Context, form: Instruction) -> None:
+def trap(ctx: Context, instr: Instruction) -> None:
     if ctx.active is None or ctx.active.any():
         raise EmulationError("the kernel executed trap")
 

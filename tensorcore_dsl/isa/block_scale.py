@@ -45,15 +45,15 @@ def _bytes(words: np.ndarray, first: int, count: int) -> np.ndarray:
 
 
 def multiply_scaled(
-    ctx: Context, form: Instruction, a: Any, b: Any, c: Any, *extra: Any
+    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, *extra: Any
 ) -> np.ndarray:
     """d = (a * scale_a) * (b * scale_b) + c."""
     more: dict[str, Any] = {}
-    if form.params.get("sparse"):
-        more["selection"] = sparse.selection(ctx, form, *extra[:2])
+    if instr.params.get("sparse"):
+        more["selection"] = sparse.selection(ctx, instr, *extra[:2])
         extra = extra[2:]
-    more |= scales(ctx, int(form.params["scale_vec"]), *extra)
-    return multiply(ctx, form, a, b, c, **more)
+    more |= scales(ctx, int(instr.params["scale_vec"]), *extra)
+    return multiply(ctx, instr, a, b, c, **more)
 
 
 def scale_operands(count: int) -> tuple[Operand, ...]:

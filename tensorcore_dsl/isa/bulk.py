@@ -26,82 +26,82 @@ SHARED_COPY = COPY | {"async_proxy"}
 # -- semantics ---------------------------------------------------------------------------------
 
 
-def init(ctx: Context, form: Instruction, bar: Any, count: Any) -> None:
+def init(ctx: Context, instr: Instruction, bar: Any, count: Any) -> None:
     ctx.mbarriers.init(bar, count)
 
 
-def invalidate(ctx: Context, form: Instruction, bar: Any) -> None:
+def invalidate(ctx: Context, instr: Instruction, bar: Any) -> None:
     ctx.mbarriers.init(bar, None)
 
 
-def arrive(ctx: Context, form: Instruction, bar: Any, *count: Any) -> None:
+def arrive(ctx: Context, instr: Instruction, bar: Any, *count: Any) -> None:
     ctx.mbarriers.arrive(bar, count[0] if count else np.uint32(1), np.uint32(0))
 
 
-def arrive_expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
+def arrive_expect(ctx: Context, instr: Instruction, bar: Any, expected: Any) -> None:
     ctx.mbarriers.arrive(bar, np.uint32(1), expected)
 
 
-def expect(ctx: Context, form: Instruction, bar: Any, expected: Any) -> None:
+def expect(ctx: Context, instr: Instruction, bar: Any, expected: Any) -> None:
     ctx.mbarriers.arrive(bar, np.uint32(0), expected)
 
 
-def wait(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
+def wait(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
     ready = ctx.mbarriers.done(bar, parity)
     return ready, np.ones(ctx.threads, np.bool_)
 
 
-def test(ctx: Context, form: Instruction, bar: Any, parity: Any) -> Any:
+def test(ctx: Context, instr: Instruction, bar: Any, parity: Any) -> Any:
     return ctx.mbarriers.done(bar, parity)
 
 
-def load_tensor(ctx: Context, form: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
-    rank = int(form.params["rank"])
+def load_tensor(ctx: Context, instr: Instruction, dst: Any, tensor: Any, *rest: Any) -> None:
+    rank = int(instr.params["rank"])
     coordinates, (bar, *extra) = rest[:rank], rest[rank:]
-    mask = extra[0] if form.params["multicast"] else None
+    mask = extra[0] if instr.params["multicast"] else None
     ctx.bulk.tensor_load(dst, tensor, coordinates, bar, mask)
 
 
-def store_tensor(ctx: Context, form: Instruction, tensor: Any, *rest: Any) -> None:
-    rank = int(form.params["rank"])
-    ctx.bulk.tensor_store(tensor, rest[:rank], rest[rank], form.params.get("op"))
+def store_tensor(ctx: Context, instr: Instruction, tensor: Any, *rest: Any) -> None:
+    rank = int(instr.params["rank"])
+    ctx.bulk.tensor_store(tensor, rest[:rank], rest[rank], instr.params.get("op"))
 
 
-def load_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
-    mask = more[0] if form.params["multicast"] else None
+def load_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any, *more: Any) -> None:
+    mask = more[0] if instr.params["multicast"] else None
     ctx.bulk.load(dst, src, size, bar, mask)
 
 
-def store_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, *policy: Any) -> None:
-    ctx.bulk.store(dst, src, size, form.params.get("op"), form.params.get("t"))
+def store_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, *policy: Any) -> None:
+    ctx.bulk.store(dst, src, size, instr.params.get("op"), instr.params.get("t"))
 
 
-def share_bulk(ctx: Context, form: Instruction, dst: Any, src: Any, size: Any, bar: Any) -> None:
+def share_bulk(ctx: Context, instr: Instruction, dst: Any, src: Any, size: Any, bar: Any) -> None:
     ctx.bulk.copy_to_cta(dst, src, size, bar)
 
 
-def commit_bulk(ctx: Context, form: Instruction) -> None:
+def commit_bulk(ctx: Context, instr: Instruction) -> None:
     ctx.bulk.commit()
 
 
-def wait_bulk(ctx: Context, form: Instruction, pending: int) -> None:
-    ctx.bulk.wait(pending, reading=bool(form.params["read"]))
+def wait_bulk(ctx: Context, instr: Instruction, pending: int) -> None:
+    ctx.bulk.wait(pending, reading=bool(instr.params["read"]))
 
 
-def map_address(ctx: Context, form: Instruction, address: Any, rank: Any) -> Any:
+def map_address(ctx: Context, instr: Instruction, address: Any, rank: Any) -> Any:
     return ctx.clusters.address(address, rank)
 
 
-def cluster_arrive(ctx: Context, form: Instruction) -> None:
+def cluster_arrive(ctx: Context, instr: Instruction) -> None:
     ctx.clusters.arrive()
 
 
-def cluster_wait(ctx: Context, form: Instruction) -> Any:
+def cluster_wait(ctx: Context, instr: Instruction) -> Any:
     return ctx.clusters.done()
 
 
-def set_registers(ctx: Context, form: Instruction, count: int) -> None:
-    ctx.clusters.set_registers(form, count, grow=form.params["way"] == "inc")
+def set_registers(ctx: Context, instr: Instruction, count: int) -> None:
+    ctx.clusters.set_registers(instr, count, grow=instr.params["way"] == "inc")
 
 
 # -- rows --------------------------------------------------------------------------------------

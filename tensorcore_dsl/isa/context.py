@@ -1,6 +1,6 @@
 """What the meaning of a row may ask of the machine that runs it.
 
-`execute(ctx, form, *operands)` gets register arrays of raw bits and returns the results:
+`execute(ctx, instr, *operands)` gets register arrays of raw bits and returns the results:
 
 * a scalar operand is `(T,)`, T being all threads that run together; a fragment or vector is
   `(registers, T)`; elements are bool for predicates and uint16, uint32 or uint64 otherwise;
@@ -50,9 +50,9 @@ class SharedMemory(Memory, Protocol):
         8 m + r gives the address of row r of matrix m."""
 
     def read_chunks(
-        self, form: Instruction, addresses: np.ndarray, whole: np.ndarray
+        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray
     ) -> np.ndarray:
-        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which `form` reads
+        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which `instr` reads
         through the async proxy for the warpgroups that are `whole`."""
 
 
@@ -151,7 +151,7 @@ class Clusters(Protocol):
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
 
-    def set_registers(self, form: Instruction, count: int, grow: bool) -> None:
+    def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
         """A warpgroup releases registers, or waits for more."""
 
 

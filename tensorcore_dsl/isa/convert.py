@@ -17,47 +17,47 @@ from tensorcore_dsl.isa.spec import Instruction, row
 _FLAGS = ("sat", "satfinite", "relu", "ftz")
 
 
-def _flags(form: Instruction, *names: str) -> dict[str, bool]:
-    return {name: bool(form.params.get(name)) for name in names}
+def _flags(instr: Instruction, *names: str) -> dict[str, bool]:
+    return {name: bool(instr.params.get(name)) for name in names}
 
 
-def _rounding(form: Instruction) -> str | None:
-    return form.params.get("rnd", "").lstrip(".") or None
+def _rounding(instr: Instruction) -> str | None:
+    return instr.params.get("rnd", "").lstrip(".") or None
 
 
-def single(ctx: Context, form: Instruction, a: Any, *scale: Any) -> np.ndarray:
+def single(ctx: Context, instr: Instruction, a: Any, *scale: Any) -> np.ndarray:
     """One source, scalar or packed."""
     from tensorcore_dsl.numerics import convert
 
-    p = form.params
+    p = instr.params
     more = {"scale": scale[0]} if scale else {}
-    return convert.convert(a, p["a"], p["d"], _rounding(form), **_flags(form, *_FLAGS), **more)
+    return convert.convert(a, p["a"], p["d"], _rounding(instr), **_flags(instr, *_FLAGS), **more)
 
 
-def pair(ctx: Context, form: Instruction, a: Any, b: Any, *extra: Any) -> np.ndarray:
+def pair(ctx: Context, instr: Instruction, a: Any, b: Any, *extra: Any) -> np.ndarray:
     """Pack two f32; `extra` holds the random bits or the two scales."""
     from tensorcore_dsl.numerics import convert
 
-    p = form.params
+    p = instr.params
     more = {p["extra"]: extra[0]} if extra else {}
-    flags = _flags(form, "satfinite", "relu")
-    return convert.convert_pair(a, b, "f32", p["d"], _rounding(form), **flags, **more)
+    flags = _flags(instr, "satfinite", "relu")
+    return convert.convert_pair(a, b, "f32", p["d"], _rounding(instr), **flags, **more)
 
 
-def quad(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
+def quad(ctx: Context, instr: Instruction, *operands: Any) -> np.ndarray:
     """Pack four f32, the first one highest, with random bits."""
     from tensorcore_dsl.numerics import convert
 
     *sources, rbits = operands
-    flags = _flags(form, "satfinite", "relu")
-    return convert.convert_quad(sources, "f32", form.params["d"], "rs", rbits=rbits, **flags)
+    flags = _flags(instr, "satfinite", "relu")
+    return convert.convert_quad(sources, "f32", instr.params["d"], "rs", rbits=rbits, **flags)
 
 
-def saturating_pack(ctx: Context, form: Instruction, a: Any, b: Any, *c: Any) -> np.ndarray:
+def saturating_pack(ctx: Context, instr: Instruction, a: Any, b: Any, *c: Any) -> np.ndarray:
     """cvt.pack: two saturated integers, placed above the low bits of c."""
     from tensorcore_dsl.numerics import convert
 
-    return convert.convert_pack(a, b, c[0] if c else None, form.params["d"])
+    return convert.convert_pack(a, b, c[0] if c else None, instr.params["d"])
 
 
 def _range(name: str) -> tuple[int, int]:

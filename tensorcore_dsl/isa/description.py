@@ -34,48 +34,48 @@ _NOT_OPTIONS = ("shape", "family", "group", "sparse", "scale_kind", "ptx", "a", 
 _MOST_ROWS = 32  # of a layout drawing
 
 
-def describe(form: Instruction, layouts: bool = True, width: int = 100) -> str:
+def describe(instr: Instruction, layouts: bool = True, width: int = 100) -> str:
     """All properties of an instruction as text; layout drawings wider than `width` are cut."""
-    lines = [form.mnemonic, ""]
-    lines += [f"  {name:<12}{text}" for name, text in _facts(form)]
-    lines += ["", "  operands", *(f"    {line}" for line in _operands(form))]
+    lines = [instr.mnemonic, ""]
+    lines += [f"  {name:<12}{text}" for name, text in _facts(instr)]
+    lines += ["", "  operands", *(f"    {line}" for line in _operands(instr))]
     if layouts:
-        for layout in dict.fromkeys(o.layout for o in _all(form) if o.layout is not None):
+        for layout in dict.fromkeys(o.layout for o in _all(instr) if o.layout is not None):
             lines += ["", *(f"  {line}" for line in _cut(layout, width - 2))]
     return "\n".join(lines)
 
 
-def _facts(form: Instruction) -> Iterator[tuple[str, str]]:
-    yield "statement", statement(form)
-    yield "in a kernel", constructor(form) or f'tc.emit("{form.mnemonic}", ...)'
-    yield "runs on", where(form)
-    yield "PTX", f"{form.version[0]}.{form.version[1]} or later"
-    numbered = form.section[:1].isdigit()
-    yield "described", MANUAL.format(form.section) if numbered else form.section
-    if form.effects:
-        words = [EFFECTS.get(e, e) for e in sorted(form.effects)]
+def _facts(instr: Instruction) -> Iterator[tuple[str, str]]:
+    yield "statement", statement(instr)
+    yield "in a kernel", constructor(instr) or f'tc.emit("{instr.mnemonic}", ...)'
+    yield "runs on", where(instr)
+    yield "PTX", f"{instr.version[0]}.{instr.version[1]} or later"
+    numbered = instr.section[:1].isdigit()
+    yield "described", MANUAL.format(instr.section) if numbered else instr.section
+    if instr.effects:
+        words = [EFFECTS.get(e, e) for e in sorted(instr.effects)]
         yield "effects", listing(words)
-    if form.tied:
-        yield "tied", f"the result may take the registers of {form.tied}"
-    if form.note:
-        yield "note", form.note
+    if instr.tied:
+        yield "tied", f"the result may take the registers of {instr.tied}"
+    if instr.note:
+        yield "note", instr.note
 
 
-def where(form: Instruction) -> str:
+def where(instr: Instruction) -> str:
     """The targets of the instruction in words; families and ranges also list their targets."""
-    text = str(form.requires)
-    names = form.requires.archs()
-    plain = form.requires.text.isdigit() or text == " or ".join(names)
+    text = str(instr.requires)
+    names = instr.requires.archs()
+    plain = instr.requires.text.isdigit() or text == " or ".join(names)
     return text if plain else f"{text} ({listing(names) or 'no known target'})"
 
 
-def _all(form: Instruction) -> tuple[Operand, ...]:
-    return (*form.results, *form.operands)
+def _all(instr: Instruction) -> tuple[Operand, ...]:
+    return (*instr.results, *instr.operands)
 
 
-def statement(form: Instruction) -> str:
+def statement(instr: Instruction) -> str:
     """The PTX statement, with operands named after their roles."""
-    return form.text([_named(o) for o in form.results], [_named(o) for o in form.operands]) + ";"
+    return instr.text([_named(o) for o in instr.results], [_named(o) for o in instr.operands]) + ";"
 
 
 def _named(operand: Operand) -> str:
@@ -89,9 +89,9 @@ def _named(operand: Operand) -> str:
     return "{" + ", ".join(names) + "}"
 
 
-def _operands(form: Instruction) -> Iterator[str]:
-    rows = [(o.name, *describe_operand(o)) for o in form.operands]
-    rows = [(o.name, *describe_operand(o, "result")) for o in form.results] + rows
+def _operands(instr: Instruction) -> Iterator[str]:
+    rows = [(o.name, *describe_operand(o)) for o in instr.operands]
+    rows = [(o.name, *describe_operand(o, "result")) for o in instr.results] + rows
     widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
     for row in rows:
         yield "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() + f"  {row[3]}"
@@ -136,42 +136,42 @@ def _cut(layout: Layout, width: int) -> list[str]:
 # -- the constructor ---------------------------------------------------------------------------
 
 
-def constructor(form: Instruction) -> str | None:
+def constructor(instr: Instruction) -> str | None:
     """The `tc.mma...` call that gives the instruction; None if only `tc.emit` reaches it."""
-    space: Any = getattr(isa, form.opcode, None)
-    if not hasattr(space, "_instructions") or not {"shape", *"abcd"} <= set(form.params):
+    space: Any = getattr(isa, instr.opcode, None)
+    if not hasattr(space, "_instructions") or not {"shape", *"abcd"} <= set(instr.params):
         return None
-    path = (*filter(None, form.params.get("group", "").split(".")), form.params["shape"])
+    path = (*filter(None, instr.params.get("group", "").split(".")), instr.params["shape"])
     for part in path:
         space = getattr(space, part)
-    head = ".".join(("tc", form.opcode, *path))
-    for types in (form.params[k] for k in "abc"), (form.params[k] for k in "abcd"):
-        names, options = list(types), _options(form)
-        if _makes(space, names, options, form):
-            options = _needed(space, names, options, form)
+    head = ".".join(("tc", instr.opcode, *path))
+    for types in (instr.params[k] for k in "abc"), (instr.params[k] for k in "abcd"):
+        names, options = list(types), _options(instr)
+        if _makes(space, names, options, instr):
+            options = _needed(space, names, options, instr)
             given = [f"tc.{n}" for n in names] + [f"{k}={v!r}" for k, v in options.items()]
             return f"{head}({', '.join(given)})"
     return None
 
 
 def _needed(
-    shape: Any, names: list[str], options: dict[str, Any], form: Instruction
+    shape: Any, names: list[str], options: dict[str, Any], instr: Instruction
 ) -> dict[str, Any]:
     """The options without which the constructor would give another instruction."""
     for key in list(options):
         fewer = {k: v for k, v in options.items() if k != key}
-        options = fewer if _makes(shape, names, fewer, form) else options
+        options = fewer if _makes(shape, names, fewer, instr) else options
     return options
 
 
-def _options(form: Instruction) -> dict[str, Any]:
-    params = {k: v for k, v in form.params.items() if k not in _NOT_OPTIONS and v != ""}
+def _options(instr: Instruction) -> dict[str, Any]:
+    params = {k: v for k, v in instr.params.items() if k not in _NOT_OPTIONS and v != ""}
     return {k: True if v == k else v for k, v in params.items()}
 
 
-def _makes(shape: Any, names: list[str], options: dict[str, Any], form: Instruction) -> bool:
+def _makes(shape: Any, names: list[str], options: dict[str, Any], instr: Instruction) -> bool:
     try:
-        return shape(*names, **options) is form
+        return shape(*names, **options) is instr
     except UnknownInstruction:
         return False
 
@@ -205,9 +205,9 @@ def search(
     return [f for f in matches if text is None or text in f.mnemonic]
 
 
-def types_of(form: Instruction) -> set[str]:
+def types_of(instr: Instruction) -> set[str]:
     """Names of the element types of its operands."""
-    return {o.dtype.name for o in _all(form)}
+    return {o.dtype.name for o in _all(instr)}
 
 
 def _of_shape(instructions: list[Instruction], shape: str) -> list[Instruction]:

@@ -65,14 +65,14 @@ class Descriptor:
     swizzle: np.ndarray
 
     @classmethod
-    def of(cls, form: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
+    def of(cls, instr: Instruction, name: str, bits: np.ndarray, whole: np.ndarray) -> Descriptor:
         """Decode registers (warpgroups, 128).
 
         EmulationError if the threads of an active warpgroup (`whole`) hold different descriptors.
         """
         words = bits[:, 0]
         if (bits != words[:, None])[whole].any():
-            raise EmulationError(f"{form.mnemonic}: {name} differs within a warpgroup")
+            raise EmulationError(f"{instr.mnemonic}: {name} differs within a warpgroup")
         return cls(**unpack_descriptor(words))
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:

@@ -82,11 +82,11 @@ def size(shape: str) -> Shape:
 
 
 @cache
-def prepared(form: Instruction) -> tuple[Any, Any]:
+def prepared(instr: Instruction) -> tuple[Any, Any]:
     """(Product, FragmentMaps) of an instruction."""
     from tensorcore_dsl.numerics.products import FragmentMaps, Product
 
-    p = form.params
+    p = instr.params
     m, n, k = size(p["shape"])
     product = Product(
         p.get("family", "mma"), m, n, k, p["a"], p["b"], p["c"], p["d"],
@@ -98,50 +98,50 @@ def prepared(form: Instruction) -> tuple[Any, Any]:
         scale_vec=int(p.get("scale_vec", 0)),
         scale_type=p.get("scale_type"),
     )  # fmt: skip
-    return product, FragmentMaps(_map(form, "a"), _map(form, "b"), *(coords(form, x) for x in "cd"))
+    return product, FragmentMaps(_map(instr, "a"), _map(instr, "b"), *(coords(instr, x) for x in "cd"))
 
 
-def coords(form: Instruction, name: str) -> np.ndarray:
+def coords(instr: Instruction, name: str) -> np.ndarray:
     """(threads, slots, 2): the element of the matrix in each slot of an operand."""
-    layout = form.operand(name).layout
-    assert layout is not None, f"{form.mnemonic}: {name} is no fragment"
+    layout = instr.operand(name).layout
+    assert layout is not None, f"{instr.mnemonic}: {name} is no fragment"
     return layout.coords
 
 
-def _map(form: Instruction, name: str) -> np.ndarray | None:
+def _map(instr: Instruction, name: str) -> np.ndarray | None:
     """Coordinates of an operand in registers; None if it lies in shared memory."""
-    names = [o.name for o in form.operands]
-    return coords(form, name) if name in names else None
+    names = [o.name for o in instr.operands]
+    return coords(instr, name) if name in names else None
 
 
-def multiply(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, **extra: Any) -> np.ndarray:
+def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: Any) -> np.ndarray:
     """d = a * b + c on the register images of all active warps."""
     from tensorcore_dsl.numerics import products
 
-    product, maps = prepared(form)
-    images = [image(ctx, form, name, x) for name, x in zip("abc", (a, b, c), strict=True)]
+    product, maps = prepared(instr)
+    images = [image(ctx, instr, name, x) for name, x in zip("abc", (a, b, c), strict=True)]
     return products.fragments(
         product, ctx.arch, maps, *images, active=ctx.whole_warps(), **extra
     )
 
 
 def multiply_several(
-    ctx: Context, form: Instruction, operands: Sequence[tuple[Any, Any, Any]]
+    ctx: Context, instr: Instruction, operands: Sequence[tuple[Any, Any, Any]]
 ) -> list[np.ndarray]:
     """`multiply` for many (a, b, c) without dependences between them."""
     from tensorcore_dsl.numerics import products
 
-    product, maps = prepared(form)
+    product, maps = prepared(instr)
     images = [
-        (image(ctx, form, "a", a), image(ctx, form, "b", b), image(ctx, form, "c", c))
+        (image(ctx, instr, "a", a), image(ctx, instr, "b", b), image(ctx, instr, "c", c))
         for a, b, c in operands
     ]
     return products.several(product, ctx.arch, maps, images, ctx.whole_warps())
 
 
-def image(ctx: Context, form: Instruction, name: str, value: Any) -> np.ndarray:
+def image(ctx: Context, instr: Instruction, name: str, value: Any) -> np.ndarray:
     """The operand as (registers, T); a constant is broadcast to all threads."""
-    target = form.operand(name)
+    target = instr.operand(name)
     word = np.uint64 if target.register_bits == 64 else np.uint32
     shape = target.registers, ctx.threads
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == word:

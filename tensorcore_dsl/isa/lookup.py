@@ -67,10 +67,10 @@ def opcodes() -> tuple[str, ...]:
 def _family(opcode: str) -> MappingProxyType[str, Instruction]:
     family: dict[str, Instruction] = {}
     for row in _ROWS.get(opcode, ()):
-        for form in row.instructions():
-            if form.mnemonic in family:
-                raise AssertionError(f"two rows of the table make {form.mnemonic}")
-            family[form.mnemonic] = form
+        for instr in row.instructions():
+            if instr.mnemonic in family:
+                raise AssertionError(f"two rows of the table make {instr.mnemonic}")
+            family[instr.mnemonic] = instr
     return MappingProxyType(family)
 
 

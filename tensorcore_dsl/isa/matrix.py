@@ -28,9 +28,9 @@ class Lanes:
         return getattr(self._ctx, name)
 
 
-def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.ndarray:
+def _row_bytes(ctx: Context, instr: Instruction, address: Any, width: int) -> np.ndarray:
     """(warps, matrices, rows, 16) bytes of the rows at the lanes' addresses."""
-    matrices, rows = int(form.params["x"]), _rows(form)
+    matrices, rows = int(instr.params["x"]), _rows(instr)
     taking = _whole(ctx) & (matrices * rows > LANES)
     lanes: Any = Lanes(ctx, taking)
     words = ctx.shared.load(lanes, warps(ctx, address).ravel(), 4, width // 4)
@@ -38,35 +38,35 @@ def _row_bytes(ctx: Context, form: Instruction, address: Any, width: int) -> np.
     return data.reshape(-1, 32, width)[:, : matrices * rows].reshape(-1, matrices, rows, width)
 
 
-def _halves(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
+def _halves(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
     """Matrices of 16-bit elements, loaded by the machine in one step."""
-    matrices = int(form.params["x"])
+    matrices = int(instr.params["x"])
     lanes: Any = ctx
     if ctx.active is not None or matrices < 4:
         lanes = Lanes(ctx, _whole(ctx) & (matrices * 8 > LANES))
     if np.ndim(address) == 0:
         address = np.full(ctx.threads, address)
-    return ctx.shared.load_matrices(lanes, address, matrices, bool(form.params.get("trans")))
+    return ctx.shared.load_matrices(lanes, address, matrices, bool(instr.params.get("trans")))
 
 
-def _rows(form: Instruction) -> int:
-    return 16 if form.params["shape"].startswith("m16") else 8
+def _rows(instr: Instruction) -> int:
+    return 16 if instr.params["shape"].startswith("m16") else 8
 
 
-def load(ctx: Context, form: Instruction, address: Any) -> np.ndarray:
+def load(ctx: Context, instr: Instruction, address: Any) -> np.ndarray:
     """ldmatrix: rows of 16 bytes become fragments."""
-    if form.params["t"] == "b16":
-        words = _halves(ctx, form, address)
-        return words if form.results[0].registers > 1 else words[0]
-    packed = {"p32": 12, "p64": 8}.get(form.params.get("pad", ""), 16)
-    data = _row_bytes(ctx, form, address, 16)
+    if instr.params["t"] == "b16":
+        words = _halves(ctx, instr, address)
+        return words if instr.results[0].registers > 1 else words[0]
+    packed = {"p32": 12, "p64": 8}.get(instr.params.get("pad", ""), 16)
+    data = _row_bytes(ctx, instr, address, 16)
     if packed != 16:
         data = _unpack(data[..., :packed], 8 * packed // 16)
     matrix = data
-    if form.params.get("trans"):
+    if instr.params.get("trans"):
         matrix = matrix.swapaxes(-1, -2)
     registers = _fragments(np.ascontiguousarray(matrix))
-    return registers if form.results[0].registers > 1 else registers[0]
+    return registers if instr.results[0].registers > 1 else registers[0]
 
 
 def _unpack(data: np.ndarray, bits: int) -> np.ndarray:
@@ -88,19 +88,19 @@ def _fragments(matrix: np.ndarray) -> np.ndarray:
     return words.view(np.uint32).reshape(-1, count * 32)
 
 
-def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
+def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     """stmatrix: the inverse of ldmatrix; 16x8 matrices of bytes are stored by columns."""
-    matrices = int(form.params["x"])
+    matrices = int(instr.params["x"])
     words = np.broadcast_to(np.asarray(value, np.uint32).reshape(-1, ctx.threads), (matrices, ctx.threads))
     matrix = np.ascontiguousarray(words.T).reshape(-1, 8, 4, matrices)
     matrix = np.ascontiguousarray(matrix.transpose(0, 3, 1, 2))
     data: np.ndarray
-    if form.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
+    if instr.params["t"] == "b8":  # byte 2i + j is row g + 8i of column 2q + j, stored by columns
         parts = matrix.view(np.uint8).reshape(-1, matrices, 8, 4, 2, 2)
         data = parts.transpose(0, 1, 3, 5, 4, 2)
     else:
         elements = matrix.view(np.uint16)
-        data = elements.swapaxes(-1, -2) if form.params["trans"] else elements
+        data = elements.swapaxes(-1, -2) if instr.params["trans"] else elements
     data = np.ascontiguousarray(data).view(np.uint32).reshape(len(matrix), matrices * 8, 4)
     lanes = np.zeros((len(matrix), 32, 4), np.uint32)
     lanes[:, : matrices * 8] = data
@@ -108,7 +108,7 @@ def store(ctx: Context, form: Instruction, address: Any, value: Any) -> None:
     ctx.shared.store(taking, warps(ctx, address).ravel(), lanes.reshape(-1, 4).T)
 
 
-def transpose(ctx: Context, form: Instruction, a: Any) -> np.ndarray:
+def transpose(ctx: Context, instr: Instruction, a: Any) -> np.ndarray:
     """movmatrix: transpose an 8x8 matrix of 16-bit elements across the warp."""
     _whole(ctx)
     words = np.ascontiguousarray(warps(ctx, np.asarray(a, np.uint32)))

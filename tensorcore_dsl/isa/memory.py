@@ -29,93 +29,93 @@ EVICT = ".L1::evict_normal .L1::evict_unchanged .L1::evict_first .L1::evict_last
 EVICT_L2 = ".L2::evict_normal .L2::evict_first .L2::evict_last"
 
 
-def _space(ctx: Context, form: Instruction) -> Memory:
-    if ".shared::cluster" in form.mnemonic:
+def _space(ctx: Context, instr: Instruction) -> Memory:
+    if ".shared::cluster" in instr.mnemonic:
         return ctx.cluster
-    return ctx.shared if ".shared" in form.mnemonic else ctx.globals
+    return ctx.shared if ".shared" in instr.mnemonic else ctx.globals
 
 
-def load(ctx: Context, form: Instruction, address: np.ndarray, *policy: Any) -> np.ndarray:
+def load(ctx: Context, instr: Instruction, address: np.ndarray, *policy: Any) -> np.ndarray:
     """ld: bytes are zero-extended to 16 bits."""
-    count, width = int(form.params["n"]), int(form.params["t"][1:]) // 8
-    words = _space(ctx, form).load(ctx, address, width, count)
+    count, width = int(instr.params["n"]), int(instr.params["t"][1:]) // 8
+    words = _space(ctx, instr).load(ctx, address, width, count)
     if width == 1:
         words = words.astype(np.uint16)
     return words if count > 1 else words[0]
 
 
-def store(ctx: Context, form: Instruction, address: np.ndarray, value: Any, *policy: Any) -> None:
+def store(ctx: Context, instr: Instruction, address: np.ndarray, value: Any, *policy: Any) -> None:
     """st: an 8-bit store writes the low byte of a 16-bit register."""
-    word = np.dtype(f"u{int(form.params['t'][1:]) // 8}")
-    count = int(form.params["n"])
+    word = np.dtype(f"u{int(instr.params['t'][1:]) // 8}")
+    count = int(instr.params["n"])
     values = np.asarray(value).astype(word)
     values = values.reshape(count, -1) if count > 1 else np.atleast_1d(values)[None]
-    _space(ctx, form).store(ctx, address, np.broadcast_to(values, (count, ctx.threads)))
+    _space(ctx, instr).store(ctx, address, np.broadcast_to(values, (count, ctx.threads)))
 
 
 def copy_async(
-    ctx: Context, form: Instruction, target: np.ndarray, source: np.ndarray, size: int, *rest: Any
+    ctx: Context, instr: Instruction, target: np.ndarray, source: np.ndarray, size: int, *rest: Any
 ) -> None:
     """cp.async, which takes effect at a wait; `rest` is src-size or ignore-src."""
     valid: Any = size
-    if rest and form.params.get("kind") == ".ignore":
+    if rest and instr.params.get("kind") == ".ignore":
         valid = np.where(rest[0], 0, size)
-    elif rest and form.params.get("kind") == ".zfill":
+    elif rest and instr.params.get("kind") == ".zfill":
         valid = rest[0]
     valid = np.broadcast_to(np.asarray(valid, np.uint32), (ctx.threads,))
     ctx.async_copies.issue(ctx, target, source, size, valid)
 
 
-def commit_group(ctx: Context, form: Instruction) -> None:
+def commit_group(ctx: Context, instr: Instruction) -> None:
     ctx.async_copies.commit()
 
 
-def wait_group(ctx: Context, form: Instruction, pending: int = 0) -> None:
+def wait_group(ctx: Context, instr: Instruction, pending: int = 0) -> None:
     """cp.async.wait_group; wait_all commits the open group first."""
-    if form.mnemonic == "cp.async.wait_all":
+    if instr.mnemonic == "cp.async.wait_all":
         ctx.async_copies.commit()
     ctx.async_copies.wait(pending)
 
 
-def no_effect(ctx: Context, form: Instruction, *operands: Any) -> None:
+def no_effect(ctx: Context, instr: Instruction, *operands: Any) -> None:
     """Cache hints, and fences without effect in a memory model where accesses are immediate."""
 
 
-def fence_proxy_async(ctx: Context, form: Instruction) -> None:
-    if form.params["space"] != ".global":
+def fence_proxy_async(ctx: Context, instr: Instruction) -> None:
+    if instr.params["space"] != ".global":
         ctx.proxies.fence()
 
 
-def policy(ctx: Context, form: Instruction, *operands: Any) -> np.ndarray:
+def policy(ctx: Context, instr: Instruction, *operands: Any) -> np.ndarray:
     """createpolicy: an opaque word, since cache policies are only hints."""
     return np.zeros(ctx.threads, np.uint64)
 
 
-def atomic(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> np.ndarray:
+def atomic(ctx: Context, instr: Instruction, address: np.ndarray, *operands: Any) -> np.ndarray:
     """atom: the old words; threads update in order."""
-    kind, vector = form.params["t"], "n" in form.params
+    kind, vector = instr.params["t"], "n" in instr.params
     width = _ATOMIC_WIDTH.get(kind) or int(kind[1:]) // 8
-    update = _update(form.params["op"], kind, form)
+    update = _update(instr.params["op"], kind, instr)
     if not vector:
         operands = tuple(np.broadcast_to(o, (ctx.threads,)) for o in operands)
-        return _space(ctx, form).atomic(ctx, address, width, update, *operands)
+        return _space(ctx, instr).atomic(ctx, address, width, update, *operands)
     words = [
-        _space(ctx, form).atomic(ctx, address + np.uint64(i * width), width, update, value)
+        _space(ctx, instr).atomic(ctx, address + np.uint64(i * width), width, update, value)
         for i, value in enumerate(np.asarray(operands[0]))
     ]
     return np.stack(words)
 
 
-def reduce(ctx: Context, form: Instruction, address: np.ndarray, *operands: Any) -> None:
+def reduce(ctx: Context, instr: Instruction, address: np.ndarray, *operands: Any) -> None:
     """red: an atomic without a result."""
-    atomic(ctx, form, address, *operands)
+    atomic(ctx, instr, address, *operands)
 
 
 _ATOMIC_WIDTH = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "b16": 2}
 Update = Callable[..., np.ndarray]
 
 
-def _update(op: str, kind: str, form: Instruction) -> Update:
+def _update(op: str, kind: str, instr: Instruction) -> Update:
     """`update(old, *operands)` on arrays of bits."""
     if op in _BIT_UPDATES:
         return _BIT_UPDATES[op]
@@ -124,7 +124,7 @@ def _update(op: str, kind: str, form: Instruction) -> Update:
     from tensorcore_dsl.numerics import scalar
 
     # atom.add.f32 flushes subnormals in global memory alone (9.7.13.5).
-    ftz = kind == "f32" and ".global" in form.mnemonic
+    ftz = kind == "f32" and ".global" in instr.mnemonic
     return lambda old, value: scalar.arith(op, kind, old, value, rounding="rn", ftz=ftz)
 
 

@@ -97,8 +97,8 @@ class Shape:
         return f"<{self._namespace._name}.{self._shape}: {_combinations(self.instructions())}>"
 
 
-def _matches(form: Instruction, types: tuple[DType | str, ...]) -> bool:
-    return all(form.params[key] == str(t) for key, t in zip(_TYPES, types, strict=False))
+def _matches(instr: Instruction, types: tuple[DType | str, ...]) -> bool:
+    return all(instr.params[key] == str(t) for key, t in zip(_TYPES, types, strict=False))
 
 
 def _named(types: Iterable[DType | str]) -> str:

@@ -73,9 +73,9 @@ def _statement(names: list[str]) -> str:
     return "!{{\n        " + "\n        ".join(body) + "\n    }} //"
 
 
-def execute(ctx: Any, form: Instruction, text: int, *values: np.ndarray) -> None:
+def execute(ctx: Any, instr: Instruction, text: int, *values: np.ndarray) -> None:
     """Print a line per thread, formatted as in C."""
     typed = [
-        np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, form.operands[1:], strict=True)
+        np.asarray(v).view(op.dtype.numpy) for v, op in zip(values, instr.operands[1:], strict=True)
     ]
     ctx.print(text, typed)

@@ -122,7 +122,7 @@ def entries() -> Iterator[Entry]:
                 yield from _of_family(family.instructions(), _splitter(family))
             else:
                 products += family.instructions()
-        yield from _of_family(products, lambda form: pieces(form.mnemonic))
+        yield from _of_family(products, lambda instr: pieces(instr.mnemonic))
 
 
 def pieces(text: str) -> Parts:
@@ -134,11 +134,11 @@ def _splitter(family: Row) -> Callable[[Instruction], Parts]:
     """A function that splits mnemonics of a row at its axes."""
     fields = list(string.Formatter().parse(family.mnemonic))
 
-    def split(form: Instruction) -> Parts:
+    def split(instr: Instruction) -> Parts:
         return tuple(
             text
             for literal, axis, _, _ in fields
-            for text in (literal, form.params.get(axis or "", ""))
+            for text in (literal, instr.params.get(axis or "", ""))
         )
 
     return split
@@ -148,12 +148,12 @@ def _of_family(
     instructions: Iterable[Instruction], split: Callable[[Instruction], Parts]
 ) -> Iterator[Entry]:
     groups: dict[tuple[str, ...], list[Instruction]] = {}
-    for form in instructions:
-        names = " ".join(f"{o.name}{o.kind}" for o in (*form.results, *form.operands))
-        key = (form.requires.text, str(form.version), form.section, form.note, names)
-        groups.setdefault(key, []).append(form)
+    for instr in instructions:
+        names = " ".join(f"{o.name}{o.kind}" for o in (*instr.results, *instr.operands))
+        key = (instr.requires.text, str(instr.version), instr.section, instr.note, names)
+        groups.setdefault(key, []).append(instr)
     for group in groups.values():
-        named = [(split(form), form) for form in group]
+        named = [(split(instr), instr) for instr in group]
         for pattern, members in merged(named):
             first = members[0]
             yield Entry(
@@ -190,7 +190,7 @@ def _merged_at(place: int, patterns: Groups) -> Groups:
         if len(group) > 1:
             values = frozenset().union(*(p[place] for p in group))
             first = (*first[:place], values, *first[place + 1 :])
-        result[first] = [form for p in group for form in patterns[p]]
+        result[first] = [instr for p in group for instr in patterns[p]]
     return result
 
 

@@ -18,42 +18,42 @@ Bits = np.ndarray
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
-def integer(ctx: Context, form: Instruction, *operands: Any) -> Bits:
+def integer(ctx: Context, instr: Instruction, *operands: Any) -> Bits:
     """Two's complement arithmetic, logic, shifts, permutations and bit counts."""
-    return _integer(form)(*operands)
+    return _integer(instr)(*operands)
 
 
 @cache
-def _integer(form: Instruction) -> Callable[..., Bits]:
+def _integer(instr: Instruction) -> Callable[..., Bits]:
     from tensorcore_dsl.numerics import integer as numerics
 
-    p = form.params
-    op = f"{form.opcode}.{p['m'].lstrip('.')}" if p.get("m") else form.opcode
+    p = instr.params
+    op = f"{instr.opcode}.{p['m'].lstrip('.')}" if p.get("m") else instr.opcode
     kind = f"{p['t']}.{p['u']}" if "u" in p else p["t"]
     flags = {name: bool(p.get(name)) for name in ("sat", "relu")}
     return numerics.instruction(op, kind, **flags)
 
 
-def boolean(ctx: Context, form: Instruction, *operands: Any) -> Bits:
+def boolean(ctx: Context, instr: Instruction, *operands: Any) -> Bits:
     """Logic on predicates."""
-    return np.asarray(_COMBINE[form.opcode](*operands))
+    return np.asarray(_COMBINE[instr.opcode](*operands))
 
 
-def floating(ctx: Context, form: Instruction, *operands: Any) -> Bits:
+def floating(ctx: Context, instr: Instruction, *operands: Any) -> Bits:
     """IEEE and approximate arithmetic."""
     from tensorcore_dsl.numerics import scalar
 
-    p = form.params
-    op = form.opcode + p.get("x", "") + ("." + p["cls"] if "cls" in p else "")
+    p = instr.params
+    op = instr.opcode + p.get("x", "") + ("." + p["cls"] if "cls" in p else "")
     flags = {name: bool(p.get(name)) for name in ("ftz", "sat", "relu", "nan", "oob")}
     return scalar.arith(op, p["t"], *operands, rounding=p.get("rnd", "").lstrip(".") or None, **flags)
 
 
-def compare(ctx: Context, form: Instruction, a: Bits, b: Bits, *condition: Bits) -> Any:
+def compare(ctx: Context, instr: Instruction, a: Bits, b: Bits, *condition: Bits) -> Any:
     """setp: one predicate, or one per half of packed types."""
     from tensorcore_dsl.numerics import scalar
 
-    p = form.params
+    p = instr.params
     result = scalar.compare(p["cmp"], p["t"], a, b, bool(p.get("ftz")))
     return _COMBINE[p["bool"]](result, condition[0]) if condition else result
 
@@ -61,44 +61,44 @@ def compare(ctx: Context, form: Instruction, a: Bits, b: Bits, *condition: Bits)
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
 
 
-def select(ctx: Context, form: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:
+def select(ctx: Context, instr: Instruction, a: Bits, b: Bits, c: Bits) -> Bits:
     """selp by a predicate, slct by a sign; -0.0 and flushed numbers count as >= 0."""
-    by = form.params.get("by")
+    by = instr.params.get("by")
     if by == "s32":
         c = np.asarray(c, np.uint32) >> 31 == 0
     elif by == "f32":
         magnitude = np.asarray(c, np.uint32) & 0x7FFFFFFF
-        zero = magnitude < 0x00800000 if form.params["ftz"] else magnitude == 0
+        zero = magnitude < 0x00800000 if instr.params["ftz"] else magnitude == 0
         negative = np.asarray(c, np.uint32) >> 31 == 1
         c = (zero | ~negative) & (magnitude <= 0x7F800000)
     return np.where(c, a, b)
 
 
-def lookup(ctx: Context, form: Instruction, *operands: Any) -> Any:
+def lookup(ctx: Context, instr: Instruction, *operands: Any) -> Any:
     """lop3; with a predicate, also `d != 0` combined with it."""
     from tensorcore_dsl.numerics import integer as numerics
 
     d = numerics.integer("lop3", "b32", *operands[:4])
     if len(operands) == 4:
         return d
-    return d, _COMBINE[form.params["bool"]](d != 0, operands[4])
+    return d, _COMBINE[instr.params["bool"]](d != 0, operands[4])
 
 
-def copy(ctx: Context, form: Instruction, a: Bits) -> Bits:
+def copy(ctx: Context, instr: Instruction, a: Bits) -> Bits:
     return np.array(a)
 
 
-def pack(ctx: Context, form: Instruction, *parts: Bits) -> Bits:
+def pack(ctx: Context, instr: Instruction, *parts: Bits) -> Bits:
     """Vector to scalar, the first part lowest."""
-    bits = form.results[0].register_bits
+    bits = instr.results[0].register_bits
     result: Any = WORDS[bits](0)
     for i, part in enumerate(parts):
         result = result | np.asarray(part, WORDS[bits]) << WORDS[bits](i * (bits // len(parts)))
     return np.asarray(result)
 
 
-def unpack(ctx: Context, form: Instruction, a: Bits) -> tuple[Bits, ...]:
+def unpack(ctx: Context, instr: Instruction, a: Bits) -> tuple[Bits, ...]:
     """Scalar to vector, the lowest part first."""
-    a, count = np.asarray(a), len(form.results)
+    a, count = np.asarray(a), len(instr.results)
     width = a.dtype.itemsize * 8 // count
     return tuple((a >> a.dtype.type(width * i)).astype(WORDS[width]) for i in range(count))

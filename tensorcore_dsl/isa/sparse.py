@@ -64,15 +64,15 @@ def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndar
     return rows.swapaxes(1, 2).reshape(-1, 16, nibbles)
 
 
-def selection(ctx: Context, form: Instruction, e: Any, selector: int) -> np.ndarray:
+def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.ndarray:
     """(warps, 16, k/2): the column of each stored element; EmulationError for invalid metadata."""
-    p = form.params
-    packed = p["a"] == "e2m1" and form.a.layout is not None and not form.a.layout.container
+    p = instr.params
+    packed = p["a"] == "e2m1" and instr.a.layout is not None and not instr.a.layout.container
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
     codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)
     codes = codes.astype(np.int32)
-    _check(ctx, form, codes)
+    _check(ctx, instr, codes)
     chunk = np.arange(nibbles, dtype=np.int32)
     if p["a"] == "tf32":
         return np.asarray(2 * chunk + (codes == 0xE))
@@ -83,12 +83,12 @@ def selection(ctx: Context, form: Instruction, e: Any, selector: int) -> np.ndar
     return (4 * chunk[:, None] + places).reshape(*codes.shape[:2], -1)
 
 
-def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:
+def _check(ctx: Context, instr: Instruction, nibbles: np.ndarray) -> None:
     """Refuse nibbles that the manual leaves undefined, in active warps."""
     first, second = nibbles & 3, nibbles >> 2
-    if form.params["a"] == "tf32":
+    if instr.params["a"] == "tf32":
         bad = (nibbles != 0x4) & (nibbles != 0xE)
-    elif form.params.get("ordered"):
+    elif instr.params.get("ordered"):
         bad = first >= second
     else:
         bad = first == second
@@ -98,16 +98,16 @@ def _check(ctx: Context, form: Instruction, nibbles: np.ndarray) -> None:
     if bad.any():
         warp, line, chunk = (int(i) for i in np.argwhere(bad)[0])
         raise EmulationError(
-            f"{form.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
+            f"{instr.mnemonic}: warp {warp}, row {line} of A, chunk {chunk}: metadata "
             f"{int(nibbles[warp, line, chunk]):#06b} mean nothing"
         )
 
 
 def multiply_sparse(
-    ctx: Context, form: Instruction, a: Any, b: Any, c: Any, e: Any, f: int
+    ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, e: Any, f: int
 ) -> np.ndarray:
     """d = a * b + c, with the stored elements of A at the columns that the metadata give."""
-    return multiply(ctx, form, a, b, c, selection=selection(ctx, form, e, f))
+    return multiply(ctx, instr, a, b, c, selection=selection(ctx, instr, e, f))
 
 
 def sparse_layouts(

@@ -8,8 +8,8 @@ from tensorcore_dsl.isa.context import Context
 from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
 
 
-def read(ctx: Context, form: Instruction) -> Any:
-    return ctx.special(form.params["s"])
+def read(ctx: Context, instr: Instruction) -> Any:
+    return ctx.special(instr.params["s"])
 
 
 READ = "!mov.u32 {d}, %{s}"

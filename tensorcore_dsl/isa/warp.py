@@ -27,7 +27,7 @@ def active(ctx: Context) -> np.ndarray:
     return warps(ctx, True if ctx.active is None else ctx.active)
 
 
-def members(ctx: Context, form: Instruction, mask: Any) -> np.ndarray:
+def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     """(warps, 32, 32) bool: [w, i, j] is True if lane j takes part with lane i.
 
     Divergence if a lane of the mask is elsewhere (and has not exited), or if a lane omits itself.
@@ -39,18 +39,18 @@ def members(ctx: Context, form: Instruction, mask: Any) -> np.ndarray:
     if bad.any():
         warp, lane, other = (int(i) for i in np.argwhere(bad)[0])
         raise Divergence(
-            f"{form.mnemonic}: lane {lane} of warp {warp} names lane {other}, which is not here"
+            f"{instr.mnemonic}: lane {lane} of warp {warp} names lane {other}, which is not here"
         )
     alone = here & ~named[:, LANES, LANES]
     if alone.any():
         warp, lane = (int(i) for i in np.argwhere(alone)[0])
-        raise Divergence(f"{form.mnemonic}: lane {lane} of warp {warp} is not in its own mask")
+        raise Divergence(f"{instr.mnemonic}: lane {lane} of warp {warp} is not in its own mask")
     return np.asarray(named & here[:, None, :])
 
 
-def shuffle(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:
+def shuffle(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:
     """shfl.sync: a lane keeps its own value if the source lane is out of range."""
-    members(ctx, form, mask)
+    members(ctx, instr, mask)
     value, step, clamp = (warps(ctx, x) for x in (a, b, c))
     step, clamp = step.astype(np.int64) & 31, clamp.astype(np.int64)
     segment, bound = clamp >> 8 & 31, clamp & 31
@@ -61,23 +61,23 @@ def shuffle(ctx: Context, form: Instruction, a: Any, b: Any, c: Any, mask: Any) 
         "down": LANES + step,
         "bfly": LANES ^ step,
         "idx": low | step & ~segment & 31,
-    }[form.params["mode"]]
-    inside = source >= last if form.params["mode"] == "up" else source <= last
+    }[instr.params["mode"]]
+    inside = source >= last if instr.params["mode"] == "up" else source <= last
     source = np.where(inside, source, LANES)
     missing = active(ctx) & ~np.take_along_axis(active(ctx), source, axis=1)
     if missing.any():
         warp, lane = (int(i) for i in np.argwhere(missing)[0])
         raise Divergence(
-            f"{form.mnemonic}: lane {lane} of warp {warp} reads lane {int(source[warp, lane])}, "
+            f"{instr.mnemonic}: lane {lane} of warp {warp} reads lane {int(source[warp, lane])}, "
             "which is not active"
         )
     result = np.take_along_axis(value, source, axis=1).ravel()
-    return (result, inside.ravel()) if form.params.get("out") else result
+    return (result, inside.ravel()) if instr.params.get("out") else result
 
 
-def vote(ctx: Context, form: Instruction, predicate: Any, mask: Any) -> np.ndarray:
+def vote(ctx: Context, instr: Instruction, predicate: Any, mask: Any) -> np.ndarray:
     """vote.sync over the lanes of each lane's mask."""
-    group = members(ctx, form, mask)
+    group = members(ctx, instr, mask)
     true = group & warps(ctx, np.asarray(predicate, bool))[:, None, :]
     count, total = true.sum(-1), group.sum(-1)
     result = {
@@ -85,7 +85,7 @@ def vote(ctx: Context, form: Instruction, predicate: Any, mask: Any) -> np.ndarr
         "any": count > 0,
         "uni": (count == 0) | (count == total),
         "ballot": _mask(true),
-    }[form.params["mode"]]
+    }[instr.params["mode"]]
     return np.asarray(result).ravel()
 
 
@@ -94,25 +94,25 @@ def _mask(bits: np.ndarray) -> np.ndarray:
     return np.asarray((bits * BIT).sum(-1, dtype=np.uint64)).astype(np.uint32)
 
 
-def match(ctx: Context, form: Instruction, a: Any, mask: Any) -> Any:
+def match(ctx: Context, instr: Instruction, a: Any, mask: Any) -> Any:
     """match.sync: the lanes that hold the same value (any), or whether all do (all)."""
-    group = members(ctx, form, mask)
+    group = members(ctx, instr, mask)
     value = warps(ctx, a)
     same = group & (value[:, :, None] == value[:, None, :])
-    if form.params["mode"] == "any":
+    if instr.params["mode"] == "any":
         return _mask(same).ravel()
     every = (same == group).all(-1)
     result = np.where(every, _mask(group), np.uint32(0)).ravel()
-    return (result, every.ravel()) if form.params.get("out") else result
+    return (result, every.ravel()) if instr.params.get("out") else result
 
 
-def reduce(ctx: Context, form: Instruction, a: Any, mask: Any) -> np.ndarray:
+def reduce(ctx: Context, instr: Instruction, a: Any, mask: Any) -> np.ndarray:
     """redux.sync: every lane gets the reduction over its mask."""
-    group = members(ctx, form, mask)
-    op, kind = form.params["op"], form.params["t"]
+    group = members(ctx, instr, mask)
+    op, kind = instr.params["op"], instr.params["t"]
     value = warps(ctx, np.asarray(a, np.uint32))
     if kind == "f32":
-        return _reduce_float(form, group, value).ravel()
+        return _reduce_float(instr, group, value).ravel()
     signed = value.view(np.int32) if kind == "s32" else value
     ufunc, start = _REDUCTIONS[op, kind]
     lanes = np.where(group, signed[:, None, :], np.asarray(start).astype(signed.dtype))
@@ -132,37 +132,37 @@ _REDUCTIONS: dict[tuple[str, str], tuple[np.ufunc, int]] = {
 }
 
 
-def _reduce_float(form: Instruction, group: np.ndarray, bits: np.ndarray) -> np.ndarray:
+def _reduce_float(instr: Instruction, group: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """min or max with +0 above -0; a result without numbers is the canonical NaN."""
-    if form.params.get("abs"):
+    if instr.params.get("abs"):
         bits = bits & np.uint32(0x7FFFFFFF)
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > 0x7F800000
     key = np.where(bits >> 31, -(bits & 0x7FFFFFFF).astype(np.int64) - 1, bits.astype(np.int64))
-    least = form.params["op"] == "min"
+    least = instr.params["op"] == "min"
     worst = np.int64(1) << 40
     used = group & ~is_nan[:, None, :]
     lanes = np.where(used, key[:, None, :], worst if least else -worst)
     best = lanes.min(-1) if least else lanes.max(-1)
     result = np.where(best < 0, 0x80000000 | (-best - 1), best) & 0xFFFFFFFF
     empty = ~used.any(-1)
-    if form.params.get("nan"):
+    if instr.params.get("nan"):
         empty |= (group & is_nan[:, None, :]).any(-1)
     return np.where(empty, 0x7FFFFFFF, result).astype(np.uint32)
 
 
-def active_mask(ctx: Context, form: Instruction) -> np.ndarray:
+def active_mask(ctx: Context, instr: Instruction) -> np.ndarray:
     masks = _mask(active(ctx))
     return np.repeat(masks, 32)
 
 
-def elect(ctx: Context, form: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+def elect(ctx: Context, instr: Instruction, mask: Any) -> tuple[np.ndarray, np.ndarray]:
     """elect.sync: elect the lowest lane of the mask."""
-    leader = members(ctx, form, mask).argmax(-1)
+    leader = members(ctx, instr, mask).argmax(-1)
     return leader.astype(np.uint32).ravel(), (leader == LANES).ravel()
 
 
-def warp_sync(ctx: Context, form: Instruction, mask: Any) -> None:
-    members(ctx, form, mask)
+def warp_sync(ctx: Context, instr: Instruction, mask: Any) -> None:
+    members(ctx, instr, mask)
 
 
 # fmt: off

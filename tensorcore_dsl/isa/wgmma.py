@@ -69,16 +69,16 @@ def a_layout(k: int, dtype: str) -> Layout:
 
 
 def matrix(
-    ctx: Context, form: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
+    ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
     transposed: bool,
 ) -> np.ndarray:  # fmt: skip
     """(warpgroups, rows, k) elements of A, or of B by columns, as raw bits."""
-    element = dtypes.named(form.params[name])
+    element = dtypes.named(instr.params[name])
     words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
-    descriptor = Descriptor.of(form, f"desc_{name}", words, whole)
+    descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    data = ctx.shared.read_chunks(form, descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
+    data = ctx.shared.read_chunks(instr, descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
     data = data.reshape(len(words), outer, size)
     elements = (
         np.unpackbits(data, axis=-1, bitorder="little")
@@ -88,36 +88,36 @@ def matrix(
     return np.ascontiguousarray(elements.swapaxes(1, 2) if transposed else elements)
 
 
-def whole_groups(ctx: Context, form: Instruction) -> np.ndarray:
+def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
     """(warpgroups,) bool of the active warpgroups; Divergence if one is active in part."""
     if ctx.threads % THREADS:
-        raise Divergence(f"{form.mnemonic}: {ctx.threads} threads are not whole warpgroups")
+        raise Divergence(f"{instr.mnemonic}: {ctx.threads} threads are not whole warpgroups")
     warps = ctx.whole_warps()
     if warps is None:
         return np.ones(ctx.threads // THREADS, bool)
     groups = warps.reshape(-1, 4)
     if (groups.any(1) != groups.all(1)).any():
-        raise Divergence(f"{form.mnemonic}: only some warps of a warpgroup are here")
+        raise Divergence(f"{instr.mnemonic}: only some warps of a warpgroup are here")
     return np.asarray(groups.all(1))
 
 
-def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndarray:
+def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.ndarray:
     """d = scale_a * a * scale_b * b + (c if scale_d else +0)."""
     from tensorcore_dsl.numerics import products
 
-    given = dict(zip((o.name for o in form.operands[1:]), operands, strict=True))
-    whole = whole_groups(ctx, form)
-    product, maps = fragments.prepared(form)
-    a = _operand_a(ctx, form, given, whole, product.stored)
+    given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
+    whole = whole_groups(ctx, instr)
+    product, maps = fragments.prepared(instr)
+    a = _operand_a(ctx, instr, given, whole, product.stored)
     b = matrix(
-        ctx, form, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
+        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
     )
-    b = _negated(b, form.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
+    b = _negated(b, instr.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
     keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
-    c = np.where(keep, fragments.image(ctx, form, "c", c), np.uint32(0))
+    c = np.where(keep, fragments.image(ctx, instr, "c", c), np.uint32(0))
     more: dict[str, Any] = {}
     if product.sparse:
-        places = sparse.selection(ctx, form, given["meta"], given["selector"])
+        places = sparse.selection(ctx, instr, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
     return products.fragments(
         product, ctx.arch, maps, a, np.ascontiguousarray(b), np.ascontiguousarray(c),
@@ -126,19 +126,19 @@ def multiply(ctx: Context, form: Instruction, c: Any, *operands: Any) -> np.ndar
 
 
 def _operand_a(
-    ctx: Context, form: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
+    ctx: Context, instr: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
 ) -> np.ndarray:
     """The register image of A, or the matrices (warpgroups, 64, k) at its descriptors."""
     sign = given.get("scale_a", 1)
     if "a" in given:
-        words = fragments.image(ctx, form, "a", given["a"])
+        words = fragments.image(ctx, instr, "a", given["a"])
         flip = (
-            np.uint32(_SIGNS[dtypes.named(form.params["a"]).bits]) if sign == -1 else np.uint32(0)
+            np.uint32(_SIGNS[dtypes.named(instr.params["a"]).bits]) if sign == -1 else np.uint32(0)
         )
         return words ^ flip
     transposed = given.get("trans_a", 0) == 1
-    elements = matrix(ctx, form, "a", given["desc_a"], 64, k, whole, transposed)
-    return _negated(elements, form.params["a"], sign)
+    elements = matrix(ctx, instr, "a", given["desc_a"], 64, k, whole, transposed)
+    return _negated(elements, instr.params["a"], sign)
 
 
 _SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all elements of a register
@@ -150,15 +150,15 @@ def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
     return np.asarray(bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1)))
 
 
-def fence(ctx: Context, form: Instruction) -> None:
+def fence(ctx: Context, instr: Instruction) -> None:
     ctx.async_mma.fence()
 
 
-def commit(ctx: Context, form: Instruction) -> None:
+def commit(ctx: Context, instr: Instruction) -> None:
     ctx.async_mma.commit()
 
 
-def wait(ctx: Context, form: Instruction, pending: int) -> None:
+def wait(ctx: Context, instr: Instruction, pending: int) -> None:
     ctx.async_mma.wait(pending)
 
 

@@ -87,27 +87,27 @@ def fragment(role: str, shape: str, dtype: str) -> Layout:
 # -- semantics ---------------------------------------------------------------------------------
 
 
-def _elements(form: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarray:
+def _elements(instr: Instruction, layout: Layout, stride: np.ndarray) -> np.ndarray:
     """(slots, T) offsets in elements."""
     row, col = layout.coords[..., 0].T, layout.coords[..., 1].T
-    outer, inner = (row, col) if form.params["order"] == "row" else (col, row)
+    outer, inner = (row, col) if instr.params["order"] == "row" else (col, row)
     warps = len(stride) // 32
     return np.asarray(np.tile(outer, warps) * stride + np.tile(inner, warps))
 
 
-def _stride(ctx: Context, form: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
+def _stride(ctx: Context, instr: Instruction, layout: Layout, given: tuple[Any, ...]) -> np.ndarray:
     """(T,) leading dimension in elements."""
-    default = layout.cols if form.params["order"] == "row" else layout.rows
+    default = layout.cols if instr.params["order"] == "row" else layout.rows
     stride = np.asarray(given[0] if given else default).astype(np.int64)
     return np.broadcast_to(stride, (ctx.threads,))
 
 
 def _places(
-    ctx: Context, form: Instruction, layout: Layout, address: Any, given: tuple[Any, ...]
+    ctx: Context, instr: Instruction, layout: Layout, address: Any, given: tuple[Any, ...]
 ) -> tuple[np.ndarray, int]:
     """(words, T) addresses, and bytes per word: one element, or 32 bits of sub-byte elements."""
     bits = layout.dtype.storage_bits
-    offsets = _elements(form, layout, _stride(ctx, form, layout, given))
+    offsets = _elements(instr, layout, _stride(ctx, instr, layout, given))
     if bits < 8:
         offsets, width = offsets[:: layout.per_register] * bits // 8, 4
     else:
@@ -116,18 +116,18 @@ def _places(
     return (base + offsets.astype(base.dtype)).astype(base.dtype), width
 
 
-def _memory(ctx: Context, form: Instruction) -> tuple[Any, Any]:
+def _memory(ctx: Context, instr: Instruction) -> tuple[Any, Any]:
     """The memory, and the context with the threads of whole warps active."""
     ctx.whole_warps()
-    return (ctx.shared if form.params["space"] == "shared" else ctx.globals), ctx
+    return (ctx.shared if instr.params["space"] == "shared" else ctx.globals), ctx
 
 
-def load(ctx: Context, form: Instruction, address: Any, *stride: Any) -> np.ndarray:
+def load(ctx: Context, instr: Instruction, address: Any, *stride: Any) -> np.ndarray:
     """wmma.load: every thread reads its elements."""
-    layout = form.results[0].layout
+    layout = instr.results[0].layout
     assert layout is not None
-    memory, lanes = _memory(ctx, form)
-    places, width = _places(ctx, form, layout, address, stride)
+    memory, lanes = _memory(ctx, instr)
+    places, width = _places(ctx, instr, layout, address, stride)
     words = np.stack([memory.load(lanes, place, width, 1)[0] for place in places])
     if width >= 4:
         return words
@@ -137,12 +137,12 @@ def load(ctx: Context, form: Instruction, address: Any, *stride: Any) -> np.ndar
     return np.asarray(np.bitwise_or.reduce(parts << shifts, axis=1))
 
 
-def store(ctx: Context, form: Instruction, address: Any, value: Any, *stride: Any) -> None:
+def store(ctx: Context, instr: Instruction, address: Any, value: Any, *stride: Any) -> None:
     """wmma.store: every thread writes its elements."""
-    layout = form.operand("r").layout
+    layout = instr.operand("r").layout
     assert layout is not None
-    memory, lanes = _memory(ctx, form)
-    places, width = _places(ctx, form, layout, address, stride)
+    memory, lanes = _memory(ctx, instr)
+    places, width = _places(ctx, instr, layout, address, stride)
     words = np.asarray(value).reshape(layout.registers, ctx.threads)
     per = max(4 // width, 1)
     for slot, place in enumerate(places):

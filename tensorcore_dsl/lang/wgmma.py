@@ -18,7 +18,7 @@ from tensorcore_dsl.values.values import Group, Scalar
 
 
 def wgmma_async(
-    form: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
+    instr: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
     a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
     metadata: Sequence[Any] = (),
 ) -> Group:  # fmt: skip
@@ -32,14 +32,14 @@ def wgmma_async(
     the order of K; each word serves as many steps as the instruction has selectors. The registers
     of A and of the metadata are read asynchronously: do not write them before wgmma_wait.
     """
-    assert form.shape is not None
-    depth = form.shape[2]
-    stored = depth // 2 if "sparse" in form.params else depth
-    steps = _steps(form, "b", b, b_major, depth)
-    places = _metadata(form, steps, metadata)
-    of_a = _steps(form, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
+    assert instr.shape is not None
+    depth = instr.shape[2]
+    stored = depth // 2 if "sparse" in instr.params else depth
+    steps = _steps(instr, "b", b, b_major, depth)
+    places = _metadata(instr, steps, metadata)
+    of_a = _steps(instr, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
     if of_a != steps:
-        raise OperandError(f"{form}: a has {of_a} steps of K, b has {steps}")
+        raise OperandError(f"{instr}: a has {of_a} steps of K, b has {steps}")
     for step in range(steps):
         given = {
             "c": acc,
@@ -55,7 +55,7 @@ def wgmma_async(
             given["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
         else:
             given["a"] = a[step]
-        acc = form(*_operands(form, given))
+        acc = instr(*_operands(instr, given))
     return acc
 
 
@@ -113,24 +113,24 @@ def _static(offset: Any) -> int:
     return int(offset)
 
 
-def _steps(form: Instruction, name: str, tile: Tile, major: str, depth: int) -> int:
+def _steps(instr: Instruction, name: str, tile: Tile, major: str, depth: int) -> int:
     """The number of steps of `depth` that a view has along K."""
     size: int = tile.shape[-1 if major == "k" else -2]
     if size < depth or size % depth:
         raise OperandError(
-            f"{form} takes {depth} of K at a step, and views of whole steps; {name} has {size} "
+            f"{instr} takes {depth} of K at a step, and views of whole steps; {name} has {size} "
             f"of K (shape {tuple(tile.shape)})"
         )
     return size // depth
 
 
-def _metadata(form: Instruction, steps: int, words: Sequence[Any]) -> list[dict[str, Any]]:
+def _metadata(instr: Instruction, steps: int, words: Sequence[Any]) -> list[dict[str, Any]]:
     """Metadata and selector of each step; empty for dense instructions."""
-    choices = next((len(o.values or ()) for o in form.operands if o.name == "selector"), 0)
+    choices = next((len(o.values or ()) for o in instr.operands if o.name == "selector"), 0)
     wanted = -(-steps // choices) if choices else 0
     if len(words) != wanted:
         raise OperandError(
-            f"{form} takes {wanted} words of metadata for {steps} steps of K; {len(words)} "
+            f"{instr} takes {wanted} words of metadata for {steps} steps of K; {len(words)} "
             f"{'was' if len(words) == 1 else 'were'} given"
         )
     if not choices:
@@ -139,12 +139,12 @@ def _metadata(form: Instruction, steps: int, words: Sequence[Any]) -> list[dict[
     return [{"meta": bits[i // choices], "selector": i % choices} for i in range(steps)]
 
 
-def _operands(form: Instruction, given: dict[str, Any]) -> list[Any]:
-    """The operands in order; OperandError for a sign or transposition that `form` lacks."""
-    names = [o.name for o in form.operands]
+def _operands(instr: Instruction, given: dict[str, Any]) -> list[Any]:
+    """The operands in order; OperandError for a sign or transposition that `instr` lacks."""
+    names = [o.name for o in instr.operands]
     for name, neutral in (("trans_a", 0), ("trans_b", 0), ("scale_a", 1), ("scale_b", 1)):
         if name not in names and given[name] != neutral:
-            raise OperandError(f"{form} has no {name}: operands are K-major and not negated")
+            raise OperandError(f"{instr} has no {name}: operands are K-major and not negated")
     return [given[name] for name in names]
 
 

@@ -54,12 +54,12 @@ class Assembly:
         return [value] if self.outputs else []
 
 
-def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:
-    """The PTX of `form` with registers `$0`, `$1`, ... and immediates in the text."""
-    writer = _Writer(form, immediates)
-    results = [writer.result(o) for o in form.results]
-    operands = [writer.operand(o) for o in form.operands]
-    body = form.text(results, operands)
+def assembly(instr: Instruction, immediates: Mapping[str, int]) -> Assembly:
+    """The PTX of `instr` with registers `$0`, `$1`, ... and immediates in the text."""
+    writer = _Writer(instr, immediates)
+    results = [writer.result(o) for o in instr.results]
+    operands = [writer.operand(o) for o in instr.operands]
+    body = instr.text(results, operands)
     text = " ".join([*writer.before, body if body.startswith("{") else f"{body};", *writer.after])
     if writer.predicates:
         text = f"{{ .reg .pred {', '.join(writer.predicates)}; {text} }}"
@@ -69,8 +69,8 @@ def assembly(form: Instruction, immediates: Mapping[str, int]) -> Assembly:
 class _Writer:
     """Numbers the registers. Outputs come first: ask for results before operands."""
 
-    def __init__(self, form: Instruction, immediates: Mapping[str, int]) -> None:
-        self.form, self.immediates = form, immediates
+    def __init__(self, instr: Instruction, immediates: Mapping[str, int]) -> None:
+        self.instr, self.immediates = instr, immediates
         self.outputs: list[tuple[Any, str]] = []
         self.inputs: list[tuple[Any, str]] = []
         self.predicates: list[str] = []
@@ -92,7 +92,7 @@ class _Writer:
             return str(self.immediates[operand.name])
         kind = slot(operand)
         first = len(self.outputs) + len(self.inputs)
-        if operand.name == self.form.tied and "inplace" in self.form.effects:
+        if operand.name == self.instr.tied and "inplace" in self.instr.effects:
             self.inputs += [(kind.llvm, str(i)) for i in range(operand.registers)]
             return _listed(operand, 0)
         self.inputs += [(kind.llvm, kind.constraint)] * operand.registers
@@ -109,7 +109,7 @@ class _Writer:
         return self.predicates[-1]
 
     def done(self, text: str) -> Assembly:
-        effects = self.form.effects
+        effects = self.instr.effects
         constraints = [c for _, c in (*self.outputs, *self.inputs)]
         hidden = "volatile" in effects and not self.outputs
         if effects & MEMORY_EFFECTS or hidden:
@@ -136,17 +136,17 @@ def through(
 # -- targets -----------------------------------------------------------------------------------
 
 
-def check_arch(form: Instruction) -> None:
+def check_arch(instr: Instruction) -> None:
     """ArchError if Numba compiles the current kernel for a target without the instruction."""
     flags = targetconfig.ConfigStack().top_or_none()
     cc = getattr(flags, "compute_capability", None)
     if cc is None:
         return
     targets = _targets(*cc)
-    if targets and not any(form.requires.met_by(target) for target in targets):
+    if targets and not any(instr.requires.met_by(target) for target in targets):
         raise ArchError(
-            f"sm_{cc[0]}{cc[1]}{''.join(cc[2:])} has no {form.ptx}; "
-            f"it exists on {listing(form.requires.archs())}"
+            f"sm_{cc[0]}{cc[1]}{''.join(cc[2:])} has no {instr.ptx}; "
+            f"it exists on {listing(instr.requires.archs())}"
         )
 
 
@@ -161,9 +161,9 @@ def _targets(major: int, minor: int, suffix: str = "") -> list[Arch]:
     return [Arch(number, s, (0, 0), 0, "") for s in suffixes]
 
 
-def check_supported(form: Instruction) -> None:
+def check_supported(instr: Instruction) -> None:
     """OperandError for instructions that only this package's own kernels support."""
-    if form.opcode == names.SHARED_OPCODE:
-        raise OperandError(f"{form} is no instruction: take the address of a cuda.shared.array")
-    if form.opcode == names.PRINT_OPCODE:
+    if instr.opcode == names.SHARED_OPCODE:
+        raise OperandError(f"{instr} is no instruction: take the address of a cuda.shared.array")
+    if instr.opcode == names.PRINT_OPCODE:
         raise OperandError(f"{names.PRINT_OPCODE} needs strings in the module: call print()")

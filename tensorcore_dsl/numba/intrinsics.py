@@ -17,7 +17,7 @@ from tensorcore_dsl.numba.compat import TypingError, literal_intrinsic, types
 NEUTRAL = {"scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
 
 
-def intrinsic(form: Instruction | str, **immediates: int) -> Any:
+def intrinsic(instr: Instruction | str, **immediates: int) -> Any:
     """An instruction, or the instruction with this PTX text, as a function for `@cuda.jit`.
 
     It takes the operands of the PTX instruction by position or name, without the destination
@@ -28,117 +28,117 @@ def intrinsic(form: Instruction | str, **immediates: int) -> Any:
     Attributes: `instruction`, `ptx`, and the operands by name (`.a.layout`), for example for
     `zeros`.
     """
-    chosen = isa.instruction(form) if isinstance(form, str) else form
+    chosen = isa.instruction(instr) if isinstance(instr, str) else instr
     return _made(chosen, tuple(sorted(immediates.items())))
 
 
 @cache
-def _made(form: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
-    assembly.check_supported(form)
-    for operand in (*form.results, *form.operands):
+def _made(instr: Instruction, immediates: tuple[tuple[str, int], ...]) -> Any:
+    assembly.check_supported(instr)
+    for operand in (*instr.results, *instr.operands):
         registers.slot(operand)
-    fixed = _fixed(form, dict(immediates))
-    function = literal_intrinsic(_definition(form, fixed))
-    named = {o.name: o for o in (*form.operands, *form.results)}
-    vars(function).update(instruction=form, ptx=form.ptx, **named)
+    fixed = _fixed(instr, dict(immediates))
+    function = literal_intrinsic(_definition(instr, fixed))
+    named = {o.name: o for o in (*instr.operands, *instr.results)}
+    vars(function).update(instruction=instr, ptx=instr.ptx, **named)
     return function
 
 
-def _fixed(form: Instruction, given: Mapping[str, int]) -> dict[str, int]:
+def _fixed(instr: Instruction, given: Mapping[str, int]) -> dict[str, int]:
     """Immediates that calls do not pass: given here, defaults, or with a single allowed value."""
-    known = {o.name: o for o in form.operands if o.kind == "imm"}
+    known = {o.name: o for o in instr.operands if o.kind == "imm"}
     for name, value in given.items():
         if name not in known:
             raise OperandError(
-                f"{form} has no immediate {name!r}; it has {listing(known) or 'none'}"
+                f"{instr} has no immediate {name!r}; it has {listing(known) or 'none'}"
             )
-        _check_value(form, known[name], value, OperandError)
+        _check_value(instr, known[name], value, OperandError)
     only = {n: o.values[0] for n, o in known.items() if o.values and len(o.values) == 1}
     neutral = {n: v for n, v in NEUTRAL.items() if n in known}
     return {**only, **neutral, **given}
 
 
-def _check_value(form: Instruction, operand: Operand, value: Any, error: type[Exception]) -> None:
+def _check_value(instr: Instruction, operand: Operand, value: Any, error: type[Exception]) -> None:
     if not isinstance(value, int) or (operand.values and value not in operand.values):
         choices = listing(operand.values) if operand.values else "an integer"
-        raise error(f"{form}: {operand.name} is {value!r}; allowed is {choices}")
+        raise error(f"{instr}: {operand.name} is {value!r}; allowed is {choices}")
 
 
-def _definition(form: Instruction, fixed: Mapping[str, int]) -> Callable[..., Any]:
-    """The function that Numba calls to type a call of `form` and to generate its code."""
-    called = [o for o in form.operands if o.name not in fixed]
+def _definition(instr: Instruction, fixed: Mapping[str, int]) -> Callable[..., Any]:
+    """The function that Numba calls to type a call of `instr` and to generate its code."""
+    called = [o for o in instr.operands if o.name not in fixed]
 
     def define(typingctx: Any, *given: Any, **named: Any) -> Any:
-        arguments = _bound(form, called, given, named)
+        arguments = _bound(instr, called, given, named)
         constants = dict(fixed)
         for operand in called:
             if operand.kind == "imm":
-                constants[operand.name] = _literal(form, operand, arguments[operand.name])
+                constants[operand.name] = _literal(instr, operand, arguments[operand.name])
             else:
-                registers.check(form.ptx, operand, arguments[operand.name])
-        signature = _result(form)(*arguments.values())
-        return signature, _generator(form, called, constants)
+                registers.check(instr.ptx, operand, arguments[operand.name])
+        signature = _result(instr)(*arguments.values())
+        return signature, _generator(instr, called, constants)
 
     parameter = inspect.Parameter
     names = ["typingctx", *(o.name for o in called)]
     define.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter(n, parameter.POSITIONAL_OR_KEYWORD) for n in names]
     )
-    define.__name__ = form.mnemonic
-    define.__doc__ = f"{form.signature} (section {form.section} of the PTX manual)"
+    define.__name__ = instr.mnemonic
+    define.__doc__ = f"{instr.signature} (section {instr.section} of the PTX manual)"
     return define
 
 
 def _bound(
-    form: Instruction, called: list[Operand], given: tuple[Any, ...], named: Mapping[str, Any]
+    instr: Instruction, called: list[Operand], given: tuple[Any, ...], named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The type of each argument by the name of its operand."""
     names = [o.name for o in called]
     arguments = {**dict(zip(names, given, strict=False)), **named}
     if len(given) + len(named) != len(names) or set(arguments) != set(names):
         count = f"{len(given)} arguments" + "".join(f", {n}=" for n in named)
-        raise TypingError(f"{form.ptx} takes ({', '.join(names)}); {count} were given")
+        raise TypingError(f"{instr.ptx} takes ({', '.join(names)}); {count} were given")
     return {name: arguments[name] for name in names}
 
 
-def _literal(form: Instruction, operand: Operand, given: Any) -> int:
+def _literal(instr: Instruction, operand: Operand, given: Any) -> int:
     """The value of an immediate given at the call."""
     if not isinstance(given, types.IntegerLiteral):
         raise TypingError(
-            f"{form.ptx}: {operand.name} is {given}; it stands in the instruction, so it must be "
+            f"{instr.ptx}: {operand.name} is {given}; it stands in the instruction, so it must be "
             f"a constant: {listing(operand.values) if operand.values else 'an integer'}"
         )
-    _check_value(form, operand, given.literal_value, TypingError)
+    _check_value(instr, operand, given.literal_value, TypingError)
     return int(given.literal_value)
 
 
-def _result(form: Instruction) -> Any:
-    kinds = [registers.numba_type(o) for o in form.results]
+def _result(instr: Instruction) -> Any:
+    kinds = [registers.numba_type(o) for o in instr.results]
     if not kinds:
         return types.void
     return kinds[0] if len(kinds) == 1 else types.Tuple(kinds)
 
 
 def _generator(
-    form: Instruction, called: list[Operand], constants: Mapping[str, int]
+    instr: Instruction, called: list[Operand], constants: Mapping[str, int]
 ) -> Callable[..., Any]:
-    code = assembly.assembly(form, constants)
+    code = assembly.assembly(instr, constants)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        assembly.check_arch(form)
+        assembly.check_arch(instr)
         inputs: list[Any] = []
         for operand, given, value in zip(called, signature.args, arguments, strict=True):
             if operand.kind != "imm":
                 inputs += registers.registers(context, builder, operand, given, value)
         outputs = code.emit(builder, inputs)
-        return _returned(context, builder, form, signature.return_type, outputs)
+        return _returned(context, builder, instr, signature.return_type, outputs)
 
     return generate
 
 
-def _returned(context: Any, builder: Any, form: Instruction, kind: Any, outputs: list[Any]) -> Any:
+def _returned(context: Any, builder: Any, instr: Instruction, kind: Any, outputs: list[Any]) -> Any:
     values = []
-    for operand in form.results:
+    for operand in instr.results:
         own, outputs = outputs[: operand.registers], outputs[operand.registers :]
         values.append(registers.result(context, builder, operand, own))
     if not values:
@@ -179,7 +179,7 @@ class Intrinsics:
 @cache
 def _immediates(opcode: str) -> frozenset[str]:
     """Names of all immediates of an opcode."""
-    operands = (o for form in isa.instructions(opcode) for o in form.operands)
+    operands = (o for instr in isa.instructions(opcode) for o in instr.operands)
     return frozenset(o.name for o in operands if o.kind == "imm")
 
 

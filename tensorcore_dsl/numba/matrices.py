@@ -53,15 +53,15 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     transposes each matrix.
     """
     number = _constant(names.LDMATRIX, "count", count, (1, 2, 4))
-    form = isa.instruction(
+    instr = isa.instruction(
         names.ldmatrix(number, _constant(names.LDMATRIX, "trans", trans, (False, True)))
     )
     place = _place(names.LDMATRIX, array, index)
-    code = assembly.assembly(form, {})
+    code = assembly.assembly(instr, {})
     kind = types.UniTuple(types.uint32, number)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        assembly.check_arch(form)
+        assembly.check_arch(instr)
         pair = _pair(context, builder, place, *arguments[:2])
         words = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
         return context.make_tuple(builder, kind, words)
@@ -74,18 +74,18 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
     """Store 1, 2 or 4 registers in the layout of ldmatrix; sm_90 and later."""
     length = len(registers.parts(fragment))
     number = _constant(names.STMATRIX, "the length of fragment", length, (1, 2, 4))
-    form = isa.instruction(
+    instr = isa.instruction(
         names.stmatrix(number, _constant(names.STMATRIX, "trans", trans, (False, True)))
     )
     place = _place(names.STMATRIX, array, index)
-    operand = form.operand("r")
+    operand = instr.operand("r")
     wanted = Operand("fragment", operand.dtype, number)
     for part in registers.parts(fragment):
         registers.check(names.STMATRIX, Operand("fragment", operand.dtype), part)
-    code = assembly.assembly(form, {})
+    code = assembly.assembly(instr, {})
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        assembly.check_arch(form)
+        assembly.check_arch(instr)
         pair = _pair(context, builder, place, *arguments[:2])
         words = registers.registers(context, builder, wanted, fragment, arguments[2])
         code.emit(builder, [registers.address(context, builder, place, pair, 32), *words])

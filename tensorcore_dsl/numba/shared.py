@@ -55,11 +55,11 @@ def cp_async(
     if valid is not None and not isinstance(valid, (types.Integer, types.NoneType)):
         raise TypingError(f"cp_async: valid is {valid}; allowed is an integer")
     fills = isinstance(valid, types.Integer)
-    form = isa.instruction(names.cp_async("cg" if size == 16 else "ca", zero_fill=fills))
-    code = assembly.assembly(form, {"size": size})
+    instr = isa.instruction(names.cp_async("cg" if size == 16 else "ca", zero_fill=fills))
+    code = assembly.assembly(instr, {"size": size})
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        assembly.check_arch(form)
+        assembly.check_arch(instr)
         inputs = []
         for first, bits in ((0, 32), (2, 64)):
             place = types.Tuple(signature.args[first : first + 2])
@@ -152,12 +152,12 @@ def _check_accumulator(what: str, given: Any) -> None:
         )
 
 
-def _passing(form: Any, immediates: dict[str, int], position: int) -> Any:
+def _passing(instr: Any, immediates: dict[str, int], position: int) -> Any:
     """Code of an instruction without register operands; the accumulator passes through it."""
-    text = assembly.assembly(form, immediates).text.rstrip(";")
+    text = assembly.assembly(instr, immediates).text.rstrip(";")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        assembly.check_arch(form)
+        assembly.check_arch(instr)
         kind, value = signature.return_type, arguments[position]
         words = [builder.extract_value(value, i) for i in range(len(kind))]
         constraint = "f" if kind.dtype == types.float32 else "r"

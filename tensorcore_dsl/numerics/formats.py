@@ -84,10 +84,10 @@ def table(name: str, least: int | None = None) -> Table:
     `least` gives the exponents in a type with that smallest exponent, in which subnormal numbers of
     the original type may be normal.
     """
-    form = FORMATS[name]
+    instr = FORMATS[name]
     result = np.zeros((2, 256))
-    for code in range(1 << form.bits):
-        value, exponent = form.value(code), form.exponent(code)
+    for code in range(1 << instr.bits):
+        value, exponent = instr.value(code), instr.exponent(code)
         if least is not None and math.isfinite(value):
             exponent = max(math.frexp(value)[1] - 1, least)
         result[:, code] = value, exponent if value else LOW

@@ -222,15 +222,15 @@ def _settings(product: Product, model: Model, operands: dict[str, Operand]) -> A
     s[loops.SCALES] = product.scale_vec if product.scale_kind else 0
     s[loops.SPARSE] = product.sparse
     for index, name in enumerate("abc"):
-        form = FORMATS[getattr(product, name)]
-        small = name != "c" and form.bits <= 8
-        s[loops.MASK_A + index] = (1 << min(form.bits, 32)) - 1
-        s[loops.FRACTION_A + index] = 0 if small else form.fraction
-        s[loops.WIDTH_A + index] = 0 if small else max(form.width, 1)
+        instr = FORMATS[getattr(product, name)]
+        small = name != "c" and instr.bits <= 8
+        s[loops.MASK_A + index] = (1 << min(instr.bits, 32)) - 1
+        s[loops.FRACTION_A + index] = 0 if small else instr.fraction
+        s[loops.WIDTH_A + index] = 0 if small else max(instr.width, 1)
     for index, name in enumerate("abcd"):
         s[loops.STEP_A + index] = operands[name].step
-    form = FORMATS[product.d]
-    s[[loops.FRACTION_D, loops.WIDTH_D]] = form.fraction, form.width
+    instr = FORMATS[product.d]
+    s[[loops.FRACTION_D, loops.WIDTH_D]] = instr.fraction, instr.width
     s[loops.SATURATE] = product.satfinite
     s[loops.OFFSET] = product.k // 2 if product.operation == "xor" else 0
     s[loops.CONVERT] = product.d == "f16" and (model.accumulator, model.engine) != ("f16", "fused")

@@ -370,12 +370,12 @@ class Packer:
 
     @cached_property
     def _struct(self) -> struct.Struct:
-        form, end = "=", 0
+        instr, end = "=", 0
         for parameter in self.parameters:
             code = _CODES[parameter.ptx]
-            form += f"{parameter.offset - end}x{code}"
+            instr += f"{parameter.offset - end}x{code}"
             end = parameter.offset + struct.calcsize(code)
-        return struct.Struct(form)
+        return struct.Struct(instr)
 
     def pack_into(self, buffer: Any, arguments: Sequence[Description], offset: int = 0) -> None:
         """Store the parameters of `arguments` into a writable buffer."""

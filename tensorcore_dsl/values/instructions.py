@@ -122,74 +122,74 @@ class InstructionBuilder:
         """Emit the instruction of this text."""
         return self.emit(self.instruction(mnemonic), operands, options)
 
-    def emit(self, form: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    def emit(self, instr: Instruction, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Check and append one instruction.
 
         Options: `pred` is a condition that guards it; `otherwise` is the result where that fails.
         """
-        if self._checked.get(form.mnemonic) is not form:
-            form.requires.check(self.arch, form.mnemonic)
-            self._checked[form.mnemonic] = form
-        if len(operands) != len(form.operands):
-            raise _wrong_count(form, len(operands))
+        if self._checked.get(instr.mnemonic) is not instr:
+            instr.requires.check(self.arch, instr.mnemonic)
+            self._checked[instr.mnemonic] = instr
+        if len(operands) != len(instr.operands):
+            raise _wrong_count(instr, len(operands))
         sources = tuple(
             [
-                self._source(given, wanted, form)
-                for given, wanted in zip(operands, form.operands, strict=True)
+                self._source(given, wanted, instr)
+                for given, wanted in zip(operands, instr.operands, strict=True)
             ]
         )
-        guard = _guard_of(form, options) if options else True
+        guard = _guard_of(instr, options) if options else True
         if guard is True:
-            return self._unguarded(form, sources)
-        return self._guarded(form, sources, guard, options.get("otherwise"))
+            return self._unguarded(instr, sources)
+        return self._guarded(instr, sources, guard, options.get("otherwise"))
 
-    def _unguarded(self, form: Instruction, sources: tuple[Any, ...]) -> Any:
-        reusable = not form.effects and bool(form.results)
+    def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
+        reusable = not instr.effects and bool(instr.results)
         if reusable:
-            key = (form, *map(_key, sources))
+            key = (instr, *map(_key, sources))
             known = self.known.get(key)
             if known is not None:
                 return known
-        results = tuple([self.new_value(type_of(r)) for r in form.results])
-        op = Op(form, results, sources)
+        results = tuple([self.new_value(type_of(r)) for r in instr.results])
+        op = Op(instr, results, sources)
         self.append(op)
         for result in results:
             self._definitions[result] = op
-        wrapped = _wrap(form, results)
+        wrapped = _wrap(instr, results)
         if reusable:
             self._remember(key, wrapped)
         return wrapped
 
     def _guarded(
-        self, form: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any
+        self, instr: Instruction, sources: tuple[Any, ...], guard: Any, otherwise: Any
     ) -> Any:
-        results = tuple(self.new_value(type_of(r)) for r in form.results)
-        for result, operand in zip(results, form.results, strict=True):
-            self.append(Assign(result, (_filling(otherwise, operand, form),)))
+        results = tuple(self.new_value(type_of(r)) for r in instr.results)
+        for result, operand in zip(results, instr.results, strict=True):
+            self.append(Assign(result, (_filling(otherwise, operand, instr),)))
         if isinstance(guard, Scalar):
             condition: Scalar = guard if guard.dtype.kind == "p" else guard != 0
-            self.append(Op(form, results, sources, guard=condition.value))
-        return _wrap(form, results)
+            self.append(Op(instr, results, sources, guard=condition.value))
+        return _wrap(instr, results)
 
     # -- operands ----------------------------------------------------------------------------
 
-    def _source(self, given: Any, wanted: Operand, form: Instruction) -> Any:
+    def _source(self, given: Any, wanted: Operand, instr: Instruction) -> Any:
         """The IR source for one operand of a call; OperandError if it does not fit."""
         if wanted.kind == "addr":
             return self.address(given, wanted)
         if wanted.kind == "imm":
-            return _immediate(given, wanted, form)
+            return _immediate(given, wanted, instr)
         if wanted.registers > 1 or wanted.layout is not None:
-            return self._group(given, wanted, form)
+            return self._group(given, wanted, instr)
         if isinstance(given, Scalar):
             if not interchangeable(given.dtype, wanted.dtype):
-                raise self._mismatch(given, wanted, form)
+                raise self._mismatch(given, wanted, instr)
             return given.value
         if is_number(given):
             return constant(given, wanted.dtype)
-        raise self._mismatch(given, wanted, form)
+        raise self._mismatch(given, wanted, instr)
 
-    def _group(self, given: Any, wanted: Operand, form: Instruction) -> Value:
+    def _group(self, given: Any, wanted: Operand, instr: Instruction) -> Value:
         want = type_of(wanted)
         if isinstance(given, Group):
             have = given.value.type
@@ -201,15 +201,15 @@ class InstructionBuilder:
             return self.pack(list(given), want).value
         if isinstance(given, Scalar) and wanted.registers == 1:
             return self.pack([given], want).value
-        raise self._mismatch(given, wanted, form)
+        raise self._mismatch(given, wanted, instr)
 
-    def _mismatch(self, given: Any, wanted: Operand, form: Instruction) -> OperandError:
+    def _mismatch(self, given: Any, wanted: Operand, instr: Instruction) -> OperandError:
         kind = "a fragment " if wanted.is_fragment else ""
         error = OperandError(
-            f"operand {wanted.name} of {form} must be {kind}{wanted.type_name}, not "
+            f"operand {wanted.name} of {instr} must be {kind}{wanted.type_name}, not "
             f"{describe(given)}"
         )
-        self.misfit = error, form.operands.index(wanted)
+        self.misfit = error, instr.operands.index(wanted)
         return error
 
     def address(self, given: Any, wanted: Operand) -> Address:
@@ -236,7 +236,7 @@ class InstructionBuilder:
         offset, value = 0, given.value
         while True:
             op = self._definitions.get(value)
-            if op is None or not op.form.mnemonic.startswith(names.INTEGER_ADD):
+            if op is None or not op.instr.mnemonic.startswith(names.INTEGER_ADD):
                 break
             left, right = op.operands
             if not isinstance(right, Const) or not isinstance(left, Value):
@@ -306,11 +306,11 @@ def interchangeable(have: DType, want: DType) -> bool:
     return {have.name, want.name} == {"f32", "tf32"}
 
 
-def _wrap(form: Instruction, results: tuple[Value, ...]) -> Any:
+def _wrap(instr: Instruction, results: tuple[Value, ...]) -> Any:
     wrapped = tuple(
         [
             Group(value, operand) if value.type.is_group else Scalar(value)
-            for value, operand in zip(results, form.results, strict=True)
+            for value, operand in zip(results, instr.results, strict=True)
         ]
     )
     if not wrapped:
@@ -325,18 +325,18 @@ def _key(source: Any) -> Any:
     return source
 
 
-def _guard_of(form: Instruction, options: Mapping[str, Any]) -> Any:
+def _guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
     """The condition that guards the instruction; True for none."""
     unknown = set(options) - {"pred", "otherwise"}
     if unknown:
-        raise OperandError(f"{form} takes no option {min(unknown)!r}; allowed are pred, otherwise")
+        raise OperandError(f"{instr} takes no option {min(unknown)!r}; allowed are pred, otherwise")
     guard = options.get("pred")
     if guard is None:
         return True
     return guard if isinstance(guard, Scalar) else bool(guard)
 
 
-def _filling(otherwise: Any, result: Operand, form: Instruction) -> Value | Const:
+def _filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
     """The result of a guarded instruction where its guard fails."""
     if not isinstance(otherwise, Runtime):
         return constant(0 if otherwise is None else otherwise, element_type(result))
@@ -344,19 +344,20 @@ def _filling(otherwise: Any, result: Operand, form: Instruction) -> Value | Cons
         otherwise.value.type.register_bits != type_of(result).register_bits
     ):
         raise OperandError(
-            f"otherwise= of {form} must be {result.type_name}, not {describe(otherwise)}"
+            f"otherwise= of {instr} must be {result.type_name}, not {describe(otherwise)}"
         )
     return otherwise.value
 
 
-def _immediate(given: Any, wanted: Operand, form: Instruction) -> Const:
+def _immediate(given: Any, wanted: Operand, instr: Instruction) -> Const:
     if not isinstance(given, (bool, int, np.integer)):
         raise OperandError(
-            f"operand {wanted.name} of {form} must be a compile-time integer, not {describe(given)}"
+            f"operand {wanted.name} of {instr} must be a compile-time integer, "
+            f"not {describe(given)}"
         )
     if wanted.values is not None and int(given) not in wanted.values:
         allowed = ", ".join(map(str, wanted.values))
-        raise OperandError(f"operand {wanted.name} of {form} may be {allowed}; {given} was given")
+        raise OperandError(f"operand {wanted.name} of {instr} may be {allowed}; {given} was given")
     return Const(int(given), wanted.dtype)
 
 
@@ -373,10 +374,10 @@ def _part_source(part: Any, type: Type) -> Value | Const:
     return constant(part, type.dtype if wide else dtypes.b32)
 
 
-def _wrong_count(form: Instruction, given: int) -> OperandError:
-    names = ", ".join(o.name for o in form.operands)
-    count = len(form.operands)
+def _wrong_count(instr: Instruction, given: int) -> OperandError:
+    names = ", ".join(o.name for o in instr.operands)
+    count = len(instr.operands)
     return OperandError(
-        f"{form} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
+        f"{instr} takes {count} operand{'' if count == 1 else 's'} ({names}), {given} "
         f"{'was' if given == 1 else 'were'} given"
     )

@@ -135,14 +135,14 @@ def _title(layout: Layout, shown: tuple[int, int]) -> str:
     return text
 
 
-def plot_instruction(form: Any, directory: str | Path) -> list[Path]:
+def plot_instruction(instr: Any, directory: str | Path) -> list[Path]:
     """Write a PNG for each fragment of an instruction; returns the paths."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    for operand in (*form.results, *form.operands):
+    for operand in (*instr.results, *instr.operands):
         if operand.layout is not None and operand.layout not in written:
-            path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', form.mnemonic)}.{operand.name}.png"
+            path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', instr.mnemonic)}.{operand.name}.png"
             plot_layout(operand.layout, path)
             written[operand.layout] = path
     return list(written.values())

@@ -118,7 +118,7 @@ class Chunk:
 
     def instruction(self, step: int) -> Instruction | None:
         """The instruction of a step; None for branches and copies of registers."""
-        return self.program.steps[step].form
+        return self.program.steps[step].instr
 
     # --- names for messages -------------------------------------------------------------------
 

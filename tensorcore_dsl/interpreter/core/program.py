@@ -42,19 +42,19 @@ class Step:
 
     run: Run
     loc: Loc | None
-    form: Instruction | None = None
+    instr: Instruction | None = None
     reads: tuple[int, ...] = ()
     guard: tuple[int, bool] | None = None
 
     @property
     def tracked(self) -> bool:
         """Does the step start or await something whose later messages name this step?"""
-        return self.form is not None and not _TRACKED.isdisjoint(self.form.effects)
+        return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
 
     @property
     def synchronises(self) -> bool:
         """May the step read a word by which another thread signals?"""
-        return self.form is not None and self.form.reads_signals
+        return self.instr is not None and self.instr.reads_signals
 
 
 @dataclass
@@ -82,9 +82,9 @@ class Program:
     remote: bool = False
     ranked: bool = False
 
-    def classify(self, form: Instruction) -> None:
+    def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""
-        self.unit = max(self.unit, form.threads)
-        self.reads_shared |= "async_proxy" in form.effects
-        self.remote |= form.accesses_cluster
-        self.asynchronous |= self.remote or not _TRACKED.isdisjoint(form.effects)
+        self.unit = max(self.unit, instr.threads)
+        self.reads_shared |= "async_proxy" in instr.effects
+        self.remote |= instr.accesses_cluster
+        self.asynchronous |= self.remote or not _TRACKED.isdisjoint(instr.effects)

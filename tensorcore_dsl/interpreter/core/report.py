@@ -65,7 +65,7 @@ class Report:
 
     def __str__(self) -> str:
         out = ["instructions (warps):"]
-        out += [f"  {n:>12,}  {form}" for form, n in self.instructions.most_common()]
+        out += [f"  {n:>12,}  {instr}" for instr, n in self.instructions.most_common()]
         out += ["bytes:"]
         out += [f"  {n:>12,}  {space} {verb}" for (space, verb), n in sorted(self.bytes.items())]
         for (line, space, verb), traffic in sorted(self.lines.items()):
@@ -99,8 +99,8 @@ class Tally:
     def report(self, steps: Sequence[Step]) -> Report:
         instructions: Counter[str] = Counter()
         for step, count in zip(steps, self.counts, strict=True):
-            if step.form is not None and count:
-                instructions[step.form.mnemonic] += count
+            if step.instr is not None and count:
+                instructions[step.instr.mnemonic] += count
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():
             key = (str(steps[at].loc), space, verb)

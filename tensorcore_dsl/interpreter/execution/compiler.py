@@ -69,9 +69,9 @@ def _independent_runs(block: Block) -> list[list[Any]]:
 def _joins(node: Any, run: list[Any]) -> bool:
     """May `node` execute at once with `run`: the same instruction, independent of its results?"""
     first = run[-1]
-    if not (isinstance(node, Op) and isinstance(first, Op) and node.form is first.form):
+    if not (isinstance(node, Op) and isinstance(first, Op) and node.instr is first.instr):
         return False
-    if node.form.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
+    if node.instr.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
         return False
     written = {id(value) for op in run for value in op.results}
     touched = [s.base if isinstance(s, Part) else s for s in (*node.operands, *node.results)]
@@ -137,11 +137,11 @@ class _Compiler:
         self,
         run: Run,
         loc: Loc | None,
-        form: Instruction | None = None,
+        instr: Instruction | None = None,
         reads: tuple[int, ...] = (),
         guard: tuple[int, bool] | None = None,
     ) -> None:
-        self.program.steps.append(Step(run, loc, form, reads, guard))
+        self.program.steps.append(Step(run, loc, instr, reads, guard))
 
     def block(self, block: Block) -> None:
         for run in _independent_runs(block):
@@ -153,9 +153,9 @@ class _Compiler:
 
     def _execute_at_once(self, start: int, ops: list[Op]) -> None:
         """Let the first step of a run execute all of its ops."""
-        first, form = self.program.steps[start], ops[0].form
+        first, instr = self.program.steps[start], ops[0].instr
         operands = [
-            [self.operand(s, o) for s, o in zip(op.operands, form.operands, strict=True)]
+            [self.operand(s, o) for s, o in zip(op.operands, instr.operands, strict=True)]
             for op in ops
         ]
         results = [
@@ -163,31 +163,31 @@ class _Compiler:
         ]
         reads = frozenset(place for fetched in operands for place, _ in fetched)
         first.run = steps.at_once(
-            first.run, form, [steps.fetch(fetched) for fetched in operands], results, start, reads
+            first.run, instr, [steps.fetch(fetched) for fetched in operands], results, start, reads
         )
 
     def _op(self, op: Op) -> None:
-        operands = [self.operand(s, o) for s, o in zip(op.operands, op.form.operands, strict=True)]
+        operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
-        call = steps.call(op.form, steps.fetch(operands))
-        blocking = "blocking" in op.form.effects
-        warp = "warp" in op.form.effects and not blocking
-        mask = steps.member_mask(op.form, reads)
+        call = steps.call(op.instr, steps.fetch(operands))
+        blocking = "blocking" in op.instr.effects
+        warp = "warp" in op.instr.effects and not blocking
+        mask = steps.member_mask(op.instr, reads)
         run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
         run = self._checked(run, op, reads, [place for place, _ in results])
-        self.program.classify(op.form)
+        self.program.classify(op.instr)
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
-            run = steps.gathered(run, self.here, op.form.threads, mask)
-        self.add(run, op.loc, op.form, reads, guard)
+            run = steps.gathered(run, self.here, op.instr.threads, mask)
+        self.add(run, op.loc, op.instr, reads, guard)
 
     def _checked(self, run: Run, op: Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
-        product = product_use(op.form, reads)
+        product = product_use(op.instr, reads)
         if product is not None:
             return steps.issued(run, product, self.here)
         use = operation_use(op, reads, writes, self.watched)

@@ -74,10 +74,10 @@ class ExecutionContext(Chunk):
             self.sanitizer.leave(cta)
             self.mbarriers.leave(cta)
 
-    def lacking(self, mask: np.ndarray, form: Instruction | None) -> list[str]:
+    def lacking(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
         """What threads that stand at an instruction wait for, as lines of text."""
-        if form is None:
+        if instr is None:
             return []
-        if form.uses_mbarrier:
+        if instr.uses_mbarrier:
             return self.mbarriers.lacking(mask)
-        return self.clusters.lacking(mask) if "cluster" in form.effects else []
+        return self.clusters.lacking(mask) if "cluster" in instr.effects else []

@@ -221,7 +221,7 @@ class Machine:
     def _explain(self, error: Exception, step: Step) -> NoReturn:
         """Raise `error` with the place in the user's source."""
         unset = [p for p in step.reads if self.registers.values[p] is None]
-        what = step.form.mnemonic if step.form is not None else "an assignment or a branch"
+        what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
         if unset and not isinstance(error, TensorCoreError):
             raise Uninitialised(
                 f"{what} reads a register that nothing has written", step.loc
@@ -253,10 +253,10 @@ class Machine:
         """Where each cohort stands and what it waits for, as lines of text."""
         ctx, lines = self.ctx, []
         for at, cohort in sorted(ctx.cohorts.items()):
-            form = ctx.instruction(at)
-            what = form.mnemonic if form is not None else "a branch"
+            instr = ctx.instruction(at)
+            what = instr.mnemonic if instr is not None else "a branch"
             lines.append(f"  {ctx.warps_text(cohort.mask)}: {what} at {ctx.loc(at)}")
-            lines += [f"    {text}" for text in ctx.lacking(cohort.mask, form)]
+            lines += [f"    {text}" for text in ctx.lacking(cohort.mask, instr)]
         return "\n".join(lines)
 
 

@@ -91,6 +91,6 @@ class RegisterFile:
                 lacking = lacking & (self.values[step.guard[0]] ^ step.guard[1])
             if lacking.any():
                 raise Uninitialised(
-                    f"{step.form or 'a branch'} reads a register that nothing has written in "
+                    f"{step.instr or 'a branch'} reads a register that nothing has written in "
                     + chunk.describe(int(np.argmax(lacking)))
                 )

@@ -46,10 +46,10 @@ def part(part: Part) -> Callable[[Any], Any] | None:
     return itemgetter(part.index)
 
 
-def call(form: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
+def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
     """A function that executes an instruction and returns its results."""
-    execute = form.execute
-    return lambda machine: execute(machine.ctx, form, *fetch(machine.registers.values))
+    execute = instr.execute
+    return lambda machine: execute(machine.ctx, instr, *fetch(machine.registers.values))
 
 
 def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
@@ -79,7 +79,7 @@ SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply
 
 
 def at_once(
-    alone: Run, form: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
+    alone: Run, instr: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
     reads: frozenset[int],
 ) -> Run:  # fmt: skip
     """Several ops of one instruction, from position `at` on, independent of each other's results.
@@ -87,7 +87,7 @@ def at_once(
     `alone` executes the first of them. It is used where other threads stand at one of the next
     positions, and where some threads have not written what is read, so that errors are the same.
     """
-    execute = SEVERAL[form.execute]
+    execute = SEVERAL[instr.execute]
     end = at + len(fetches)
 
     def run(machine: Machine) -> int | None:
@@ -97,7 +97,7 @@ def at_once(
             return alone(machine)
         if machine.ctx.active is not None and machine.park(at, 32):
             return STOP
-        values = execute(machine.ctx, form, [fetch(registers) for fetch in fetches])
+        values = execute(machine.ctx, instr, [fetch(registers) for fetch in fetches])
         for (place, kind), value in zip(results, values, strict=True):
             machine.registers.write(place, value, kind)
         machine.count(at + 1, end)
@@ -129,11 +129,11 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
     return run
 
 
-def member_mask(form: Instruction, reads: tuple[int, ...]) -> int | None:
+def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
     """The place of the mask of lanes that must meet, for instructions such as shfl.sync."""
-    if "convergent" not in form.effects:
+    if "convergent" not in instr.effects:
         return None
-    masks = [place for place, o in zip(reads, form.operands, strict=True) if o.name == "mask"]
+    masks = [place for place, o in zip(reads, instr.operands, strict=True) if o.name == "mask"]
     return masks[0] if masks else None
 
 

@@ -90,10 +90,10 @@ class SharedMemory(WordMemory):
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
     def read_chunks(
-        self, form: Instruction, addresses: np.ndarray, whole: np.ndarray
+        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray
     ) -> np.ndarray:
         """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which the product
-        `form` reads through the async proxy for the warpgroups `whole`."""
+        `instr` reads through the async proxy for the warpgroups `whole`."""
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         out = np.zeros((*addresses.shape, CHUNK), np.uint8)
@@ -103,7 +103,7 @@ class SharedMemory(WordMemory):
             out,
         )  # fmt: skip
         if wrong:
-            self._refuse_chunk(form, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
+            self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
         chunk.tally.bytes[self.space, "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
         if proxies.tracked:
             owners = np.flatnonzero(whole)
@@ -150,12 +150,12 @@ class SharedMemory(WordMemory):
         raise Uninitialised(f"uninitialised: {what}: nothing has written byte {byte:#x}")
 
     def _refuse_chunk(
-        self, form: Instruction, code: int, index: int, addresses: np.ndarray
+        self, instr: Instruction, code: int, index: int, addresses: np.ndarray
     ) -> NoReturn:
         group, chunk = divmod(index, addresses.shape[1])
         cta, address = group * WARPGROUP // self.chunk.group, int(addresses[group, chunk])
         name = self.chunk.warpgroup_name(group)
-        what = f"a {form.opcode} of {name} reads shared {address:#x}"
+        what = f"a {instr.opcode} of {name} reads shared {address:#x}"
         if code == shadow.UNFENCED:
             cause = self.sanitizer.proxies.unfenced_store(cta, address)
             raise EmulationError(f"{what}, {cause}")

@@ -90,8 +90,8 @@ class ClusterRaces:
     @property
     def ordered(self) -> bool:
         """Does the running instruction order by itself?"""
-        form = self.chunk.instruction(self.chunk.at_step)
-        return form is not None and "volatile" in form.effects
+        instr = self.chunk.instruction(self.chunk.at_step)
+        return instr is not None and "volatile" in instr.effects
 
     def _check(self, table: np.ndarray, access: Access) -> None:
         codes = table[access.places]

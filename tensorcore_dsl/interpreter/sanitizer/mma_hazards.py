@@ -41,7 +41,7 @@ class ProductUse:
     type of D; products of one shape may share accumulators while in flight.
     """
 
-    form: Instruction
+    instr: Instruction
     ordering: MmaOrdering
     accumulators: int
     a: int | None
@@ -49,7 +49,7 @@ class ProductUse:
 
     @property
     def shape(self) -> str:
-        return f"{self.form.params['shape']}.{self.form.params['d']}"
+        return f"{self.instr.params['shape']}.{self.instr.params['d']}"
 
 
 @dataclass
@@ -117,7 +117,7 @@ class MmaHazards:
                 unfenced = unfenced | groups & self.touched[place]
         if unfenced.any():
             raise EmulationError(
-                f"{use.form.mnemonic}: {self.chunk.warpgroup_name(int(np.argmax(unfenced)))} "
+                f"{use.instr.mnemonic}: {self.chunk.warpgroup_name(int(np.argmax(unfenced)))} "
                 f"used its accumulators or A's registers and did not fence: {use.ordering.fence} "
                 "comes first"
             )
@@ -126,7 +126,7 @@ class MmaHazards:
             hazard = product.use.accumulators == use.accumulators and reshaped
             hazard = hazard or product.use.accumulators in use.inputs
             if hazard and (product.groups & groups).any():
-                self._refuse(product, use.form.mnemonic, groups)
+                self._refuse(product, use.instr.mnemonic, groups)
         self.queue.append(Product(use, step, groups, self.commits.copy()))
 
     def access(self, use: RegisterUse) -> None:
@@ -146,7 +146,7 @@ class MmaHazards:
         advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
-            f"{product.use.form.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
+            f"{product.use.instr.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
             "must come between"
         )
 
@@ -154,14 +154,14 @@ class MmaHazards:
 # --- what the compiler asks -------------------------------------------------------------------
 
 
-def product_use(form: Instruction, reads: tuple[int, ...]) -> ProductUse | None:
+def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None:
     """The registers of an instruction that is an asynchronous product and reads these places."""
-    if form.ordering is None:
+    if instr.ordering is None:
         return None
-    places = dict(zip((o.name for o in form.operands), reads, strict=True))
-    inputs = tuple(places[name] for name in form.ordering.late_inputs if name in places)
-    assert form.tied is not None
-    return ProductUse(form, form.ordering, places[form.tied], places.get("a"), inputs)
+    places = dict(zip((o.name for o in instr.operands), reads, strict=True))
+    inputs = tuple(places[name] for name in instr.ordering.late_inputs if name in places)
+    assert instr.tied is not None
+    return ProductUse(instr, instr.ordering, places[instr.tied], places.get("a"), inputs)
 
 
 def operation_use(
@@ -170,7 +170,7 @@ def operation_use(
     """The use of `watched` registers by an instruction with these places; None for no use."""
     read = [p for p, s in zip(reads, op.operands, strict=True) if _base(s) in watched]
     written = [p for p, v in zip(writes, op.results, strict=True) if v in watched]
-    return RegisterUse(op.form.mnemonic, tuple(read), tuple(written)) if read or written else None
+    return RegisterUse(op.instr.mnemonic, tuple(read), tuple(written)) if read or written else None
 
 
 def copy_use(
@@ -189,9 +189,9 @@ def product_registers(kernel: Kernel) -> set[Any]:
     """The values that are accumulators or late inputs of asynchronous products."""
     values: set[Any] = set()
     for node in walk(kernel.body):
-        if isinstance(node, Op) and node.form.ordering is not None:
-            names = (node.form.tied, *node.form.ordering.late_inputs)
-            for source, operand in zip(node.operands, node.form.operands, strict=True):
+        if isinstance(node, Op) and node.instr.ordering is not None:
+            names = (node.instr.tied, *node.instr.ordering.late_inputs)
+            for source, operand in zip(node.operands, node.instr.operands, strict=True):
                 if operand.name in names:
                     values.add(_base(source))
             values |= set(node.results)

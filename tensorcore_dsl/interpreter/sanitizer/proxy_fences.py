@@ -149,8 +149,9 @@ class ProxyFences:
         return f"a bulk {name} of {self.chunk.describe(owner)} at {loc}"
 
     def _advice(self, read: Read) -> str:
-        form = self.chunk.instruction(read.step)
-        return _ADVICE[read.kind].format(wait=form.ordering.wait if form and form.ordering else "")
+        instr = self.chunk.instruction(read.step)
+        wait = instr.ordering.wait if instr and instr.ordering else ""
+        return _ADVICE[read.kind].format(wait=wait)
 
 
 @compiled

@@ -119,7 +119,7 @@ class Clusters:
 
     # --- registers --------------------------------------------------------------------------
 
-    def set_registers(self, form: Instruction, count: int, grow: bool) -> None:
+    def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
         """Set the registers of each thread of the active warps (9.7.19.5)."""
         chunk = self.chunk
         chunk.whole_warps()
@@ -128,7 +128,7 @@ class Clusters:
             now = int(self.registers[warp])
             if now and (now > count) == grow and now != count:
                 raise EmulationError(
-                    f"{form.opcode}.{'inc' if grow else 'dec'} to {count} by a warp that has {now}"
+                    f"{instr.opcode}.{'inc' if grow else 'dec'} to {count} by a warp that has {now}"
                 )
             self.registers[warp] = count
             self.changes.setdefault(int(warp), []).append((chunk.at_step, count))
@@ -136,7 +136,7 @@ class Clusters:
         used = WARP * self.registers.reshape(-1, per).sum(axis=1)
         if chunk.threads_per_cta % WARPGROUP == 0 and (used > REGISTERS).any():
             raise EmulationError(
-                f"{form.opcode} {count}: the block's warps would own {int(used.max())} registers; "
+                f"{instr.opcode} {count}: the block's warps would own {int(used.max())} registers; "
                 f"a multiprocessor has {REGISTERS}"
             )
 
@@ -147,8 +147,8 @@ class Clusters:
             done = [self.changes.get(w, []) for w in range(first, min(first + 4, (cta + 1) * per))]
             for change in done[0] + done[-1]:
                 if any(change not in other for other in done):
-                    form, loc = self.chunk.instruction(change[0]), self.chunk.loc(change[0])
+                    instr, loc = self.chunk.instruction(change[0]), self.chunk.loc(change[0])
                     raise EmulationError(
-                        f"{form.opcode if form else ''} at {loc} was executed by a part of a "
+                        f"{instr.opcode if instr else ''} at {loc} was executed by a part of a "
                         "warpgroup: all of its four warps must", loc,
                     )  # fmt: skip
