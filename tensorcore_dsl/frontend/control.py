@@ -7,23 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.environment import (
-    Container,
-    Frame,
-    Snapshot,
-    children,
-    columns,
-    keys_of,
-    name_of,
-    rebuilt,
-    same,
-    structure,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, If
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, Runtime, Scalar, Undefined
 from tensorcore_dsl.values.variables import Copies, register_for, write
+
+from tensorcore_dsl.frontend.environment import (  # isort: skip
+    Container, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt, same, structure,
+)  # fmt: skip
 
 
 @dataclass

@@ -9,13 +9,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorcore_dsl.errors import (
-    CompileError,
-    Loc,
-    OperandError,
-    TensorCoreError,
-    UnsupportedSyntax,
-)
 from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
 from tensorcore_dsl.frontend.source import may_change_variables
@@ -28,6 +21,10 @@ from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Runtime, Scalar, Undefined
+
+from tensorcore_dsl.errors import (  # isort: skip
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax,
+)  # fmt: skip
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

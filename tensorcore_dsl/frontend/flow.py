@@ -20,17 +20,15 @@ from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.environment import Snapshot
 from tensorcore_dsl.frontend.loops import Loop, run_loop
-from tensorcore_dsl.frontend.source import (
-    always_exits,
-    assigned_names,
-    exits_of,
-    may_change_variables,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.values import Scalar, Undefined
 from tensorcore_dsl.values.variables import new_variable
+
+from tensorcore_dsl.frontend.source import (  # isort: skip
+    always_exits, assigned_names, exits_of, may_change_variables,
+)  # fmt: skip
 
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values

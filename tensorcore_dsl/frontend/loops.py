@@ -14,29 +14,17 @@ from typing import Any
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.control import shaped
-from tensorcore_dsl.frontend.environment import (
-    MISSING,
-    Container,
-    Contents,
-    Frame,
-    Snapshot,
-    columns,
-    name_of,
-    rebuilt,
-    same,
-    structure,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
-from tensorcore_dsl.values.variables import (
-    Copies,
-    holding_type,
-    new_variable,
-    register_for,
-    write,
+
+from tensorcore_dsl.frontend.environment import (  # isort: skip
+    MISSING, Container, Contents, Frame, Snapshot, columns, name_of, rebuilt, same, structure,
+)  # fmt: skip
+from tensorcore_dsl.values.variables import (  # isort: skip
+    Copies, holding_type, new_variable, register_for, write,
 )  # fmt: skip
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key

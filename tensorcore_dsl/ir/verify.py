@@ -19,28 +19,12 @@ from tensorcore_dsl.errors import VerifyError, listing, located
 from tensorcore_dsl.ir.coalesce import unwritten_operand
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.forward import part_type
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Source,
-    TensorMap,
-    Type,
-    Value,
-    While,
-    children,
-    reads,
-    writes,
-)
 from tensorcore_dsl.isa.spec import Instruction, Operand
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source, TensorMap, Type,
+    Value, While, children, reads, writes,
+)  # fmt: skip
 
 Complaints = Iterator[str]
 

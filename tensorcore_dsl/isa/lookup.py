@@ -14,23 +14,12 @@ from typing import Protocol
 
 from tensorcore_dsl.dtypes import ALL
 from tensorcore_dsl.errors import UnknownInstruction, listing
-from tensorcore_dsl.isa import (
-    barrier,
-    block_scale,
-    bulk,
-    convert,
-    matrix,
-    memory,
-    mma,
-    printing,
-    scalar,
-    sparse,
-    special,
-    warp,
-    wgmma,
-    wmma,
-)  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
+
+from tensorcore_dsl.isa import (  # isort: skip
+    barrier, block_scale, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
+    warp, wgmma, wmma,
+)  # fmt: skip
 
 
 class Family(Protocol):

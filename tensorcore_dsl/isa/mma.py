@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.isa.fragments import (
-    checked,
-    fragment,
-    multiply,
-    operand,
-    pairs,
-    size,
-    square,
-)
 from tensorcore_dsl.isa.spec import WARP, Instruction
 from tensorcore_dsl.layout import Layout
+
+from tensorcore_dsl.isa.fragments import (  # isort: skip
+    checked, fragment, multiply, operand, pairs, size, square,
+)  # fmt: skip
 
 SECTION = "9.7.14.5.14"
 

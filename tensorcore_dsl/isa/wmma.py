@@ -19,17 +19,12 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import (
-    a_formula,
-    b_formula,
-    c_formula,
-    checked,
-    multiply,
-    operand,
-    size,
-)
 from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
+
+from tensorcore_dsl.isa.fragments import (  # isort: skip
+    a_formula, b_formula, c_formula, checked, multiply, operand, size,
+)  # fmt: skip
 
 LOAD_SECTION, STORE_SECTION, MMA_SECTION = "9.7.14.4.3", "9.7.14.4.4", "9.7.14.4.5"
 NOTE = "fragments are unspecified; the layout is that of sm_90"

@@ -11,17 +11,14 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.indexing import (
-    full_index,
-    normal_index,
-    row_major,
-    slice_bounds,
-    static_shape,
-)
 from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, Pointer, element_size, peer_address
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar, Struct
+
+from tensorcore_dsl.lang.indexing import (  # isort: skip
+    full_index, normal_index, row_major, slice_bounds, static_shape,
+)  # fmt: skip
 
 SWIZZLES = (0, 32, 64, 128)  # bytes
 _SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the bits 3 above

@@ -13,30 +13,16 @@ from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Type,
-    Value,
-)  # fmt: skip
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Instruction, Operand
-from tensorcore_dsl.values.operands import (
-    constant,
-    describe,
-    element_type,
-    is_number,
-    literal,
-    number_type,
-    type_of,
-)
 from tensorcore_dsl.values.values import Group, Runtime, Scalar
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
+)  # fmt: skip
+from tensorcore_dsl.values.operands import (  # isort: skip
+    constant, describe, element_type, is_number, literal, number_type, type_of,
+)  # fmt: skip
 
 MAX_OFFSET = 2**31 - 1  # of `[base + offset]`
 
