@@ -43,12 +43,9 @@ def evaluate_side(
 
 
 def run_branches(
-    builder: Builder,
-    frames: list[Frame],
-    condition: Scalar,
-    then: Callable[[], tuple[bool, Any]],
+    builder: Builder, frames: list[Frame], condition: Scalar, then: Callable[[], tuple[bool, Any]],
     orelse: Callable[[], tuple[bool, Any]],
-) -> tuple[bool, Any]:
+) -> tuple[bool, Any]:  # fmt: skip
     """Evaluate both sides from the same state and join them.
 
     A side gives (ended in a jump?, value); so does the result, which ended if both sides did.
@@ -64,13 +61,9 @@ def run_branches(
 
 
 def join_sides(
-    builder: Builder,
-    frames: list[Frame],
-    condition: Scalar,
-    before: Snapshot,
-    left: Side,
+    builder: Builder, frames: list[Frame], condition: Scalar, before: Snapshot, left: Side,
     right: Side,
-) -> tuple[bool, Any]:
+) -> tuple[bool, Any]:  # fmt: skip
     """Join the variables of the sides that did not end in a jump.
 
     Returns (did both end in a jump?, the joined value).

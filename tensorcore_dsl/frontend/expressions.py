@@ -261,11 +261,9 @@ class Expressions:
         result = self.eval(node.values[0])
         for follower in node.values[1:]:
             result = self._short_circuit(
-                isinstance(node.op, ast.And),
-                result,
-                functools.partial(self.eval, follower),
+                isinstance(node.op, ast.And), result, functools.partial(self.eval, follower),
                 not may_change_variables(follower),
-            )
+            )  # fmt: skip
         return result
 
     def _short_circuit(self, is_and: bool, left: Any, follow: Callable[[], Any], pure: bool) -> Any:
@@ -372,13 +370,9 @@ class Expressions:
 def _place(frame: Frame, node: Any) -> Loc:
     one_line = node.end_lineno == node.lineno
     return Loc(
-        frame.source.filename,
-        node.lineno,
-        node.col_offset,
-        node.end_col_offset or 0 if one_line else 0,
-        frame.function,
-        frame.caller,
-    )
+        frame.source.filename, node.lineno, node.col_offset,
+        node.end_col_offset or 0 if one_line else 0, frame.function, frame.caller,
+    )  # fmt: skip
 
 
 def _complain(node: ast.AST, value: Undefined) -> None:

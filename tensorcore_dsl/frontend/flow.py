@@ -154,12 +154,9 @@ class Flow(Calls):
         frame.conditions += 1
         try:
             ended, _ = run_branches(
-                self.builder,
-                self.frames,
-                condition,
-                lambda: (then() == "jump", None),
+                self.builder, self.frames, condition, lambda: (then() == "jump", None),
                 lambda: (orelse() == "jump", None),
-            )
+            )  # fmt: skip
         finally:
             frame.conditions -= 1
         return "jump" if ended else self._status()

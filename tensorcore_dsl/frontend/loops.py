@@ -62,12 +62,8 @@ class Loop:
     tests: list[Contents] = field(default_factory=list)  # the contents after its test
 
     def leave(
-        self,
-        block: Block,
-        before: Jump | None = None,
-        leaves: bool = False,
-        returns: bool = False,
-    ) -> None:
+        self, block: Block, before: Jump | None = None, leaves: bool = False, returns: bool = False,
+    ) -> None:  # fmt: skip
         """Record that control leaves the body here."""
         self.exits.append(Exit(self.head.frozen(), block, before, leaves, returns))
 
@@ -78,11 +74,9 @@ class Loop:
 
 
 def run_loop(
-    builder: Builder,
-    frames: list[Frame],
-    assigned: frozenset[str],
+    builder: Builder, frames: list[Frame], assigned: frozenset[str],
     trial: Callable[[Loop, Callable[[Loop], None]], None],
-) -> None:
+) -> None:  # fmt: skip
     """Evaluate a loop until its set of carried variables is known, and emit it.
 
     `trial(loop, settle)` emits the loop with its body and records the exits; it is called again

@@ -262,36 +262,21 @@ class Row:
         left, _, right = self.signature.format_map(axes).rpartition("=")
         requires = self.requires(axes) if callable(self.requires) else self.requires
         return Instruction(
-            mnemonic=self.mnemonic.format_map(axes),
-            results=parse_operands(left),
-            operands=parse_operands(right),
-            requires=_requires(requires),
+            mnemonic=self.mnemonic.format_map(axes), results=parse_operands(left),
+            operands=parse_operands(right), requires=_requires(requires),
             version=self.version(axes) if callable(self.version) else self.version,
-            section=self.section,
-            execute=self.execute,
-            effects=self.effects,
-            template=_fill(self.template, axes),
-            tied=self.tied,
-            params=axes,
-            note=self.note,
-        )
+            section=self.section, execute=self.execute, effects=self.effects,
+            template=_fill(self.template, axes), tied=self.tied, params=axes, note=self.note,
+        )  # fmt: skip
 
 
 def row(
-    mnemonic: str,
-    signature: str,
-    section: str,
-    execute: Execute,
-    *,
-    requires: str | Callable[[Mapping[str, str]], str] = "20",
-    ptx: str = "1.0",
-    effects: frozenset[str] = PURE,
-    template: str = "",
-    where: Callable[[Mapping[str, str]], bool] = lambda axes: True,
-    note: str = "",
-    tied: str | None = None,
-    **axes: str | Iterable[str],
-) -> Row:
+    mnemonic: str, signature: str, section: str, execute: Execute, *,
+    requires: str | Callable[[Mapping[str, str]], str] = "20", ptx: str = "1.0",
+    effects: frozenset[str] = PURE, template: str = "",
+    where: Callable[[Mapping[str, str]], bool] = lambda axes: True, note: str = "",
+    tied: str | None = None, **axes: str | Iterable[str],
+) -> Row:  # fmt: skip
     """A `Row` on one line of a table; unknown keywords are axes."""
     major, minor = ptx.split(".")
     return Row(

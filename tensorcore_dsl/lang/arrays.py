@@ -23,14 +23,9 @@ class Array(Struct):
     space = "global"
 
     def __init__(
-        self,
-        address: Any,
-        dtype: DType,
-        shape: tuple[Any, ...],
-        strides: tuple[Any, ...],
-        align: int,
-        argument: int | None = None,
-    ) -> None:
+        self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
+        align: int, argument: int | None = None,
+    ) -> None:  # fmt: skip
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
         self.align, self.argument = align, argument
 

@@ -25,13 +25,9 @@ _SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the
 
 
 def shared(
-    shape: int | Sequence[int],
-    dtype: DType,
-    *,
-    swizzle: int = 0,
-    strides: Sequence[int] | None = None,
-    align: int | None = None,
-) -> Tile:
+    shape: int | Sequence[int], dtype: DType, *, swizzle: int = 0,
+    strides: Sequence[int] | None = None, align: int | None = None,
+) -> Tile:  # fmt: skip
     """A tile of shared memory with a compile-time shape, row-major unless strides are given.
 
     swizzle: 32, 64 or 128 bytes; permutes the 16-byte chunks of a row so that a column of chunks
@@ -90,14 +86,9 @@ class Tile(Struct):
     space = "shared"
 
     def __init__(
-        self,
-        origin: Any,
-        offset: Any,
-        dtype: DType,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        swizzle: int = 0,
-    ) -> None:
+        self, origin: Any, offset: Any, dtype: DType, shape: tuple[int, ...],
+        strides: tuple[int, ...], swizzle: int = 0,
+    ) -> None:  # fmt: skip
         self.origin, self.offset, self.dtype = origin, offset, dtype
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
 

@@ -62,14 +62,9 @@ def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7)
     bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
     axis.add_patch(_rectangle((col - 0.5, row - 0.5), color))
     axis.text(
-        col,
-        row,
-        text,
-        ha="center",
-        va="center",
-        fontsize=size,
+        col, row, text, ha="center", va="center", fontsize=size,
         color="black" if bright else "white",
-    )
+    )  # fmt: skip
 
 
 def _rectangle(corner: tuple[float, float], color: Any) -> Any:
@@ -240,13 +235,9 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
         row, chunk = table[line, place]
         if row >= 0:
             _cell(
-                axis,
-                line,
-                place,
-                colormaps["viridis"](chunk / max(1, per_row - 1)),
-                f"row {row} chunk {chunk}",
-                6,
-            )
+                axis, line, place, colormaps["viridis"](chunk / max(1, per_row - 1)),
+                f"row {row} chunk {chunk}", 6,
+            )  # fmt: skip
     axis.set_xticks(range(8), [f"banks {4 * i}-{4 * i + 3}" for i in range(8)])
     axis.set_yticks(range(len(table)), [f"byte {LINE * i}" for i in range(len(table))])
     return _saved(figure, path)
