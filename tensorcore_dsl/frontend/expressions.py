@@ -95,15 +95,17 @@ class Expressions:
 
     def eval(self, node: ast.expr) -> Any:
         """The value of an expression."""
-        method = self._methods.get(type(node))
-        if method is None:
-            method = self._methods[type(node)] = getattr(
-                self, f"eval_{type(node).__name__}", self.unsupported
-            )
-        value = self.guarded(node, method)
+        value = self.guarded(node, self.method("eval", node))
         if isinstance(value, Undefined):
             self.guarded(node, lambda node: _complain(node, value))
         return value
+
+    def method(self, prefix: str, node: ast.AST) -> Callable[[Any], Any]:
+        """The method that evaluates nodes of this class, such as `eval_Name`."""
+        kind = type(node)
+        if kind not in self._methods:
+            self._methods[kind] = getattr(self, f"{prefix}_{kind.__name__}", self.unsupported)
+        return self._methods[kind]
 
     def unsupported(self, node: ast.AST) -> Any:
         kind = "statements" if isinstance(node, ast.stmt) else "expressions"

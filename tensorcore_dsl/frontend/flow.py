@@ -59,7 +59,9 @@ class Flow(Calls):
         for place, statement in enumerate(statements):
             rest = statements[place + 1 :]
             leaves = self._leaves(statement)
-            if leaves and isinstance(statement, ast.If) and _one_side_exits(statement):
+            if leaves and isinstance(statement, ast.If) and (
+                always_exits(statement.body) or always_exits(statement.orelse)
+            ):  # fmt: skip
                 return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
             status = self.statement(statement)
             if status is not None:
@@ -72,12 +74,7 @@ class Flow(Calls):
 
     def statement(self, node: ast.stmt) -> Status:
         """Evaluate one statement."""
-        method = self._methods.get(type(node))
-        if method is None:
-            method = self._methods[type(node)] = getattr(
-                self, f"run_{type(node).__name__}", self.unsupported
-            )
-        return self.guarded(node, method)  # type: ignore[no-any-return]
+        return self.guarded(node, self.method("run", node))  # type: ignore[no-any-return]
 
     # -- flags ---------------------------------------------------------------------------------
 
@@ -336,7 +333,3 @@ class Flow(Calls):
                 self._loop_body(loop, node.body)
 
         return trial
-
-
-def _one_side_exits(node: ast.If) -> bool:
-    return always_exits(node.body) or always_exits(node.orelse)

@@ -119,11 +119,11 @@ class _Variables:
         """Carry the registers that the body binds from the start."""
         for name, value in self.frames[-1].variables.items():
             if name in assigned and isinstance(value, Runtime):
-                self.carried[self._own(), name] = Carry()
+                self.carried[self._own(self.entry), name] = Carry()
 
-    def _own(self) -> int:
-        """The number of the container of the current function's variables."""
-        number = self.entry.number(self.frames[-1].variables)
+    def _own(self, snapshot: Snapshot) -> int:
+        """The number in `snapshot` of the container of the current function's variables."""
+        number = snapshot.number(self.frames[-1].variables)
         assert number is not None
         return number
 
@@ -268,7 +268,7 @@ class _Variables:
         contents = self.head.frozen()
         loop.tests.append(contents)
         variables = self.frames[-1].variables
-        head = self.head.copies[self._own_head()]
+        head = self.head.copies[self._own(self.head)]
         new = {name: value for name, value in variables.items() if name not in head}
         for name, value in new.items():
             if isinstance(value, Runtime):  # it may be one of the registers written below
@@ -283,7 +283,7 @@ class _Variables:
         for way in loop.exits:
             copies = self._copies(way.contents)
             if way.leaves:
-                values = {} if way.returns else way.contents[self._own_head()]
+                values = {} if way.returns else way.contents[self._own(self.head)]
                 born = [(n, v) for n, v in self.born.items() if isinstance(v, Runtime)]
                 copies += [(variable, values.get(name, UNSET)) for name, variable in born]
             tail = Block()
@@ -291,11 +291,6 @@ class _Variables:
                 write(self.builder, copies)
             place = way.block.nodes.index(way.before) if way.before else len(way.block)
             way.block.nodes[place:place] = tail.nodes
-
-    def _own_head(self) -> int:
-        number = self.head.number(self.frames[-1].variables)
-        assert number is not None
-        return number
 
     def _copies(self, contents: Contents) -> Copies:
         """The copies to the carried registers where the containers hold `contents`."""
@@ -322,11 +317,11 @@ class _Variables:
     def _born(self, loop: Loop) -> dict[str, Any]:
         """The values or registers of names that an endless loop always binds before a break."""
         going = [way for way in loop.exits if way.leaves and not way.returns]
-        ways = [way.contents[self._own_head()] for way in going]
+        ways = [way.contents[self._own(self.head)] for way in going]
         born: dict[str, Any] = {}
         if not loop.endless or not ways:
             return born
-        head = self.head.copies[self._own_head()]
+        head = self.head.copies[self._own(self.head)]
         for name in ways[0]:
             if not isinstance(head.get(name, MISSING), Undefined):
                 continue

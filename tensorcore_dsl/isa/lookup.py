@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
+from operator import eq
 from types import MappingProxyType
 from typing import Protocol
 
@@ -107,16 +108,12 @@ def _continuations(
     given: tuple[str, ...], known: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[str]]:
     """The longest known prefix of modifiers (without element types), and all its continuations."""
-    length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
+    length = max(sum(takewhile(bool, map(eq, given, k))) for k in known)
     while length and given[length - 1] in ALL:
         length -= 1
     prefix = given[:length]
     tails = ("." + ".".join(k[length:]) for k in known if k[:length] == prefix)
     return prefix, list(dict.fromkeys(tails))
-
-
-def _alike(pair: tuple[str, str]) -> bool:
-    return pair[0] == pair[1]
 
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:
