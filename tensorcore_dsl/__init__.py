@@ -38,7 +38,7 @@ from tensorcore_dsl.lang.special_registers import (
 )  # fmt: skip
 from tensorcore_dsl.lang.tiles import Tile, dynamic_shared, shared
 from tensorcore_dsl.lang.tma import (
-    bulk_copy, fence_proxy_async, tensor_map, tma_commit, tma_load, tma_store, tma_wait,
+    bulk_copy, fence_proxy_async, tensor_map, tma_store_commit, tma_load, tma_store, tma_store_wait,
 )  # fmt: skip
 from tensorcore_dsl.lang.warp import (
     elect, match_any, redux, shfl, shfl_down, shfl_up, shfl_xor, vote,

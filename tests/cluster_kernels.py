@@ -179,13 +179,13 @@ def fill_peer(target: tc.Array, mistake: tc.Const = ""):
     tc.cluster_sync()
     if t == 0:
         tc.tma_store(map, (tc.blockIdx.x, 0), tile)
-        tc.tma_commit()
+        tc.tma_store_commit()
         if mistake != "no wait":
-            tc.tma_wait(0, reading=True)
+            tc.tma_store_wait(0, read=True)
     if mistake == "no wait":
         tc.cluster_sync()
         tile.remote(1 - rank)[0, t] = 0
-        tc.tma_wait(0)
+        tc.tma_store_wait(0)
     tc.cluster_sync()
 
 

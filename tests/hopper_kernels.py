@@ -67,8 +67,8 @@ def store_box(
         where = map.coordinates([corner[i] for i in range(len(box))])
         name = REDUCE.format(len(box), reduce) if reduce else STORE.format(len(box))
         tc.emit(name, map.address, *where, tile.address)
-        tc.tma_commit()
-        tc.tma_wait(0)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
 
 
 @tc.kernel
@@ -89,8 +89,8 @@ def bulk_copy(source: tc.Array, target: tc.Array, reduce: tc.Const = ""):
         if reduce:
             name = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{reduce}"
         tc.emit(name, target.at(at).address, tile.address, size)
-        tc.tma_commit()
-        tc.tma_wait(0, reading=True)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0, read=True)
 
 
 @tc.kernel

@@ -39,8 +39,8 @@ def first_box(x: tc.Array, y: tc.Array):
         tc.tma_load(tile, source, (0, 0), full[0])
         full[0].wait(0)
         tc.tma_store(target, (0, 0), tile)
-        tc.tma_commit()
-        tc.tma_wait(0)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
 
 
 def is_native(function: Any) -> bool:

@@ -219,7 +219,7 @@ def stored(d: tc.Array, mistake: tc.Const = ""):
     for i in tc.static_range(4):
         buffer = tile[warp, i % 2]
         if mistake != "no wait":
-            tc.tma_wait(2 if mistake == "wait too short" else 1, reading=True)
+            tc.tma_store_wait(2 if mistake == "wait too short" else 1, read=True)
         tc.emit("bar.warp.sync", 0xFFFFFFFF)
         buffer[0, lane] = lane + 100 * i
         if mistake != "no fence":
@@ -228,9 +228,9 @@ def stored(d: tc.Array, mistake: tc.Const = ""):
         if lane == 0:
             tc.tma_store(out, (warp * 4 + i, 0), buffer)
             if mistake != "no commit":
-                tc.tma_commit()
+                tc.tma_store_commit()
     if mistake != "no last wait":
-        tc.tma_wait(0)
+        tc.tma_store_wait(0)
 
 
 @tc.kernel

@@ -399,8 +399,8 @@ def copy(a: tc.Array, b: tc.Array, n: int, BOX: tc.Const = (32, 64)):
     barrier.wait(0)
     if tc.threadIdx.x == 0:
         tc.tma_store(target, (n, 0), tile)
-        tc.tma_commit()
-        tc.tma_wait(0)
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
 
 
 def matrices():

@@ -106,7 +106,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
         if thread == 0:
-            tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
+            tc.tma_store_wait(0 if part == 0 and parts % 2 else 1, read=True)
         consumer_barrier(consumer)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
             layout = [acc.coordinates(first + i) for i in range(8)]
@@ -128,7 +128,7 @@ def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m
         else:
             store_by_threads(buffer, storage.d, origin, m_end, 16 // buffer.dtype.itemsize)
             if thread == 0:
-                tc.tma_commit()  # an empty group: the wait above counts one group a part
+                tc.tma_store_commit()  # an empty group: the wait above counts one group a part
     if reductions is not None:
         reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
 
@@ -165,7 +165,7 @@ def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
         tc.tma_store(storage.map, origin, buffer)
-        tc.tma_commit()
+        tc.tma_store_commit()
 
 
 def store_by_threads(buffer, d, origin, m_end, count: int):

@@ -64,7 +64,7 @@ def run_warpgroups(
             store(acc, consumer, storage, tile, row, epilogue_op, config)
 
         consume(pipeline, mma, consumer, scheduler, store_tile)
-        tc.tma_wait(0, reading=True)  # shared memory must outlive the TMA stores that read it
+        tc.tma_store_wait(0, read=True)  # shared memory must outlive the TMA stores that read it
 
     registers = registers or config.registers or None
     tc.warp_specialize((1, producer), (config.consumers, consumers), registers=registers)

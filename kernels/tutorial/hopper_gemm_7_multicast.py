@@ -101,7 +101,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
             release(empty[previous], thread < CLUSTER)
             store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)
         # Shared memory must live until TMA has read the last buffers.
-        tc.tma_wait(0, reading=True)
+        tc.tma_store_wait(0, read=True)
 
     tc.warp_specialize((1, produce), (CONSUMERS, consume))
     # A CTA that has ended must not be multicast to, nor be arrived at: both wait for each other.
@@ -126,7 +126,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
     for part in tc.static_range(BN // EPI_N):
         buffer = staging[consumer, part % 2]
         if thread == 0:
-            tc.tma_wait(1, reading=True)
+            tc.tma_store_wait(1, read=True)
         tc.barrier(consumer + 1, 128)
         for i in tc.static_range(0, EPI_N, 16):
             first = (part * EPI_N + i) // 2
@@ -140,7 +140,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
         tc.barrier(consumer + 1, 128)
         if thread == 0:
             tc.tma_store(map_d, (m, n + part * EPI_N), buffer)
-            tc.tma_commit()
+            tc.tma_store_commit()
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132) -> Any:

@@ -120,7 +120,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
                 store_tile(acc[i], staging, consumer, map_d, m + 64 * i, n)
             stage, phase = advance_by(stage, phase, k_tiles, STAGES)  # over the other's tile
             turn = turn ^ 1
-        tc.tma_wait(0, reading=True)
+        tc.tma_store_wait(0, read=True)
 
     tc.warp_specialize((1, produce), (CONSUMERS, consume), registers=REGISTERS)
     # A CTA that has ended must not be multicast to, nor be arrived at: both wait for each other.
@@ -152,7 +152,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
     for part in tc.static_range(parts):
         buffer = staging[consumer, part % 2]
         if thread == 0:  # an odd number of parts ends in the buffer that the next rows start with
-            tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
+            tc.tma_store_wait(0 if part == 0 and parts % 2 else 1, read=True)
         tc.barrier(consumer + 1, 128)
         for i in tc.static_range(0, EPI_N, 16):
             first = (part * EPI_N + i) // 2
@@ -166,7 +166,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
         tc.barrier(consumer + 1, 128)
         if thread == 0:
             tc.tma_store(map_d, (m, n + part * EPI_N), buffer)
-            tc.tma_commit()
+            tc.tma_store_commit()
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132, wide: Any = None) -> Any:

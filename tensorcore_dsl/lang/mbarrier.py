@@ -15,12 +15,12 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.values import Scalar, Struct
 
 
-def mbarriers(count: int) -> Barriers:
+def mbarriers(count: int) -> MbarrierArray:
     """`count` mbarriers in shared memory, not yet initialised."""
-    return Barriers(shared(count, dtypes.u64, align=8))
+    return MbarrierArray(shared(count, dtypes.u64, align=8))
 
 
-class Barrier(Struct):
+class Mbarrier(Struct):
     """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster."""
 
     parts = ("address",)
@@ -47,9 +47,10 @@ class Barrier(Struct):
         return emit(names.MBARRIER_TEST_WAIT, self.address, _parity(parity))  # type: ignore[no-any-return]
 
     def wait(self, parity: Any) -> None:
-        """Wait until the phase of this parity has ended.
+        """Wait while the barrier is in a phase of this parity.
 
-        A new barrier is in phase 0, so a wait for parity 1 returns at once.
+        Phases alternate between parity 0 and 1. A new barrier is in phase 0, so a wait for parity 1
+        returns at once. A wait cannot tell a phase from the one two later.
         """
         build = builder()
         parity = _parity(parity)
@@ -59,12 +60,12 @@ class Barrier(Struct):
             over = emit(names.MBARRIER_TRY_WAIT, self.address, parity)
             loop.condition = arithmetic.logical_not(build, over).value
 
-    def remote(self, rank: Any) -> Barrier:
+    def remote(self, rank: Any) -> Mbarrier:
         """The same barrier in CTA `rank` of the cluster."""
-        return Barrier(peer_address(self.address, rank), True)
+        return Mbarrier(peer_address(self.address, rank), True)
 
 
-class Barriers(Struct):
+class MbarrierArray(Struct):
     """Several mbarriers: `barriers[i]`."""
 
     parts = ("tile",)
@@ -75,8 +76,8 @@ class Barriers(Struct):
     def __len__(self) -> int:
         return self.tile.shape[0]
 
-    def __getitem__(self, index: Any) -> Barrier:
-        return Barrier(self.tile.at(index).address)
+    def __getitem__(self, index: Any) -> Mbarrier:
+        return Mbarrier(self.tile.at(index).address)
 
 
 def _parity(value: Any) -> Any:

@@ -12,7 +12,7 @@ from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.mbarrier import Barrier
+from tensorcore_dsl.lang.mbarrier import Mbarrier
 from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, own_address
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
@@ -86,7 +86,7 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
 
 
 def tma_load(
-    tile: Tile, source: TensorMap, index: Sequence[Any], barrier: Barrier, *,
+    tile: Tile, source: TensorMap, index: Sequence[Any], barrier: Mbarrier, *,
     multicast: Any = None, policy: Any = None, pred: Any = None,
 ) -> None:  # fmt: skip
     """Load the box at `index` into `tile`; `barrier` counts its bytes.
@@ -115,20 +115,20 @@ def tma_store(
     emit(name, target.address, *target.coordinates(index), tile.address, pred=pred)
 
 
-def tma_commit() -> None:
+def tma_store_commit() -> None:
     """Close the group of this thread's bulk stores since the last commit."""
     emit(names.BULK_COMMIT)
 
 
-def tma_wait(pending: int = 0, *, reading: bool = False) -> None:
+def tma_store_wait(pending: int = 0, *, read: bool = False) -> None:
     """Wait until at most `pending` groups of bulk stores are in flight.
 
-    reading: wait only until the tiles have been read and may be reused.
+    read: wait only until the tiles have been read and may be reused.
     """
-    emit(names.bulk_wait(reading), pending)
+    emit(names.bulk_wait(read), pending)
 
 
-def bulk_copy(target: Tile, source: Tile, barrier: Barrier, *, pred: Any = None) -> None:
+def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None) -> None:
     """Copy a tile asynchronously to a tile of the same type in another CTA of the cluster.
 
     `target` and `barrier` belong to that CTA (`tile.remote(rank)`, `barrier.remote(rank)`); the
