@@ -169,16 +169,11 @@ SPARSE_SHARED_BYTES = 128  # shared-memory bytes that wgmma.sp reads per cycle a
 
 def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, format: Format) -> float:
     """Cycles of all waves of a sparse product."""
-    waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
-    mainloop = -(-K // format.depth) * sparse_step_cycles(config, format)
-    return waves * (mainloop + epilogue_cycles(config) + DRAIN)
-
-
-def sparse_step_cycles(config: HopperConfig, format: Format) -> float:
-    """Cycles of one stage."""
     tensor = config.BM * config.BN / (2 * TENSOR)
     read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES)
     shared = read / SPARSE_SHARED_BYTES
     cache = sparse_stage_bytes(config, format, config.cluster_m, config.cluster_n) / L2_BYTES
     barriers = STEP if config.multicast_peers == 1 else CLUSTER_STEP
-    return max(tensor, shared, cache, barriers)
+    mainloop = -(-K // format.depth) * max(tensor, shared, cache, barriers)
+    waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
+    return waves * (mainloop + epilogue_cycles(config) + DRAIN)

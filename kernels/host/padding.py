@@ -48,18 +48,14 @@ def contiguous_vectors(x: Any, description: Description, axis: int) -> Any:
         return x
     unit = description.type.unit[-2:]
     if not any(unit) or families.has_negative_stride(description):
-        return _contiguous_copy(x)
+        if hasattr(x, "contiguous"):
+            return x.contiguous()
+        if hasattr(x, "copy"):
+            return x.copy(order="C")
+        raise tc.ArgumentError(
+            "neither rows nor columns of an operand are contiguous; copy it first"
+        )
     return _with_vector_stride(x, description, axis) if all(unit) else x
-
-
-def _contiguous_copy(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return np.ascontiguousarray(x)
-    if hasattr(x, "contiguous"):
-        return x.contiguous()
-    if hasattr(x, "copy"):
-        return x.copy(order="C")
-    raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
 
 
 def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:

@@ -53,31 +53,30 @@ class Plan:
         return (*partials, *streamk_workspace(self.config, self.streamk, a, stream))
 
     def bind(
-        self, operands: tuple[Any, ...], stream: Any = None,
+        self, arguments: tuple[Any, ...], stream: Any = None,
         rows: RowReductionResult | None = None, row_out: Any = None,
     ) -> Callable[..., None]:  # fmt: skip
         """A function that launches the kernel on operands and scalars like these.
 
         rows: the result of row reductions; the function takes an array like `row_out` for it last.
         """
-        workspace = self.workspace(operands[0], stream)
+        workspace = self.workspace(arguments[0], stream)
         launch = bind(
             self.kernel, self.grid, self.config.threads, dict(self.options),
-            (*operands, *workspace), stream=stream, pdl=isinstance(self.config, HopperConfig),
+            (*arguments, *workspace), stream=stream, pdl=isinstance(self.config, HopperConfig),
         )  # fmt: skip
         if not workspace:
             return launch
-        combine = rows and rows.bind(workspace[0], row_out, stream)
+        if rows is None:
+            return lambda a, *others: launch(a, *others, *self.workspace(a, stream))
+        combine = rows.bind(workspace[0], row_out, stream)
 
-        def launch_with_workspace(a: Any, *others: Any) -> None:
+        def launch_both(a: Any, *others: Any) -> None:
             workspace = self.workspace(a, stream)
-            if combine is None:
-                launch(a, *others, *workspace)
-            else:
-                launch(a, *others[:-1], *workspace)
-                combine(workspace[0], others[-1])
+            launch(a, *others[:-1], *workspace)
+            combine(workspace[0], others[-1])
 
-        return launch_with_workspace
+        return launch_both
 
 
 def plan(
