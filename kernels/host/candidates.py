@@ -75,10 +75,8 @@ def cooperative_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
             # of a cluster should have most of its rows.
             lowest = shape.M - BM * (cluster_m - 1)
             if 4 * lowest > 3 * min(shape.M, BM) and BN * (cluster_n - 1) < shape.N:
-                group_m = 16 if cluster_m > 1 else 8
-                yield HopperConfig(
-                    BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=group_m
-                )
+                config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
+                yield replace(config, group_m=16) if cluster_m > 1 else config
 
 
 def skinny_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
@@ -123,11 +121,9 @@ def streamk_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
     for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
         for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
             units = SMS // (cluster_m * cluster_n)
-            config = HopperConfig(
-                BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, streamk_units=units
-            )
+            config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
             if fits(config, shape):
-                yield config.with_stages()
+                yield replace(config, streamk_units=units).with_stages()
 
 
 # 2:4 sparse A
