@@ -63,7 +63,7 @@ def stmatrix(tile: Tile, value: Group) -> None:
 
 
 def movmatrix(value: Scalar) -> Scalar:
-    """Transpose an 8x8 matrix of 16-bit elements held in one register a lane."""
+    """Transpose an 8x8 matrix of 16-bit elements held in one register per lane."""
     return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
 
 
