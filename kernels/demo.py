@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+import timeit
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,9 @@ SIZES = {
     "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
     "cpu": ((256, 256, 256), (100, 200, 72)),
 }
-SIZE_COLUMNS = ("A, B", "D", "M", "N", "K", "A", "B")
-COLUMNS = (*SIZE_COLUMNS, "target", "time", "GFLOP/s", "max error", "verdict")
+COLUMNS = (
+    "A, B", "D", "M", "N", "K", "A", "B", "target", "time", "GFLOP/s", "max error", "verdict",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,24 +40,16 @@ class Case:
     size: tuple[int, int, int]
     orders: tuple[str, str]
 
-    @property
-    def operations(self) -> int:
-        m, n, k = self.size
-        return 2 * m * n * k
-
     def matrices(self, seed: int = 0) -> tuple[Any, Any]:
         """A and B, normally distributed, or uniform over all of s8."""
         m, n, k = self.size
         draw = np.random.default_rng(seed)
+        integers = lambda shape: draw.integers(-128, 128, shape)
+        fill = draw.standard_normal if self.dtype.is_float else integers
         return tuple(
-            np.array(self._fill(draw, shape), order=ORDERS[order])
+            np.array(fill(shape), self.dtype.numpy, order=ORDERS[order])
             for shape, order in zip(((m, k), (k, n)), self.orders, strict=True)
         )  # type: ignore[return-value]
-
-    def _fill(self, draw: np.random.Generator, shape: tuple[int, int]) -> Any:
-        if self.dtype.is_float:
-            return draw.standard_normal(shape).astype(self.dtype.numpy)
-        return draw.integers(-128, 128, shape).astype(self.dtype.numpy)
 
     def bound(self, a: Any, b: Any, exact: Any) -> Any:
         """The largest error of each element that rounding explains; see the constants above."""
@@ -89,23 +83,20 @@ class Result:
     good: bool
 
     def cells(self) -> tuple[str, ...]:
-        case, rate = self.case, self.case.operations / self.seconds / 1e9
+        case, milliseconds = self.case, self.seconds * 1e3
+        rate = 2 * math.prod(case.size) / self.seconds / 1e9
+        time = f"{milliseconds:.1f} ms" if milliseconds >= 1 else f"{milliseconds * 1e3:.1f} us"
         return (
             "tf32" if case.dtype == tc.f32 else str(case.dtype), str(case.out),
-            *map(str, case.size), *case.orders, self.target, duration(self.seconds),
-            f"{rate:,.1f}", f"{self.error:.1e}" if self.error else "0",
-            "ok" if self.good else "WRONG",
+            *map(str, case.size), *case.orders, self.target, time, f"{rate:,.1f}",
+            f"{self.error:.1e}" if self.error else "0", "ok" if self.good else "WRONG",
         )  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
 
 
 def run(case: Case, target: str) -> Result:
     """Multiply, time, compare with NumPy in float64."""
     a, b = case.matrices()
-    seconds, d = TIMED[target](case, a, b)
+    seconds, d = (on_gpu if target == "cuda" else on_cpu)(case, a, b)
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = wide[0] @ wide[1]
     error = np.abs(d.astype(np.float64) - exact)
@@ -118,13 +109,7 @@ def on_cpu(case: Case, a: Any, b: Any) -> tuple[float, Any]:
     """Seconds of the best of three runs after one that compiles, and the product."""
     product = lambda: kernels.gemm(a, b, out_dtype=case.out)
     d = product()
-    return min(elapsed(product) for _ in range(3)), d
-
-
-def elapsed(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    return min(timeit.repeat(product, number=1, repeat=3)), d
 
 
 def on_gpu(case: Case, a: Any, b: Any, repeats: int = 20) -> tuple[float, Any]:
@@ -151,9 +136,6 @@ def on_device(array: Any) -> Any:
 
     bits = np.dtype(f"u{array.itemsize}")
     return cuda.to_device(array.view(bits)).view(array.dtype)
-
-
-TIMED = {"cpu": on_cpu, "cuda": on_gpu}
 
 
 def same_bits(case: Case) -> bool:

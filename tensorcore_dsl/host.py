@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.codegen.disk_cache import cache_directory
+from tensorcore_dsl.codegen.disk_cache import cache_directory, replace_file
 from tensorcore_dsl.dtypes import from_numpy
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
@@ -21,23 +21,10 @@ from tensorcore_dsl.runtime.targets import (
 )
 
 __all__ = [
-    "ArrayType",
-    "Description",
-    "Loc",
-    "cache_directory",
-    "cupy_stream",
-    "current_target",
-    "describe",
-    "device_arch",
-    "emulated_arch",
-    "from_numpy",
-    "has_program_assembler",
-    "key_function",
-    "stream_handle",
-    "target_arch",
-    "target_key",
-    "torch_stream",
-]
+    "ArrayType", "Description", "Loc", "cache_directory", "cupy_stream", "current_target",
+    "describe", "device_arch", "emulated_arch", "from_numpy", "has_program_assembler",
+    "key_function", "replace_file", "stream_handle", "target_arch", "target_key", "torch_stream",
+]  # fmt: skip
 
 
 def has_program_assembler() -> bool:

@@ -23,14 +23,9 @@ class AmpereConfig:
     group_m: int = 8
 
     @property
-    def warps(self) -> int:
-        """Warps of a CTA."""
-        return (self.BM // self.WM) * (self.BN // self.WN)
-
-    @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return 32 * self.warps
+        return 32 * (self.BM // self.WM) * (self.BN // self.WN)
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,6 @@ def mma_step(acc, mma, fa, fb):
             acc[i][j] = mma(fa[i], fb[j], acc[i][j])
 
 
-# Stages of shared memory
-
-
 def shared_stages(dtype, extent: int, config: AmpereConfig, k_major: bool):
     """Shared memory for `stages` tiles of extent x BK, with the widest swizzle that a row allows.
 
@@ -156,9 +153,6 @@ def shared_stages(dtype, extent: int, config: AmpereConfig, k_major: bool):
 def next_stage(stage, stages: int):
     """The stage behind `stage`; the first follows the last."""
     return tc.select(stage == stages - 1, 0, stage + 1)
-
-
-# Global memory -> shared memory
 
 
 @dataclass
@@ -192,8 +186,7 @@ def make_tile_loader(
     origin is the CTA's first row of A (column of B), limit the number of them in the operand.
     """
     _, rows, run = stages.shape
-    size = stages.dtype.itemsize
-    vec = max(vec_bytes, 4) // size
+    vec = max(vec_bytes, 4) // stages.dtype.itemsize
     chunks = run // vec
     step = threads // chunks
     if threads % chunks or rows % step or (is_permuted(stages, along_k) and step % 8):
@@ -214,7 +207,7 @@ def make_tile_loader(
         else:
             pointers.append(view.at(row + i, origin + column))
             row_exists.append(None)
-    advance = stages.shape[2] if along_k else view.strides[0] * rows
+    advance = run if along_k else view.strides[0] * rows
     extent = K if along_k else limit
     return TileLoader(
         stages, pointers, row_exists, row, column, step, vec, along_k, extent, advance, K, origin,
@@ -244,24 +237,15 @@ def load_tile(loader, stage, k0, vec_bytes: int):
         if vec_bytes >= 4:
             tc.cp_async(target, pointer, loader.vec * size, valid=count * size)
         else:
-            copy_elements(target, pointer, count, loader.vec)
-
-
-def copy_elements(target, pointer, count, vec: int):
-    """Copy a vector that is not aligned to 4 bytes, the least that `cp.async` takes.
-
-    Plain loads and a store are synchronous; the barrier of the mainloop orders them as well.
-    """
-    elements = [(pointer + e).load(pred=count > e) for e in range(vec)]
-    target.store(tc.vector(elements))
+            # Less than the 4 bytes that `cp.async` takes at least: plain loads and a store, which
+            # the barrier of the mainloop orders as well.
+            elements = [(pointer + e).load(pred=count > e) for e in range(loader.vec)]
+            target.store(tc.vector(elements))
 
 
 def advance(loader):
     """Move on by one tile along K."""
     loader.pointers = [p + loader.advance for p in loader.pointers]
-
-
-# Shared memory -> fragments
 
 
 def load_fragments(tile, first, k: int, extent: int, operand, k_major: bool, transposed: bool):

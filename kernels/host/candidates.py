@@ -31,7 +31,10 @@ def candidates(shape: ProblemShape) -> Iterator[HopperConfig]:
         *cluster_of_four_configs(shape),
     ):  # fmt: skip
         if config.max_stages >= 2 + config.k_slabs and fits(config, shape):
-            yield with_rasterisation(config, shape).with_stages()
+            # Tiles of small matrices beside each other, stored at one time, share pages of memory.
+            small = cluster_tiles(config, shape.M, shape.N) * config.cluster_size <= SMS
+            by_rows = replace(config, group_m=1) if shape.batch > 1 and small else config
+            yield by_rows.with_stages()
     tiles = cluster_tiles(HopperConfig(BM=128, BN=128), shape.M, shape.N, shape.batch)
     if 8 * tiles <= SMS and shape.K * shape.itemsize >= MIN_STREAMK_SLABS * SWIZZLE_BYTES:
         yield from streamk_configs(shape)
@@ -49,15 +52,6 @@ def fits(config: HopperConfig, shape: ProblemShape) -> bool:
     a = shape.a_k_major or (config.BM % (width * config.cluster_n) == 0 and not config.valid_m)
     b = shape.b_k_major or config.BN % (width * config.cluster_m) == 0
     return a and b and config.split_k <= k_steps
-
-
-def with_rasterisation(config: HopperConfig, shape: ProblemShape) -> HopperConfig:
-    """group_m = 1 for batches of small matrices.
-
-    Tiles beside each other are then stored at the same time: their rows share pages of memory.
-    """
-    small = cluster_tiles(config, shape.M, shape.N) * config.cluster_size <= SMS
-    return replace(config, group_m=1) if shape.batch > 1 and small else config
 
 
 def pingpong_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
@@ -81,10 +75,8 @@ def cooperative_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
             # of a cluster should have most of its rows.
             lowest = shape.M - BM * (cluster_m - 1)
             if 4 * lowest > 3 * min(shape.M, BM) and BN * (cluster_n - 1) < shape.N:
-                group_m = 16 if cluster_m > 1 else 8
-                yield HopperConfig(
-                    BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, group_m=group_m
-                )
+                config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
+                yield replace(config, group_m=16) if cluster_m > 1 else config
 
 
 def skinny_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
@@ -129,11 +121,9 @@ def streamk_configs(shape: ProblemShape) -> Iterator[HopperConfig]:
     for BM, BN in ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256)):
         for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
             units = SMS // (cluster_m * cluster_n)
-            config = HopperConfig(
-                BM=BM, BN=BN, cluster_m=cluster_m, cluster_n=cluster_n, streamk_units=units
-            )
+            config = HopperConfig(BM, BN, cluster_m=cluster_m, cluster_n=cluster_n)
             if fits(config, shape):
-                yield config.with_stages()
+                yield replace(config, streamk_units=units).with_stages()
 
 
 # 2:4 sparse A

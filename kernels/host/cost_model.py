@@ -15,18 +15,9 @@ from math import gcd
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
 from tensorcore_dsl.kernels.hopper.promotion import part_width
 from tensorcore_dsl.kernels.hopper.sparse_packing import ROWS, Format
-from tensorcore_dsl.kernels.host.candidates import (
-    candidates,
-    sparse_stage_bytes,
-    streamk_configs,
-)
-from tensorcore_dsl.kernels.host.problem_shape import (
-    SMS,
-    ProblemShape,
-    active_clusters,
-    cluster_tiles,
-    grid_size,
-)
+from tensorcore_dsl.kernels.host import problem_shape
+from tensorcore_dsl.kernels.host.candidates import candidates, sparse_stage_bytes, streamk_configs
+from tensorcore_dsl.kernels.host.problem_shape import ProblemShape, active_clusters, cluster_tiles
 
 CLOCK = 1.6e9  # SM cycles per second under load
 
@@ -150,23 +141,18 @@ def epilogue_cycles(config: HopperConfig, store_by_threads: bool = False) -> flo
 
 def dram_cycles(config: HopperConfig, shape: ProblemShape) -> float:
     """Cycles of all operands once; with skinny A, of the columns of B that each CTA loads alone."""
-    least = operand_bytes(shape) / DRAM_BYTES
+    operands = (shape.M + shape.N) * shape.K * shape.itemsize
+    least = shape.batch * (operands + 2 * shape.M * shape.N) / DRAM_BYTES  # D: two bytes an element
     if shape.M > 128 or shape.batch > 1 or config.streamk_units:
         return least
-    ctas = grid_size(config, shape.M, shape.N)
+    ctas = problem_shape.grid_size(config, shape.M, shape.N)
     loaded = -(-cluster_tiles(config, shape.M, shape.N) * config.cluster_size // ctas)
     loaded *= config.BN // config.cluster_m * shape.K // config.split_k * shape.itemsize
-    alone = 2 * ctas <= SMS  # a TPC has one busy SM
+    alone = 2 * ctas <= problem_shape.SMS  # a TPC has one busy SM
     path = loaded * (1 if alone else 2) / TPC_BYTES
     if alone or config.BN < 48:
         return max(least, path) * NARROW_BOXES
     return max(least, path) * (WIDE_BOXES if config.BM == 64 and config.BN > 128 else 1)
-
-
-def operand_bytes(shape: ProblemShape) -> float:
-    """Bytes of A, B and a D of two bytes an element."""
-    operands = (shape.M + shape.N) * shape.K * shape.itemsize
-    return float(shape.batch * (operands + shape.M * shape.N * 2))
 
 
 def promotion_slowdown(config: HopperConfig) -> float:
@@ -183,16 +169,11 @@ SPARSE_SHARED_BYTES = 128  # shared-memory bytes that wgmma.sp reads per cycle a
 
 def sparse_cycles(config: HopperConfig, M: int, N: int, K: int, format: Format) -> float:
     """Cycles of all waves of a sparse product."""
-    waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
-    mainloop = -(-K // format.depth) * sparse_step_cycles(config, format)
-    return waves * (mainloop + epilogue_cycles(config) + DRAIN)
-
-
-def sparse_step_cycles(config: HopperConfig, format: Format) -> float:
-    """Cycles of one stage."""
     tensor = config.BM * config.BN / (2 * TENSOR)
     read = config.BM // ROWS * (ROWS * SWIZZLE_BYTES // 2 + config.BN * SWIZZLE_BYTES)
     shared = read / SPARSE_SHARED_BYTES
     cache = sparse_stage_bytes(config, format, config.cluster_m, config.cluster_n) / L2_BYTES
     barriers = STEP if config.multicast_peers == 1 else CLUSTER_STEP
-    return max(tensor, shared, cache, barriers)
+    mainloop = -(-K // format.depth) * max(tensor, shared, cache, barriers)
+    waves = -(-cluster_tiles(config, M, N) // active_clusters(config))
+    return waves * (mainloop + epilogue_cycles(config) + DRAIN)

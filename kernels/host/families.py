@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import (
-    Description,
-    current_target,
-    device_arch,
-    emulated_arch,
-    has_program_assembler,
-)
+from tensorcore_dsl import host
+from tensorcore_dsl.host import Description, current_target
 from tensorcore_dsl.kernels.ampere import gemm as ampere
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
@@ -48,7 +43,7 @@ def family_of(config: Any) -> str:
 
 def runs_on_hopper() -> bool:
     """Whether kernels run on a GPU that has wgmma."""
-    return current_target() == "cuda" and device_arch().name == "sm_90a"
+    return current_target() == "cuda" and host.device_arch().name == "sm_90a"
 
 
 def sm80_obstacle(problem: GemmProblem) -> str:
@@ -68,8 +63,8 @@ def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: An
     They load A and B by TMA, which reads rows or columns that start at multiples of 16 bytes.
     """
     dtype = a.type.dtype
-    if current_target() == "cpu" and emulated_arch() != "sm_90a":
-        return f"they run on sm_90a, and the CPU emulates {emulated_arch()}"
+    if current_target() == "cpu" and host.emulated_arch() != "sm_90a":
+        return f"they run on sm_90a, and the CPU emulates {host.emulated_arch()}"
     if dtype not in SM90:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
@@ -102,10 +97,7 @@ def is_assembled(config: HopperConfig) -> bool:
     A configuration that gives consumers more registers than the producer uses `setmaxnreg`, which
     only a whole-program assembler honours.
     """
-    return not config.registers or has_program_assembler()
-
-
-# What kernels for one purpose support
+    return not config.registers or host.has_program_assembler()
 
 
 def check_sm90(a: Description, b: Description, d: Description, rows_only: bool = False) -> None:

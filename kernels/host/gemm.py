@@ -16,24 +16,10 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
+from tensorcore_dsl.kernels.host import operands, padding
 from tensorcore_dsl.kernels.host.arrays import on_stream
-from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, cached_call
-from tensorcore_dsl.kernels.host.operands import (
-    FAST,
-    GemmProblem,
-    accumulator_dtype,
-    convert_scalars,
-    describe_operands,
-    output_dtype,
-    product_shape,
-    result_array,
-)
-from tensorcore_dsl.kernels.host.padding import (
-    contiguous_vectors,
-    is_worth_padding,
-    launch_with_copies,
-    padded_operands,
-)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
@@ -42,22 +28,11 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 
 def gemm(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    *,
-    alpha: float = 1,
-    beta: float | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None,
-    row_reductions: tuple[RowReduction, ...] = (),
-    row_out: Any = None,
-    family: str | None = None,
-    config: Any = None,
-    stream: Any = None,
-) -> Any:
+    a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float | None = None,
+    out: Any = None, out_dtype: Any = None, accumulate: Any = None,
+    epilogue: Callable[..., Any] | None = None, row_reductions: tuple[RowReduction, ...] = (),
+    row_out: Any = None, family: str | None = None, config: Any = None, stream: Any = None,
+) -> Any:  # fmt: skip
     """alpha A B + beta C for matrices of NumPy, Numba, torch or CuPy.
 
     A is M x K, B is K x N, or both are batches of these in a leading axis (wgmma kernels), of
@@ -78,21 +53,18 @@ def gemm(
         beta = 0 if c is None else 1
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
-        return sparse_gemm(
-            a, b, c, alpha=alpha, beta=beta, out=out, out_dtype=out_dtype, epilogue=epilogue,
-            config=config, stream=stream,
-        )  # fmt: skip
+        return sparse_gemm(a, b, c, out, alpha, beta, out_dtype, epilogue, config, stream)
     options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
     given = (a, b, c, out, row_out)
     arrays = [x for x in given if x is not None]
     key = (c is None, row_out is None, *options)
     call = cached_call(arrays, key, lambda: _prepare(*given, *options))
     out = call.result(a, out)
-    if call.rows is None:
+    if call.allocate_rows is None:
         call.launch(a, b, out if c is None else c, out, *call.scalars)
         return out
     if row_out is None:
-        row_out = call.rows.allocate(a)
+        row_out = call.allocate_rows(a)
     call.launch(a, b, out if c is None else c, out, *call.scalars, row_out)
     return out, row_out
 
@@ -103,39 +75,34 @@ def _prepare(
     stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Take all steps of a new call up to its launch."""
-    operands = describe_operands(a, b, c, beta)
+    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     check_epilogue(epilogue)
-    dtype, shape = operands[0].type.dtype, product_shape(*operands[:2])
-    result = output_dtype(dtype, out_dtype)
-    d, described = result_array(a, out, dtype, shape, result)
-    rows = make_row_reduction_result(row_reductions, row_out, shape, accumulator_dtype(dtype))
-    scalars = convert_scalars(dtype, alpha, beta)
-    given = GemmProblem(
-        *operands, described, *scalars, accumulate, epilogue, tuple(row_reductions)
-    )
+    dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
+    d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
+    row_dtype = operands.accumulator_dtype(dtype)
+    rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
+    scalars = operands.convert_scalars(dtype, alpha, beta)
+    options = (*scalars, accumulate, epilogue, tuple(row_reductions))
+    given = GemmProblem(in_a, in_b, in_c, in_d, *options)
     if 0 in shape or given.K == 0:
         launch = _launch_of_empty(given, rows, stream)
-        return PreparedCall(shape, result, launch, scalars, rows)
+        return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
 
-    new_a, new_b = contiguous_vectors(a, given.a, -1), contiguous_vectors(b, given.b, -2)
+    new_a = padding.contiguous_vectors(a, given.a, -1)
+    new_b = padding.contiguous_vectors(b, given.b, -2)
     copied = new_a is not a or new_b is not b
     contiguous = problem = replace(given, a=describe(new_a), b=describe(new_b)) if copied else given
     free = family is None and config is None and accumulate in (None, tc.f32, FAST)
-    pad = free and is_worth_padding(a, problem)
+    pad = free and padding.is_worth_padding(a, problem)
     if pad:
-        new_a, new_b, d = padded_operands(new_a, new_b, d, problem)
+        new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
 
-    plan = make_plan(problem, family, config)
     arguments = (new_a, new_b, d if c is None else c, d, *scalars)
-    if rows is None:
-        launch = plan.bind(arguments, stream)
-    else:
-        row_out = rows.allocate(a) if row_out is None else row_out
-        launch = plan.bind_with_rows(arguments, stream, rows, row_out)
+    launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:
-        launch = launch_with_copies(launch, given, contiguous, pad, stream)
-    return PreparedCall(shape, result, launch, scalars, rows)
+        launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
+    return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
 
 
 def _launch_of_empty(

@@ -11,14 +11,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
-from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_grouped
-from tensorcore_dsl.kernels.host.operands import (
-    check_half_precision,
-    check_rank,
-    result_array_of_type,
-)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, launch_nothing, prepared_call
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters
 from tensorcore_dsl.kernels.user_functions import check_epilogue
@@ -44,8 +40,9 @@ def _prepare_grouped(
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
     check_epilogue(epilogue)
     in_a, in_b, in_offsets = describe(a, "a"), describe(b, "b"), describe(offsets, "offsets")
-    dtype = check_half_precision(a=in_a, b=in_b)
-    (rows, K), (groups, depth, N) = check_rank("a", in_a, 2), check_rank("b", in_b, 3)
+    dtype = operands.check_half_precision(a=in_a, b=in_b)
+    rows, K = operands.check_rank("a", in_a, 2)
+    groups, depth, N = operands.check_rank("b", in_b, 3)
     if depth != K:
         raise tc.ArgumentError(f"a is {rows}x{K} and each matrix of b {depth}x{N}: K differs")
     fits = in_offsets.type.dtype == tc.s32 and in_offsets.shape == (groups + 1,)
@@ -54,16 +51,15 @@ def _prepare_grouped(
             f"offsets are {in_offsets.type.dtype} of shape {in_offsets.shape}; needed are "
             f"{groups + 1} s32, one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
-    d, in_d = result_array_of_type(a, out, (rows, N), dtype)
+    d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
     if 0 in (rows, N, groups):
         return PreparedCall((rows, N), dtype, launch_nothing)
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     check_sm90(in_a, in_b, in_d, rows_only=True)
     config = config or choose_grouped(rows, groups)
-    check_supported(
-        "groups of rows", config, "cluster_m", "split_k", "valid_m", "streamk_units"
-    )
+    unsupported = ("cluster_m", "split_k", "valid_m", "streamk_units")
+    check_supported("groups of rows", config, *unsupported)
     traits = HopperTraits(b_k_major=in_b.type.unit[1], epilogue=epilogue)
     grid = active_clusters(config) * config.cluster_size
     plan = Plan(grouped_gemm_kernel, config, traits, grid)

@@ -13,18 +13,9 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
-from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host import families, tuning_cache
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
-from tensorcore_dsl.kernels.host.families import (
-    FAMILIES,
-    family_of,
-    is_assembled,
-    runs_on_hopper,
-    sm80_obstacle,
-    sm90_obstacle,
-    stores_without_tma,
-)
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
@@ -32,16 +23,13 @@ PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 
 
-# The family
-
-
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
     """The family that runs a problem, and its configuration if the caller or tuning gives one.
 
     If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run.
     """
-    not_sm80 = sm80_obstacle(problem)
-    not_sm90 = sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
+    not_sm80 = families.sm80_obstacle(problem)
+    not_sm90 = families.sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
     if config is None and problem.accumulate is None and not problem.row_reductions:
         config = _tuned_config(problem, family, {"sm80": not not_sm80, "sm90": not not_sm90})
     family = _requested_family(family, config)
@@ -51,18 +39,18 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     if only_sm90 and not_sm90:
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
-    if only_sm90 or (family is None and not not_sm90 and runs_on_hopper()):
+    if only_sm90 or (family is None and not not_sm90 and families.runs_on_hopper()):
         return "sm90", config
     return "sm80", config
 
 
 def _requested_family(family: str | None, config: Any) -> str | None:
     """The family that the caller names, or whose configuration the caller gives."""
-    if family not in (None, *FAMILIES):
+    if family not in (None, *families.FAMILIES):
         raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
     if config is None:
         return family
-    of_config = [name for name, kind in FAMILIES.items() if isinstance(config, kind)]
+    of_config = [name for name, kind in families.FAMILIES.items() if isinstance(config, kind)]
     if not of_config or family not in (None, *of_config):
         raise tc.ArgumentError(
             f"config is {config}; needed is a kernels.AmpereConfig for sm80, or a "
@@ -78,13 +66,10 @@ def _tuned_config(problem: GemmProblem, family: str | None, can_run: dict[str, b
     config = tuning_cache.recall(tuning_cache.key(problem, tuning_cache.device_name()))
     if config is None:
         return None
-    tuned = family_of(config)
-    if tuned == "sm90" and not is_assembled(config):
+    tuned = families.family_of(config)
+    if tuned == "sm90" and not families.is_assembled(config):
         return None
     return config if family in (None, tuned) and can_run[tuned] else None
-
-
-# wgmma kernels
 
 
 def choose(
@@ -106,7 +91,7 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         if needs_registers and config.registers:
             return False  # the accumulators fill all registers that a consumer can have
         limited = needs_registers and config.register_limited
-        return has_program_assembler() if limited else is_assembled(config)
+        return has_program_assembler() if limited else families.is_assembled(config)
 
     return choose(shape, is_feasible)
 
@@ -132,10 +117,9 @@ def choose_grouped(rows: int, groups: int) -> HopperConfig:
 
 def choose_swiglu(M: int, N: int, K: int) -> HopperConfig:
     """The configuration for gated products: ping-pong; half of a tile's columns are of the gate."""
-    for _, config in ranking(ProblemShape(M, 2 * N, K, has_epilogue=True)):
-        if config.pingpong and config.BN % 32 == 0 and is_assembled(config):
-            return config
-    return PINGPONG
+    ranked = (config for _, config in ranking(ProblemShape(M, 2 * N, K, has_epilogue=True)))
+    fits = lambda config: config.pingpong and config.BN % 32 == 0 and families.is_assembled(config)
+    return next(filter(fits, ranked), PINGPONG)
 
 
 def choose_sparse(M: int, N: int, K: int, format: Format, b_k_major: bool = True) -> HopperConfig:
@@ -155,7 +139,7 @@ def shape_of(problem: GemmProblem) -> ProblemShape:
         problem.M, problem.N, problem.K, problem.dtype.itemsize, problem.batch or 1,
         problem.a_k_major, problem.b_k_major,
         misaligned=is_misaligned(problem.a) or is_misaligned(problem.b),
-        store_by_threads=stores_without_tma(problem.d),
+        store_by_threads=families.stores_without_tma(problem.d),
         has_epilogue=problem.epilogue is not None or problem.beta != 0,
     )  # fmt: skip
 
@@ -166,9 +150,7 @@ def is_misaligned(x: Description) -> bool:
     return any(stride * x.type.dtype.itemsize % 128 for stride in steps)
 
 
-# mma.sync kernels
-
-# Tiles that fill a large GPU; they hold 128 bytes of K, one swizzled row of shared memory.
+# mma.sync tiles that fill a large GPU; they hold 128 bytes of K, one swizzled row of shared memory.
 LARGE_TILES = {
     tc.f16: AmpereConfig(BM=256, BK=64),
     tc.bf16: AmpereConfig(BM=256, BK=64),

@@ -87,9 +87,6 @@ class GemmProblem:
         return self.c is not None and self.beta != 0
 
 
-# A, B and C
-
-
 def describe_operands(
     a: Any, b: Any, c: Any = None, beta: float = 0
 ) -> tuple[Description, Description, Description | None]:
@@ -152,9 +149,6 @@ def check_rank(name: str, x: Description, axes: int) -> tuple[int, ...]:
     return x.shape
 
 
-# D
-
-
 def output_dtype(dtype: Any, out_dtype: Any) -> Any:
     """The element type of D that the caller asks for, or the default for A's and B's `dtype`."""
     if out_dtype is None:
@@ -169,14 +163,15 @@ def output_dtype(dtype: Any, out_dtype: Any) -> Any:
 
 
 def result_array(
-    like: Any, out: Any, dtype: Any, shape: tuple[int, ...], result: Any
+    like: Any, out: Any, dtype: Any, shape: tuple[int, ...], out_dtype: Any = None
 ) -> tuple[Any, Description]:
-    """`out`, or a new array beside `like`, and its description.
+    """`out`, or a new array of `out_dtype` beside `like`, and its description.
 
     Refuses an `out` that cannot receive a product of `dtype` of this shape.
     """
+    out_dtype = output_dtype(dtype, out_dtype)
     if out is None:
-        out = empty_like(like, shape, result)
+        out = empty_like(like, shape, out_dtype)
     given = describe(out, "out")
     if given.shape != shape:
         raise tc.ArgumentError(f"out has shape {given.shape}; the product has {shape}")
@@ -202,9 +197,6 @@ def result_array_of_type(
             f"out is {given.type} of shape {given.shape}; needed is writable {dtype} of {shape}"
         )
     return out, given
-
-
-# Options
 
 
 def accumulator_dtype(dtype: Any) -> Any:

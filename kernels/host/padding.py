@@ -10,13 +10,8 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.copy_rows import copy_rows
+from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.arrays import on_stream
-from tensorcore_dsl.kernels.host.families import (
-    SM90,
-    has_negative_stride,
-    runs_on_hopper,
-    sm90_obstacle,
-)
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
 VECTOR_ELEMENTS = 16  # rows that start at multiples of these are aligned for TMA in every type
@@ -44,9 +39,6 @@ def launch_with_copies(
     return launch_copies
 
 
-# Contiguous rows or columns
-
-
 def contiguous_vectors(x: Any, description: Description, axis: int) -> Any:
     """`x` with contiguous rows or columns, none reversed: itself, a view, or else a copy.
 
@@ -55,19 +47,15 @@ def contiguous_vectors(x: Any, description: Description, axis: int) -> Any:
     if 0 in description.shape:
         return x
     unit = description.type.unit[-2:]
-    if not any(unit) or has_negative_stride(description):
-        return _contiguous_copy(x)
+    if not any(unit) or families.has_negative_stride(description):
+        if hasattr(x, "contiguous"):
+            return x.contiguous()
+        if hasattr(x, "copy"):
+            return x.copy(order="C")
+        raise tc.ArgumentError(
+            "neither rows nor columns of an operand are contiguous; copy it first"
+        )
     return _with_vector_stride(x, description, axis) if all(unit) else x
-
-
-def _contiguous_copy(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return np.ascontiguousarray(x)
-    if hasattr(x, "contiguous"):
-        return x.contiguous()
-    if hasattr(x, "copy"):
-        return x.copy(order="C")
-    raise tc.ArgumentError("neither rows nor columns of an operand are contiguous; copy it first")
 
 
 def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:
@@ -89,9 +77,6 @@ def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:
     return x
 
 
-# Padded copies for TMA
-
-
 def is_worth_padding(a: Any, problem: GemmProblem) -> bool:
     """Whether padded copies let the wgmma kernels run a problem that they cannot run as it is.
 
@@ -101,9 +86,9 @@ def is_worth_padding(a: Any, problem: GemmProblem) -> bool:
         hasattr(a, "is_cuda")
         and problem.batch is None
         and problem.M * problem.N * problem.K >= MIN_PRODUCTS
-        and runs_on_hopper()
-        and problem.dtype in SM90
-        and bool(sm90_obstacle(problem.a, problem.b, problem.d))
+        and families.runs_on_hopper()
+        and problem.dtype in families.SM90
+        and bool(families.sm90_obstacle(problem.a, problem.b, problem.d))
     )
 
 

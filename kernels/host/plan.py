@@ -10,24 +10,14 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
+from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
-from tensorcore_dsl.kernels.hopper.row_reduction import (
-    RowReduction,
-    RowReductions,
-    gemm_with_rows,
-    streamk_gemm_with_rows,
-)
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
+from tensorcore_dsl.kernels.host import heuristics, operands
 from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
-from tensorcore_dsl.kernels.host.heuristics import choose_ampere, choose_family, choose_for
 from tensorcore_dsl.kernels.host.launch import bind
-from tensorcore_dsl.kernels.host.operands import (
-    FAST,
-    GemmProblem,
-    accumulator_dtype,
-    check_accumulate,
-)
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
@@ -62,25 +52,24 @@ class Plan:
             return partials
         return (*partials, *streamk_workspace(self.config, self.streamk, a, stream))
 
-    def bind(self, operands: tuple[Any, ...], stream: Any = None) -> Callable[..., None]:
-        """A function that launches the kernel on operands and scalars like these."""
-        workspace = self.workspace(operands[0], stream)
-        launch = self._bind((*operands, *workspace), stream)
+    def bind(
+        self, arguments: tuple[Any, ...], stream: Any = None,
+        rows: RowReductionResult | None = None, row_out: Any = None,
+    ) -> Callable[..., None]:  # fmt: skip
+        """A function that launches the kernel on operands and scalars like these.
+
+        rows: the result of row reductions; the function takes an array like `row_out` for it last.
+        """
+        workspace = self.workspace(arguments[0], stream)
+        launch = bind(
+            self.kernel, self.grid, self.config.threads, dict(self.options),
+            (*arguments, *workspace), stream=stream, pdl=isinstance(self.config, HopperConfig),
+        )  # fmt: skip
         if not workspace:
             return launch
-
-        def launch_with_workspace(a: Any, *others: Any) -> None:
-            launch(a, *others, *self.workspace(a, stream))
-
-        return launch_with_workspace
-
-    def bind_with_rows(
-        self, operands: tuple[Any, ...], stream: Any, result: RowReductionResult, row_out: Any
-    ) -> Callable[..., None]:
-        """The same for a kernel with row reductions; the function takes their array last."""
-        workspace = self.workspace(operands[0], stream)
-        launch = self._bind((*operands, *workspace), stream)
-        combine = result.bind(workspace[0], row_out, stream)
+        if rows is None:
+            return lambda a, *others: launch(a, *others, *self.workspace(a, stream))
+        combine = rows.bind(workspace[0], row_out, stream)
 
         def launch_both(a: Any, *others: Any) -> None:
             workspace = self.workspace(a, stream)
@@ -89,17 +78,11 @@ class Plan:
 
         return launch_both
 
-    def _bind(self, arguments: tuple[Any, ...], stream: Any) -> Callable[..., None]:
-        pdl = isinstance(self.config, HopperConfig)
-        return bind(
-            self.kernel, self.grid, self.config.threads, dict(self.options), arguments,
-            stream=stream, pdl=pdl,
-        )  # fmt: skip
-
 
 def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None, row_reductions: tuple[RowReduction, ...] = (),
+    epilogue: Callable[..., Any] | None = None,
+    row_reductions: tuple[row_reduction.RowReduction, ...] = (),
     family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
@@ -116,12 +99,9 @@ def plan(
 
 def make_plan(problem: GemmProblem, family: str | None = None, config: Any = None) -> Plan:
     """The same for a problem that has been described."""
-    check_accumulate(problem.dtype, problem.accumulate)
-    family, config = choose_family(problem, family, config)
+    operands.check_accumulate(problem.dtype, problem.accumulate)
+    family, config = heuristics.choose_family(problem, family, config)
     return (_plan_sm90 if family == "sm90" else _plan_sm80)(problem, config)
-
-
-# wgmma kernels
 
 
 def plan_hopper(
@@ -141,12 +121,12 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.dtype]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
-    config = config or choose_for(problem, kernel, needs_registers)
+    config = config or heuristics.choose_for(problem, kernel, needs_registers)
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
-        plan = replace(plan, kernel=streamk_gemm, streamk=accumulator_dtype(problem.dtype))
+        plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
 
@@ -179,20 +159,20 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
     *batch, M, N = problem.d.shape
     parts = -(-N // (plan.config.BN // plan.config.split_k))
     shape = (len(problem.row_reductions), parts, math.prod((*batch, M)))
+    streamk = plan.streamk is not None
+    with_rows = row_reduction.streamk_gemm_with_rows if streamk else row_reduction.gemm_with_rows
+    reductions = row_reduction.RowReductions(problem.row_reductions)
     return replace(
         plan,
-        kernel=gemm_with_rows if plan.streamk is None else streamk_gemm_with_rows,
-        traits=replace(plan.traits, row_reductions=RowReductions(problem.row_reductions)),
+        kernel=with_rows,
+        traits=replace(plan.traits, row_reductions=reductions),
         extra=(("gemm", plan.kernel),),
-        partials=(shape, accumulator_dtype(problem.dtype)),
+        partials=(shape, operands.accumulator_dtype(problem.dtype)),
     )
 
 
-# mma.sync kernels
-
-
 def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
-    config = config or choose_ampere(problem.dtype, problem.M, problem.N)
+    config = config or heuristics.choose_ampere(problem.dtype, problem.M, problem.N)
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN)
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()

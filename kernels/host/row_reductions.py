@@ -36,14 +36,13 @@ class RowReductionResult:
             out[i] = reduction.identity(self.dtype)
 
     def bind(self, partials: Any, out: Any, stream: Any) -> Callable[..., None]:
-        """A function that combines `partials` into `out`."""
+        """A function that combines arrays like `partials` into arrays like `out`."""
+        out = self.allocate(partials) if out is None else out
         grid = (-(-math.prod(self.shape[1:]) // THREADS), len(self.reductions))
         # Transforms are applied already; without them, one kernel serves all reductions by `op`.
         ops = tuple(replace(reduction, transform=None) for reduction in self.reductions)
-        options = {"reductions": ops}
-        return bind(
-            combine_parts, grid, THREADS, options, (partials, out), stream=stream, pdl=True
-        )
+        options, arrays = {"reductions": ops}, (partials, out)
+        return bind(combine_parts, grid, THREADS, options, arrays, stream=stream, pdl=True)
 
 
 def make_row_reduction_result(

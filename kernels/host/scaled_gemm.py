@@ -13,15 +13,10 @@ from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.hopper.config import HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
-from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, cached_call, prepared_call
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.families import check_sm90, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, is_plain
-from tensorcore_dsl.kernels.host.operands import (
-    describe_operands,
-    output_dtype,
-    result_array,
-    result_array_of_type,
-)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call, prepared_call
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import check_epilogue
@@ -38,17 +33,16 @@ def scaled_gemm(
     scales N/128 x K/128 are passed as `w.T, scales.T`. D is bf16, f16 or f32. Accumulators of 128
     of K are scaled and added up in f32.
     """
-    operands = (a, b, a_scales, b_scales)
-    call = prepared_call(_prepare_scaled, operands, out, out_dtype, epilogue, config, stream)
-    return call.run(out, *operands)
+    given = (a, b, a_scales, b_scales)
+    call = prepared_call(_prepare_scaled, given, out, out_dtype, epilogue, config, stream)
+    return call.run(out, *given)
 
 
 def _prepare_scaled(
     a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, out_dtype: Any, epilogue: Any,
     config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
-    """Check the operands; choose and bind the kernel."""
-    in_a, in_b, _ = describe_operands(a, b)
+    in_a, in_b, _ = operands.describe_operands(a, b)
     check_epilogue(epilogue)
     dtype = in_a.type.dtype
     if dtype not in (tc.e4m3, tc.e5m2):
@@ -56,12 +50,12 @@ def _prepare_scaled(
     (M, K), N = in_a.shape, in_b.shape[1]
     _check_scales("a_scales", a_scales, (M, -(-K // BLOCK)), "a row and 128 of K")
     _check_scales("b_scales", b_scales, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
-    result = output_dtype(dtype, out_dtype)
-    d, in_d = result_array(a, out, dtype, (M, N), result)
+    d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     traits = _traits(in_a, in_b, in_d, epilogue)
     config = config or with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N))
-    return PreparedCall((M, N), result, plan.bind((a, b, a_scales, b_scales, d), stream))
+    launch = plan.bind((a, b, a_scales, b_scales, d), stream)
+    return PreparedCall((M, N), in_d.type.dtype, launch)
 
 
 def _check_scales(name: str, scales: Any, shape: tuple[int, int], each: str) -> None:
@@ -109,8 +103,7 @@ def _prepare_requantised(
     a: Any, b: Any, scale: Any, out: Any, number: tuple[float, ...], zero: float, config: Any,
     stream: Any,
 ) -> PreparedCall:  # fmt: skip
-    """Check the operands; choose and bind the kernel."""
-    in_a, in_b, _ = describe_operands(a, b)
+    in_a, in_b, _ = operands.describe_operands(a, b)
     if in_a.type.dtype != tc.s8:
         raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 are requantised")
     (M, K), N = in_a.shape, in_b.shape[1]
@@ -121,7 +114,7 @@ def _prepare_requantised(
                 f"scale holds {given.type.dtype} of shape {given.shape}; needed is a number, or an "
                 f"f32 for each of the {N} columns"
             )
-    d, in_d = result_array_of_type(a, out, (M, N), tc.s8)
+    d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
     traits = _traits(in_a, in_b, in_d, None)
     config = config or choose(ProblemShape(M, N, K, 1), is_plain)
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N))

@@ -13,19 +13,8 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
-from tensorcore_dsl.kernels.hopper.sparse_packing import (
-    CHUNKS,
-    FORMATS,
-    NIBBLES,
-    ROWS,
-    THREADS,
-    UNSIGNED,
-    Format,
-    nibble_at,
-    pack,
-    places_of,
-    unpack,
-)
+from tensorcore_dsl.kernels.hopper import sparse_packing
+from tensorcore_dsl.kernels.hopper.sparse_packing import FORMATS, NIBBLES, ROWS, THREADS, Format
 from tensorcore_dsl.kernels.host.arrays import empty_like
 
 NOTHING = 2**31 - 1  # no chunk has too many non-zeros
@@ -71,9 +60,8 @@ class SparseMatrix:
 
     def __repr__(self) -> str:
         rows, cols = self.shape
-        return (
-            f"<a {self.format.kept}:{self.format.chunk} sparse {rows}x{cols} {self.dtype} matrix>"
-        )
+        format = self.format
+        return f"<a {format.kept}:{format.chunk} sparse {rows}x{cols} {self.dtype} matrix>"
 
 
 def format_of(dtype: Any) -> Format:
@@ -104,18 +92,14 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     if len(kind.shape) != 2 or 0 in kind.shape:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
     format, (rows, cols) = format_of(kind.type.dtype), kind.shape
-    if isinstance(a, np.ndarray):
-        packed, excess = _pack(a, format)
-    else:
-        packed, excess = _pack_by_kernel(a, format)
+    packed, excess = (_pack if isinstance(a, np.ndarray) else _pack_by_kernel)(a, format)
     if excess < NOTHING and not prune:
         row, chunk = divmod(excess, -(-cols // format.chunk))
         first = chunk * format.chunk
+        elements = f"a[{row}, {first}:{first + format.chunk}]"
         raise tc.ArgumentError(
-            f"a is not {format.kept}:{format.chunk} sparse: of "
-            f"a[{row}, {first}:{first + format.chunk}] "
-            f"more than {format.kept} differ{'s' if format.kept == 1 else ''} from zero. "
-            f"prune=True keeps the largest"
+            f"a is not {format.kept}:{format.chunk} sparse: of {elements} more than {format.kept} "
+            f"differ{'s' if format.kept == 1 else ''} from zero. prune=True keeps the largest"
         )
     return SparseMatrix(*packed, (rows, cols))
 
@@ -130,7 +114,8 @@ def decompress(sparse: SparseMatrix) -> Any:
         return _unpack(sparse)
     dense = empty_like(sparse.values, sparse.shape, sparse.dtype)
     blocks, stages, _ = sparse.metadata.shape
-    unpack[blocks * stages, THREADS](sparse.values, sparse.metadata, dense, format=sparse.format)
+    unpack = sparse_packing.unpack[blocks * stages, THREADS]
+    unpack(sparse.values, sparse.metadata, dense, format=sparse.format)
     return dense
 
 
@@ -141,7 +126,8 @@ def _pack_by_kernel(a: Any, format: Format) -> tuple[tuple[Any, Any], int]:
     metadata = empty_like(a, shape, tc.s32)
     excess = empty_like(a, (1,), tc.s32)
     excess[:] = NOTHING
-    pack[shape[0] * shape[1], THREADS](a, values, metadata, excess, format=format)
+    pack = sparse_packing.pack[shape[0] * shape[1], THREADS]
+    pack(a, values, metadata, excess, format=format)
     return (values, metadata), int(excess[0])
 
 
@@ -149,9 +135,13 @@ def _pack_by_kernel(a: Any, format: Format) -> tuple[tuple[Any, Any], int]:
 
 
 def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray], int]:
-    bits = _bits(a, format)
-    chunks = _padded(bits, format).reshape(len(a), -1, format.chunk)
-    sizes = _magnitudes(chunks, format)
+    bits = np.ascontiguousarray(a).view(sparse_packing.UNSIGNED[format.dtype.bits].numpy)
+    to_whole_stages = (0, -bits.shape[1] % format.depth)
+    chunks = np.pad(bits, ((0, 0), to_whole_stages)).reshape(len(a), -1, format.chunk)
+    if format.dtype.is_float:  # without signs, as `magnitude` of the kernel computes them
+        sizes = chunks & chunks.dtype.type((1 << (format.dtype.bits - 1)) - 1)
+    else:
+        sizes = np.abs(chunks.view(np.int8).astype(np.int16))
     order = np.argsort(~sizes, axis=2, kind="stable")  # ~x falls as x grows
     places = np.sort(order[:, :, : format.kept], axis=2)
     values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
@@ -170,27 +160,11 @@ def _unpack(sparse: SparseMatrix) -> np.ndarray:
     nibbles = np.empty((row.max() + 1, chunk.max() + 1), np.uint32)
     nibbles[row, chunk] = words >> np.arange(0, 4 * NIBBLES, 4, dtype=np.uint32) & np.uint32(15)
     stored = sparse.values.shape[1] // format.kept
-    places = np.stack(places_of(nibbles[:rows, :stored], format.kept), axis=2).astype(np.int64)
+    places = np.stack(sparse_packing.places_of(nibbles[:rows, :stored], format.kept), axis=2)
     values = sparse.values.reshape(rows, stored, format.kept)
     dense = np.zeros((rows, stored, format.chunk), values.dtype)
-    np.put_along_axis(dense, places, values, 2)
+    np.put_along_axis(dense, places.astype(np.int64), values, 2)
     return dense.reshape(rows, -1)[:, :cols].copy()
-
-
-def _bits(a: np.ndarray, format: Format) -> np.ndarray:
-    return np.ascontiguousarray(a).view(UNSIGNED[format.dtype.bits].numpy)
-
-
-def _padded(bits: np.ndarray, format: Format) -> np.ndarray:
-    """With zeros up to whole stages."""
-    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % format.depth)))
-
-
-def _magnitudes(bits: np.ndarray, format: Format) -> np.ndarray:
-    """Sort keys, as `magnitude` of the kernel computes them."""
-    if format.dtype.is_float:
-        return bits & bits.dtype.type((1 << (format.dtype.bits - 1)) - 1)
-    return np.abs(bits.view(np.int8).astype(np.int16))
 
 
 def _words(places: np.ndarray, shape: tuple[int, int, int], format: Format) -> np.ndarray:
@@ -208,5 +182,6 @@ def _words(places: np.ndarray, shape: tuple[int, int, int], format: Format) -> n
 def _nibble_table(shape: tuple[int, ...], format: Format) -> tuple[np.ndarray, np.ndarray]:
     """Rows and chunks of all nibbles: (blocks, stages, threads x words, nibbles)."""
     block, stage, word, number = np.ix_(*map(np.arange, (*shape, NIBBLES)))
-    row, chunk = nibble_at(word // format.words, number, format.dtype.bits)
-    return block * ROWS + row, (stage * format.words + word % format.words) * CHUNKS + chunk
+    row, chunk = sparse_packing.nibble_at(word // format.words, number, format.dtype.bits)
+    unit = stage * format.words + word % format.words
+    return block * ROWS + row, unit * sparse_packing.CHUNKS + chunk

@@ -9,14 +9,10 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
-from tensorcore_dsl.kernels.host.dispatch_cache import PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
-from tensorcore_dsl.kernels.host.operands import (
-    check_half_precision,
-    check_rank,
-    result_array_of_type,
-)
+from tensorcore_dsl.kernels.host.launch import PreparedCall, launch_nothing, prepared_call
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
@@ -37,16 +33,16 @@ def swiglu(
 def _prepare_swiglu(
     x: Any, w_gate: Any, w_up: Any, out: Any, epilogue: Any, config: Any, stream: Any
 ) -> PreparedCall:
-    """Check the operands; choose and bind the kernel."""
     check_epilogue(epilogue)
     arrays = {"x": x, "w_gate": w_gate, "w_up": w_up}
     given = {name: describe(array, name) for name, array in arrays.items()}
-    dtype = check_half_precision(**given)
-    (M, K), (depth, N), up = (check_rank(name, operand, 2) for name, operand in given.items())
+    dtype = operands.check_half_precision(**given)
+    shapes = [operands.check_rank(name, operand, 2) for name, operand in given.items()]
+    (M, K), (depth, N), up = shapes
     if depth != K or up != (depth, N):
-        shapes = ", ".join(f"{name} {operand.shape}" for name, operand in given.items())
-        raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {shapes}")
-    d, in_d = result_array_of_type(x, out, (M, N), dtype)
+        text = ", ".join(f"{name} {operand.shape}" for name, operand in given.items())
+        raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {text}")
+    d, in_d = operands.result_array_of_type(x, out, (M, N), dtype)
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
@@ -57,9 +53,8 @@ def _prepare_swiglu(
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
     config = config or choose_swiglu(M, N, K)
-    check_supported(
-        "products with a gate", config, "k_slabs", "split_k", "valid_m", "streamk_units"
-    )
+    unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
+    check_supported("products with a gate", config, *unsupported)
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
     plan = plan_hopper(swiglu_kernel, config, HopperTraits(epilogue=epilogue), (M, 2 * N))
     return PreparedCall((M, N), dtype, plan.bind((x, w_gate, w_up, d), stream))

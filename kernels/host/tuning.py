@@ -17,19 +17,13 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import current_target, describe
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import tuning_cache
+from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.arrays import library_of
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import choose_ampere
-from tensorcore_dsl.kernels.host.operands import (
-    OUTPUTS,
-    GemmProblem,
-    check_rank,
-    describe_operands,
-    result_array,
-)
+from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
@@ -84,13 +78,13 @@ def tune(
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
-    operands = describe_operands(a, b, c)
-    dtype = operands[0].type.dtype
-    (M, K), N = check_rank("a", operands[0], 2), check_rank("b", operands[1], 2)[1]
+    in_a, in_b, in_c = operands.describe_operands(a, b, c)
+    dtype = in_a.type.dtype
+    (M, K), (_, N) = operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
     if 0 in (M, N, K):
         raise tc.ArgumentError(f"a product of {M}x{K} and {K}x{N} has nothing to tune")
-    d, described = result_array(a, out, dtype, (M, N), OUTPUTS[dtype][0])
-    problem = GemmProblem(*operands, described)
+    d, in_d = operands.result_array(a, out, dtype, (M, N))
+    problem = GemmProblem(in_a, in_b, in_c, in_d)
     if is_worth_padding(a, problem):
         a, b, d = padded_operands(a, b, d, problem)
         problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
@@ -105,9 +99,6 @@ def tune(
     if remember:
         tuning_cache.remember(key, trials[0].config, trials[0].seconds)
     return Tuning(key, tuple(trials))
-
-
-# Searching
 
 
 @dataclass
@@ -129,8 +120,9 @@ class Bench:
         except (tc.TensorCoreError, ValueError, RuntimeError) as error:
             return Trial(config, failure=f"{type(error).__name__}: {error}".splitlines()[0])
 
-    def trials(self, configs: Sequence[Any], title: str) -> list[Trial]:
-        return [self.trial(config) for config in progress(configs, title)]
+    def trials(self, configs: Iterable[Any], title: str) -> list[Trial]:
+        """Trials of different configurations, the fastest first."""
+        return _sorted(map(self.trial, progress(list(dict.fromkeys(configs)), title)))
 
     def compete(self, trials: Sequence[Trial]) -> list[Trial]:
         """Medians of interleaved samples, as clocks change while candidates are measured."""
@@ -143,15 +135,11 @@ class Bench:
 
 def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list[Trial]:
     """All trials, the fastest first: tiles, rasterisations of the best two, then the finalists."""
-    first = given if given is not None else default_candidates(problem)
-    trials = _sorted(bench.trials(list(dict.fromkeys(first)), "tiles"))
+    trials = bench.trials(default_candidates(problem) if given is None else given, "tiles")
     if given is None:
         tried = {trial.config for trial in trials}
-        more = [
-            replace(trial.config, group_m=group_m)
-            for trial in trials[:2] if not trial.failure
-            for group_m in GROUP_M
-        ]  # fmt: skip
+        best = [trial.config for trial in trials[:2] if not trial.failure]
+        more = [replace(config, group_m=group_m) for config in best for group_m in GROUP_M]
         more = [config for config in more if config not in tried]
         trials = _sorted([*trials, *bench.trials(more, "rasterisations")])
     usable = [trial for trial in trials if not trial.failure][:FINALISTS]
@@ -188,20 +176,13 @@ def ampere_candidates(dtype: Any, M: int, N: int) -> Iterator[AmpereConfig]:
         yield replace(base, BM=BM, BN=BN, WM=WM, WN=WN, stages=stages)
 
 
-# Measuring
-
-
 def event_timer(a: Any) -> Timer:
     """A timer that uses the events of the operand's library, on its current stream."""
     if library_of(a) == "torch":
-        cuda = import_module("torch").cuda
-        return partial(_seconds, lambda: cuda.Event(enable_timing=True), _torch_elapsed)
+        event = partial(import_module("torch").cuda.Event, enable_timing=True)
+        return partial(_seconds, event, lambda start, end: start.elapsed_time(end))
     cuda = import_module("numba.cuda")
-    return partial(_seconds, lambda: cuda.event(timing=True), cuda.event_elapsed_time)
-
-
-def _torch_elapsed(start: Any, end: Any) -> float:
-    return float(start.elapsed_time(end))
+    return partial(_seconds, partial(cuda.event, timing=True), cuda.event_elapsed_time)
 
 
 def _seconds(

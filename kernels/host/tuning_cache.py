@@ -7,9 +7,6 @@ well. The heuristics look here before they follow the cost model.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import lru_cache
@@ -17,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tensorcore_dsl.host import cache_directory
+from tensorcore_dsl.host import cache_directory, replace_file
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
@@ -46,9 +43,14 @@ def device_name() -> str:
 
 
 def recall(name: str) -> Any:
-    """The configuration that is stored under a key, or None."""
-    entry = entries().get(name)
-    return None if entry is None else _config(entry)
+    """The configuration stored under a key; None if it is missing, or of another version."""
+    try:
+        entry = entries()[name]
+        kind, values = FAMILIES[entry["family"]], entry["config"]
+    except (KeyError, TypeError):
+        return None
+    known = {field.name for field in fields(kind)}
+    return kind(**values) if isinstance(values, dict) and set(values) == known else None
 
 
 def remember(name: str, config: Any, seconds: float) -> None:
@@ -58,7 +60,9 @@ def remember(name: str, config: Any, seconds: float) -> None:
     path = location()
     if path is not None:
         with suppress(OSError):  # a disk that cannot be written is no error
-            _write(path, {**_read(path), name: entry})
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stored = {**_read(path), name: entry}
+            replace_file(path, json.dumps(stored, indent=1, sort_keys=True).encode())
 
 
 def forget() -> None:
@@ -92,22 +96,3 @@ def _read(path: Path) -> dict[str, Entry]:
     except (OSError, ValueError):
         return {}
     return stored if isinstance(stored, dict) else {}
-
-
-def _write(path: Path, stored: Mapping[str, Entry]) -> None:
-    """Replace the file in one step, so that no reader meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=FILE)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(stored, file, indent=1, sort_keys=True)
-    os.replace(temporary, path)
-
-
-def _config(entry: Entry) -> Any:
-    """The configuration of an entry; None where its fields are those of another version."""
-    try:
-        kind, values = FAMILIES[entry["family"]], entry["config"]
-    except (KeyError, TypeError):
-        return None
-    known = {field.name for field in fields(kind)}
-    return kind(**values) if isinstance(values, dict) and set(values) == known else None

@@ -64,10 +64,10 @@ def store(name: str, code: bytes, text: str) -> None:
     payload = struct.pack("<I", len(head)) + head + code
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, _MAGIC + _digest(payload) + payload)
+        replace_file(path, _MAGIC + _digest(payload) + payload)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Other processes see the old file or the complete new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
