@@ -134,14 +134,11 @@ def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at + 4 <= len(data):
-        instr, attribute, value = struct.unpack_from("<BBH", data, at)
+        format, attribute, value = struct.unpack_from("<BBH", data, at)
         at += 4
-        if instr == _SIZED_VALUE:
+        if format == _SIZED_VALUE:
             yield attribute, data[at : at + value]
             at += value
-
-
-# The log.
 
 
 def _log_of(log: str, kernel: str) -> str:

@@ -34,9 +34,6 @@ def shared_address(typingctx: Any, place: Any) -> Any:
     return types.uint32(place), generate
 
 
-# -- cp.async ----------------------------------------------------------------------------------
-
-
 @literal_intrinsic
 def cp_async(
     typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None
@@ -60,11 +57,10 @@ def cp_async(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(instr)
-        inputs = []
-        for first, bits in ((0, 32), (2, 64)):
-            place = types.Tuple(signature.args[first : first + 2])
-            pair = context.make_tuple(builder, place, arguments[first : first + 2])
-            inputs.append(registers.address(context, builder, place, pair, bits))
+        inputs = [
+            registers.element_address(context, builder, signature.args[:2], arguments[:2], 32),
+            registers.element_address(context, builder, signature.args[2:4], arguments[2:4], 64),
+        ]
         if fills:
             inputs.append(context.cast(builder, arguments[5], valid, types.uint32))
         code.emit(builder, inputs)
@@ -75,9 +71,6 @@ def cp_async(
 
 cp_async_commit = intrinsic(names.CP_ASYNC_COMMIT)
 cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n groups are pending
-
-
-# -- wgmma -------------------------------------------------------------------------------------
 
 
 @literal_intrinsic

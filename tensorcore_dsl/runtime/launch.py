@@ -20,6 +20,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.runtime import array_interop
 from tensorcore_dsl.runtime.arguments import (
     ArgumentType,
     Description,
@@ -27,13 +28,6 @@ from tensorcore_dsl.runtime.arguments import (
     arguments_key,
     class_name,
     describe,
-)
-from tensorcore_dsl.runtime.array_interop import (
-    CURRENT_DEVICE,
-    cupy_stream,
-    is_torch,
-    stream_handle,
-    torch_stream,
 )
 from tensorcore_dsl.runtime.fast_launch import FastPath
 from tensorcore_dsl.runtime.host_staging import Memory, Staging
@@ -43,9 +37,6 @@ from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
 MOST_MAPS = 4096  # encoded tensor maps of one plan
-
-# The driver.
-
 
 @dataclass
 class Loaded:
@@ -85,8 +76,6 @@ class Driver(Protocol):
     def memory(self, stream: int) -> Memory: ...
 
 
-# Plans and launchers.
-
 _LEGACY_STREAM = 1  # the handle that names the same stream as 0
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
@@ -99,23 +88,14 @@ class Plan:
     """
 
     def __init__(
-        self,
-        cubin: Cubin,
-        device: int,
-        config: LaunchConfig,
-        arguments: Sequence[Description],
-        driver: Driver,
-        stream: Callable[[], int],
-        tiles: Sequence[Tiled] = (),
-    ) -> None:
+        self, cubin: Cubin, device: int, config: LaunchConfig, arguments: Sequence[Description],
+        driver: Driver, stream: Callable[[], int], tiles: Sequence[Tiled] = (),
+    ) -> None:  # fmt: skip
         self.stream = stream
         self.map_arguments = [tensor_map.argument for tensor_map in cubin.tensor_maps]
-        self._cubin = cubin
-        self._device = device
-        self._config = config
+        self._cubin, self._config, self._tiles = cubin, config, tiles
+        self._driver, self._device = driver, device
         self._packer = Packer([argument.type for argument in arguments])
-        self._driver = driver
-        self._tiles = tiles
         self._producers = {a.stream for a in arguments if a.stream is not None}
         self.encoded_map = lru_cache(MOST_MAPS)(self._encode)
         self._load()
@@ -148,7 +128,7 @@ class Plan:
         device = self._device
         if code == _NO_CONTEXT:
             self._driver.attach(self._loaded.device)
-        elif code == _WRONG_CONTEXT and device == CURRENT_DEVICE:
+        elif code == _WRONG_CONTEXT and device == array_interop.CURRENT_DEVICE:
             self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
             with self._driver.on_device(device):
@@ -222,21 +202,14 @@ class Launcher:
     """
 
     def __init__(
-        self,
-        specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
-        config: LaunchConfig,
-        driver: Driver,
-        stream: Any = None,
-        names: Sequence[str] = (),
+        self, specialise: Callable[[tuple[ArgumentType, ...]], Cubin], config: LaunchConfig,
+        driver: Driver, stream: Any = None, names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
-    ) -> None:
-        self._specialise = specialise
-        self._config = config
-        self._driver = driver
+    ) -> None:  # fmt: skip
+        self._specialise, self._config, self._driver = specialise, config, driver
         self._stream_object = stream  # keeps the stream alive
-        self._handle = None if stream is None else stream_handle(stream)
-        self._names = tuple(names)
-        self._declared = tuple(declared)
+        self._handle = None if stream is None else array_interop.stream_handle(stream)
+        self._names, self._declared = tuple(names), tuple(declared)
         self._plans: dict[Hashable, Plan] = {}
         self._fast_path = self._new_fast_path(self._launch)
         self.fast: Callable[..., None] = self._launch
@@ -315,20 +288,20 @@ class Launcher:
                     f"{self._name(index)} is a {class_name(arg)} in host memory; the kernel runs "
                     f"on the GPU: move it there, or run the kernel on the CPU"
                 )
-            if argument.device is not None and argument.device != CURRENT_DEVICE:
+            if argument.device is not None and argument.device != array_interop.CURRENT_DEVICE:
                 devices[argument.device] = self._name(index)
         if len(devices) > 1:
             places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
             raise ArgumentError(f"the arguments lie on several GPUs: {places}")
-        return next(iter(devices), CURRENT_DEVICE)
+        return next(iter(devices), array_interop.CURRENT_DEVICE)
 
     def _stream(self, args: Sequence[Any], device: int) -> Callable[[], int]:
         if self._handle is not None:
             handle = self._handle
             return lambda: handle
         for arg in args:
-            if is_torch(type(arg)):
-                return torch_stream(device)
+            if array_interop.is_torch(type(arg)):
+                return array_interop.torch_stream(device)
             if type(arg).__module__.partition(".")[0] == "cupy":
-                return cupy_stream()
+                return array_interop.cupy_stream()
         return lambda: 0

@@ -31,14 +31,9 @@ class LaunchConfig:
 
     @classmethod
     def of(
-        cls,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        shared_bytes: int = 0,
-        cluster: int | Sequence[int] | None = None,
-        cooperative: bool = False,
-        pdl: bool = False,
-    ) -> LaunchConfig:
+        cls, grid: int | Sequence[int], block: int | Sequence[int], shared_bytes: int = 0,
+        cluster: int | Sequence[int] | None = None, cooperative: bool = False, pdl: bool = False,
+    ) -> LaunchConfig:  # fmt: skip
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535)),

@@ -17,17 +17,7 @@ from llvmlite import ir
 
 from tensorcore_dsl.runtime.arguments import F32_MAX
 from tensorcore_dsl.runtime.array_interop import DLTensor
-from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
-    AttributeArray,
-    Bool,
-    Integer,
-    Kind,
-    NumpyScalar,
-    Real,
-    Same,
-    Tensor,
-    has_stream,
-)
+from tensorcore_dsl.runtime.fast_launch import argument_kinds
 from tensorcore_dsl.runtime.fast_launch.memory_layout import (
     ALIGNMENT_MASK,
     MOST_AXES,
@@ -77,8 +67,6 @@ class Code:
         fallback = self._load(self.table, Table.fallback)
         self.builder.ret(self._python("PyObject_Vectorcall", fallback, self.args, self.nargs, 0))
 
-    # memory
-
     def _alloca(self, size: int) -> Any:
         return self.builder.ptrtoint(self.builder.alloca(_WORD, size=_INT(-(-size // WORD))), _WORD)
 
@@ -105,8 +93,6 @@ class Code:
 
     def _load_element(self, base: Any, index: Any) -> Any:
         return self._load_at(self._element(base, index))
-
-    # control flow
 
     def _equal(self, value: Any, other: Any) -> Any:
         other = value.type(other) if isinstance(other, int) else other
@@ -142,8 +128,6 @@ class Code:
         self.builder.branch(test)
         self.builder.position_at_end(end)
 
-    # calls
-
     def _python(self, name: str, *arguments: Any, returns: Any = _WORD) -> Any:
         return self._call(address_of(getattr(ctypes.pythonapi, name)), *arguments, returns=returns)
 
@@ -164,7 +148,7 @@ class Reader(Code):
     address, `end` the address behind it.
     """
 
-    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
         super().__init__(name)
         self.kinds = kinds
         self.tensor = self._alloca(ctypes.sizeof(DLTensor))
@@ -191,29 +175,29 @@ class Reader(Code):
         self._repeat(count, append)
         self.end = self._element(start, count)
 
-    def _read(self, i: int, kind: Kind) -> Any:
+    def _read(self, i: int, kind: argument_kinds.Kind) -> Any:
         """The value to store into the parameter: a pointer or a number."""
         argument = self._load_at(self.args, WORD * i)
-        if isinstance(kind, Same):
+        if isinstance(kind, argument_kinds.Same):
             self._append(argument)
             return None
         self._require(self._equal(self._load_at(argument, TYPE_OFFSET), id(kind.cls)))
-        if isinstance(kind, Tensor):
+        if isinstance(kind, argument_kinds.Tensor):
             return self._tensor(i, argument, kind)
-        if isinstance(kind, AttributeArray):
+        if isinstance(kind, argument_kinds.AttributeArray):
             return self._attribute_array(argument, kind)
-        if isinstance(kind, Integer):
+        if isinstance(kind, argument_kinds.Integer):
             return self._integer(argument, kind)
-        if isinstance(kind, Real):
+        if isinstance(kind, argument_kinds.Real):
             return self._real(argument, kind)
-        if isinstance(kind, Bool):
+        if isinstance(kind, argument_kinds.Bool):
             return self.builder.zext(self._equal(argument, id(True)), _INT)
         return self._numpy_scalar(argument, kind)
 
     def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
         self._append(device, dtype, self.builder.and_(pointer, _WORD(ALIGNMENT_MASK)))
 
-    def _tensor(self, i: int, argument: Any, kind: Tensor) -> Any:
+    def _tensor(self, i: int, argument: Any, kind: argument_kinds.Tensor) -> Any:
         tensor = self.tensor
         failed = self._call(kind.tensor_from_object, argument, tensor)
         self._require_success(self._equal(failed, 0))
@@ -229,14 +213,12 @@ class Reader(Code):
         self._append(ndim)
         for field in (DLTensor.shape, DLTensor.strides):
             numbers = self._load(tensor, field)
-            missing = self.builder.and_(
-                self._equal(numbers, 0), self.builder.not_(self._equal(ndim, 0))
-            )
-            self._require(self.builder.not_(missing))
+            given = self.builder.not_(self._equal(numbers, 0))
+            self._require(self.builder.or_(given, self._equal(ndim, 0)))
             self._append_all(ndim, partial(self._load_element, numbers))
         return pointer
 
-    def _attribute_array(self, argument: Any, kind: AttributeArray) -> Any:
+    def _attribute_array(self, argument: Any, kind: argument_kinds.AttributeArray) -> Any:
         pointer = self._number(argument, kind.pointer)
         device = self._number(argument, kind.device) if kind.device else _WORD(0)
         dtype = self._get(argument, ("dtype",))
@@ -264,7 +246,10 @@ class Reader(Code):
         return value
 
     def _number(self, owner: Any, path: Sequence[str]) -> Any:
-        number = self._get(owner, path)
+        return self._unsigned(self._get(owner, path))
+
+    def _unsigned(self, number: Any) -> Any:
+        """The value of a Python integer, which is released."""
         value = self._python("PyLong_AsUnsignedLongLong", number)
         self._release(number)
         self._require_success(self._no_error())
@@ -286,7 +271,7 @@ class Reader(Code):
         self._release(values)
         self._require_success(self.builder.and_(fits, self._no_error()))
 
-    def _integer(self, argument: Any, kind: Integer) -> Any:
+    def _integer(self, argument: Any, kind: argument_kinds.Integer) -> Any:
         value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
         overflow = self._load_at(self.scratch, 0, _INT)
         self._require(self._equal(overflow, 0))
@@ -295,7 +280,7 @@ class Reader(Code):
         bits = _BITS[kind.code]
         return value if bits == 64 else self.builder.trunc(value, ir.IntType(bits))
 
-    def _real(self, argument: Any, kind: Real) -> Any:
+    def _real(self, argument: Any, kind: argument_kinds.Real) -> Any:
         value = self._python("PyFloat_AsDouble", argument, returns=_DOUBLE)
         self._require_success(self._no_error())
         if kind.code == "d":
@@ -307,7 +292,7 @@ class Reader(Code):
         self._require(self.builder.or_(self.builder.and_(low, high), special))
         return self.builder.fptrunc(value, _FLOAT)
 
-    def _numpy_scalar(self, argument: Any, kind: NumpyScalar) -> Any:
+    def _numpy_scalar(self, argument: Any, kind: argument_kinds.NumpyScalar) -> Any:
         value = self._load_at(argument, HEAD_BYTES, ir.IntType(8 * kind.size))
         bits = _BITS[kind.code]
         return value if bits == 8 * kind.size else self.builder.zext(value, ir.IntType(bits))
@@ -316,7 +301,7 @@ class Reader(Code):
 class Key(Reader):
     """Returns the key of the arguments as bytes."""
 
-    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
         super().__init__(kinds, name)
         self.builder.ret(self._python("PyBytes_FromStringAndSize", self.key, self.key_bytes))
         self._return_fallback()
@@ -329,7 +314,9 @@ class Launch(Reader):
     is fixed. The plan is marked as busy before other Python code can run, so it stays alive.
     """
 
-    def __init__(self, kinds: Sequence[Kind], own_stream: bool, driver: int, name: str) -> None:
+    def __init__(
+        self, kinds: Sequence[argument_kinds.Kind], own_stream: bool, driver: int, name: str
+    ) -> None:
         super().__init__(kinds, name)
         plan = self._find_plan()
         self._require(self._equal(self._load(plan, Plan.busy), 0))
@@ -337,7 +324,7 @@ class Launch(Reader):
         miss, self.miss = self.miss, self.builder.append_basic_block("release")
         if own_stream:
             self._store_at(self._load(plan, Plan.stream_at), self._current_stream(plan))
-        arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, (Tensor, AttributeArray))]
+        arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, argument_kinds.Array)]
         maps = {i: self._load_at(plan, _argument(i, Argument.maps)) for i in arrays}
         entries = {i: self._find_entry(maps[i], self.values[i]) for i in arrays}
         for i, value in enumerate(self.values):
@@ -384,18 +371,16 @@ class Launch(Reader):
 
     def _current_stream(self, plan: Any) -> Any:
         """The current stream of the first array's library."""
-        i, kind = next((i, kind) for i, kind in enumerate(self.kinds) if has_stream(kind))
-        if isinstance(kind, Tensor):
+        numbered = enumerate(self.kinds)
+        i, kind = next((i, kind) for i, kind in numbered if argument_kinds.has_stream(kind))
+        if isinstance(kind, argument_kinds.Tensor):
             failed = self._call(kind.current_stream, _INT(_CUDA), self.devices[i], self.scratch)
             self._require_success(self._equal(failed, 0))
             return self._load_at(self.scratch)
         function = self._load(plan, Plan.stream_function)
         number = self._python("PyObject_Vectorcall", function, 0, 0, 0)
         self._require_success(self.builder.not_(self._equal(number, 0)))
-        stream = self._python("PyLong_AsUnsignedLongLong", number)
-        self._release(number)
-        self._require_success(self._no_error())
-        return stream
+        return self._unsigned(number)
 
     def _find_entry(self, maps: Any, pointer: Any) -> Any:
         """The entry of an array's tensor maps, or 0 where nothing has to be placed.
