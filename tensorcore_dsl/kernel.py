@@ -121,20 +121,17 @@ class Specialisation:
         cached = kernel_cache.load(entry)
         if cached is not None:
             return cached
-        cubin = self._assembled()
+        cubin = replace(
+            assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name)),
+            block_shared=extern_shared(self.ir), threads=self.ir.threads,
+            cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
+        )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
         lines = lambda: source_lines(print_kernel(self.ir, self.arch, annotate=True))
         diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
         return cubin, diagnostics
-
-    def _assembled(self) -> Cubin:
-        cubin = assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name))
-        return replace(
-            cubin, block_shared=extern_shared(self.ir), threads=self.ir.threads,
-            cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
-        )  # fmt: skip
 
     @property
     def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:

@@ -240,8 +240,11 @@ class _Walk:
         """Hash the value of a name, and return it. The caller hashes what is used of modules."""
         value = scope[name]
         self.put(name)
-        _refuse_outside(value)
-        if isinstance(value, types.ModuleType):
+        is_module = isinstance(value, types.ModuleType)
+        origin = value.__name__ if is_module else getattr(value, "__module__", "")
+        if origin in _OUTSIDE_MODULES and not isinstance(value, type):
+            raise Unhashable(f"{value} gives values that can differ between processes")
+        if is_module:
             self.put(value.__name__, getattr(value, "__version__", ""))
         else:
             self.visit(value)
@@ -319,13 +322,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _imports(code: types.CodeType) -> bool:
     inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return _IMPORT in code.co_code[::2] or any(map(_imports, inside))
-
-
-def _refuse_outside(value: Any) -> None:
-    is_module = isinstance(value, types.ModuleType)
-    name = value.__name__ if is_module else getattr(value, "__module__", "")
-    if name in _OUTSIDE_MODULES and not isinstance(value, type):
-        raise Unhashable(f"{value} gives values that can differ between processes")
 
 
 def _slots(cls: type) -> tuple[str, ...]:

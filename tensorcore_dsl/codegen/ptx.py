@@ -30,6 +30,7 @@ _DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
 _MAP_VERSION = (8, 0)
+Condition = nodes.Value | str | None  # a predicate, or the name of its register
 
 
 def print_kernel(kernel: nodes.Kernel, arch: Arch, annotate: bool = False) -> str:
@@ -78,13 +79,9 @@ class _Printer:
         self.loops: list[tuple[str, str]] = []  # labels of continue and break
         self.loc: Loc | None = None
         self.print_node: dict[type, Callable[..., None]] = {
-            nodes.Op: self._op,
-            nodes.Assign: self._assign,
-            nodes.For: self._for,
-            nodes.While: self._while,
-            nodes.If: self._if,
-            nodes.Jump: self._jump,
-        }
+            nodes.Op: self._op, nodes.Assign: self._assign, nodes.Jump: self._jump,
+            nodes.For: self._for, nodes.While: self._while, nodes.If: self._if,
+        }  # fmt: skip
 
     def module(self) -> str:
         for position, param in enumerate(self.kernel.params):
@@ -257,7 +254,7 @@ class _Printer:
             self.lines.append(f"    {text}{_end(text)}")
             self._place(skip)
         else:
-            self._emit(f"@{'!' if op.negated else ''}{self._value(op.guard)} {text}")
+            self._emit_if(op.guard, not op.negated, text)
 
     def _assign(self, node: nodes.Assign) -> None:
         """All sources are read before any register is written."""
@@ -303,25 +300,22 @@ class _Printer:
     def _place(self, label: str) -> None:
         self.lines.append(f"{label}:")
 
-    def _branch(
-        self, label: str, condition: nodes.Value | str | None = None, when: bool = True
-    ) -> None:
-        self.targets.add(label)
-        if condition is None:
-            self._emit(f"bra {label}")
-        else:
+    def _emit_if(self, condition: Condition, when: bool, statement: str) -> None:
+        """Emit a statement with a guard, if there is a condition."""
+        if condition is not None:
             name = condition if isinstance(condition, str) else self._value(condition)
-            self._emit(f"@{'' if when else '!'}{name} bra {label}")
+            statement = f"@{'' if when else '!'}{name} {statement}"
+        self._emit(statement)
 
-    def _jump(
-        self, jump: nodes.Jump, condition: nodes.Value | None = None, when: bool = True
-    ) -> None:
-        if jump.kind != "return":
-            self._branch(self.loops[-1][jump.kind == "break"], condition, when)
-        elif condition is None:
-            self._emit("ret")
+    def _branch(self, label: str, condition: Condition = None, when: bool = True) -> None:
+        self.targets.add(label)
+        self._emit_if(condition, when, f"bra {label}")
+
+    def _jump(self, jump: nodes.Jump, condition: Condition = None, when: bool = True) -> None:
+        if jump.kind == "return":
+            self._emit_if(condition, when, "ret")
         else:
-            self._emit(f"@{'' if when else '!'}{self._value(condition)} ret")
+            self._branch(self.loops[-1][jump.kind == "break"], condition, when)
 
     def _if(self, node: nodes.If) -> None:
         """A branch around each side; a side that only jumps is a conditional jump."""

@@ -196,14 +196,14 @@ def load_elements(operand: Operand) -> Any:
     within it. B is a matrix (k, n): pass `b.T` for one stored by columns.
     """
     layout = _layout(operand)
-    _element_bits(layout)
+    generate = _loader(operand, layout)
     what = f"load_elements of {layout.name}"
 
     def load(typingctx: Any, array: Any, row: Any, col: Any, thread: Any) -> Any:
         _check_array(what, layout, array, exact=True)
         _integers(what, row=row, col=col, thread=thread)
         kind = registers.numba_type(operand)
-        return kind(array, row, col, thread), _loader(operand, layout)
+        return kind(array, row, col, thread), generate
 
     return literal_intrinsic(load)
 
@@ -256,14 +256,14 @@ def store_elements(operand: Operand) -> Any:
     Registers with one element (f32, f64, s32) are converted to the array's type.
     """
     layout = _layout(operand)
-    _element_bits(layout)
+    generate = _storer(operand, layout)
     what = f"store_elements of {layout.name}"
 
     def store(typingctx: Any, array: Any, row: Any, col: Any, thread: Any, fragment: Any) -> Any:
         _check_array(what, layout, array, exact=layout.per_register > 1)
         _integers(what, row=row, col=col, thread=thread)
         registers.check(what, operand, fragment)
-        return types.void(array, row, col, thread, fragment), _storer(operand, layout)
+        return types.void(array, row, col, thread, fragment), generate
 
     return literal_intrinsic(store)
 

@@ -27,12 +27,9 @@ from tensorcore_dsl.numba.compat import TypingError, cgutils, types
 SHARED, GLOBAL = 3, 1  # address spaces of LLVM
 INDEX = types.intp
 _NAMED = {
-    "f32": types.float32,
-    "f64": types.float64,
-    "f16": types.float16,
-    "bf16": types.bfloat16,
+    "f32": types.float32, "f64": types.float64, "f16": types.float16, "bf16": types.bfloat16,
     "pred": types.boolean,
-}
+}  # fmt: skip
 _CONSTRAINTS = {"float32": "f", "float64": "d", 1: "r", 16: "h", 32: "r", 64: "l"}
 
 
@@ -101,9 +98,8 @@ def check(what: str, operand: Operand, given: Any) -> None:
     if operand.kind == "addr":
         fits = isinstance(given, types.Integer) or is_place(given)
     else:
-        fits = len(parts(given)) == operand.registers and all(
-            _fits(operand, part) for part in parts(given)
-        )
+        fits = len(parts(given)) == operand.registers
+        fits = fits and all(_fits(operand, part) for part in parts(given))
         fits = fits and (is_tuple(operand) or not isinstance(given, types.BaseTuple))
     if not fits:
         raise TypingError(f"{what}: {operand.name} is {given}; allowed is {allowed(operand)}")

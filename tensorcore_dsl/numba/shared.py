@@ -116,15 +116,13 @@ def _offset(name: str, given: Any) -> int:
 
 fence_proxy_async = intrinsic(names.FENCE_PROXY_ASYNC)
 wgmma_commit = intrinsic(names.WGMMA_COMMIT)
-_FENCE = isa.instruction(names.WGMMA_FENCE)
-_WAIT = isa.instruction(names.WGMMA_WAIT)
 
 
 @literal_intrinsic
 def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
     """Order earlier register accesses before the following wgmma; returns the registers."""
     _check_accumulator("wgmma_fence", accumulator)
-    return accumulator(accumulator), _passing(_FENCE, {}, 0)
+    return accumulator(accumulator), _passing(names.WGMMA_FENCE, {}, 0)
 
 
 @literal_intrinsic
@@ -133,7 +131,7 @@ def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
     if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
         raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
     _check_accumulator("wgmma_wait", accumulator)
-    generate = _passing(_WAIT, {"n": pending.literal_value}, 1)
+    generate = _passing(names.WGMMA_WAIT, {"n": pending.literal_value}, 1)
     return accumulator(pending, accumulator), generate
 
 
@@ -145,8 +143,9 @@ def _check_accumulator(what: str, given: Any) -> None:
         )
 
 
-def _passing(instr: Any, immediates: dict[str, int], position: int) -> Any:
+def _passing(ptx: str, immediates: dict[str, int], position: int) -> Any:
     """Code of an instruction without register operands; the accumulator passes through it."""
+    instr = isa.instruction(ptx)
     text = assembly.assembly(instr, immediates).text.rstrip(";")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -57,9 +57,8 @@ def _driver_library() -> bool:
 
 def compute_capability() -> int:
     """Compute capability of the current GPU, as 90 for 9.0."""
-    cuda_driver()  # LaunchError where there is no GPU
-    major, minor = import_module("numba.cuda").current_context().device.compute_capability
-    return 10 * int(major) + int(minor)
+    major, minor = cuda_driver().capability()
+    return 10 * major + minor
 
 
 @lru_cache
@@ -93,6 +92,11 @@ class NumbaDriver:
         self._driver.ensure_initialized()
         self.launch = prototype(("cuLaunchKernelEx", self._driver.lib))
 
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of the current GPU."""
+        major, minor = self._cuda.current_context().device.compute_capability
+        return int(major), int(minor)
+
     def load(self, cubin: Cubin, device: int = CURRENT_DEVICE) -> Loaded:
         """The kernel in the context of `device`; loaded once for each."""
         with self.on_device(device):
@@ -117,16 +121,13 @@ class NumbaDriver:
         attribute = self._binding.CUdevice_attribute
         limit = attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return Loaded(
-            name=cubin.name,
-            function=int(function),
-            device=int(context.device.id),
-            static_shared=kernel.attrs.shared,
-            registers=kernel.attrs.regs,
+            name=cubin.name, function=int(function), device=int(context.device.id),
+            static_shared=kernel.attrs.shared, registers=kernel.attrs.regs,
             max_threads=kernel.attrs.maxthreads,
             allowed=STATIC_SHARED_LIMIT - kernel.attrs.shared,
             most_shared=self._driver.cuDeviceGetAttribute(limit, context.device.id),
             keep=(cubin, module, kernel, function),
-        )
+        )  # fmt: skip
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""

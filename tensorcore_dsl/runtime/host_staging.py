@@ -83,10 +83,8 @@ class Staging:
                 spans.append(span_of(argument, argument.pointer, index))
         for span in merged(spans):
             self._send(span, arguments)
-        self.arguments = [
-            argument._replace(value=value)
-            for argument, value in zip(arguments, self._values, strict=True)
-        ]
+        placed = zip(arguments, self._values, strict=True)
+        self.arguments = [argument._replace(value=value) for argument, value in placed]
 
     def finish(self) -> None:
         """Wait for the kernel, and copy back what it may have written."""

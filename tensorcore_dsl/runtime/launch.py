@@ -223,7 +223,7 @@ class Launcher:
         key = arguments_key(args, arguments)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._remember(key, self._prepare(args, arguments))
+            plan = self._new_plan(args, arguments, key)
         elif plan.fast:  # its second launch
             self.fast = self._fast_path.add(plan, args, arguments) or self._launch
         plan.launch(arguments, args)
@@ -234,30 +234,34 @@ class Launcher:
         It keeps the arguments alive.
         """
         arguments = self._describe(args)
-        plan = self._plan_of(args, arguments)
+        plan = self._new_plan(args, arguments, arguments_key(args, arguments))
         fast_path = self._new_fast_path(self, keep=args)
         return (fast_path.add(plan, args, arguments) if plan.fast else None) or self
 
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        return self._plan_of(args, self._describe(args))
-
-    def _plan_of(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
-        plan = self._prepare(args, arguments)
-        return self._remember(arguments_key(args, arguments), plan)
+        arguments = self._describe(args)
+        return self._new_plan(args, arguments, arguments_key(args, arguments))
 
     def _new_fast_path(self, fallback: Callable[..., None], keep: Any = None) -> FastPath:
         fixed_stream = self._handle is not None
         return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
-    def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
+    def _new_plan(
+        self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable
+    ) -> Plan:
+        """The plan for these arguments, cached under `key`; the oldest of too many is dropped."""
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))
-        plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
+        kind = HostPlan if any(argument.on_host for argument in arguments) else Plan
         stream = self._stream(args, device)
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
-        return plan(cubin, device, config, arguments, self._driver, stream, tiles)
+        plan = kind(cubin, device, config, arguments, self._driver, stream, tiles)
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.pop(next(iter(self._plans)), None)
+        self._plans[key] = plan
+        return plan
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
@@ -268,12 +272,6 @@ class Launcher:
 
     def _declared_for(self, args: Sequence[Any]) -> tuple[DType | None, ...]:
         return (*self._declared, *(None,) * len(args))[: len(args)]
-
-    def _remember(self, key: Hashable, plan: Plan) -> Plan:
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.pop(next(iter(self._plans)), None)
-        self._plans[key] = plan
-        return plan
 
     def _name(self, index: int) -> str:
         named = index < len(self._names)
