@@ -103,9 +103,9 @@ class Cubin:
         """
         data, at = dict(sections(self.code)).get(f".nv.info.{self.name}", b""), 0
         while at + 4 <= len(data):
-            format, attribute, size = struct.unpack_from("<BBH", data, at)
+            kind, attribute, size = struct.unpack_from("<BBH", data, at)
             at += 4
-            if format == _SIZED_VALUE:
+            if kind == _SIZED_VALUE:
                 yield attribute, data[at : at + size]
                 at += size
 
