@@ -48,9 +48,6 @@ class Const:
     """Annotation of a parameter whose value is known at compile time."""
 
 
-# -- parameters ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of the function: Const, or given at run time (of type `dtype` if annotated)."""
@@ -94,9 +91,6 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
         ) from None
 
 
-# -- specialisations -----------------------------------------------------------------------------
-
-
 class Specialisation:
     """A kernel for given argument types, Const values and architecture."""
 
@@ -127,25 +121,17 @@ class Specialisation:
         cached = kernel_cache.load(entry)
         if cached is not None:
             return cached
-        cubin = self._assembled()
+        cubin = replace(
+            assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name)),
+            block_shared=extern_shared(self.ir), threads=self.ir.threads,
+            cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
+        )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
-        diagnostics = diagnostics_of(cubin, defined, self._source_lines)
+        lines = lambda: source_lines(print_kernel(self.ir, self.arch, annotate=True))
+        diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
         return cubin, diagnostics
-
-    def _assembled(self) -> Cubin:
-        cubin = assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name))
-        return replace(
-            cubin,
-            block_shared=extern_shared(self.ir),
-            threads=self.ir.threads,
-            cluster=self.ir.cluster,
-            tensor_maps=self.tensor_maps,
-        )
-
-    def _source_lines(self) -> dict[int, tuple[str, int]]:
-        return source_lines(print_kernel(self.ir, self.arch, annotate=True))
 
     @property
     def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:
@@ -156,13 +142,9 @@ class Specialisation:
         return compile_program(self.ir)
 
     def emulate(
-        self,
-        config: LaunchConfig,
-        args: Sequence[Any],
-        checks: bool,
-        profile: bool,
+        self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool,
         order: int | None,
-    ) -> Report:
+    ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
@@ -175,8 +157,7 @@ class Specialisation:
             return run(
                 self.ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
-                cluster=config.cluster,
-                profile=profile, order=order,
+                cluster=config.cluster, profile=profile, order=order,
             )  # fmt: skip
 
 
@@ -197,23 +178,14 @@ def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorM
     return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)
 
 
-# -- kernels -------------------------------------------------------------------------------------
-
-
 class Kernel:
     """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ..."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        threads: int | None = None,
-        max_registers: int | None = None,
-        min_blocks: int | None = None,
-    ) -> None:
-        self.function = function
-        self.__kernel_function__ = function
+        self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
+        max_registers: int | None = None, min_blocks: int | None = None,
+    ) -> None:  # fmt: skip
+        self.function = self.__kernel_function__ = function
         self.__name__ = name or function.__name__
         self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
@@ -223,17 +195,12 @@ class Kernel:
         self._specialisations: dict[Any, Specialisation] = {}
         self._launches: dict[Any, Launch] = {}
 
-    # launching
-
     def __getitem__(self, key: Any) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
         try:
             return self._launches[key]
         except (KeyError, TypeError):
-            return self._configure(key)
-
-    def _configure(self, key: Any) -> Launch:
-        return self._new_launch(key, *configuration(self.__name__, key))
+            return self._new_launch(key, *configuration(self.__name__, key))
 
     def _new_launch(self, key: Any, config: LaunchConfig, stream: Any) -> Launch:
         """A new launch, cached under `key` with everything that it prepares."""
@@ -272,8 +239,6 @@ class Kernel:
             f"{self.__name__}[grid, block](...)"
         )
 
-    # inspection
-
     def specialise(
         self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None
     ) -> Specialisation:
@@ -308,8 +273,6 @@ class Kernel:
         """Registers, spills, shared memory and warnings, from the assembler."""
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)
-
-    # arguments
 
     def split(
         self, args: Sequence[Any], named_args: dict[str, Any]
@@ -410,7 +373,7 @@ class Launch:
             self._default.fast(*args)
             return
         if current_target() == "cpu":
-            self.kernel.emulate.run(self.config, args, named_args)
+            self.kernel.emulate.run(self.config, *args, **named_args)
             return
         runtime, constants = self.kernel.split(args, named_args)
         launcher = self.launcher(constants)
@@ -424,12 +387,9 @@ class Launch:
         launcher = self._launchers.get(key)
         if launcher is None:
             kernel = self.kernel
-
-            def specialise(types: tuple[Any, ...]) -> Cubin:
-                return kernel.specialised(types, constants, device_arch()).cubin
-
             launcher = self._launchers[key] = Launcher(
-                specialise, self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
+                lambda types: kernel.specialised(types, constants, device_arch()).cubin,
+                self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
                 [p.dtype for p in kernel.runtime_parameters],
             )  # fmt: skip
         return launcher
@@ -473,12 +433,9 @@ class Emulator:
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
-        return partial(self._launch, config)
+        return partial(self.run, config)
 
-    def _launch(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
-        return self.run(config, args, named_args)
-
-    def run(self, config: LaunchConfig, args: Sequence[Any], named_args: dict[str, Any]) -> Report:
+    def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
         arch = self.arch or emulated_arch()

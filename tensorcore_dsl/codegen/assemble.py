@@ -19,6 +19,7 @@ from tensorcore_dsl.codegen import disk_cache, ptxas
 from tensorcore_dsl.codegen.cache_key import installed
 from tensorcore_dsl.codegen.cubin import Cubin, quote
 from tensorcore_dsl.errors import AssemblyError
+from tensorcore_dsl.isa import names
 
 INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
@@ -49,7 +50,7 @@ def assemble(
 
 def whole_program(ptx: str) -> Path | None:
     """The ptxas that assembles this text; None if nvJitLink does."""
-    return ptxas.find(ptxas.version_of(ptx)) if ptxas.wants_whole_program(ptx) else None
+    return ptxas.find(ptxas.version_of(ptx)) if names.SETMAXNREG in ptx else None
 
 
 def versions() -> str:
@@ -127,8 +128,8 @@ def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
 @lru_cache
 def toolchain() -> str:
     """Names and versions of the packages of nvJitLink, without importing them."""
-    names = ("nvidia_nvjitlink-", "nvidia_nvjitlink_cu12-", "cuda_bindings-", "cuda_core-")
-    packages = [name.removesuffix(".dist-info") for name in installed() if name.startswith(names)]
+    used = ("nvidia_nvjitlink-", "nvidia_nvjitlink_cu12-", "cuda_bindings-", "cuda_core-")
+    packages = [name.removesuffix(".dist-info") for name in installed() if name.startswith(used)]
     if not any("nvjitlink" in package for package in packages):
         packages.append(f"libnvJitLink-{_library_version()}")
     return " ".join(packages)

@@ -57,7 +57,7 @@ class Unhashable(Exception):
 
 def cache_key(*values: Any) -> str:
     """The hash of the values and of all that they depend on. Raises Unhashable."""
-    walk = _Walk()
+    walk = _Walk(_library_names(tuple(filter(is_library, list(sys.modules)))))
     walk.visit((sys.version, package_state(), installed()))
     for value in values:
         walk.visit(value)
@@ -94,12 +94,15 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 @dataclass
 class _Walk:
-    """`digest` hashes what is visited. `seen` numbers the visited objects, by identity."""
+    """`digest` hashes what is visited. `seen` numbers the visited objects, by identity.
 
+    `library` names this package's objects, by identity.
+    """
+
+    library: dict[int, str]
     digest: Any = field(default_factory=hashlib.sha256)
     seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    library: dict[int, str] = field(default_factory=lambda: _library_names())
 
     def put(self, *words: object) -> None:
         for word in words:
@@ -120,7 +123,7 @@ class _Walk:
             return
         for kind, visit in _VISITS:
             if isinstance(value, kind):
-                self.put(kind.__name__ if isinstance(kind, type) else "descriptor")
+                self.put(type(value).__name__)
                 visit(self, value)
                 return
         self.instance(value)
@@ -129,10 +132,8 @@ class _Walk:
         for value in values:
             self.visit(value)
 
-    # values
-
     def container(self, value: Any) -> None:
-        self.type_of(value)
+        self.visit(type(value))
         self.put(len(value))
         if isinstance(value, dict):
             self.visit_all(*(part for item in value.items() for part in item))
@@ -147,7 +148,7 @@ class _Walk:
     def plain_subclass(self, value: Any) -> None:
         """An instance of a subclass of int, str, ..., such as an enumeration."""
         base: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
-        self.type_of(value)
+        self.visit(type(value))
         self.put(base.__repr__(value))
         self.attributes(value)
 
@@ -161,7 +162,7 @@ class _Walk:
             self.put("kernel", value.threads, value.max_registers, value.min_blocks)
             self.visit(function)
             return
-        self.type_of(value)
+        self.visit(type(value))
         self.put(getattr(value, "__qualname__", ""), getattr(value, "__name__", ""))
         if _hides(type(value)):
             self.pickled(value)
@@ -190,11 +191,6 @@ class _Walk:
                 if hasattr(value, name):
                     self.put(name)
                     self.visit(getattr(value, name))
-
-    def type_of(self, value: Any) -> None:
-        self.visit(type(value))
-
-    # code
 
     def module(self, module: types.ModuleType) -> None:
         if not _is_opaque(module):
@@ -244,8 +240,11 @@ class _Walk:
         """Hash the value of a name, and return it. The caller hashes what is used of modules."""
         value = scope[name]
         self.put(name)
-        _refuse_outside(value)
-        if isinstance(value, types.ModuleType):
+        is_module = isinstance(value, types.ModuleType)
+        origin = value.__name__ if is_module else getattr(value, "__module__", "")
+        if origin in _OUTSIDE_MODULES and not isinstance(value, type):
+            raise Unhashable(f"{value} gives values that can differ between processes")
+        if is_module:
             self.put(value.__name__, getattr(value, "__version__", ""))
         else:
             self.visit(value)
@@ -291,12 +290,9 @@ _VISITS: list[tuple[Any, Any]] = [
     ((staticmethod, classmethod), lambda walk, v: walk.visit(v.__func__)),
     (property, lambda walk, v: walk.visit_all(v.fget, v.fset, v.fdel)),
     (types.MappingProxyType, lambda walk, v: walk.visit(dict(v))),
-    (types.GenericAlias, lambda walk, v: walk.put(repr(v))),
-    (types.UnionType, lambda walk, v: walk.put(repr(v))),
-    (range, lambda walk, v: walk.put(repr(v))),
+    ((types.GenericAlias, types.UnionType, range, np.dtype), lambda walk, v: walk.put(repr(v))),
     (slice, lambda walk, v: walk.visit_all(v.start, v.stop, v.step)),
     ((np.ndarray, np.generic), _Walk.numbers),
-    (np.dtype, lambda walk, v: walk.put(repr(v))),
     (np.ufunc, lambda walk, v: walk.put(v.__name__)),
     (_CONTAINERS, _Walk.container),
     (_PLAIN, _Walk.plain_subclass),
@@ -328,21 +324,11 @@ def _imports(code: types.CodeType) -> bool:
     return _IMPORT in code.co_code[::2] or any(map(_imports, inside))
 
 
-def _refuse_outside(value: Any) -> None:
-    name = (
-        value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
-    )
-    if name in _OUTSIDE_MODULES and not isinstance(value, type):
-        raise Unhashable(f"{value} gives values that can differ between processes")
-
-
 def _slots(cls: type) -> tuple[str, ...]:
     slots = vars(cls).get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
-
-# Which package code belongs to.
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
@@ -353,12 +339,11 @@ def _is_opaque(module: types.ModuleType) -> bool:
 
 def _is_installed(value: Any) -> bool:
     """Whether the name and the package's version identify a function or class."""
-    module = sys.modules.get(value.__module__ or "")
+    name = value.__module__ or ""
     if isinstance(value, types.FunctionType):
-        return _is_foreign(value.__module__ or "", value.__code__.co_filename, value.__globals__)
-    return _is_foreign(
-        value.__module__ or "", getattr(module, "__file__", None), vars(module or types)
-    )
+        return _is_foreign(name, value.__code__.co_filename, value.__globals__)
+    module = sys.modules.get(name)
+    return _is_foreign(name, getattr(module, "__file__", None), vars(module or types))
 
 
 def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
@@ -402,17 +387,13 @@ def _hides(cls: type) -> bool:
     return cls.__basicsize__ > known or cls.__itemsize__ != 0
 
 
-def _library_names() -> dict[int, str]:
-    """Objects that this package's modules name, by identity."""
-    return _named(sum(map(is_library, list(sys.modules))))
-
-
 @functools.lru_cache(maxsize=1)
-def _named(count: int) -> dict[int, str]:
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if is_library(name) and module is not None:
-            for attribute, value in vars(module).items():
-                if type(value) not in _UNNAMED:
-                    found[id(value)] = f"{name}.{attribute}"
-    return found
+def _library_names(modules: tuple[str, ...]) -> dict[int, str]:
+    """Objects that this package's modules name, by identity."""
+    return {
+        id(value): f"{name}.{attribute}"
+        for name in modules
+        if (module := sys.modules[name]) is not None
+        for attribute, value in vars(module).items()
+        if type(value) not in _UNNAMED
+    }

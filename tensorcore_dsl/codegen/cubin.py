@@ -69,15 +69,12 @@ class Cubin:
         (registers,) = _numbers(r"Used (\d+) registers", log)
         shared = re.search(r"Used .*?(\d+) bytes smem", log)
         return Resources(
-            registers=registers,
-            spill_stores=stores,
-            spill_loads=loads,
-            local_bytes=stack,
+            registers=registers, spill_stores=stores, spill_loads=loads, local_bytes=stack,
             shared_bytes=int(shared[1]) if shared else 0,
             constant_bytes=self._constant_bytes(),
             max_threads=min(self._declared_threads(), threads_that_fit(registers)),
             warnings=tuple(quote(line, self.ptx) for line in _diagnostics(self.log)),
-        )
+        )  # fmt: skip
 
     def parameter_offsets(self) -> dict[int, tuple[int, int]]:
         """Offset and size in bytes of each kernel parameter, by its position."""
@@ -100,9 +97,17 @@ class Cubin:
         return MOST_THREADS
 
     def _attributes(self) -> Iterator[tuple[int, bytes]]:
-        for name, data in sections(self.code):
-            if name == f".nv.info.{self.name}":
-                yield from _attributes(data)
+        """The attributes with a sized value in `.nv.info`, which begin with 4 bytes.
+
+        These are a format, the attribute's number, and the size of the value in 16 bits.
+        """
+        data, at = dict(sections(self.code)).get(f".nv.info.{self.name}", b""), 0
+        while at + 4 <= len(data):
+            kind, attribute, size = struct.unpack_from("<BBH", data, at)
+            at += 4
+            if kind == _SIZED_VALUE:
+                yield attribute, data[at : at + size]
+                at += size
 
 
 def threads_that_fit(registers: int) -> int:
@@ -111,7 +116,7 @@ def threads_that_fit(registers: int) -> int:
     return min(MOST_THREADS, REGISTERS_PER_PARTITION // per_warp * 4 * 32)
 
 
-# The cubin file. Attributes of `.nv.info`: format byte, attribute byte, 16-bit value or size.
+# Numbers in the cubin file.
 _MAX_THREADS, _REQNTID, _KPARAM_INFO = 0x05, 0x10, 0x17
 _SIZED_VALUE = 4
 _NOBITS = 8
@@ -129,19 +134,6 @@ def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
         start = names + name
         text = code[start : code.index(0, start)].decode()
         yield text, bytes(size) if kind == _NOBITS else code[offset : offset + size]
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 4 <= len(data):
-        kind, attribute, value = struct.unpack_from("<BBH", data, at)
-        at += 4
-        if kind == _SIZED_VALUE:
-            yield attribute, data[at : at + value]
-            at += value
-
-
-# The log.
 
 
 def _log_of(log: str, kernel: str) -> str:

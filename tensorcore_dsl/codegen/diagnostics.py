@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
@@ -60,25 +60,19 @@ def diagnostics_of(
         resources = cubin.resources
     except AssemblyError as error:  # a log of an unknown format
         return (Diagnostic(str(error), *kernel),)
-    messages = [(text, 0) for text in _spills(resources)]
-    warned = slow_code_warnings(resources)
-    messages += [(_advised(text), _line(text, cubin.ptx)) for text in warned]
+    messages = [(_spill_message(resources), 0)] if resources.spills else []
+    slow = [text for text in resources.warnings if _SLOW.search(text)]
+    messages += [(_advised(text), _line(text, cubin.ptx)) for text in slow]
     places = lines() if any(line for _, line in messages) else {}
     return tuple(Diagnostic(text, *places.get(line, kernel)) for text, line in messages)
 
 
-def slow_code_warnings(resources: Resources) -> list[str]:
-    """The assembler's warnings about lost speed."""
-    return [text for text in resources.warnings if _SLOW.search(text)]
-
-
-def _spills(resources: Resources) -> Iterator[str]:
-    if resources.spills:
-        yield (
-            f"registers are spilled to memory: {resources.spill_stores} bytes of stores and "
-            f"{resources.spill_loads} of loads a thread, with {resources.registers} registers in "
-            f"use; {_SPILLED}"
-        )
+def _spill_message(resources: Resources) -> str:
+    return (
+        f"registers are spilled to memory: {resources.spill_stores} bytes of stores and "
+        f"{resources.spill_loads} of loads a thread, with {resources.registers} registers in "
+        f"use; {_SPILLED}"
+    )
 
 
 def _advised(text: str) -> str:

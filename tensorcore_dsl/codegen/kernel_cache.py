@@ -45,8 +45,7 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
     ptx, log = data[:ptx_size].decode(), data[ptx_size : ptx_size + log_size].decode()
     cubin = Cubin(
         head["name"], head["arch"], ptx, data[ptx_size + log_size :], log,
-        block_shared=head["block_shared"],
-        threads=head["threads"],
+        block_shared=head["block_shared"], threads=head["threads"],
         cluster=head["cluster"] and tuple(head["cluster"]),
         tensor_maps=tuple(
             TensorMap(argument, tuple(axes), tuple(box), swizzle)

@@ -20,25 +20,8 @@ from collections.abc import Callable, Iterable
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
+from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Op,
-    Param,
-    Part,
-    Source,
-    Type,
-    Value,
-    While,
-    walk,
-)
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 
@@ -47,9 +30,10 @@ _DYNAMIC_ALIGN = 16
 _PREFIXES = {1: "%p", 16: "%h", 32: "%r", 64: "%d", 128: "%q"}
 _B128_VERSION = (8, 3)
 _MAP_VERSION = (8, 0)
+Condition = nodes.Value | str | None  # a predicate, or the name of its register
 
 
-def print_kernel(kernel: Kernel, arch: Arch, annotate: bool = False) -> str:
+def print_kernel(kernel: nodes.Kernel, arch: Arch, annotate: bool = False) -> str:
     """The PTX module of a verified kernel. `annotate` adds source lines as comments."""
     return _Printer(kernel, arch, annotate).module()
 
@@ -60,7 +44,7 @@ def entry_name(name: str) -> str:
     return plain if re.match(r"[A-Za-z]|[_$].", plain) else f"_{plain}"
 
 
-def extern_shared(kernel: Kernel) -> int:
+def extern_shared(kernel: nodes.Kernel) -> int:
     """Bytes of the kernel's own shared memory that a launch must provide; 0 if it is static."""
     bytes_ = -(-kernel.shared_bytes // _DYNAMIC_ALIGN) * _DYNAMIC_ALIGN
     return bytes_ if kernel.shared_bytes > STATIC_SHARED_LIMIT else 0
@@ -75,7 +59,7 @@ def param_type(dtype: DType) -> str:
     return f"{dtype.kind if dtype.is_integer else 'b'}{dtype.bits}"
 
 
-def _param(param: Param, position: int) -> str:
+def _param(param: nodes.Param, position: int) -> str:
     """The declaration of one parameter; a tensor map is 128 bytes of data."""
     if param.tensor_map is not None:
         return f".param .align 64 .b8 p{position}[128]"
@@ -83,27 +67,21 @@ def _param(param: Param, position: int) -> str:
 
 
 class _Printer:
-    def __init__(self, kernel: Kernel, arch: Arch, annotate: bool) -> None:
+    def __init__(self, kernel: nodes.Kernel, arch: Arch, annotate: bool) -> None:
         self.kernel, self.arch, self.annotate = kernel, arch, annotate
         self.lines: list[str] = []
         self.counts = dict.fromkeys(_PREFIXES, 0)
-        self.registers: dict[Value, tuple[str, ...]] = {}
-        self.texts: dict[Value, str] = {}
+        self.registers: dict[nodes.Value, tuple[str, ...]] = {}
+        self.texts: dict[nodes.Value, str] = {}
         self.constants: dict[tuple[int, int], tuple[str, str]] = {}  # (bits, value): name, text
         self.labels = 0
         self.targets: set[str] = set()  # labels that branches use
         self.loops: list[tuple[str, str]] = []  # labels of continue and break
         self.loc: Loc | None = None
         self.print_node: dict[type, Callable[..., None]] = {
-            Op: self._op,
-            Assign: self._assign,
-            For: self._for,
-            While: self._while,
-            If: self._if,
-            Jump: self._jump,
-        }
-
-    # --- the module -----------------------------------------------------------------------
+            nodes.Op: self._op, nodes.Assign: self._assign, nodes.Jump: self._jump,
+            nodes.For: self._for, nodes.While: self._while, nodes.If: self._if,
+        }  # fmt: skip
 
     def module(self) -> str:
         for position, param in enumerate(self.kernel.params):
@@ -134,7 +112,7 @@ class _Printer:
 
     def _version(self) -> tuple[int, int]:
         """The lowest version with the target and all instructions, so that old drivers load it."""
-        instrs = {n.instr for n in walk(self.kernel.body) if isinstance(n, Op)}
+        instrs = {n.instr for n in nodes.walk(self.kernel.body) if isinstance(n, nodes.Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
         wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
         return max([self.arch.ptx, *wide, *(instr.version for instr in instrs)])
@@ -174,7 +152,7 @@ class _Printer:
             if count:
                 yield f"    .reg .{_move_type(bits)} {_PREFIXES[bits]}<{count}>;"
 
-    def _load(self, position: int, param: Param) -> None:
+    def _load(self, position: int, param: nodes.Param) -> None:
         """Parameter to register, at entry."""
         (register,) = self._names(param.value)
         dtype = param.value.type.dtype
@@ -192,14 +170,12 @@ class _Printer:
         for (bits, _), (register, text) in self.constants.items():
             yield f"    {_move(bits)} {register}, {text};"
 
-    # --- registers and operands -----------------------------------------------------------
-
     def _fresh(self, bits: int) -> str:
         number = self.counts[bits]
         self.counts[bits] = number + 1
         return f"{_PREFIXES[bits]}{number}"
 
-    def _names(self, value: Value) -> tuple[str, ...]:
+    def _names(self, value: nodes.Value) -> tuple[str, ...]:
         """The registers of `value`: consecutive, numbered at first use."""
         names = self.registers.get(value)
         if names is None:
@@ -208,7 +184,7 @@ class _Printer:
             self.registers[value] = names
         return names
 
-    def _value(self, value: Value) -> str:
+    def _value(self, value: nodes.Value) -> str:
         text = self.texts.get(value)
         if text is None:
             names = self._names(value)
@@ -226,47 +202,45 @@ class _Printer:
             self.constants[bits, value] = self._fresh(bits), text
         return self.constants[bits, value][0]
 
-    def _literal(self, const: Const, dtype: DType) -> str:
+    def _literal(self, const: nodes.Const, dtype: DType) -> str:
         """`const` as an operand that the instruction reads as `dtype`."""
         if dtype.name in ("f32", "f64"):
             digits, mark = dtype.bits // 4, "f" if dtype.bits == 32 else "d"
             return f"0{mark}{const_bits(const):0{digits}X}"
         if dtype.kind in "sub" and dtype.bits <= 64 and const.dtype.kind != "p":
-            return str(const_int(Const(const_bits(const), dtype)))
+            return str(const_int(nodes.Const(const_bits(const), dtype)))
         return self._constant(const_bits(const), dtype.register_bits)
 
-    def _address(self, address: Address) -> str:
-        if isinstance(address.base, Value):
+    def _address(self, address: nodes.Address) -> str:
+        if isinstance(address.base, nodes.Value):
             base = self._value(address.base)
         else:
             const = address.base
             base = self._constant(const_bits(const), const.dtype.register_bits)
         return f"[{base}+{address.offset}]" if address.offset else f"[{base}]"
 
-    def _operand(self, source: Source, operand: Operand) -> str:
-        if isinstance(source, Value):
+    def _operand(self, source: nodes.Source, operand: Operand) -> str:
+        if isinstance(source, nodes.Value):
             return self._value(source)
-        if isinstance(source, Part):
+        if isinstance(source, nodes.Part):
             return self._names(source.base)[source.index]
-        if isinstance(source, Address):
+        if isinstance(source, nodes.Address):
             return self._address(source)
         if operand.kind == "imm":
             return str(int(source.value))
         return self._literal(source, operand.dtype)
 
-    # --- statements -----------------------------------------------------------------------
-
     def _emit(self, statement: str) -> None:
         self.lines.append(f"    {statement};")
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: nodes.Block) -> None:
         for node in block.nodes:
             if self.annotate and node.loc is not None and node.loc != self.loc:
                 self.loc = node.loc
                 self.lines.append(f"    // {node.loc}")
             self.print_node[type(node)](node)
 
-    def _op(self, op: Op) -> None:
+    def _op(self, op: nodes.Op) -> None:
         instr = op.instr
         pairs = zip(op.operands, instr.operands, strict=True)
         text = instr.text(
@@ -280,9 +254,9 @@ class _Printer:
             self.lines.append(f"    {text}{_end(text)}")
             self._place(skip)
         else:
-            self._emit(f"@{'!' if op.negated else ''}{self._value(op.guard)} {text}")
+            self._emit_if(op.guard, not op.negated, text)
 
-    def _assign(self, node: Assign) -> None:
+    def _assign(self, node: nodes.Assign) -> None:
         """All sources are read before any register is written."""
         bits = node.target.type.register_bits
         moves = list(zip(self._names(node.target), self._sources(node), strict=True))
@@ -296,30 +270,28 @@ class _Printer:
                 moves[position + 1 :] = [(n, saved if s == name else s) for n, s in later]
             self._emit(f"{_move(bits)} {name}, {source}")
 
-    def _sources(self, node: Assign) -> list[str]:
+    def _sources(self, node: nodes.Assign) -> list[str]:
         """The source of each register of the target."""
         target, sources = node.target.type, node.sources
-        if len(sources) == 1 and isinstance(sources[0], Const):
+        if len(sources) == 1 and isinstance(sources[0], nodes.Const):
             sources *= target.registers
         operands: list[str] = []
         for source in sources:
-            if isinstance(source, Const):
+            if isinstance(source, nodes.Const):
                 operands.append(self._move_source(source, target))
-            elif isinstance(source, Part):
+            elif isinstance(source, nodes.Part):
                 operands.append(self._names(source.base)[source.index])
             else:
                 operands.extend(self._names(source))
         return operands
 
-    def _move_source(self, const: Const, target: Type) -> str:
+    def _move_source(self, const: nodes.Const, target: nodes.Type) -> str:
         """`const` as the operand of an untyped move, which accepts any literal."""
         if target.register_bits == 128:
             return self._constant(const_bits(const), 128)
         if target.dtype.name in ("f32", "f64"):
             return self._literal(const, target.dtype)
         return str(const_bits(const))
-
-    # --- control flow ---------------------------------------------------------------------
 
     def _label(self) -> str:
         self.labels += 1
@@ -328,40 +300,41 @@ class _Printer:
     def _place(self, label: str) -> None:
         self.lines.append(f"{label}:")
 
-    def _branch(self, label: str, condition: Value | str | None = None, when: bool = True) -> None:
-        self.targets.add(label)
-        if condition is None:
-            self._emit(f"bra {label}")
-        else:
+    def _emit_if(self, condition: Condition, when: bool, statement: str) -> None:
+        """Emit a statement with a guard, if there is a condition."""
+        if condition is not None:
             name = condition if isinstance(condition, str) else self._value(condition)
-            self._emit(f"@{'' if when else '!'}{name} bra {label}")
+            statement = f"@{'' if when else '!'}{name} {statement}"
+        self._emit(statement)
 
-    def _jump(self, jump: Jump, condition: Value | None = None, when: bool = True) -> None:
-        if jump.kind != "return":
-            self._branch(self.loops[-1][jump.kind == "break"], condition, when)
-        elif condition is None:
-            self._emit("ret")
+    def _branch(self, label: str, condition: Condition = None, when: bool = True) -> None:
+        self.targets.add(label)
+        self._emit_if(condition, when, f"bra {label}")
+
+    def _jump(self, jump: nodes.Jump, condition: Condition = None, when: bool = True) -> None:
+        if jump.kind == "return":
+            self._emit_if(condition, when, "ret")
         else:
-            self._emit(f"@{'' if when else '!'}{self._value(condition)} ret")
+            self._branch(self.loops[-1][jump.kind == "break"], condition, when)
 
-    def _if(self, node: If) -> None:
+    def _if(self, node: nodes.If) -> None:
         """A branch around each side; a side that only jumps is a conditional jump."""
         then, orelse = node.then.nodes, node.orelse.nodes
         jump = then[0] if then else None
-        if isinstance(jump, Jump):
+        if isinstance(jump, nodes.Jump):
             self._jump(jump, node.condition)
             self._block(node.orelse)
-        elif not then and orelse and isinstance(orelse[0], Jump):
+        elif not then and orelse and isinstance(orelse[0], nodes.Jump):
             self._jump(orelse[0], node.condition, False)
         elif then or orelse:
             self._branch_around(node)
 
-    def _branch_around(self, node: If) -> None:
+    def _branch_around(self, node: nodes.If) -> None:
         orelse, end = self._label(), self._label()
         if node.then.nodes:
             self._branch(orelse, node.condition, False)
             self._block(node.then)
-            if node.orelse.nodes and not isinstance(node.then.nodes[-1], Jump):
+            if node.orelse.nodes and not isinstance(node.then.nodes[-1], nodes.Jump):
                 self._branch(end)
         else:
             self._branch(end, node.condition)
@@ -369,12 +342,12 @@ class _Printer:
         self._block(node.orelse)
         self._place(end)
 
-    def _while(self, node: While) -> None:
+    def _while(self, node: nodes.While) -> None:
         top, end = self._label(), self._label()
         self.loops.append((top, end))
         self._place(top)
         self._block(node.test)
-        if isinstance(node.condition, Value):
+        if isinstance(node.condition, nodes.Value):
             self._branch(end, node.condition, False)
         elif not node.condition.value:
             self._branch(end)
@@ -383,7 +356,7 @@ class _Printer:
         self._place(end)
         self.loops.pop()
 
-    def _for(self, node: For) -> None:
+    def _for(self, node: nodes.For) -> None:
         """A loop tested at its bottom; a test at the top unless the trip count is constant."""
         trips = constant_trips(node)
         body, again, end = (self._label() for _ in range(3))
@@ -405,15 +378,15 @@ class _Printer:
         self._place(end)
         self.loops.pop()
 
-    def _bound(self, source: Value | Const, node: For) -> str:
-        if isinstance(source, Const):
+    def _bound(self, source: nodes.Value | nodes.Const, node: nodes.For) -> str:
+        if isinstance(source, nodes.Const):
             return self._literal(source, node.index.type.dtype)
         return self._value(source)
 
-    def _direction(self, node: For, kind: str, step: str) -> bool | str:
+    def _direction(self, node: nodes.For, kind: str, step: str) -> bool | str:
         """Whether the loop counts down: True or False if constant, else a predicate register."""
-        if isinstance(node.step, Const):
-            return const_int(Const(const_bits(node.step), node.index.type.dtype)) < 0
+        if isinstance(node.step, nodes.Const):
+            return const_int(nodes.Const(const_bits(node.step), node.index.type.dtype)) < 0
         if kind.startswith("u"):
             return False
         down = self._fresh(1)

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from tensorcore_dsl.isa.names import SETMAXNREG
-
 VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
 _NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"
 _WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
@@ -27,11 +25,6 @@ _SECONDS = 600
 
 class Refusal(Exception):
     """ptxas refused the text; the message is its output."""
-
-
-def wants_whole_program(ptx: str) -> bool:
-    """Whether the text uses instructions that need whole-program assembly."""
-    return SETMAXNREG in ptx
 
 
 def find(version: tuple[int, int]) -> Path | None:

@@ -14,14 +14,8 @@ from llvmlite import ir
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.errors import ArchError, OperandError, listing
-from tensorcore_dsl.isa import names
-from tensorcore_dsl.isa.spec import (
-    CONVERGENT_EFFECTS,
-    MEMORY_EFFECTS,
-    PURE,
-    Instruction,
-    Operand,
-)  # fmt: skip
+from tensorcore_dsl.isa import names, spec
+from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.numba.compat import targetconfig
 from tensorcore_dsl.numba.registers import is_tuple, slot
 
@@ -44,10 +38,10 @@ class Assembly:
         if len(self.outputs) > 1:
             result = ir.LiteralStructType(self.outputs)
         function = ir.FunctionType(result, self.inputs)
-        pure = self.effects == PURE
+        pure = self.effects == spec.PURE
         code = ir.InlineAsm(function, self.text, self.constraints, side_effect=not pure)
         attributes = ["nounwind", "readnone"] if pure else ["nounwind"]
-        attributes += ["convergent"] if self.effects & CONVERGENT_EFFECTS else []
+        attributes += ["convergent"] if self.effects & spec.CONVERGENT_EFFECTS else []
         value = builder.call(code, inputs, attrs=attributes)
         if len(self.outputs) > 1:
             return [builder.extract_value(value, i) for i in range(len(self.outputs))]
@@ -112,7 +106,7 @@ class _Writer:
         effects = self.instr.effects
         constraints = [c for _, c in (*self.outputs, *self.inputs)]
         hidden = "volatile" in effects and not self.outputs
-        if effects & MEMORY_EFFECTS or hidden:
+        if effects & spec.MEMORY_EFFECTS or hidden:
             constraints.append("~{memory}")
         outputs, inputs = (tuple(t for t, _ in side) for side in (self.outputs, self.inputs))
         return Assembly(text, ",".join(constraints), outputs, inputs, effects)
@@ -131,9 +125,6 @@ def through(
     tied = [str(i) for i in range(len(constraints))]
     every = ",".join([*outputs, *tied, "~{memory}"])
     return Assembly(f"{text};", every, tuple(types), tuple(types), effects)
-
-
-# -- targets -----------------------------------------------------------------------------------
 
 
 def check_arch(instr: Instruction) -> None:

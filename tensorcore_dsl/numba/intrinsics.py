@@ -146,9 +146,6 @@ def _returned(context: Any, builder: Any, instr: Instruction, kind: Any, outputs
     return values[0] if len(values) == 1 else context.make_tuple(builder, kind, values)
 
 
-# -- namespaces --------------------------------------------------------------------------------
-
-
 class Intrinsics:
     """A namespace of the table whose instructions are intrinsics: `mma.m16n8k16(bf16, bf16, f32)`.
 

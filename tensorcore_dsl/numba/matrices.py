@@ -20,9 +20,6 @@ from tensorcore_dsl.numba.intrinsics import intrinsic
 WORD = ir.IntType(32)
 
 
-# -- 8x8 matrices ------------------------------------------------------------------------------
-
-
 def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any:
     """The value of a literal type; `given` itself if the argument was omitted."""
     value = given.literal_value if isinstance(given, types.Literal) else given
@@ -31,18 +28,18 @@ def _constant(what: str, name: str, given: Any, choices: tuple[Any, ...]) -> Any
     return value
 
 
-def _place(what: str, array: Any, index: Any) -> Any:
-    """The type of a pair of an array and an index."""
+def _check_element(what: str, array: Any, index: Any) -> None:
+    """TypingError unless `index` is an index of `array`."""
     if not isinstance(array, types.Array) or not registers.is_index(array, index):
         raise TypingError(
             f"{what} takes an array and an index of as many integers as it has dimensions, "
             f"not {array} and {index}"
         )
-    return types.Tuple([array, index])
 
 
-def _pair(context: Any, builder: Any, place: Any, array: Any, index: Any) -> Any:
-    return context.make_tuple(builder, place, [array, index])
+def _shared_address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """The address of the element in shared memory that the first two arguments name."""
+    return registers.element_address(context, builder, signature.args[:2], arguments[:2], 32)
 
 
 @literal_intrinsic
@@ -53,20 +50,18 @@ def ldmatrix(typingctx: Any, array: Any, index: Any, count: Any, trans: Any = Fa
     transposes each matrix.
     """
     number = _constant(names.LDMATRIX, "count", count, (1, 2, 4))
-    instr = isa.instruction(
-        names.ldmatrix(number, _constant(names.LDMATRIX, "trans", trans, (False, True)))
-    )
-    place = _place(names.LDMATRIX, array, index)
+    transposed = _constant(names.LDMATRIX, "trans", trans, (False, True))
+    instr = isa.instruction(names.ldmatrix(number, transposed))
+    _check_element(names.LDMATRIX, array, index)
     code = assembly.assembly(instr, {})
     kind = types.UniTuple(types.uint32, number)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(instr)
-        pair = _pair(context, builder, place, *arguments[:2])
-        words = code.emit(builder, [registers.address(context, builder, place, pair, 32)])
+        words = code.emit(builder, [_shared_address(context, builder, signature, arguments)])
         return context.make_tuple(builder, kind, words)
 
-    return kind(array, index, count, _kept(trans, types.boolean)), generate
+    return kind(array, index, count, _flag_type(trans)), generate
 
 
 @literal_intrinsic
@@ -74,10 +69,9 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
     """Store 1, 2 or 4 registers in the layout of ldmatrix; sm_90 and later."""
     length = len(registers.parts(fragment))
     number = _constant(names.STMATRIX, "the length of fragment", length, (1, 2, 4))
-    instr = isa.instruction(
-        names.stmatrix(number, _constant(names.STMATRIX, "trans", trans, (False, True)))
-    )
-    place = _place(names.STMATRIX, array, index)
+    transposed = _constant(names.STMATRIX, "trans", trans, (False, True))
+    instr = isa.instruction(names.stmatrix(number, transposed))
+    _check_element(names.STMATRIX, array, index)
     operand = instr.operand("r")
     wanted = Operand("fragment", operand.dtype, number)
     for part in registers.parts(fragment):
@@ -86,59 +80,43 @@ def stmatrix(typingctx: Any, array: Any, index: Any, fragment: Any, trans: Any =
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(instr)
-        pair = _pair(context, builder, place, *arguments[:2])
         words = registers.registers(context, builder, wanted, fragment, arguments[2])
-        code.emit(builder, [registers.address(context, builder, place, pair, 32), *words])
+        code.emit(builder, [_shared_address(context, builder, signature, arguments), *words])
         return context.get_dummy_value()
 
-    return types.void(array, index, fragment, _kept(trans, types.boolean)), generate
+    return types.void(array, index, fragment, _flag_type(trans)), generate
 
 
-def _kept(given: Any, default: Any) -> Any:
-    """The type of an optional argument."""
-    return given if isinstance(given, types.Type) else default
+def _flag_type(given: Any) -> Any:
+    """The type of an optional flag."""
+    return given if isinstance(given, types.Type) else types.boolean
 
 
 movmatrix = intrinsic(names.MOVMATRIX)
 
 
-# -- layouts -----------------------------------------------------------------------------------
+def _operators(name: str) -> tuple[Callable[..., Index], Callable[..., Index]]:
+    """An operator by the builder's method `name`, and the same with swapped operands."""
+
+    def apply(left: Index, right: Any) -> Index:
+        other = right if isinstance(right, Index) else Index(left.builder, right)
+        return Index(left.builder, getattr(left.builder, name)(left.value, other.value))
+
+    return apply, lambda right, left: apply(Index(right.builder, left), right)
 
 
 class Index:
     """Unsigned 32-bit LLVM arithmetic with the operators that layout formulas use."""
 
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __floordiv__, _ = _operators("udiv")
+    __mod__, _ = _operators("urem")
+
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder = builder
         self.value = value if isinstance(value, ir.Value) else ir.Constant(WORD, value)
-
-    def _apply(self, name: str, left: Any, right: Any) -> Index:
-        a, b = (x.value if isinstance(x, Index) else ir.Constant(WORD, x) for x in (left, right))
-        return Index(self.builder, getattr(self.builder, name)(a, b))
-
-    def __add__(self, other: Any) -> Index:
-        return self._apply("add", self, other)
-
-    def __sub__(self, other: Any) -> Index:
-        return self._apply("sub", self, other)
-
-    def __mul__(self, other: Any) -> Index:
-        return self._apply("mul", self, other)
-
-    def __floordiv__(self, other: Any) -> Index:
-        return self._apply("udiv", self, other)
-
-    def __mod__(self, other: Any) -> Index:
-        return self._apply("urem", self, other)
-
-    def __radd__(self, other: Any) -> Index:
-        return self._apply("add", other, self)
-
-    def __rsub__(self, other: Any) -> Index:
-        return self._apply("sub", other, self)
-
-    def __rmul__(self, other: Any) -> Index:
-        return self._apply("mul", other, self)
 
 
 def _located(builder: Any, layout: Layout, thread: Any, slot: Any) -> tuple[Any, Any]:
@@ -174,7 +152,8 @@ def coordinates(operand: Operand) -> Any:
         kind = types.UniTuple(types.int32, 2)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            words = _words(context, builder, signature.args, arguments)
+            given = zip(arguments, signature.args, strict=True)
+            words = [context.cast(builder, v, k, types.uint32) for v, k in given]
             return context.make_tuple(builder, kind, _located(builder, layout, *words))
 
         return kind(thread, element), generate
@@ -182,17 +161,9 @@ def coordinates(operand: Operand) -> Any:
     return literal_intrinsic(place)
 
 
-def _words(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
-    return [context.cast(builder, v, k, types.uint32) for k, v in zip(kinds, values, strict=True)]
-
-
-# -- fragments by elements ---------------------------------------------------------------------
-
-
 _ARRAYS = {
-    **{"f32": "float32", "tf32": "float32", "f64": "float64"},
-    **{"f16": "float16", "bf16": "bfloat16"},
-}
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32", "f64": "float64",
+}  # fmt: skip
 
 
 def _check_array(what: str, layout: Layout, array: Any, exact: bool) -> None:
@@ -225,14 +196,14 @@ def load_elements(operand: Operand) -> Any:
     within it. B is a matrix (k, n): pass `b.T` for one stored by columns.
     """
     layout = _layout(operand)
-    _element_bits(layout)
+    generate = _loader(operand, layout)
     what = f"load_elements of {layout.name}"
 
     def load(typingctx: Any, array: Any, row: Any, col: Any, thread: Any) -> Any:
         _check_array(what, layout, array, exact=True)
         _integers(what, row=row, col=col, thread=thread)
         kind = registers.numba_type(operand)
-        return kind(array, row, col, thread), _loader(operand, layout)
+        return kind(array, row, col, thread), generate
 
     return literal_intrinsic(load)
 
@@ -285,19 +256,21 @@ def store_elements(operand: Operand) -> Any:
     Registers with one element (f32, f64, s32) are converted to the array's type.
     """
     layout = _layout(operand)
-    _element_bits(layout)
+    generate = _storer(operand, layout)
     what = f"store_elements of {layout.name}"
 
     def store(typingctx: Any, array: Any, row: Any, col: Any, thread: Any, fragment: Any) -> Any:
         _check_array(what, layout, array, exact=layout.per_register > 1)
         _integers(what, row=row, col=col, thread=thread)
         registers.check(what, operand, fragment)
-        return types.void(array, row, col, thread, fragment), _storer(operand, layout)
+        return types.void(array, row, col, thread, fragment), generate
 
     return literal_intrinsic(store)
 
 
 def _storer(operand: Operand, layout: Layout) -> Callable[..., Any]:
+    width = _element_bits(layout)
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, values = signature.args[0], arguments
         origin, thread = _origin(context, builder, signature.args, values)
@@ -305,24 +278,14 @@ def _storer(operand: Operand, layout: Layout) -> Callable[..., Any]:
         for slot in range(layout.slots):
             place = _located(builder, layout, thread, slot)
             pointer = _pointer(context, builder, array, values[0], origin, place)
-            _put(context, builder, operand, array.dtype, words, slot, pointer)
+            whole = words[slot // layout.per_register]
+            if layout.per_register == 1:
+                value = context.cast(builder, whole, registers.element_type(operand), array.dtype)
+                context.pack_value(builder, array.dtype, value, pointer)
+                continue
+            shift = ir.Constant(whole.type, width * (slot % layout.per_register))
+            bits = builder.trunc(builder.lshr(whole, shift), ir.IntType(width))
+            builder.store(bits, builder.bitcast(pointer, ir.PointerType(bits.type)))
         return context.get_dummy_value()
 
     return generate
-
-
-def _put(
-    context: Any, builder: Any, operand: Operand, dtype: Any, words: list[Any], slot: int,
-    pointer: Any,
-) -> None:  # fmt: skip
-    """Store one element, converted to the array's type or as bits."""
-    layout = _layout(operand)
-    width = _element_bits(layout)
-    whole = words[slot // layout.per_register]
-    if layout.per_register == 1:
-        value = context.cast(builder, whole, registers.element_type(operand), dtype)
-        context.pack_value(builder, dtype, value, pointer)
-        return
-    shift = ir.Constant(whole.type, width * (slot % layout.per_register))
-    bits = builder.trunc(builder.lshr(whole, shift), ir.IntType(width))
-    builder.store(bits, builder.bitcast(pointer, ir.PointerType(bits.type)))

@@ -27,12 +27,9 @@ from tensorcore_dsl.numba.compat import TypingError, cgutils, types
 SHARED, GLOBAL = 3, 1  # address spaces of LLVM
 INDEX = types.intp
 _NAMED = {
-    "f32": types.float32,
-    "f64": types.float64,
-    "f16": types.float16,
-    "bf16": types.bfloat16,
+    "f32": types.float32, "f64": types.float64, "f16": types.float16, "bf16": types.bfloat16,
     "pred": types.boolean,
-}
+}  # fmt: skip
 _CONSTRAINTS = {"float32": "f", "float64": "d", 1: "r", 16: "h", 32: "r", 64: "l"}
 
 
@@ -91,9 +88,6 @@ def slot(operand: Operand) -> Slot:
     return Slot(one, bits, _CONSTRAINTS.get(str(one)) or _CONSTRAINTS[bits])
 
 
-# -- types of arguments ------------------------------------------------------------------------
-
-
 def parts(given: Any) -> tuple[Any, ...]:
     """The types of a tuple's elements, or the type itself."""
     return tuple(given.types) if isinstance(given, types.BaseTuple) else (given,)
@@ -104,9 +98,8 @@ def check(what: str, operand: Operand, given: Any) -> None:
     if operand.kind == "addr":
         fits = isinstance(given, types.Integer) or is_place(given)
     else:
-        fits = len(parts(given)) == operand.registers and all(
-            _fits(operand, part) for part in parts(given)
-        )
+        fits = len(parts(given)) == operand.registers
+        fits = fits and all(_fits(operand, part) for part in parts(given))
         fits = fits and (is_tuple(operand) or not isinstance(given, types.BaseTuple))
     if not fits:
         raise TypingError(f"{what}: {operand.name} is {given}; allowed is {allowed(operand)}")
@@ -155,19 +148,19 @@ def is_index(array: Any, index: Any) -> bool:
     return len(integers) == array.ndim and all(isinstance(i, types.Integer) for i in integers)
 
 
-# -- values ------------------------------------------------------------------------------------
-
-
 def registers(context: Any, builder: Any, operand: Operand, given: Any, value: Any) -> list[Any]:
     """The LLVM values of an argument, one per register of the operand."""
     if operand.kind == "addr":
         return [address(context, builder, given, value, operand.register_bits)]
-    wanted = slot(operand)
+    wanted, elements = slot(operand), _elements(builder, given, value)
+    return [_register(context, builder, wanted, kind, v) for kind, v in elements]
+
+
+def _elements(builder: Any, given: Any, value: Any) -> list[tuple[Any, Any]]:
+    """Type and value of each element of a tuple, or of the value itself."""
     if not isinstance(given, types.BaseTuple):
-        return [_register(context, builder, wanted, given, value)]
-    elements = enumerate(given.types)
-    values = ((kind, builder.extract_value(value, i)) for i, kind in elements)
-    return [_register(context, builder, wanted, kind, v) for kind, v in values]
+        return [(given, value)]
+    return [(kind, builder.extract_value(value, i)) for i, kind in enumerate(given.types)]
 
 
 def _register(context: Any, builder: Any, wanted: Slot, given: Any, value: Any) -> Any:
@@ -198,34 +191,29 @@ def address(context: Any, builder: Any, given: Any, value: Any, bits: int) -> An
     """A 32-bit address in shared memory, or a 64-bit address in global memory."""
     if isinstance(given, types.Integer):
         return context.cast(builder, value, given, types.uint32 if bits == 32 else types.uint64)
-    index: Any = None
     if isinstance(given, types.BaseTuple):
-        (given, index), whole = given.types, value
-        value, place = (builder.extract_value(whole, i) for i in range(2))
-    if index is None:
-        pointer = array_of(context, given)(context, builder, value).data
+        (array, whole), (index, place) = _elements(builder, given, value)
+        pointer = element(context, builder, array, whole, _indices(context, builder, index, place))
     else:
-        pointer = element(context, builder, given, value, indices(context, builder, index, place))
+        pointer = context.make_array(given)(context, builder, value).data
     space = SHARED if bits == 32 else GLOBAL
     pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, space))
     return builder.ptrtoint(pointer, ir.IntType(bits))
 
 
-def array_of(context: Any, given: Any) -> Any:
-    """The structure of an array value."""
-    return context.make_array(given)
+def element_address(context: Any, builder: Any, kinds: Any, values: Any, bits: int) -> Any:
+    """The address of an element, from the types and values of an array and an index."""
+    place = types.Tuple(kinds)
+    return address(context, builder, place, context.make_tuple(builder, place, values), bits)
 
 
-def indices(context: Any, builder: Any, given: Any, value: Any) -> list[Any]:
+def _indices(context: Any, builder: Any, given: Any, value: Any) -> list[Any]:
     """An index, integer or tuple, as LLVM values."""
-    if not isinstance(given, types.BaseTuple):
-        return [context.cast(builder, value, given, INDEX)]
-    elements = enumerate(given.types)
-    values = ((kind, builder.extract_value(value, i)) for i, kind in elements)
-    return [context.cast(builder, v, kind, INDEX) for kind, v in values]
+    elements = _elements(builder, given, value)
+    return [context.cast(builder, v, kind, INDEX) for kind, v in elements]
 
 
 def element(context: Any, builder: Any, given: Any, value: Any, index: Sequence[Any]) -> Any:
     """A pointer to an element of an array."""
-    array = array_of(context, given)(context, builder, value)
+    array = context.make_array(given)(context, builder, value)
     return cgutils.get_item_pointer(context, builder, given, array, index)

@@ -34,9 +34,6 @@ def shared_address(typingctx: Any, place: Any) -> Any:
     return types.uint32(place), generate
 
 
-# -- cp.async ----------------------------------------------------------------------------------
-
-
 @literal_intrinsic
 def cp_async(
     typingctx: Any, dst: Any, i: Any, src: Any, j: Any, bytes: Any, valid: Any = None
@@ -60,11 +57,10 @@ def cp_async(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         assembly.check_arch(instr)
-        inputs = []
-        for first, bits in ((0, 32), (2, 64)):
-            place = types.Tuple(signature.args[first : first + 2])
-            pair = context.make_tuple(builder, place, arguments[first : first + 2])
-            inputs.append(registers.address(context, builder, place, pair, bits))
+        inputs = [
+            registers.element_address(context, builder, signature.args[:2], arguments[:2], 32),
+            registers.element_address(context, builder, signature.args[2:4], arguments[2:4], 64),
+        ]
         if fills:
             inputs.append(context.cast(builder, arguments[5], valid, types.uint32))
         code.emit(builder, inputs)
@@ -75,9 +71,6 @@ def cp_async(
 
 cp_async_commit = intrinsic(names.CP_ASYNC_COMMIT)
 cp_async_wait = intrinsic(names.CP_ASYNC_WAIT)  # (n): wait until at most n groups are pending
-
-
-# -- wgmma -------------------------------------------------------------------------------------
 
 
 @literal_intrinsic
@@ -123,15 +116,13 @@ def _offset(name: str, given: Any) -> int:
 
 fence_proxy_async = intrinsic(names.FENCE_PROXY_ASYNC)
 wgmma_commit = intrinsic(names.WGMMA_COMMIT)
-_FENCE = isa.instruction(names.WGMMA_FENCE)
-_WAIT = isa.instruction(names.WGMMA_WAIT)
 
 
 @literal_intrinsic
 def wgmma_fence(typingctx: Any, accumulator: Any) -> Any:
     """Order earlier register accesses before the following wgmma; returns the registers."""
     _check_accumulator("wgmma_fence", accumulator)
-    return accumulator(accumulator), _passing(_FENCE, {}, 0)
+    return accumulator(accumulator), _passing(names.WGMMA_FENCE, {}, 0)
 
 
 @literal_intrinsic
@@ -140,7 +131,7 @@ def wgmma_wait(typingctx: Any, pending: Any, accumulator: Any) -> Any:
     if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
         raise TypingError(f"wgmma_wait: pending is {pending}; it must be a constant, 0 to 7")
     _check_accumulator("wgmma_wait", accumulator)
-    generate = _passing(_WAIT, {"n": pending.literal_value}, 1)
+    generate = _passing(names.WGMMA_WAIT, {"n": pending.literal_value}, 1)
     return accumulator(pending, accumulator), generate
 
 
@@ -152,8 +143,9 @@ def _check_accumulator(what: str, given: Any) -> None:
         )
 
 
-def _passing(instr: Any, immediates: dict[str, int], position: int) -> Any:
+def _passing(ptx: str, immediates: dict[str, int], position: int) -> Any:
     """Code of an instruction without register operands; the accumulator passes through it."""
+    instr = isa.instruction(ptx)
     text = assembly.assembly(instr, immediates).text.rstrip(";")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

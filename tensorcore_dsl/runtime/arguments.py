@@ -288,12 +288,8 @@ def _alignment(pointer: int, shape: Sequence[int], strides: Sequence[int], bits:
 
 def class_name(obj: Any) -> str:
     cls = type(obj)
-    return (
-        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    )
-
-
-# Parameters.
+    module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+    return f"{module}{cls.__qualname__}"
 
 
 class Parameter(NamedTuple):
@@ -310,9 +306,8 @@ _CODES = {
     "pred": "I",
     "f32": "f",
     "f64": "d",
-    **{f"s{bits}": code for bits, code in ((8, "b"), (16, "h"), (32, "i"), (64, "q"))},
-    **{f"u{bits}": code for bits, code in ((8, "B"), (16, "H"), (32, "I"), (64, "Q"))},
-    **{f"b{bits}": code for bits, code in ((8, "B"), (16, "H"), (32, "I"), (64, "Q"))},
+    **{f"s{8 * size}": code for size, code in zip((1, 2, 4, 8), "bhiq")},
+    **{f"{kind}{8 * size}": code for kind in "ub" for size, code in zip((1, 2, 4, 8), "BHIQ")},
 }
 
 
@@ -341,21 +336,18 @@ class Packer:
         for index, kind in enumerate(self.types):
             if isinstance(kind, ScalarType):
                 self._add(index, "", parameter_type(kind.dtype))
-            else:
-                self._add_array(index, kind)
+                continue
+            self._add(index, "", "u64")
+            for axis in range(kind.ndim):
+                self._add(index, f"_shape{axis}", "s32")
+            for axis in range(kind.ndim):
+                if not kind.unit[axis]:
+                    self._add(index, f"_stride{axis}", "s64")
         if self.size > MOST_PARAMETER_BYTES:
             raise ArgumentError(
                 f"the arguments take {self.size} bytes of parameters; a kernel has "
                 f"{MOST_PARAMETER_BYTES}"
             )
-
-    def _add_array(self, index: int, kind: ArrayType) -> None:
-        self._add(index, "", "u64")
-        for axis in range(kind.ndim):
-            self._add(index, f"_shape{axis}", "s32")
-        for axis in range(kind.ndim):
-            if not kind.unit[axis]:
-                self._add(index, f"_stride{axis}", "s64")
 
     def _add(self, index: int, suffix: str, ptx: str) -> None:
         size = struct.calcsize(_CODES[ptx])
@@ -370,12 +362,12 @@ class Packer:
 
     @cached_property
     def _struct(self) -> struct.Struct:
-        instr, end = "=", 0
+        layout, end = "=", 0
         for parameter in self.parameters:
             code = _CODES[parameter.ptx]
-            instr += f"{parameter.offset - end}x{code}"
+            layout += f"{parameter.offset - end}x{code}"
             end = parameter.offset + struct.calcsize(code)
-        return struct.Struct(instr)
+        return struct.Struct(layout)
 
     def pack_into(self, buffer: Any, arguments: Sequence[Description], offset: int = 0) -> None:
         """Store the parameters of `arguments` into a writable buffer."""

@@ -54,21 +54,10 @@ def _numpy(array: np.ndarray[Any, Any]) -> Raw:
     return Raw(array.dtype, pointer, array.shape, array.strides, not array.flags.writeable)
 
 
-# torch
-
-TORCH_DTYPES: dict[str, Any] = {
-    "bool": np.bool_,
-    **{name: getattr(np, name) for name in ("float64", "float32", "float16")},
-    **{
-        f"{sign}int{bits}": getattr(np, f"{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-    **{
-        name: getattr(ml_dtypes, name)
-        for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
-    },
-}
+TORCH_DTYPES = (  # NumPy and ml_dtypes have the same names
+    "bool", "float64", "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16",
+    "uint32", "uint64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+)  # fmt: skip
 
 
 def is_torch(cls: type) -> bool:
@@ -97,13 +86,10 @@ def _torch(tensor: Any) -> Raw:
         raise ArgumentError(
             f"torch tensors of {tensor.dtype} are not supported; use one of {listing(TORCH_DTYPES)}"
         )
-    dtype = np.dtype(TORCH_DTYPES[name])
+    dtype = np.dtype(name)
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     device = (where.index or 0) if where.type == "cuda" else None
     return Raw(dtype, tensor.data_ptr(), tuple(tensor.shape), strides, False, device)
-
-
-# __cuda_array_interface__
 
 
 def _cuda_array_interface(obj: Any) -> Raw:
@@ -113,14 +99,10 @@ def _cuda_array_interface(obj: Any) -> Raw:
     pointer, readonly = interface["data"]
     device = getattr(getattr(obj, "device", None), "id", CURRENT_DEVICE)  # CuPy says
     return Raw(
-        _interface_dtype(obj, interface["typestr"]),
-        pointer or 0,
-        tuple(interface["shape"]),
-        interface.get("strides"),
-        bool(readonly),
-        device if isinstance(device, int) else CURRENT_DEVICE,
-        interface.get("stream"),
-    )
+        _interface_dtype(obj, interface["typestr"]), pointer or 0, tuple(interface["shape"]),
+        interface.get("strides"), bool(readonly),
+        device if isinstance(device, int) else CURRENT_DEVICE, interface.get("stream"),
+    )  # fmt: skip
 
 
 def _interface_dtype(obj: Any, typestr: str) -> Any:
@@ -153,22 +135,16 @@ class DLTensor(ctypes.Structure):
     """DLTensor of DLPack; strides in elements."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
 
 
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_capsule_pointer.restype = ctypes.c_void_p
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+capsule_pointer.restype = ctypes.c_void_p
 
 
 def _dlpack(obj: Any) -> Raw:
@@ -179,10 +155,9 @@ def _dlpack(obj: Any) -> Raw:
             f"an array on DLPack device type {kind}; kernels reach CPU (1) and CUDA (2, 3, 13)"
         )
     on_gpu = kind in (_CUDA, _CUDA_MANAGED)
-    capsule = (
-        obj.__dlpack__(stream=1) if on_gpu else obj.__dlpack__()
-    )  # 1: the legacy default stream
-    tensor = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    stream = {"stream": 1} if on_gpu else {}  # 1: the legacy default stream
+    capsule = obj.__dlpack__(**stream)
+    tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise ArgumentError(
@@ -192,22 +167,13 @@ def _dlpack(obj: Any) -> Raw:
     rank = tensor.ndim
     size = np.dtype(dtype).itemsize
     strides = [s * size for s in tensor.strides[:rank]] if tensor.strides else None
+    library = type(obj).__module__.partition(".")[0]
     return Raw(
-        np.dtype(dtype),
-        (tensor.data or 0) + tensor.byte_offset,
-        tuple(tensor.shape[:rank]) if rank else (),
-        strides,
-        _immutable(type(obj)),
+        np.dtype(dtype), (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[:rank]) if rank else (), strides,
+        library in ("jax", "jaxlib"),  # JAX exports its arrays, which are immutable, as writable
         tensor.device_id if on_gpu else None,
-    )
-
-
-def _immutable(cls: type) -> bool:
-    """Whether arrays of a class must not be written: JAX exports its arrays as writable."""
-    return cls.__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
-# Streams
+    )  # fmt: skip
 
 
 def stream_handle(stream: Any) -> int:

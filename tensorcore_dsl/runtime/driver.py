@@ -17,18 +17,11 @@ from tensorcore_dsl.codegen.assemble import INSTALL_HINT, simulated
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.errors import LaunchError
+from tensorcore_dsl.runtime import tensor_maps
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.host_staging import Bytes
 from tensorcore_dsl.runtime.launch import Loaded
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
-from tensorcore_dsl.runtime.tensor_maps import (
-    DATA_TYPES,
-    L2_PROMOTION,
-    MAP_ALIGN,
-    MAP_BYTES,
-    TENSOR_MAP_SWIZZLES,
-    Tiled,
-)
 
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -128,16 +121,13 @@ class NumbaDriver:
         attribute = self._binding.CUdevice_attribute
         limit = attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return Loaded(
-            name=cubin.name,
-            function=int(function),
-            device=int(context.device.id),
-            static_shared=kernel.attrs.shared,
-            registers=kernel.attrs.regs,
+            name=cubin.name, function=int(function), device=int(context.device.id),
+            static_shared=kernel.attrs.shared, registers=kernel.attrs.regs,
             max_threads=kernel.attrs.maxthreads,
             allowed=STATIC_SHARED_LIMIT - kernel.attrs.shared,
             most_shared=self._driver.cuDeviceGetAttribute(limit, context.device.id),
             keep=(cubin, module, kernel, function),
-        )
+        )  # fmt: skip
 
     def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
         """Allow a kernel more than 48 KiB of shared memory, and more than 8 blocks a cluster."""
@@ -155,16 +145,17 @@ class NumbaDriver:
         with self.on_device(loaded.device):
             self._driver.cuFuncSetAttribute(function, attribute, value)
 
-    def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
+    def encode_tiled(self, pointer: int, tile: tensor_maps.Tiled, device: int) -> bytes:
         """The 128 bytes of a tensor map; the driver encodes at multiples of 64 bytes only."""
         rank = len(tile.extents)
-        buffer = (ctypes.c_char * (MAP_BYTES + MAP_ALIGN))()
-        address = -(-ctypes.addressof(buffer) // MAP_ALIGN) * MAP_ALIGN
+        buffer = (ctypes.c_char * (tensor_maps.MAP_BYTES + tensor_maps.MAP_ALIGN))()
+        address = -(-ctypes.addressof(buffer) // tensor_maps.MAP_ALIGN) * tensor_maps.MAP_ALIGN
         arguments = (
-            address, DATA_TYPES[tile.dtype.name], rank, pointer,
+            address, tensor_maps.DATA_TYPES[tile.dtype.name], rank, pointer,
             (ctypes.c_uint64 * rank)(*tile.extents), (ctypes.c_uint64 * rank)(*tile.strides),
             (ctypes.c_uint32 * rank)(*tile.box), (ctypes.c_uint32 * rank)(*(1,) * rank),
-            _NO_INTERLEAVE, TENSOR_MAP_SWIZZLES[tile.swizzle], L2_PROMOTION, _FILL_ZEROS,
+            _NO_INTERLEAVE, tensor_maps.TENSOR_MAP_SWIZZLES[tile.swizzle],
+            tensor_maps.L2_PROMOTION, _FILL_ZEROS,
         )  # fmt: skip
         code = self._encode(*arguments)
         if code == _NO_CONTEXT:
@@ -175,7 +166,7 @@ class NumbaDriver:
                 f"the driver makes no tensor map of an array at {pointer:#x} with {tile}: "
                 f"{self.error_text(code)}"
             )
-        return ctypes.string_at(address, MAP_BYTES)
+        return ctypes.string_at(address, tensor_maps.MAP_BYTES)
 
     @cached_property
     def _encode(self) -> Any:

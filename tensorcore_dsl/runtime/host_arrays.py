@@ -11,11 +11,8 @@ import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
 
-_TORCH_VIEWS = {
-    "torch.bfloat16": ("int16", ml_dtypes.bfloat16),
-    "torch.float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
-    "torch.float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
-}
+# Types that torch passes to NumPy only as bits.
+_BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 @contextmanager
@@ -47,9 +44,9 @@ def _torch_view(tensor: Any) -> Any:
     if tensor.is_cuda:
         raise ArgumentError("a CUDA tensor cannot be read by the CPU: pass tensor.cpu()")
     tensor = tensor.detach()
-    bits = _TORCH_VIEWS.get(str(tensor.dtype))
-    if bits is None:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _BITS:
         return tensor.numpy()
     import torch
 
-    return tensor.view(getattr(torch, bits[0])).numpy().view(bits[1])
+    return tensor.view(getattr(torch, _BITS[name])).numpy().view(getattr(ml_dtypes, name))

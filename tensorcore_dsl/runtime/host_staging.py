@@ -41,7 +41,6 @@ class Span(NamedTuple):
 
 def span_of(argument: Description, pointer: int, index: int) -> Span:
     """The bytes between an array's lowest and highest element."""
-    assert isinstance(argument.type, ArrayType)
     size = storage_bits(argument.type.dtype) // 8
     low = high = pointer
     for extent, stride in zip(argument.shape, argument.strides, strict=True):
@@ -78,16 +77,14 @@ class Staging:
                 continue
             if 0 in argument.shape:
                 self._values[index] = 0
-            elif _is_packed(argument):
+            elif storage_bits(argument.type.dtype) == 4:
                 self._send_packed(index, argument, args[index])
             else:
                 spans.append(span_of(argument, argument.pointer, index))
         for span in merged(spans):
             self._send(span, arguments)
-        self.arguments = [
-            argument._replace(value=value)
-            for argument, value in zip(arguments, self._values, strict=True)
-        ]
+        placed = zip(arguments, self._values, strict=True)
+        self.arguments = [argument._replace(value=value) for argument, value in placed]
 
     def finish(self) -> None:
         """Wait for the kernel, and copy back what it may have written."""
@@ -121,7 +118,10 @@ class Staging:
         self._values[index] = address
         assert isinstance(argument.type, ArrayType)
         if argument.type.writable:
-            _refuse_overlap(array)
+            low, high = np.lib.array_utils.byte_bounds(array)
+            if high - low < array.size:
+                message = "a writable four-bit array whose elements overlap; copy it first"
+                raise ArgumentError(message)
             self._back.append((address, image))
             self._unpack.append((image, array))
 
@@ -130,18 +130,6 @@ def host_bytes(low: int, high: int) -> Bytes:
     """The host memory [low, high) as an array; its owner must outlive the array."""
     interface = {"data": (low, False), "shape": (high - low,), "typestr": "|u1", "version": 3}
     return np.asarray(type("HostBytes", (), {"__array_interface__": interface})())
-
-
-def _is_packed(argument: Description) -> bool:
-    return isinstance(argument.type, ArrayType) and storage_bits(argument.type.dtype) == 4
-
-
-def _refuse_overlap(array: Any) -> None:
-    if (
-        np.lib.array_utils.byte_bounds(array)[1] - np.lib.array_utils.byte_bounds(array)[0]
-        < array.size
-    ):
-        raise ArgumentError("a writable four-bit array whose elements overlap; copy it first")
 
 
 def _dense(array: Any) -> tuple[Any, list[int]]:

@@ -20,6 +20,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.runtime import array_interop
 from tensorcore_dsl.runtime.arguments import (
     ArgumentType,
     Description,
@@ -27,13 +28,6 @@ from tensorcore_dsl.runtime.arguments import (
     arguments_key,
     class_name,
     describe,
-)
-from tensorcore_dsl.runtime.array_interop import (
-    CURRENT_DEVICE,
-    cupy_stream,
-    is_torch,
-    stream_handle,
-    torch_stream,
 )
 from tensorcore_dsl.runtime.fast_launch import FastPath
 from tensorcore_dsl.runtime.host_staging import Memory, Staging
@@ -43,9 +37,6 @@ from tensorcore_dsl.runtime.tensor_maps import Tiled, tiled
 
 MOST_PLANS = 1024  # of one launcher; beyond, the oldest is dropped
 MOST_MAPS = 4096  # encoded tensor maps of one plan
-
-# The driver.
-
 
 @dataclass
 class Loaded:
@@ -85,8 +76,6 @@ class Driver(Protocol):
     def memory(self, stream: int) -> Memory: ...
 
 
-# Plans and launchers.
-
 _LEGACY_STREAM = 1  # the handle that names the same stream as 0
 _NO_CONTEXT, _WRONG_CONTEXT = 201, 400  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
 
@@ -99,23 +88,14 @@ class Plan:
     """
 
     def __init__(
-        self,
-        cubin: Cubin,
-        device: int,
-        config: LaunchConfig,
-        arguments: Sequence[Description],
-        driver: Driver,
-        stream: Callable[[], int],
-        tiles: Sequence[Tiled] = (),
-    ) -> None:
+        self, cubin: Cubin, device: int, config: LaunchConfig, arguments: Sequence[Description],
+        driver: Driver, stream: Callable[[], int], tiles: Sequence[Tiled] = (),
+    ) -> None:  # fmt: skip
         self.stream = stream
         self.map_arguments = [tensor_map.argument for tensor_map in cubin.tensor_maps]
-        self._cubin = cubin
-        self._device = device
-        self._config = config
+        self._cubin, self._config, self._tiles = cubin, config, tiles
+        self._driver, self._device = driver, device
         self._packer = Packer([argument.type for argument in arguments])
-        self._driver = driver
-        self._tiles = tiles
         self._producers = {a.stream for a in arguments if a.stream is not None}
         self.encoded_map = lru_cache(MOST_MAPS)(self._encode)
         self._load()
@@ -148,7 +128,7 @@ class Plan:
         device = self._device
         if code == _NO_CONTEXT:
             self._driver.attach(self._loaded.device)
-        elif code == _WRONG_CONTEXT and device == CURRENT_DEVICE:
+        elif code == _WRONG_CONTEXT and device == array_interop.CURRENT_DEVICE:
             self._load()
         if code in (_NO_CONTEXT, _WRONG_CONTEXT):
             with self._driver.on_device(device):
@@ -222,21 +202,14 @@ class Launcher:
     """
 
     def __init__(
-        self,
-        specialise: Callable[[tuple[ArgumentType, ...]], Cubin],
-        config: LaunchConfig,
-        driver: Driver,
-        stream: Any = None,
-        names: Sequence[str] = (),
+        self, specialise: Callable[[tuple[ArgumentType, ...]], Cubin], config: LaunchConfig,
+        driver: Driver, stream: Any = None, names: Sequence[str] = (),
         declared: Sequence[DType | None] = (),
-    ) -> None:
-        self._specialise = specialise
-        self._config = config
-        self._driver = driver
+    ) -> None:  # fmt: skip
+        self._specialise, self._config, self._driver = specialise, config, driver
         self._stream_object = stream  # keeps the stream alive
-        self._handle = None if stream is None else stream_handle(stream)
-        self._names = tuple(names)
-        self._declared = tuple(declared)
+        self._handle = None if stream is None else array_interop.stream_handle(stream)
+        self._names, self._declared = tuple(names), tuple(declared)
         self._plans: dict[Hashable, Plan] = {}
         self._fast_path = self._new_fast_path(self._launch)
         self.fast: Callable[..., None] = self._launch
@@ -250,7 +223,7 @@ class Launcher:
         key = arguments_key(args, arguments)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._remember(key, self._prepare(args, arguments))
+            plan = self._new_plan(args, arguments, key)
         elif plan.fast:  # its second launch
             self.fast = self._fast_path.add(plan, args, arguments) or self._launch
         plan.launch(arguments, args)
@@ -261,30 +234,34 @@ class Launcher:
         It keeps the arguments alive.
         """
         arguments = self._describe(args)
-        plan = self._plan_of(args, arguments)
+        plan = self._new_plan(args, arguments, arguments_key(args, arguments))
         fast_path = self._new_fast_path(self, keep=args)
         return (fast_path.add(plan, args, arguments) if plan.fast else None) or self
 
     def prepare(self, *args: Any) -> Plan:
         """The plan for these arguments: compiles, loads and checks, and launches nothing."""
-        return self._plan_of(args, self._describe(args))
-
-    def _plan_of(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
-        plan = self._prepare(args, arguments)
-        return self._remember(arguments_key(args, arguments), plan)
+        arguments = self._describe(args)
+        return self._new_plan(args, arguments, arguments_key(args, arguments))
 
     def _new_fast_path(self, fallback: Callable[..., None], keep: Any = None) -> FastPath:
         fixed_stream = self._handle is not None
         return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
 
-    def _prepare(self, args: Sequence[Any], arguments: Sequence[Description]) -> Plan:
+    def _new_plan(
+        self, args: Sequence[Any], arguments: Sequence[Description], key: Hashable
+    ) -> Plan:
+        """The plan for these arguments, cached under `key`; the oldest of too many is dropped."""
         device = self._device(arguments, args)
         cubin = self._specialise(tuple(argument.type for argument in arguments))
-        plan = HostPlan if any(argument.on_host for argument in arguments) else Plan
+        kind = HostPlan if any(argument.on_host for argument in arguments) else Plan
         stream = self._stream(args, device)
         config = self._config.of_kernel(cubin.block_shared, cubin.threads, cubin.cluster)
         tiles = [tiled(arguments[m.argument], m, self._name(m.argument)) for m in cubin.tensor_maps]
-        return plan(cubin, device, config, arguments, self._driver, stream, tiles)
+        plan = kind(cubin, device, config, arguments, self._driver, stream, tiles)
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.pop(next(iter(self._plans)), None)
+        self._plans[key] = plan
+        return plan
 
     def _describe(self, args: Sequence[Any]) -> list[Description]:
         declared = self._declared_for(args)
@@ -295,12 +272,6 @@ class Launcher:
 
     def _declared_for(self, args: Sequence[Any]) -> tuple[DType | None, ...]:
         return (*self._declared, *(None,) * len(args))[: len(args)]
-
-    def _remember(self, key: Hashable, plan: Plan) -> Plan:
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.pop(next(iter(self._plans)), None)
-        self._plans[key] = plan
-        return plan
 
     def _name(self, index: int) -> str:
         named = index < len(self._names)
@@ -315,20 +286,20 @@ class Launcher:
                     f"{self._name(index)} is a {class_name(arg)} in host memory; the kernel runs "
                     f"on the GPU: move it there, or run the kernel on the CPU"
                 )
-            if argument.device is not None and argument.device != CURRENT_DEVICE:
+            if argument.device is not None and argument.device != array_interop.CURRENT_DEVICE:
                 devices[argument.device] = self._name(index)
         if len(devices) > 1:
             places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
             raise ArgumentError(f"the arguments lie on several GPUs: {places}")
-        return next(iter(devices), CURRENT_DEVICE)
+        return next(iter(devices), array_interop.CURRENT_DEVICE)
 
     def _stream(self, args: Sequence[Any], device: int) -> Callable[[], int]:
         if self._handle is not None:
             handle = self._handle
             return lambda: handle
         for arg in args:
-            if is_torch(type(arg)):
-                return torch_stream(device)
+            if array_interop.is_torch(type(arg)):
+                return array_interop.torch_stream(device)
             if type(arg).__module__.partition(".")[0] == "cupy":
-                return cupy_stream()
+                return array_interop.cupy_stream()
         return lambda: 0

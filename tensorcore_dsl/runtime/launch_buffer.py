@@ -22,13 +22,10 @@ class _Config(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("stream", ctypes.c_uint64),
-        ("attributes", ctypes.c_uint64),
-        ("attribute_count", ctypes.c_uint32),
-    )
+        ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32), ("stream", ctypes.c_uint64),
+        ("attributes", ctypes.c_uint64), ("attribute_count", ctypes.c_uint32),
+    )  # fmt: skip
 
 
 class LaunchBuffer:
@@ -44,12 +41,9 @@ class LaunchBuffer:
     """
 
     def __init__(
-        self,
-        config: LaunchConfig,
-        packer: Packer,
-        arguments: Sequence[Description],
+        self, config: LaunchConfig, packer: Packer, arguments: Sequence[Description],
         maps: Sequence[ctypes.Array[ctypes.c_char]] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         attributes = [_Attribute(i, 0, values) for i, values in _attributes(config)]
         self._attributes = (_Attribute * len(attributes))(*attributes)
         self._config = _Config(

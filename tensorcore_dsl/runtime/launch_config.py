@@ -31,23 +31,16 @@ class LaunchConfig:
 
     @classmethod
     def of(
-        cls,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        shared_bytes: int = 0,
-        cluster: int | Sequence[int] | None = None,
-        cooperative: bool = False,
-        pdl: bool = False,
-    ) -> LaunchConfig:
+        cls, grid: int | Sequence[int], block: int | Sequence[int], shared_bytes: int = 0,
+        cluster: int | Sequence[int] | None = None, cooperative: bool = False, pdl: bool = False,
+    ) -> LaunchConfig:  # fmt: skip
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535)),
-            _dims("block", block, (1024, 1024, 64)),
-            int(shared_bytes),
+            _dims("block", block, (1024, 1024, 64)), int(shared_bytes),
             None if cluster is None else _dims("cluster", cluster, (16, 16, 16)),
-            bool(cooperative),
-            bool(pdl),
-        )
+            bool(cooperative), bool(pdl),
+        )  # fmt: skip
         config._check()
         return config
 

@@ -50,7 +50,6 @@ def tiled(array: Description, tensor_map: TensorMap, name: str) -> Tiled:
     """`array` as `tensor_map` describes it; ArgumentError if TMA cannot read it."""
     for complaint in _complaints(array, tensor_map):
         raise ArgumentError(f"{name}: {complaint}")
-    assert isinstance(array.type, ArrayType)
     size = storage_bits(array.type.dtype) // 8
     extents = tuple(array.shape[axis] for axis in tensor_map.axes)
     strides: list[int] = []
@@ -93,7 +92,6 @@ def _box_complaints(dtype: DType, tensor_map: TensorMap) -> Iterator[str]:
 
 
 def _memory_complaints(array: Description, tensor_map: TensorMap) -> Iterator[str]:
-    assert isinstance(array.type, ArrayType)
     size = storage_bits(array.type.dtype) // 8
     inner, *outer = tensor_map.axes
     if 0 in array.shape:

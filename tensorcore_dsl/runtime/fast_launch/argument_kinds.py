@@ -13,6 +13,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import integer_range, parameter_code
+from tensorcore_dsl.runtime.array_interop import capsule_pointer
 from tensorcore_dsl.runtime.fast_launch.memory_layout import ExchangeAPI
 
 
@@ -72,7 +73,8 @@ class Same(NamedTuple):
     """The object that a plan was made with."""
 
 
-Kind = Tensor | AttributeArray | Integer | Real | Bool | NumpyScalar | Same
+Array = Tensor | AttributeArray
+Kind = Array | Integer | Real | Bool | NumpyScalar | Same
 
 _TORCH = (("data_ptr()",), "stride()", ("get_device()",), True)
 _ATTRIBUTES: dict[str, tuple[Any, ...]] = {
@@ -97,7 +99,7 @@ def kinds_of(
     return None if None in kinds else tuple(kinds)  # type: ignore[arg-type]
 
 
-def array_kind(cls: type) -> Tensor | AttributeArray | None:
+def array_kind(cls: type) -> Array | None:
     """How machine code reads arrays of a class; None if it cannot."""
     attributes = _ATTRIBUTES.get(f"{cls.__module__}.{cls.__qualname__}")
     if attributes is None:
@@ -151,9 +153,7 @@ def _exchange(cls: type) -> Tensor | None:
     """The kind of a class that has a complete DLPack exchange API."""
     capsule = getattr(cls, "__dlpack_c_exchange_api__", None)
     try:
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.argtypes, get.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-        address = get(capsule, b"dlpack_exchange_api")
+        address = capsule_pointer(capsule, b"dlpack_exchange_api")
     except (ValueError, TypeError, AttributeError):
         return None
     api = ExchangeAPI.from_address(address)

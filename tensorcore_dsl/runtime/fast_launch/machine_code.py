@@ -17,32 +17,14 @@ from llvmlite import ir
 
 from tensorcore_dsl.runtime.arguments import F32_MAX
 from tensorcore_dsl.runtime.array_interop import DLTensor
-from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
-    AttributeArray,
-    Bool,
-    Integer,
-    Kind,
-    NumpyScalar,
-    Real,
-    Same,
-    Tensor,
-    has_stream,
-)
-from tensorcore_dsl.runtime.fast_launch.memory_layout import (
-    ALIGNMENT_MASK,
-    MOST_AXES,
-    WORD,
-    Argument,
-    Maps,
-    Plan,
-    Table,
-)
+from tensorcore_dsl.runtime.fast_launch import argument_kinds
+from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
 
 TYPE_OFFSET = 8  # of the type in a Python object
 HEAD_BYTES = 16  # of a Python object
 _CUDA = 2  # DLDeviceType
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "f": 32, "d": 64}
-_WORD, _INT, _BIT = ir.IntType(64), ir.IntType(32), ir.IntType(1)
+_WORD, _INT = ir.IntType(64), ir.IntType(32)
 _DOUBLE, _FLOAT, _VOID = ir.DoubleType(), ir.FloatType(), ir.VoidType()
 
 # Functions of Python that the code calls.
@@ -68,24 +50,23 @@ class Code:
         table, self.args, self.nargs = function.args
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.miss = function.append_basic_block("miss")
-        self.scratch = self._alloca(WORD)
+        self.scratch = self._alloca(layout.WORD)
         self.table = self._python("PyByteArray_AsString", table)
 
     def _return_fallback(self) -> None:
         """Return the result of the table's fallback for the same arguments."""
         self.builder.position_at_end(self.miss)
-        fallback = self._load(self.table, Table.fallback)
+        fallback = self._load(self.table, layout.Table.fallback)
         self.builder.ret(self._python("PyObject_Vectorcall", fallback, self.args, self.nargs, 0))
 
-    # memory
-
     def _alloca(self, size: int) -> Any:
-        return self.builder.ptrtoint(self.builder.alloca(_WORD, size=_INT(-(-size // WORD))), _WORD)
+        words = self.builder.alloca(_WORD, size=_INT(-(-size // layout.WORD)))
+        return self.builder.ptrtoint(words, _WORD)
 
     def _load(self, base: Any, field: Any) -> Any:
         """A field of a ctypes structure, widened to a word."""
         value = self._load_at(base, field.offset, ir.IntType(8 * field.size))
-        return value if field.size == WORD else self.builder.zext(value, _WORD)
+        return value if field.size == layout.WORD else self.builder.zext(value, _WORD)
 
     def _load_at(self, base: Any, offset: int = 0, kind: Any = _WORD) -> Any:
         return self.builder.load(self._pointer(base, offset, kind))
@@ -101,12 +82,10 @@ class Code:
 
     def _element(self, base: Any, index: Any) -> Any:
         """The address of a word of an array."""
-        return self.builder.add(base, self.builder.mul(index, _WORD(WORD)))
+        return self.builder.add(base, self.builder.mul(index, _WORD(layout.WORD)))
 
     def _load_element(self, base: Any, index: Any) -> Any:
         return self._load_at(self._element(base, index))
-
-    # control flow
 
     def _equal(self, value: Any, other: Any) -> Any:
         other = value.type(other) if isinstance(other, int) else other
@@ -142,8 +121,6 @@ class Code:
         self.builder.branch(test)
         self.builder.position_at_end(end)
 
-    # calls
-
     def _python(self, name: str, *arguments: Any, returns: Any = _WORD) -> Any:
         return self._call(address_of(getattr(ctypes.pythonapi, name)), *arguments, returns=returns)
 
@@ -164,11 +141,12 @@ class Reader(Code):
     address, `end` the address behind it.
     """
 
-    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
         super().__init__(name)
         self.kinds = kinds
         self.tensor = self._alloca(ctypes.sizeof(DLTensor))
-        self.key = self.end = self._alloca(WORD * len(kinds) * (5 + 2 * MOST_AXES) or WORD)
+        words = len(kinds) * (5 + 2 * layout.MOST_AXES) or 1
+        self.key = self.end = self._alloca(layout.WORD * words)
         self.devices: dict[int, Any] = {}  # of tensors, by argument
         self._require(self._equal(self.nargs, len(kinds)))
         self.values = [self._read(i, kind) for i, kind in enumerate(kinds)]
@@ -180,45 +158,41 @@ class Reader(Code):
     def _append(self, *words: Any) -> None:
         for word in words:
             self._store_at(self.end, word)
-            self.end = self.builder.add(self.end, _WORD(WORD))
+            self.end = self.builder.add(self.end, _WORD(layout.WORD))
 
     def _append_all(self, count: Any, word: Callable[[Any], Any]) -> None:
         start = self.end
-
-        def append(number: Any) -> None:
-            self._store_at(self._element(start, number), word(number))
-
-        self._repeat(count, append)
+        self._repeat(count, lambda i: self._store_at(self._element(start, i), word(i)))
         self.end = self._element(start, count)
 
-    def _read(self, i: int, kind: Kind) -> Any:
+    def _read(self, i: int, kind: argument_kinds.Kind) -> Any:
         """The value to store into the parameter: a pointer or a number."""
-        argument = self._load_at(self.args, WORD * i)
-        if isinstance(kind, Same):
+        argument = self._load_at(self.args, layout.WORD * i)
+        if isinstance(kind, argument_kinds.Same):
             self._append(argument)
             return None
         self._require(self._equal(self._load_at(argument, TYPE_OFFSET), id(kind.cls)))
-        if isinstance(kind, Tensor):
+        if isinstance(kind, argument_kinds.Tensor):
             return self._tensor(i, argument, kind)
-        if isinstance(kind, AttributeArray):
+        if isinstance(kind, argument_kinds.AttributeArray):
             return self._attribute_array(argument, kind)
-        if isinstance(kind, Integer):
+        if isinstance(kind, argument_kinds.Integer):
             return self._integer(argument, kind)
-        if isinstance(kind, Real):
+        if isinstance(kind, argument_kinds.Real):
             return self._real(argument, kind)
-        if isinstance(kind, Bool):
+        if isinstance(kind, argument_kinds.Bool):
             return self.builder.zext(self._equal(argument, id(True)), _INT)
         return self._numpy_scalar(argument, kind)
 
     def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
-        self._append(device, dtype, self.builder.and_(pointer, _WORD(ALIGNMENT_MASK)))
+        self._append(device, dtype, self.builder.and_(pointer, _WORD(layout.ALIGNMENT_MASK)))
 
-    def _tensor(self, i: int, argument: Any, kind: Tensor) -> Any:
+    def _tensor(self, i: int, argument: Any, kind: argument_kinds.Tensor) -> Any:
         tensor = self.tensor
         failed = self._call(kind.tensor_from_object, argument, tensor)
         self._require_success(self._equal(failed, 0))
         ndim = self._load(tensor, DLTensor.ndim)
-        self._require(self.builder.icmp_unsigned("<=", ndim, _WORD(MOST_AXES)))
+        self._require(self.builder.icmp_unsigned("<=", ndim, _WORD(layout.MOST_AXES)))
         pointer = self.builder.add(
             self._load(tensor, DLTensor.data), self._load(tensor, DLTensor.byte_offset)
         )
@@ -229,14 +203,12 @@ class Reader(Code):
         self._append(ndim)
         for field in (DLTensor.shape, DLTensor.strides):
             numbers = self._load(tensor, field)
-            missing = self.builder.and_(
-                self._equal(numbers, 0), self.builder.not_(self._equal(ndim, 0))
-            )
-            self._require(self.builder.not_(missing))
+            given = self.builder.not_(self._equal(numbers, 0))
+            self._require(self.builder.or_(given, self._equal(ndim, 0)))
             self._append_all(ndim, partial(self._load_element, numbers))
         return pointer
 
-    def _attribute_array(self, argument: Any, kind: AttributeArray) -> Any:
+    def _attribute_array(self, argument: Any, kind: argument_kinds.AttributeArray) -> Any:
         pointer = self._number(argument, kind.pointer)
         device = self._number(argument, kind.device) if kind.device else _WORD(0)
         dtype = self._get(argument, ("dtype",))
@@ -264,7 +236,10 @@ class Reader(Code):
         return value
 
     def _number(self, owner: Any, path: Sequence[str]) -> Any:
-        number = self._get(owner, path)
+        return self._unsigned(self._get(owner, path))
+
+    def _unsigned(self, number: Any) -> Any:
+        """The value of a Python integer, which is released."""
         value = self._python("PyLong_AsUnsignedLongLong", number)
         self._release(number)
         self._require_success(self._no_error())
@@ -274,7 +249,7 @@ class Reader(Code):
         """Append the length of a tuple of integers, and its elements."""
         values = self._get(owner, (name,))
         count = self._python("PyTuple_Size", values)
-        fits = self.builder.icmp_unsigned("<=", count, _WORD(MOST_AXES))
+        fits = self.builder.icmp_unsigned("<=", count, _WORD(layout.MOST_AXES))
         count = self.builder.select(fits, count, _WORD(0))
         self._append(count)
 
@@ -286,7 +261,7 @@ class Reader(Code):
         self._release(values)
         self._require_success(self.builder.and_(fits, self._no_error()))
 
-    def _integer(self, argument: Any, kind: Integer) -> Any:
+    def _integer(self, argument: Any, kind: argument_kinds.Integer) -> Any:
         value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
         overflow = self._load_at(self.scratch, 0, _INT)
         self._require(self._equal(overflow, 0))
@@ -295,7 +270,7 @@ class Reader(Code):
         bits = _BITS[kind.code]
         return value if bits == 64 else self.builder.trunc(value, ir.IntType(bits))
 
-    def _real(self, argument: Any, kind: Real) -> Any:
+    def _real(self, argument: Any, kind: argument_kinds.Real) -> Any:
         value = self._python("PyFloat_AsDouble", argument, returns=_DOUBLE)
         self._require_success(self._no_error())
         if kind.code == "d":
@@ -307,7 +282,7 @@ class Reader(Code):
         self._require(self.builder.or_(self.builder.and_(low, high), special))
         return self.builder.fptrunc(value, _FLOAT)
 
-    def _numpy_scalar(self, argument: Any, kind: NumpyScalar) -> Any:
+    def _numpy_scalar(self, argument: Any, kind: argument_kinds.NumpyScalar) -> Any:
         value = self._load_at(argument, HEAD_BYTES, ir.IntType(8 * kind.size))
         bits = _BITS[kind.code]
         return value if bits == 8 * kind.size else self.builder.zext(value, ir.IntType(bits))
@@ -316,7 +291,7 @@ class Reader(Code):
 class Key(Reader):
     """Returns the key of the arguments as bytes."""
 
-    def __init__(self, kinds: Sequence[Kind], name: str) -> None:
+    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
         super().__init__(kinds, name)
         self.builder.ret(self._python("PyBytes_FromStringAndSize", self.key, self.key_bytes))
         self._return_fallback()
@@ -329,32 +304,34 @@ class Launch(Reader):
     is fixed. The plan is marked as busy before other Python code can run, so it stays alive.
     """
 
-    def __init__(self, kinds: Sequence[Kind], own_stream: bool, driver: int, name: str) -> None:
+    def __init__(
+        self, kinds: Sequence[argument_kinds.Kind], own_stream: bool, driver: int, name: str
+    ) -> None:
         super().__init__(kinds, name)
         plan = self._find_plan()
-        self._require(self._equal(self._load(plan, Plan.busy), 0))
-        self._store(plan, Plan.busy, 1)
+        self._require(self._equal(self._load(plan, layout.Plan.busy), 0))
+        self._store(plan, layout.Plan.busy, 1)
         miss, self.miss = self.miss, self.builder.append_basic_block("release")
         if own_stream:
-            self._store_at(self._load(plan, Plan.stream_at), self._current_stream(plan))
-        arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, (Tensor, AttributeArray))]
-        maps = {i: self._load_at(plan, _argument(i, Argument.maps)) for i in arrays}
+            self._store_at(self._load(plan, layout.Plan.stream_at), self._current_stream(plan))
+        arrays = [i for i, kind in enumerate(kinds) if isinstance(kind, argument_kinds.Array)]
+        maps = {i: self._load_at(plan, _argument(i, layout.Argument.maps)) for i in arrays}
         entries = {i: self._find_entry(maps[i], self.values[i]) for i in arrays}
         for i, value in enumerate(self.values):
             if value is not None:
-                self._store_at(self._load_at(plan, _argument(i, Argument.value_at)), value)
+                self._store_at(self._load_at(plan, _argument(i, layout.Argument.value_at)), value)
         for i in arrays:
             self._place_maps(maps[i], entries[i], self.values[i])
         self._launch(plan, driver)
         self.builder.position_at_end(self.miss)
-        self._store(plan, Plan.busy, 0)
+        self._store(plan, layout.Plan.busy, 0)
         self.builder.branch(miss)
         self.miss = miss
         self._return_fallback()
 
     def _find_plan(self) -> Any:
         """The plan with the key of the arguments; `miss` if there is none."""
-        first, key_bytes = self._load(self.table, Table.first_plan), self.key_bytes
+        first, key_bytes = self._load(self.table, layout.Table.first_plan), self.key_bytes
         before = self.builder.block
         plans, size, words, word, following, found = (
             self.builder.append_basic_block() for _ in range(6)
@@ -365,8 +342,8 @@ class Launch(Reader):
         plan.add_incoming(first, before)
         self.builder.cbranch(self._equal(plan, 0), self.miss, size)
         self.builder.position_at_end(size)
-        same = self._equal(self._load(plan, Plan.key_bytes), key_bytes)
-        key = self._load(plan, Plan.key)
+        same = self._equal(self._load(plan, layout.Plan.key_bytes), key_bytes)
+        key = self._load(plan, layout.Plan.key)
         self.builder.cbranch(same, words, following)
         self.builder.position_at_end(words)
         offset = self.builder.phi(_WORD)
@@ -374,28 +351,26 @@ class Launch(Reader):
         self.builder.cbranch(self._equal(offset, key_bytes), found, word)
         self.builder.position_at_end(word)
         mine, its = (self._load_at(self.builder.add(base, offset)) for base in (self.key, key))
-        offset.add_incoming(self.builder.add(offset, _WORD(WORD)), word)
+        offset.add_incoming(self.builder.add(offset, _WORD(layout.WORD)), word)
         self.builder.cbranch(self._equal(mine, its), words, following)
         self.builder.position_at_end(following)
-        plan.add_incoming(self._load(plan, Plan.next_plan), following)
+        plan.add_incoming(self._load(plan, layout.Plan.next_plan), following)
         self.builder.branch(plans)
         self.builder.position_at_end(found)
         return plan
 
     def _current_stream(self, plan: Any) -> Any:
         """The current stream of the first array's library."""
-        i, kind = next((i, kind) for i, kind in enumerate(self.kinds) if has_stream(kind))
-        if isinstance(kind, Tensor):
+        numbered = enumerate(self.kinds)
+        i, kind = next((i, kind) for i, kind in numbered if argument_kinds.has_stream(kind))
+        if isinstance(kind, argument_kinds.Tensor):
             failed = self._call(kind.current_stream, _INT(_CUDA), self.devices[i], self.scratch)
             self._require_success(self._equal(failed, 0))
             return self._load_at(self.scratch)
-        function = self._load(plan, Plan.stream_function)
+        function = self._load(plan, layout.Plan.stream_function)
         number = self._python("PyObject_Vectorcall", function, 0, 0, 0)
         self._require_success(self.builder.not_(self._equal(number, 0)))
-        stream = self._python("PyLong_AsUnsignedLongLong", number)
-        self._release(number)
-        self._require_success(self._no_error())
-        return stream
+        return self._unsigned(number)
 
     def _find_entry(self, maps: Any, pointer: Any) -> Any:
         """The entry of an array's tensor maps, or 0 where nothing has to be placed.
@@ -406,9 +381,10 @@ class Launch(Reader):
         check, search, test, done = (self.builder.append_basic_block() for _ in range(4))
         self.builder.cbranch(self._equal(maps, 0), done, check)
         self.builder.position_at_end(check)
-        first, end = self._load(maps, Maps.entries), self._load(maps, Maps.entries_end)
-        size = self._element(_WORD(WORD), self._load(maps, Maps.count))
-        placed = self._equal(self._load(maps, Maps.pointer), pointer)
+        first = self._load(maps, layout.Maps.entries)
+        end = self._load(maps, layout.Maps.entries_end)
+        size = self._element(_WORD(layout.WORD), self._load(maps, layout.Maps.count))
+        placed = self._equal(self._load(maps, layout.Maps.pointer), pointer)
         self.builder.cbranch(placed, done, search)
         self.builder.position_at_end(search)
         entry = self.builder.phi(_WORD)
@@ -426,35 +402,35 @@ class Launch(Reader):
     def _place_maps(self, maps: Any, entry: Any, pointer: Any) -> None:
         """Let the driver read the tensor maps of an entry."""
         with self.builder.if_then(self.builder.not_(self._equal(entry, 0)), likely=False):
-            places = self._load(maps, Maps.places)
+            places = self._load(maps, layout.Maps.places)
 
             def place(number: Any) -> None:
-                address = self._load_at(self._element(entry, number), WORD)
+                address = self._load_at(self._element(entry, number), layout.WORD)
                 self._store_at(self._load_element(places, number), address)
 
-            self._repeat(self._load(maps, Maps.count), place)
-            self._store(maps, Maps.pointer, pointer)
+            self._repeat(self._load(maps, layout.Maps.count), place)
+            self._store(maps, layout.Maps.pointer, pointer)
 
     def _launch(self, plan: Any, driver: int) -> None:
         """cuLaunchKernelEx without the GIL: it may wait for space in the driver's queue."""
-        fields = (Plan.config, Plan.function, Plan.parameters, Plan.extra)
-        given = [self._load(plan, field) for field in fields]
+        names = ("config", "function", "parameters", "extra")
+        given = [self._load(plan, getattr(layout.Plan, name)) for name in names]
         state = self._python("PyEval_SaveThread")
         code = self._call(driver, *given)
         self._python("PyEval_RestoreThread", state, returns=_VOID)
         with self.builder.if_then(self.builder.not_(self._equal(code, 0)), likely=False):
             number = self._python("PyLong_FromLongLong", self.builder.zext(code, _WORD))
             self._store_at(self.scratch, number)
-            on_error = self._load(plan, Plan.on_error)
+            on_error = self._load(plan, layout.Plan.on_error)
             result = self._python("PyObject_Vectorcall", on_error, self.scratch, 1, 0)
             self._release(number)
-            self._store(plan, Plan.busy, 0)
+            self._store(plan, layout.Plan.busy, 0)
             self.builder.ret(result)
-        self._store(plan, Plan.busy, 0)
+        self._store(plan, layout.Plan.busy, 0)
         self._python("Py_IncRef", id(None), returns=_VOID)
         self.builder.ret(_WORD(id(None)))
 
 
 def _argument(i: int, field: Any) -> int:
     """The offset of a field of argument `i` behind a plan."""
-    return ctypes.sizeof(Plan) + i * ctypes.sizeof(Argument) + int(field.offset)
+    return ctypes.sizeof(layout.Plan) + i * ctypes.sizeof(layout.Argument) + int(field.offset)

@@ -53,12 +53,8 @@ class ExchangeAPI(ctypes.Structure):
     """DLPackExchangeAPI of DLPack 1.3 (https://dmlc.github.io/dlpack)."""
 
     _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_uint64),
-        ("allocate", ctypes.c_uint64),
-        ("managed_from_object", ctypes.c_uint64),
-        ("object_from_managed", ctypes.c_uint64),
-        ("tensor_from_object", ctypes.c_uint64),
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_uint64),
+        ("allocate", ctypes.c_uint64), ("managed_from_object", ctypes.c_uint64),
+        ("object_from_managed", ctypes.c_uint64), ("tensor_from_object", ctypes.c_uint64),
         ("current_stream", ctypes.c_uint64),
-    )
+    )  # fmt: skip

@@ -16,16 +16,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from tensorcore_dsl.runtime.fast_launch import machine_code
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import Kind
-from tensorcore_dsl.runtime.fast_launch.machine_code import (
-    HEAD_BYTES,
-    PYTHON_FUNCTIONS,
-    TYPE_OFFSET,
-    Key,
-    Launch,
-    Reader,
-    address_of,
-)
 from tensorcore_dsl.runtime.fast_launch.memory_layout import WORD, Table
 
 _CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # base class of all functions of ctypes
@@ -49,10 +41,10 @@ def available() -> bool:
     return (
         platform.python_implementation() == "CPython"
         and ctypes.sizeof(ctypes.c_void_p) == WORD
-        and object.__basicsize__ == HEAD_BYTES
-        and ctypes.c_uint64.from_address(id(object) + TYPE_OFFSET).value == id(type)
+        and object.__basicsize__ == machine_code.HEAD_BYTES
+        and ctypes.c_uint64.from_address(id(object) + machine_code.TYPE_OFFSET).value == id(type)
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and all(hasattr(ctypes.pythonapi, name) for name in PYTHON_FUNCTIONS)
+        and all(hasattr(ctypes.pythonapi, name) for name in machine_code.PYTHON_FUNCTIONS)
     )
 
 
@@ -65,7 +57,8 @@ def launch_function(
     """
     if not isinstance(driver, _CTYPES_FUNCTION):
         return None
-    return _native(table, _OPTIMISED, Launch, tuple(kinds), own_stream, address_of(driver))
+    address = machine_code.address_of(driver)
+    return _native(table, _OPTIMISED, machine_code.Launch, tuple(kinds), own_stream, address)
 
 
 def key_function(
@@ -77,7 +70,7 @@ def key_function(
     not optimised is compiled in a fifth of the time.
     """
     level = _OPTIMISED if optimise else 0
-    return _native(FunctionTable(fallback), level, Key, tuple(kinds))
+    return _native(FunctionTable(fallback), level, machine_code.Key, tuple(kinds))
 
 
 def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
@@ -91,11 +84,9 @@ def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:
 
 class _MethodDef(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+    )  # fmt: skip
 
 
 @cache
@@ -116,7 +107,7 @@ _engines: list[Any] = []  # own the machine code
 
 
 @lru_cache(maxsize=256)
-def _compiled(level: int, code: Callable[..., Reader], *parts: Any) -> int:
+def _compiled(level: int, code: Callable[..., machine_code.Reader], *parts: Any) -> int:
     """The address of the function `code(*parts)`: compiled once, never freed."""
     name = f"launch_{next(_numbers)}"
     module = code(*parts, name).module

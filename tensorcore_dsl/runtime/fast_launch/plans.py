@@ -10,16 +10,8 @@ from typing import Any, Protocol
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.runtime.arguments import Description, arguments_key, describe
+from tensorcore_dsl.runtime.fast_launch import argument_kinds, native_function
 from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
-from tensorcore_dsl.runtime.fast_launch import native_function
-from tensorcore_dsl.runtime.fast_launch.argument_kinds import (
-    AttributeArray,
-    Kind,
-    Tensor,
-    array_kind,
-    has_stream,
-    kinds_of,
-)
 from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 
 MOST_PLANS = 32  # of one launch function; beyond, the oldest is dropped
@@ -36,13 +28,13 @@ def key_function(classes: tuple[type, ...]) -> Callable[..., Hashable]:
     def python_key(*args: Any) -> Hashable:
         return arguments_key(args, [describe(arg) for arg in args])
 
-    kinds = [kind for cls in classes if (kind := array_kind(cls))]
+    kinds = [kind for cls in classes if (kind := argument_kinds.array_kind(cls))]
     if len(kinds) < len(classes):
         return python_key
     native = native_function.key_function(kinds, python_key)
     if native is None:
         return python_key
-    if all(isinstance(kind, Tensor) for kind in kinds):
+    if all(isinstance(kind, argument_kinds.Tensor) for kind in kinds):
         return native
     # The key identifies dtypes by their address, so it has to keep them alive.
     return lambda *args: (native(*args), *[arg.dtype for arg in args])
@@ -71,16 +63,13 @@ class FastPath:
     """
 
     def __init__(
-        self,
-        driver: Any,
-        fallback: Callable[..., None],
-        declared: Callable[[Sequence[Any]], Sequence[DType | None]],
-        fixed_stream: bool,
+        self, driver: Any, fallback: Callable[..., None],
+        declared: Callable[[Sequence[Any]], Sequence[DType | None]], fixed_stream: bool,
         keep: Any = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._driver, self._fallback, self._keep = driver, fallback, keep
         self._declared, self._fixed_stream = declared, fixed_stream
-        self._chains: dict[tuple[Kind, ...], _Chain] = {}
+        self._chains: dict[tuple[argument_kinds.Kind, ...], _Chain] = {}
 
     def add(
         self, plan: LaunchPlan, args: Sequence[Any], arguments: Sequence[Description]
@@ -89,12 +78,12 @@ class FastPath:
 
         None if machine code cannot read arguments like `args`.
         """
-        kinds = kinds_of(args, self._declared(args), alive=self._keep is not None)
+        kinds = argument_kinds.kinds_of(args, self._declared(args), alive=self._keep is not None)
         if kinds is None:
             return None
         chain = self._chains.get(kinds)
         if chain is None:
-            own_stream = not self._fixed_stream and any(map(has_stream, kinds))
+            own_stream = not self._fixed_stream and any(map(argument_kinds.has_stream, kinds))
             chain = _Chain(kinds, own_stream, self._driver, self._fallback, self._keep)
             self._chains[kinds] = chain
         if chain.launch is not None:
@@ -106,13 +95,9 @@ class _Chain:
     """One launch function and its plans, the newest first."""
 
     def __init__(
-        self,
-        kinds: tuple[Kind, ...],
-        own_stream: bool,
-        driver: Any,
-        fallback: Callable[..., None],
-        keep: Any,
-    ) -> None:
+        self, kinds: tuple[argument_kinds.Kind, ...], own_stream: bool, driver: Any,
+        fallback: Callable[..., None], keep: Any,
+    ) -> None:  # fmt: skip
         self._kinds = kinds
         self._plans: dict[bytes, _PlanMemory] = {}
         self._key = native_function.key_function(kinds, lambda *args: None, optimise=False)
@@ -131,7 +116,7 @@ class _Chain:
             memory = self._plans[key] = _PlanMemory(key, plan, args, arguments)
             self._link()
         for i, kind in enumerate(self._kinds):
-            if isinstance(kind, (Tensor, AttributeArray)):
+            if isinstance(kind, argument_kinds.Array):
                 memory.add_maps(i, arguments[i].pointer)
 
     def _link(self) -> None:
