@@ -88,9 +88,6 @@ def _seconds(torch: Any, launch: Launch, sets: int) -> float:
     return min(loop.seconds() for _ in range(2))
 
 
-# cuBLASLt
-
-
 class CublasLt(Baseline):
     """cuBLASLt with the fastest of its heuristic's algorithms."""
 
@@ -222,9 +219,6 @@ def elementwise(torch: Any, case: Case) -> list[tuple[str, Any]]:
     return passes
 
 
-# Grouped GEMMs
-
-
 class CublasLtLoop(Baseline):
     """A launch of cuBLASLt for each group, all in one CUDA graph."""
 
@@ -287,9 +281,6 @@ class CublasGrouped(Baseline):
             matmul(*(x.data_ptr() for x in pointers[i]), stream().cuda_stream)
 
         return Prepared(f"{self.name} {self._library.version}", launch, data)
-
-
-# torch
 
 
 class Torch(Baseline):

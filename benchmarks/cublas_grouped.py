@@ -7,7 +7,7 @@ from ctypes import POINTER, byref, c_float, c_int
 from ctypes import c_void_p as pointer
 from typing import Any
 
-from benchmarks.cublaslt import OP_N, OP_T, STATUS, TYPES, CublasError, shared_library
+from benchmarks.cublaslt import OP_N, OP_T, TYPES, Library, shared_library, version_text
 
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasCreate_v2": (POINTER(pointer),),
@@ -28,28 +28,15 @@ def load() -> Any:
     return shared_library("cublas", "cuBLAS")
 
 
-class Cublas:
-    """A handle of the library, in the current CUDA context."""
-
-    def __init__(self, library: Any = None) -> None:
-        self._library = load() if library is None else library
-        for name, types in _PROTOTYPES.items():
-            function = getattr(self._library, name)
-            function.argtypes, function.restype = types, c_int
-        self.handle = pointer()
-        self.call("cublasCreate_v2", byref(self.handle))
+class Cublas(Library):
+    def __init__(self) -> None:
+        super().__init__(load(), _PROTOTYPES, "cublasCreate_v2")
 
     @property
     def version(self) -> str:
         number = c_int()
         self.call("cublasGetVersion_v2", self.handle, byref(number))
-        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; CublasError with the status on failure."""
-        status = int(getattr(self._library, name)(*arguments))
-        if status:
-            raise CublasError(f"{name}: {STATUS.get(status, 'unknown status')} ({status})")
+        return version_text(number.value)
 
 
 class GroupedMatmul:

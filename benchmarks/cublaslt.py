@@ -12,6 +12,7 @@ from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p as pointer
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ WORKSPACE = 256 * 2**20  # bytes
 OFFERS = 32  # algorithms asked of the heuristic
 
 # Values of cublasLt.h, cublas_api.h and library_types.h.
-R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF, R_E4M3, R_E5M2 = 0, 1, 2, 3, 10, 14, 28, 29
+R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF, R_E4M3 = 0, 1, 2, 3, 10, 14, 28
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32I, COMPUTE_32F_FAST_TF32 = 68, 70, 72, 77
 OP_N, OP_T = 0, 1
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS, DESC_FAST_ACCUM = 3, 4, 7, 8, 25
@@ -72,12 +73,9 @@ class Offer(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t"""
 
     _fields_ = [
-        ("algorithm", Algorithm),
-        ("workspace", c_size_t),
-        ("state", c_int),
-        ("waves", c_float),
+        ("algorithm", Algorithm), ("workspace", c_size_t), ("state", c_int), ("waves", c_float),
         ("reserved", c_int * 4),
-    ]
+    ]  # fmt: skip
 
 
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -92,9 +90,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceCreate": (POINTER(pointer),),
     "cublasLtMatmulPreferenceDestroy": (pointer,),
     "cublasLtMatmulPreferenceSetAttribute": (pointer, c_int, pointer, c_size_t),
-    "cublasLtMatmulAlgoGetHeuristic": (
-        *[pointer] * 7, c_int, POINTER(Offer), POINTER(c_int),
-    ),
+    "cublasLtMatmulAlgoGetHeuristic": (*[pointer] * 7, c_int, POINTER(Offer), POINTER(c_int)),
     "cublasLtMatmul": (*[pointer] * 12, POINTER(Algorithm), pointer, c_size_t, pointer),
 }  # fmt: skip
 
@@ -115,22 +111,20 @@ def shared_library(name: str, title: str) -> Any:
         raise Unavailable(f"cannot load {title}: {error}") from error
 
 
-class CublasLt:
-    """A handle of the library, in the current CUDA context."""
+def version_text(number: int) -> str:
+    """For example 13.1.0, which the libraries encode as 130100."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
-    def __init__(self, library: Any = None) -> None:
-        self._library = load() if library is None else library
-        for name, types in _PROTOTYPES.items():
-            function = getattr(self._library, name)
+
+class Library:
+    """A cuBLAS library with a handle in the current CUDA context."""
+
+    def __init__(self, library: Any, prototypes: dict[str, tuple[Any, ...]], create: str) -> None:
+        self._library = library
+        for name, types in prototypes.items():
+            function = getattr(library, name)
             function.argtypes, function.restype = types, c_int
-        self._library.cublasLtGetVersion.restype = c_size_t
-        self.handle = self.create("cublasLtCreate")
-
-    @property
-    def version(self) -> str:
-        """For example 13.1.0, which the library encodes as 130100."""
-        number = int(self._library.cublasLtGetVersion())
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        self.handle = self.create(create)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function; CublasError with the status on failure."""
@@ -138,24 +132,32 @@ class CublasLt:
         if status:
             raise CublasError(f"{name}: {STATUS.get(status, 'unknown status')} ({status})")
 
-    def function(self, name: str) -> Callable[..., int]:
-        function: Callable[..., int] = getattr(self._library, name)
-        return function
-
     def create(self, name: str, *arguments: Any) -> pointer:
         made = pointer()
         self.call(name, byref(made), *arguments)
         return made
 
+
+class CublasLt(Library):
+    def __init__(self, library: Any = None) -> None:
+        super().__init__(library or load(), _PROTOTYPES, "cublasLtCreate")
+        self._library.cublasLtGetVersion.restype = c_size_t
+
+    @property
+    def version(self) -> str:
+        return version_text(int(self._library.cublasLtGetVersion()))
+
     def set(self, name: str, made: pointer, attribute: int, value: Any) -> None:
-        self.call(name, made, attribute, byref(value), ctypes.sizeof(value))
+        self.call(
+            f"cublasLt{name}SetAttribute", made, attribute, byref(value), ctypes.sizeof(value)
+        )
 
 
 class Matmul:
     """D (M x N, row-major) = A B. `offers` are the algorithms, best estimate first.
 
-    layout: "row" or "col" of A and of B. batch: number of GEMMs, contiguous in
-    memory. fast: fast accumulation of fp8. bias: address of N elements of D's type; then
+    layout: "row" or "col" of A and of B. batch: number of GEMMs, contiguous in memory.
+    fast: fast accumulation of fp8. bias: address of N elements of D's type; then
     D = GELU(A B + bias) by the tanh formula.
     """
 
@@ -179,7 +181,7 @@ class Matmul:
             attributes[DESC_EPILOGUE] = ctypes.c_uint32(EPILOGUE_GELU_BIAS)
             attributes[DESC_BIAS] = pointer(bias)
         for attribute, value in attributes.items():
-            library.set("cublasLtMatmulDescSetAttribute", self._description, attribute, value)
+            library.set("MatmulDesc", self._description, attribute, value)
         left = (N, K) if b_order == "row" else (K, N)
         right = (K, M) if a_order == "row" else (M, K)
         self._left = self._matrix(types.operand, *left, batch)
@@ -196,20 +198,17 @@ class Matmul:
         """Layout of a column-major matrix, or of a batch of them."""
         layout = self._create("MatrixLayout", dtype, rows, cols, rows)
         if batch > 1:
-            name = "cublasLtMatrixLayoutSetAttribute"
-            self._library.set(name, layout, LAYOUT_BATCH, c_int32(batch))
-            self._library.set(name, layout, LAYOUT_STRIDE, c_int64(rows * cols))
+            self._library.set("MatrixLayout", layout, LAYOUT_BATCH, c_int32(batch))
+            self._library.set("MatrixLayout", layout, LAYOUT_STRIDE, c_int64(rows * cols))
         return layout
 
     def _ask(self, most: int) -> list[Offer]:
         """The heuristic's algorithms that fit the workspace."""
         preference = self._create("MatmulPreference")
-        for attribute, value in (
-            (PREFERENCE_WORKSPACE, c_uint64(self._workspace_bytes)),
-            (PREFERENCE_REDUCTIONS, ctypes.c_uint32(REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE)),
-        ):
-            name = "cublasLtMatmulPreferenceSetAttribute"
-            self._library.set(name, preference, attribute, value)
+        limit = c_uint64(self._workspace_bytes)
+        reductions = ctypes.c_uint32(REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE)
+        self._library.set("MatmulPreference", preference, PREFERENCE_WORKSPACE, limit)
+        self._library.set("MatmulPreference", preference, PREFERENCE_REDUCTIONS, reductions)
         offers, count = (Offer * most)(), c_int()
         self._library.call(
             "cublasLtMatmulAlgoGetHeuristic", self._library.handle, self._description, self._left,
@@ -222,19 +221,11 @@ class Matmul:
 
     def caller(self, offer: Offer, a: int, b: int, d: int) -> Callable[[int], None]:
         """A function of a stream that launches the GEMM on these device addresses."""
-        call = self._library.function("cublasLtMatmul")
-        before = (
-            self._library.handle, self._description, byref(self._alpha), b, self._left, a,
-            self._right, byref(self._beta), d, self._result, d, self._result,
-            byref(offer.algorithm), self._workspace, self._workspace_bytes,
+        return partial(
+            self._library.call, "cublasLtMatmul", self._library.handle, self._description,
+            byref(self._alpha), b, self._left, a, self._right, byref(self._beta), d, self._result,
+            d, self._result, byref(offer.algorithm), self._workspace, self._workspace_bytes,
         )  # fmt: skip
-
-        def launch(stream: int) -> None:
-            status = call(*before, stream)
-            if status:
-                raise CublasError(f"cublasLtMatmul: {STATUS.get(status, 'unknown')} ({status})")
-
-        return launch
 
     def close(self) -> None:
         """Free the library's objects."""

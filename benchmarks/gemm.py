@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -17,11 +16,11 @@ import tensorcore_dsl as tc
 from benchmarks import ceiling, gemm_cases, gemm_summary, suites
 from benchmarks.accuracy import CHECKED, ROWS, allowed_error, relative_error
 from benchmarks.baselines import available
-from benchmarks.gemm_cases import DTYPES, PORTABLE, Case, Size
-from benchmarks.gemm_gpu import GpuBench, failure, planned
+from benchmarks.gemm_cases import DTYPES, PORTABLE, Case
+from benchmarks.gemm_gpu import GpuBench, planned
 from benchmarks.gemm_summary import derive, notes, tables  # noqa: F401  # tables of a report
 from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
-from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
+from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, time_on_host
 from benchmarks.tables import duration, number, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import tuning_cache
@@ -98,7 +97,7 @@ def chosen_cases(options: argparse.Namespace, target: str) -> list[Case]:
         if target == "cpu" and not options.sizes:
             check_emulable(options.suite, chosen)
         return chosen
-    sizes = options.sizes or default_sizes(target, options.quick)
+    sizes = options.sizes or gemm_cases.DEFAULT_SIZES[target, options.quick]
     layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
     chosen = list(gemm_cases.cases(options.dtypes or PORTABLE, sizes, layouts))
     return sorted(chosen, key=lambda case: list(DTYPES).index(case.dtype))
@@ -113,12 +112,6 @@ def check_emulable(suite: str, chosen: Sequence[Case]) -> None:
             "operations, hours of emulation on the CPU. Ask for small ones (--suite "
             f"{suite} --groups square --sizes 256), or leave out --suite"
         )
-
-
-def default_sizes(target: str, quick: bool) -> Sequence[Size]:
-    if target == "cuda":
-        return gemm_cases.GPU_QUICK if quick else gemm_cases.GPU_SIZES
-    return gemm_cases.CPU_QUICK if quick else gemm_cases.CPU_SIZES
 
 
 def prepare(
@@ -185,15 +178,10 @@ CPU_METHOD = {
 }
 
 
-# Measuring
-
-
 def sweep(
-    report: Report,
-    chosen: Sequence[Case],
-    measure: Callable[[Case], dict[str, Any]],
+    report: Report, chosen: Sequence[Case], measure: Callable[[Case], dict[str, Any]],
     options: argparse.Namespace,
-) -> None:
+) -> None:  # fmt: skip
     """Measure case by case; an error is a result. The file is written after each case."""
     begin = time.perf_counter()
     alive: Callable[[], bool] = getattr(measure, "alive", lambda: True)
@@ -205,24 +193,13 @@ def sweep(
         if left_out:
             result["left_out"] = left_out
         else:
-            result |= attempt(measure, case, options.verbose)
+            result |= attempt(measure, case, verbose=options.verbose)
             if "failure" in result and not alive():
                 left_out = f"{case} destroyed the CUDA context"
         report.results.append(derive(result))
         report.save(options.out)
         if options.suite and not sys.stderr.isatty():
             print(log_line(result), file=sys.stderr, flush=True)
-
-
-def attempt(
-    measure: Callable[[Case], dict[str, Any]], case: Case, verbose: bool = False
-) -> dict[str, Any]:
-    try:
-        return measure(case)
-    except Exception as error:
-        if verbose:
-            traceback.print_exc()
-        return failure(error)
 
 
 def log_line(result: dict[str, Any]) -> str:

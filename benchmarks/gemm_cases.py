@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,10 +18,14 @@ BLAS = {"TN": "row.col", "TT": "row.row", "NT": "col.row", "NN": "col.col"}
 COMMON = "row.col"  # layout of linear layers, supported by tensor cores for every type
 EVERY_LAYOUT = (4096, 4096, 4096)
 
-Size = tuple[int, int, int]
+Size = tuple[int, int, int]  # M, N, K
 
-# M, N, K
-SQUARES: tuple[Size, ...] = tuple((n, n, n) for n in (512, 1024, 2048, 4096, 8192))
+
+def squares(*sides: int) -> tuple[Size, ...]:
+    return tuple((n, n, n) for n in sides)
+
+
+SQUARES = squares(512, 1024, 2048, 4096, 8192)
 ODD: tuple[Size, ...] = ((1000, 2000, 504), (1001, 1003, 1005), (4095, 4097, 4099))
 MODELS: tuple[Size, ...] = (
     (16, 4096, 4096),  # a few tokens through an attention projection
@@ -31,11 +35,13 @@ MODELS: tuple[Size, ...] = (
     (8192, 8192, 1024),  # small K
 )
 GPU_SIZES = SQUARES + ODD + MODELS
-GPU_QUICK: tuple[Size, ...] = ((1024, 1024, 1024), (4096, 4096, 4096), (1000, 2000, 504))
-CPU_SIZES: tuple[Size, ...] = (
-    (128, 128, 128), (256, 256, 256), (512, 512, 512), (100, 200, 72), (16, 512, 512),
-)  # fmt: skip
-CPU_QUICK: tuple[Size, ...] = ((128, 128, 128), (100, 200, 72))
+# Target, whether the run is quick -> sizes.
+DEFAULT_SIZES: dict[tuple[str, bool], tuple[Size, ...]] = {
+    ("cuda", False): GPU_SIZES,
+    ("cuda", True): ((1024, 1024, 1024), (4096, 4096, 4096), (1000, 2000, 504)),
+    ("cpu", False): (*squares(128, 256, 512), (100, 200, 72), (16, 512, 512)),
+    ("cpu", True): ((128, 128, 128), (100, 200, 72)),
+}
 
 
 @dataclass(frozen=True)
@@ -112,19 +118,14 @@ class Case:
         return f"{self.dtype} {self.size} {self.layout}"
 
 
-def cases(dtypes: Iterable[str], sizes: Iterable[Size], layouts: Sequence[str]) -> Iterator[Case]:
+def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]) -> Iterator[Case]:
     """Cases ordered by size, so that a run that is cut short has results of every type.
 
     Without `layouts`, each size is measured in the common layout, and EVERY_LAYOUT in all.
     """
-    types = list(dtypes)
     for size in sizes:
         for layout in layouts or (LAYOUTS if size == EVERY_LAYOUT else (COMMON,)):
-            for dtype in types:
-                yield Case(dtype, *size, layout)
-
-
-# Command-line options
+            yield from (Case(dtype, *size, layout) for dtype in dtypes)
 
 
 def sizes_of(text: str) -> tuple[Size, ...]:

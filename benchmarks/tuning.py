@@ -11,16 +11,15 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
-from benchmarks.gemm import attempt, torch_with_gpu
+from benchmarks.gemm import torch_with_gpu
 from benchmarks.gemm_cases import COMMON, DTYPES, Case
 from benchmarks.gemm_gpu import tile
-from benchmarks.harness import Report
+from benchmarks.harness import Report, attempt
 from benchmarks.operands import draw, torch_type
 from benchmarks.tables import Table, duration, number, one_line, rate
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.families import family_of
-from tensorcore_dsl.kernels.host.tuning import Trial
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHOWN = 5  # configurations of each problem
@@ -91,19 +90,18 @@ def measurer(torch: Any, given: Any, remember: bool, **how: Any) -> Callable[[Ca
         out = torch.empty((case.M, case.N), dtype=dtype, device=a.device)
         before = kernels.plan(a, b, None, out).config
         tuned = kernels.tune(a, b, out=out, candidates=given, remember=remember, **how)
-        trials = [described(trial.config) | outcome(trial) for trial in tuned.trials]
+        trials = [
+            described(trial.config)
+            | ({"failure": trial.failure} if trial.failure else {"seconds": trial.seconds})
+            for trial in tuned.trials
+        ]
         return {"key": tuned.key, "before": described(before), "trials": trials}
 
     return measure
 
 
 def described(config: Any) -> dict[str, Any]:
-    family = family_of(config)
-    return {"family": family, "tile": tile(config), "config": asdict(config)}
-
-
-def outcome(trial: Trial) -> dict[str, Any]:
-    return {"failure": trial.failure} if trial.failure else {"seconds": trial.seconds}
+    return {"family": family_of(config), "tile": tile(config), "config": asdict(config)}
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
