@@ -128,6 +128,21 @@ def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]
             yield from (Case(dtype, *size, layout) for dtype in dtypes)
 
 
+def add_problem_arguments(
+    parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]
+) -> None:
+    """Options that choose GEMMs; each with its default value and how the help describes it."""
+    for name, parse, metavar, about in (
+        ("dtypes", dtypes_of, "T,...", f"element types of A and B, of {', '.join(DTYPES)}"),
+        ("sizes", sizes_of, "MxNxK,...", "sizes; N is NxNxN"),
+        ("layouts", layouts_of, "L,...",
+         f"layouts of A and B: {', '.join(LAYOUTS)}, or cuBLAS' {', '.join(BLAS)}"),
+    ):  # fmt: skip
+        default, described = defaults[name]
+        parser.add_argument(f"--{name}", *["--dtype"] * (name == "dtypes"), type=parse, default=default,
+                            metavar=metavar, help=f"{about} (default: {described})")  # fmt: skip
+
+
 def sizes_of(text: str) -> tuple[Size, ...]:
     """ "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))"""
     return tuple(_size(part) for part in _parts(text))

@@ -115,16 +115,21 @@ def time_on_host(
 
 
 def machine() -> dict[str, Any]:
-    """Hardware and software that the figures depend on, without names of hosts or users."""
+    """Hardware and software that the figures depend on, without names of hosts or users.
+
+    commit: of this checkout, with a + when files differ from it.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = {name: _value_or_none(metadata.version, name) for name in PACKAGES}
+    describe = ["git", "-C", str(Path(__file__).parent), "describe"]
     return {
         "processor": processor(),
         "cores": cores or 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
-        "toolchain": _toolchain(),
-        "commit": commit(),
+        "versions": {name: version for name, version in versions.items() if version},
+        "toolchain": _value_or_none(assemble.toolchain),
+        "commit": _output([*describe, "--always", "--abbrev=12", "--dirty=+"]) or None,
         "gpu": gpu(),
     }
 
@@ -137,42 +142,23 @@ def processor() -> str:
         return platform.processor()
 
 
-def _version(package: str) -> str | None:
+def _value_or_none(function: Callable[..., str], *arguments: str) -> str | None:
+    """What the function returns; None where a package or an assembler is missing."""
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        return function(*arguments)
+    except (metadata.PackageNotFoundError, TensorCoreError):
         return None
-
-
-def _toolchain() -> str | None:
-    try:
-        return assemble.toolchain()
-    except TensorCoreError:
-        return None
-
-
-def commit() -> str | None:
-    """The commit of this checkout, with a + when files differ from it."""
-    here = str(Path(__file__).parent)
-    return _output(["git", "-C", here, "describe", "--always", "--abbrev=12", "--dirty=+"]) or None
 
 
 GPU_FACTS = {
-    "name": "name",
-    "driver": "driver_version",
-    "memory_mib": "memory.total",
-    "power_limit_w": "power.limit",
-    "clock_sm_max_mhz": "clocks.max.sm",
-    "clock_memory_max_mhz": "clocks.max.memory",
-    "persistence": "persistence_mode",
-}
+    "name": "name", "driver": "driver_version", "memory_mib": "memory.total",
+    "power_limit_w": "power.limit", "clock_sm_max_mhz": "clocks.max.sm",
+    "clock_memory_max_mhz": "clocks.max.memory", "persistence": "persistence_mode",
+}  # fmt: skip
 GPU_STATE = {
-    "clock_sm_mhz": "clocks.sm",
-    "clock_memory_mhz": "clocks.mem",
-    "power_w": "power.draw",
-    "temperature_c": "temperature.gpu",
-    "utilisation_percent": "utilization.gpu",
-}
+    "clock_sm_mhz": "clocks.sm", "clock_memory_mhz": "clocks.mem", "power_w": "power.draw",
+    "temperature_c": "temperature.gpu", "utilisation_percent": "utilization.gpu",
+}  # fmt: skip
 
 
 def gpu() -> dict[str, Any] | None:

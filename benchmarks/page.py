@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RECORDED
-from benchmarks.tables import Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -74,12 +73,8 @@ def machine(document: Document) -> str:
 def section(document: Document) -> Iterator[str]:
     yield f"### {document['benchmark']} on {machine(document)}\n"
     yield facts(document) + "\n"
-    for table in tables(document):
+    for table in import_module(MODULES[_module(document)]).tables(document):
         yield from table.markdown()
-
-
-def tables(document: Document) -> Iterator[Table]:
-    yield from import_module(MODULES[_module(document)]).tables(document)
 
 
 def facts(document: Document) -> str:

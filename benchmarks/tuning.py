@@ -12,7 +12,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
 from benchmarks.gemm import torch_with_gpu
-from benchmarks.gemm_cases import COMMON, DTYPES, Case
+from benchmarks.gemm_cases import COMMON, Case
 from benchmarks.gemm_gpu import tile
 from benchmarks.harness import Report, attempt
 from benchmarks.operands import draw, torch_type
@@ -21,7 +21,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.families import family_of
 
-SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
+SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem
 # Fields of kernels.HopperConfig that have an option, and their usual values.
 FIELDS = {
@@ -32,11 +32,9 @@ FIELDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--sizes", type=gemm_cases.sizes_of, default=SIZES, metavar="MxNxK,...", help="problems")
-    add("--dtypes", "--dtype", type=gemm_cases.dtypes_of, default=("bf16",), metavar="T,...",
-        help=f"element types, of {', '.join(DTYPES)} (default: bf16)")  # fmt: skip
-    add("--layouts", type=gemm_cases.layouts_of, default=(COMMON,), metavar="L,...",
-        help=f"how A and B are stored (default: {COMMON})")  # fmt: skip
+    gemm_cases.add_problem_arguments(
+        parser, dtypes=(("bf16",), "bf16"), sizes=(SIZES, "4096,8192"), layouts=((COMMON,), COMMON)
+    )
     for name in FIELDS:
         add(f"--{name.replace('_', '-')}", type=_integers, metavar="N,...",
             help="0: as many as fit" if name == "stages" else "values to try")  # fmt: skip

@@ -312,7 +312,7 @@ def test_the_loop_of_a_ceiling_multiplies(dtype):
     a, b = (x.view(torch.uint8).numpy().view(case.element.numpy) for x in (a, b))
     d, rounds = d.numpy(), 2
     with tc.target("cpu", "sm_90a"):
-        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype].instruction)
+        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype])
     slots = [x.astype(np.float64).reshape(ceiling.STAGES, -1, x.shape[1]) for x in (a, b)]
     expected = rounds * sum(x @ y.T for x, y in zip(*slots))
     thread = np.arange(128)
