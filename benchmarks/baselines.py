@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks import cublas_grouped, cublaslt
+from benchmarks import cublas
 from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Launch, Loop, seconds_of
 from benchmarks.operands import Operands, operands, torch_type
@@ -56,10 +56,10 @@ class Baseline:
 def available(torch: Any) -> list[Baseline]:
     """The baselines whose libraries can be loaded."""
     baselines: list[Baseline] = []
-    with suppress(cublaslt.CublasError, OSError, AttributeError):
+    with suppress(cublas.CublasError, OSError, AttributeError):
         lt = CublasLt(torch)
         baselines += [lt, CublasLtUnfused(torch, lt), CublasLtLoop(lt)]
-    with suppress(cublaslt.CublasError, OSError, AttributeError):
+    with suppress(cublas.CublasError, OSError, AttributeError):
         baselines.append(CublasGrouped(torch))
     baselines += [Torch(torch, with_cublas=bool(baselines)), CuSparseLt(torch)]
     if find_spec("triton"):
@@ -74,7 +74,7 @@ def fastest(torch: Any, launches: Sequence[Launch], sets: int, refusals: Any) ->
         with suppress(refusals):
             times.append((_seconds(torch, launch, sets), number))
     if not times:
-        raise cublaslt.CublasError(f"none of the {len(launches)} algorithms offered runs")
+        raise cublas.CublasError(f"none of the {len(launches)} algorithms offered runs")
     return min(times)[1]
 
 
@@ -95,8 +95,8 @@ class CublasLt(Baseline):
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._library = cublaslt.CublasLt()
-        self._workspace = torch.empty(cublaslt.WORKSPACE, dtype=torch.uint8, device="cuda")
+        self._library = cublas.CublasLt()
+        self._workspace = torch.empty(cublas.WORKSPACE, dtype=torch.uint8, device="cuda")
         self.version = f"cuBLASLt {self._library.version}"
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
@@ -105,25 +105,25 @@ class CublasLt(Baseline):
         for variant, note in variants(case):
             try:
                 matmul = self.matmul(variant, fast=not case.precise, bias=data.bias)
-            except cublaslt.CublasError as error:
+            except cublas.CublasError as error:
                 refused = error
                 continue
             adapted = data if variant == case else padded_copies(self._torch, variant, data)
             place, launch = self.best(matmul, adapted)
             name = f"{self.version}, algorithm {place + 1} of {len(matmul.offers)}"
             return Prepared(name, launch, adapted, note, matmul.close)
-        raise refused or cublaslt.CublasError("no variant of the case")
+        raise refused or cublas.CublasError("no variant of the case")
 
     def matmul(
-        self, case: Case, fast: bool = True, bias: Any = None, offers: int = cublaslt.OFFERS
-    ) -> cublaslt.Matmul:
-        return cublaslt.Matmul(
+        self, case: Case, fast: bool = True, bias: Any = None, offers: int = cublas.OFFERS
+    ) -> cublas.Matmul:
+        return cublas.Matmul(
             self._library, case.dtype, case.M, case.N, case.K, case.orders,
             self._workspace.data_ptr(), self._workspace.numel(), offers, batch=case.batch,
             fast=fast, bias=0 if bias is None else bias.data_ptr(),
         )  # fmt: skip
 
-    def best(self, matmul: cublaslt.Matmul, data: Operands) -> tuple[int, Launch]:
+    def best(self, matmul: cublas.Matmul, data: Operands) -> tuple[int, Launch]:
         """Index and launch of the fastest algorithm."""
         stream = self._torch.cuda.current_stream
 
@@ -137,7 +137,7 @@ class CublasLt(Baseline):
                 for a, b, d in zip(data.a, data.b, data.d, strict=True)
             ]
             launches.append(partial(launch, calls, data))  # keeps the buffers alive
-        place = fastest(self._torch, launches, data.sets, cublaslt.CublasError)
+        place = fastest(self._torch, launches, data.sets, cublas.CublasError)
         return place, launches[place]
 
 
@@ -249,7 +249,7 @@ class CublasGrouped(Baseline):
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._library = cublas_grouped.Cublas()
+        self._library = cublas.Cublas()
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
         def addresses(x: Any, firsts: Sequence[int]) -> Any:
@@ -263,7 +263,7 @@ class CublasGrouped(Baseline):
             (addresses(a, begins), addresses(b, matrices), addresses(d, begins))
             for a, b, d in zip(data.a, data.b, data.d, strict=True)
         ]
-        matmul = cublas_grouped.GroupedMatmul(self._library, case.dtype, case.rows, case.N, case.K)
+        matmul = cublas.GroupedMatmul(self._library, case.dtype, case.rows, case.N, case.K)
         stream = self._torch.cuda.current_stream
 
         def launch(i: int, keep: Operands = data) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -48,7 +48,7 @@ DEFAULT_SIZES: dict[tuple[str, bool], tuple[Size, ...]] = {
 class Case:
     """One problem: element type (a key of DTYPES), size, and layouts of A and B.
 
-    kind: a key of `gemm_kinds.KINDS`. batch: number of GEMMs in one launch. rows: rows of each
+    kind: a key of `gemm_gpu.KINDS`. batch: number of GEMMs in one launch. rows: rows of each
     group of a grouped GEMM, whose sum is M. precise: fp8 accumulators are promoted to f32.
     """
 
@@ -131,7 +131,7 @@ def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]
 def add_problem_arguments(
     parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]
 ) -> None:
-    """Options that choose GEMMs; each with its default value and how the help describes it."""
+    """--dtypes, --sizes and --layouts. defaults: of each, the value and its text in the help."""
     for name, parse, metavar, about in (
         ("dtypes", dtypes_of, "T,...", f"element types of A and B, of {', '.join(DTYPES)}"),
         ("sizes", sizes_of, "MxNxK,...", "sizes; N is NxNxN"),
@@ -139,13 +139,8 @@ def add_problem_arguments(
          f"layouts of A and B: {', '.join(LAYOUTS)}, or cuBLAS' {', '.join(BLAS)}"),
     ):  # fmt: skip
         default, described = defaults[name]
-        parser.add_argument(f"--{name}", *["--dtype"] * (name == "dtypes"), type=parse, default=default,
-                            metavar=metavar, help=f"{about} (default: {described})")  # fmt: skip
-
-
-def sizes_of(text: str) -> tuple[Size, ...]:
-    """ "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))"""
-    return tuple(_size(part) for part in _parts(text))
+        parser.add_argument(f"--{name}", type=parse, default=default, metavar=metavar,
+                            help=f"{about} (default: {described})")  # fmt: skip
 
 
 def _size(text: str) -> Size:
@@ -159,20 +154,20 @@ def _size(text: str) -> Size:
     return m, n, k
 
 
-def dtypes_of(text: str) -> tuple[str, ...]:
-    return tuple(_one_of(part.lower(), DTYPES, "element type") for part in _parts(text))
-
-
-def layouts_of(text: str) -> tuple[str, ...]:
-    names = (BLAS.get(part.upper(), part.lower()) for part in _parts(text))
-    return tuple(_one_of(name, LAYOUTS, f"layout (also {', '.join(BLAS)})") for name in names)
-
-
 def _one_of(name: str, allowed: Iterable[str], what: str) -> str:
     if name not in allowed:
         raise argparse.ArgumentTypeError(f"{name!r} is not a {what} of {', '.join(allowed)}")
     return name
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _comma_list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+
+
+sizes_of = _comma_list(_size)  # "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))
+dtypes_of = _comma_list(lambda text: _one_of(text.lower(), DTYPES, "element type"))
+layouts_of = _comma_list(
+    lambda text: _one_of(
+        BLAS.get(text.upper(), text.lower()), LAYOUTS, f"layout (also {', '.join(BLAS)})"
+    )
+)

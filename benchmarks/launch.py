@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
@@ -94,12 +95,12 @@ def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, Timing
         case()
     wait()
     samples: dict[str, list[float]] = {name: [] for name in cases}
-    names = list(cases)
-    for number in range(rounds):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
+    order = deque(cases)
+    for _ in range(rounds):
+        for name in order:
             samples[name].append(elapsed(lambda: _batch(cases[name])) / BATCH)  # noqa: B023
             wait()
+        order.rotate(-1)
     return {name: Timing(tuple(times)) for name, times in samples.items()}
 
 

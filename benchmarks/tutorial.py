@@ -13,7 +13,7 @@ from benchmarks.accuracy import check
 from benchmarks.baselines import CublasLt
 from benchmarks.gemm import torch_with_gpu
 from benchmarks.gemm_cases import Case
-from benchmarks.gemm_kinds import plain
+from benchmarks.gemm_gpu import plain
 from benchmarks.gpu import WARM_UP, Launch, TimedLaunch, cache_bytes, sets_beyond_cache
 from benchmarks.harness import Report, Timing
 from benchmarks.operands import Operands, draw, operands

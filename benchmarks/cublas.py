@@ -1,13 +1,13 @@
-"""cuBLASLt through ctypes: a GEMM with any of the algorithms that its heuristic offers.
+"""cuBLASLt with any algorithm of its heuristic, and cuBLAS' grouped GEMM, through ctypes.
 
-The library's matrices are column-major. A row-major D = A B is therefore D' = B' A' of the
+The libraries' matrices are column-major. A row-major D = A B is therefore D' = B' A' of the
 column-major matrices in the same memory.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p as pointer
@@ -78,7 +78,7 @@ class Offer(ctypes.Structure):
     ]  # fmt: skip
 
 
-_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+LT_PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (POINTER(pointer),),
     "cublasLtDestroy": (pointer,),
     "cublasLtMatmulDescCreate": (POINTER(pointer), c_int, c_int),
@@ -93,14 +93,23 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulAlgoGetHeuristic": (*[pointer] * 7, c_int, POINTER(Offer), POINTER(c_int)),
     "cublasLtMatmul": (*[pointer] * 12, POINTER(Algorithm), pointer, c_size_t, pointer),
 }  # fmt: skip
+# The grouped GEMM exists since CUDA 12.5.
+GROUPED_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cublasCreate_v2": (POINTER(pointer),),
+    "cublasGetVersion_v2": (pointer, POINTER(c_int)),
+    "cublasSetStream_v2": (pointer, pointer),
+    "cublasGemmGroupedBatchedEx": (
+        pointer, *[pointer] * 5,  # handle; transposes, M, N, K of each group
+        pointer, pointer, c_int, pointer,  # alpha, addresses of A, type, leading dimensions
+        pointer, c_int, pointer,  # B
+        pointer, pointer, c_int, pointer,  # beta, C
+        c_int, pointer, c_int,  # groups, GEMMs in each, compute type
+    ),
+}  # fmt: skip
 
 
-def load() -> Any:
-    return shared_library("cublasLt", "cuBLASLt")
-
-
-def shared_library(name: str, title: str) -> Any:
-    """The library that torch has loaded, or any other."""
+def load(name: str) -> Any:
+    """The shared library cublas or cublasLt that torch has loaded, or any other."""
     for version in (13, 12):
         with suppress(OSError):
             return ctypes.CDLL(f"lib{name}.so.{version}")
@@ -108,7 +117,7 @@ def shared_library(name: str, title: str) -> Any:
         loaded = import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
         return ctypes.CDLL(loaded.abs_path)
     except Exception as error:  # pathfinder may be missing, or raise errors of its own
-        raise Unavailable(f"cannot load {title}: {error}") from error
+        raise Unavailable(f"cannot load {name.replace('cublas', 'cuBLAS')}: {error}") from error
 
 
 def version_text(number: int) -> str:
@@ -140,7 +149,7 @@ class Library:
 
 class CublasLt(Library):
     def __init__(self, library: Any = None) -> None:
-        super().__init__(library or load(), _PROTOTYPES, "cublasLtCreate")
+        super().__init__(library or load("cublasLt"), LT_PROTOTYPES, "cublasLtCreate")
         self._library.cublasLtGetVersion.restype = c_size_t
 
     @property
@@ -232,3 +241,41 @@ class Matmul:
         while self._made:
             name, made = self._made.pop()
             self._library.call(name, made)
+
+
+class Cublas(Library):
+    def __init__(self) -> None:
+        super().__init__(load("cublas"), GROUPED_PROTOTYPES, "cublasCreate_v2")
+
+    @property
+    def version(self) -> str:
+        number = c_int()
+        self.call("cublasGetVersion_v2", self.handle, byref(number))
+        return version_text(number.value)
+
+
+class GroupedMatmul:
+    """D (rows x N) = A (rows x K) B for each group, B with K contiguous.
+
+    Calls take device arrays of the groups' addresses, and a stream.
+    """
+
+    def __init__(self, library: Cublas, dtype: str, rows: Sequence[int], N: int, K: int) -> None:
+        groups, types = len(rows), TYPES[dtype]
+        self._library, self._groups, self._types = library, groups, types
+        ints = c_int * groups
+        self._transposes = ints(*[OP_T] * groups), ints(*[OP_N] * groups)
+        self._sizes = ints(*[N] * groups), ints(*rows), ints(*[K] * groups)
+        self._ld, self._ld_of_d = ints(*[K] * groups), ints(*[N] * groups)
+        self._one, self._zero = (c_float * groups)(*[1] * groups), (c_float * groups)()
+        self._gemms = ints(*[1] * groups)
+
+    def __call__(self, a: int, b: int, d: int, stream: int) -> None:
+        call, types = self._library.call, self._types
+        call("cublasSetStream_v2", self._library.handle, stream)
+        call(
+            "cublasGemmGroupedBatchedEx", self._library.handle, *self._transposes, *self._sizes,
+            self._one, b, types.operand, self._ld, a, types.operand, self._ld,
+            self._zero, d, types.result, self._ld_of_d,
+            self._groups, self._gemms, types.compute,
+        )  # fmt: skip
