@@ -190,7 +190,7 @@ def store_first(count, elements, target, pred):
 
 
 def store_pairs_by_threads(buffer, d, origin):
-    """Store 16-bit elements to rows at any address: a warp a row, a pair of elements a lane.
+    """Store 16-bit elements to rows at any address: one warp per row, a pair of elements a lane.
 
     A row that starts in the middle of a 32-bit word has its pairs one element further right: lane
     0 stores the first element alone, and the last lane the last one.
