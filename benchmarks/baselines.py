@@ -7,14 +7,14 @@ it does the whole operation with a library; the fastest fair baseline is the ref
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks import cublas_grouped, cublaslt
+from benchmarks import cublas
 from benchmarks.gemm_cases import Case
 from benchmarks.gpu import Launch, Loop, seconds_of
 from benchmarks.operands import Operands, operands, torch_type
@@ -56,10 +56,10 @@ class Baseline:
 def available(torch: Any) -> list[Baseline]:
     """The baselines whose libraries can be loaded."""
     baselines: list[Baseline] = []
-    with suppress(cublaslt.CublasError, OSError, AttributeError):
+    with suppress(cublas.CublasError, OSError, AttributeError):
         lt = CublasLt(torch)
-        baselines += [lt, CublasLtUnfused(lt, torch), CublasLtLoop(lt)]
-    with suppress(cublaslt.CublasError, OSError, AttributeError):
+        baselines += [lt, CublasLtUnfused(torch, lt), CublasLtLoop(lt)]
+    with suppress(cublas.CublasError, OSError, AttributeError):
         baselines.append(CublasGrouped(torch))
     baselines += [Torch(torch, with_cublas=bool(baselines)), CuSparseLt(torch)]
     if find_spec("triton"):
@@ -74,7 +74,7 @@ def fastest(torch: Any, launches: Sequence[Launch], sets: int, refusals: Any) ->
         with suppress(refusals):
             times.append((_seconds(torch, launch, sets), number))
     if not times:
-        raise cublaslt.CublasError(f"none of the {len(launches)} algorithms offered runs")
+        raise cublas.CublasError(f"none of the {len(launches)} algorithms offered runs")
     return min(times)[1]
 
 
@@ -88,19 +88,15 @@ def _seconds(torch: Any, launch: Launch, sets: int) -> float:
     return min(loop.seconds() for _ in range(2))
 
 
-# cuBLASLt
-
-
 class CublasLt(Baseline):
     """cuBLASLt with the fastest of its heuristic's algorithms."""
 
-    name = "cuBLASLt"
-    kinds = ("plain", "batched", "gelu", "sparse")
+    name, kinds = "cuBLASLt", ("plain", "batched", "gelu", "sparse")
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._library = cublaslt.CublasLt()
-        self._workspace = torch.empty(cublaslt.WORKSPACE, dtype=torch.uint8, device="cuda")
+        self._library = cublas.CublasLt()
+        self._workspace = torch.empty(cublas.WORKSPACE, dtype=torch.uint8, device="cuda")
         self.version = f"cuBLASLt {self._library.version}"
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
@@ -109,41 +105,40 @@ class CublasLt(Baseline):
         for variant, note in variants(case):
             try:
                 matmul = self.matmul(variant, fast=not case.precise, bias=data.bias)
-            except cublaslt.CublasError as error:
+            except cublas.CublasError as error:
                 refused = error
                 continue
             adapted = data if variant == case else padded_copies(self._torch, variant, data)
             place, launch = self.best(matmul, adapted)
             name = f"{self.version}, algorithm {place + 1} of {len(matmul.offers)}"
             return Prepared(name, launch, adapted, note, matmul.close)
-        raise refused or cublaslt.CublasError("no variant of the case")
+        raise refused or cublas.CublasError("no variant of the case")
 
     def matmul(
-        self, case: Case, fast: bool = True, bias: Any = None, offers: int = cublaslt.OFFERS
-    ) -> cublaslt.Matmul:
-        return cublaslt.Matmul(
+        self, case: Case, fast: bool = True, bias: Any = None, offers: int = cublas.OFFERS
+    ) -> cublas.Matmul:
+        return cublas.Matmul(
             self._library, case.dtype, case.M, case.N, case.K, case.orders,
             self._workspace.data_ptr(), self._workspace.numel(), offers, batch=case.batch,
             fast=fast, bias=0 if bias is None else bias.data_ptr(),
         )  # fmt: skip
 
-    def best(self, matmul: cublaslt.Matmul, data: Operands) -> tuple[int, Launch]:
+    def best(self, matmul: cublas.Matmul, data: Operands) -> tuple[int, Launch]:
         """Index and launch of the fastest algorithm."""
-        launches = [self._launch(matmul, offer, data) for offer in matmul.offers]
-        place = fastest(self._torch, launches, data.sets, cublaslt.CublasError)
-        return place, launches[place]
-
-    def _launch(self, matmul: cublaslt.Matmul, offer: cublaslt.Offer, data: Operands) -> Launch:
-        calls = [
-            matmul.caller(offer, a.data_ptr(), b.data_ptr(), d.data_ptr())
-            for a, b, d in zip(data.a, data.b, data.d, strict=True)
-        ]
         stream = self._torch.cuda.current_stream
 
-        def launch(i: int, keep: Operands = data) -> None:  # keeps the buffers alive
+        def launch(calls: Sequence[Callable[[int], None]], keep: Operands, i: int) -> None:
             calls[i](stream().cuda_stream)
 
-        return launch
+        launches = []
+        for offer in matmul.offers:
+            calls = [
+                matmul.caller(offer, a.data_ptr(), b.data_ptr(), d.data_ptr())
+                for a, b, d in zip(data.a, data.b, data.d, strict=True)
+            ]
+            launches.append(partial(launch, calls, data))  # keeps the buffers alive
+        place = fastest(self._torch, launches, data.sets, cublas.CublasError)
+        return place, launches[place]
 
 
 def variants(case: Case) -> Iterator[tuple[Case, str]]:
@@ -162,9 +157,7 @@ def padded_copies(torch: Any, case: Case, data: Operands) -> Operands:
     """Copies of the operands in the layout of `case`, padded with zeros to its size."""
 
     def copy(x: Any, rows: int, cols: int, order: str) -> Any:
-        shape = (rows, cols) if order == "row" else (cols, rows)
-        padded = torch.zeros(shape, dtype=x.dtype, device=x.device)
-        padded = padded if order == "row" else padded.t()
+        padded = x.new_zeros((rows, cols)) if order == "row" else x.new_zeros((cols, rows)).mT
         padded[: x.shape[0], : x.shape[1]] = x
         return padded
 
@@ -180,11 +173,10 @@ class CublasLtUnfused(Baseline):
     SwiGLU's two weights are one matrix, so that there is one GEMM.
     """
 
-    name = "cuBLASLt + pass"
-    kinds = ("gelu", "swiglu")
+    name, kinds = "cuBLASLt + pass", ("gelu", "swiglu")
 
-    def __init__(self, lt: CublasLt, torch: Any) -> None:
-        self._lt, self._torch = lt, torch
+    def __init__(self, torch: Any, lt: CublasLt) -> None:
+        self._torch, self._lt = torch, lt
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
         wide = replace(case, N=case.N * case.weights, kind="plain")
@@ -193,15 +185,15 @@ class CublasLtUnfused(Baseline):
         matmul = self._lt.matmul(wide)
         place, gemm = self._lt.best(matmul, replace(data, case=wide, d=between))
         passes = elementwise(self._torch, case)
-        launches = [partial(_unfused, gemm, function, between, data) for _, function in passes]
+
+        def launch(function: Any, i: int) -> None:
+            gemm(i)
+            function(between[i], data.bias, data.d[i])
+
+        launches = [partial(launch, function) for _, function in passes]
         chosen = fastest(self._torch, launches, data.sets, ())
         name = f"{self._lt.version}, algorithm {place + 1}, then {passes[chosen][0]}"
         return Prepared(name, launches[chosen], data, close=matmul.close)
-
-
-def _unfused(gemm: Launch, function: Any, between: list[Any], data: Operands, i: int) -> None:
-    gemm(i)
-    function(between[i], data.bias, data.d[i])
 
 
 def elementwise(torch: Any, case: Case) -> list[tuple[str, Any]]:
@@ -222,51 +214,42 @@ def elementwise(torch: Any, case: Case) -> list[tuple[str, Any]]:
     return passes
 
 
-# Grouped GEMMs
-
-
 class CublasLtLoop(Baseline):
     """A launch of cuBLASLt for each group, all in one CUDA graph."""
 
-    name = "cuBLASLt loop"
-    kinds = ("grouped",)
+    name, kinds = "cuBLASLt loop", ("grouped",)
 
     def __init__(self, lt: CublasLt) -> None:
         self._lt = lt
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
-        groups = [self._group(case, data, g) for g in range(len(case.rows))]
+        gemms: list[Launch] = []
+        stack = ExitStack()
+        for g, (begin, end) in enumerate(data.bounds):
+            part, rows = case.part(end - begin), slice(begin, end)
+            operands_of_part = Operands(
+                part, [a[rows] for a in data.a], [b[g] for b in data.b], [d[rows] for d in data.d]
+            )
+            matmul = self._lt.matmul(part, offers=GROUP_OFFERS)
+            stack.callback(matmul.close)
+            gemms.append(self._lt.best(matmul, operands_of_part)[1])
 
         def launch(i: int) -> None:
-            for _, gemm in groups:
+            for gemm in gemms:
                 gemm(i)
 
-        def close() -> None:
-            for matmul, _ in groups:
-                matmul.close()
-
-        name = f"{self._lt.version}, {len(groups)} launches in a graph"
-        return Prepared(name, launch, data, close=close)
-
-    def _group(self, case: Case, data: Operands, g: int) -> tuple[cublaslt.Matmul, Launch]:
-        begin, end = data.bounds[g]
-        part, rows = case.part(end - begin), slice(begin, end)
-        operands_of_part = Operands(
-            part, [a[rows] for a in data.a], [b[g] for b in data.b], [d[rows] for d in data.d]
-        )
-        matmul = self._lt.matmul(part, offers=GROUP_OFFERS)
-        return matmul, self._lt.best(matmul, operands_of_part)[1]
+        name = f"{self._lt.version}, {len(gemms)} launches in a graph"
+        return Prepared(name, launch, data, close=stack.close)
 
 
 class CublasGrouped(Baseline):
     """cublasGemmGroupedBatchedEx."""
 
-    name = "cuBLAS grouped"
-    kinds = ("grouped",)
+    name, kinds = "cuBLAS grouped", ("grouped",)
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._library = cublas_grouped.Cublas()
+        self._library = cublas.Cublas()
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
         def addresses(x: Any, firsts: Sequence[int]) -> Any:
@@ -280,7 +263,7 @@ class CublasGrouped(Baseline):
             (addresses(a, begins), addresses(b, matrices), addresses(d, begins))
             for a, b, d in zip(data.a, data.b, data.d, strict=True)
         ]
-        matmul = cublas_grouped.GroupedMatmul(self._library, case.dtype, case.rows, case.N, case.K)
+        matmul = cublas.GroupedMatmul(self._library, case.dtype, case.rows, case.N, case.K)
         stream = self._torch.cuda.current_stream
 
         def launch(i: int, keep: Operands = data) -> None:
@@ -289,17 +272,13 @@ class CublasGrouped(Baseline):
         return Prepared(f"{self.name} {self._library.version}", launch, data)
 
 
-# torch
-
-
 class Torch(Baseline):
     """torch's function for each kind, with its own choice of algorithm.
 
     Fair where cuBLASLt cannot be called directly.
     """
 
-    name = "torch"
-    kinds = ("plain", "batched", "grouped", "gelu", "swiglu")
+    name, kinds = "torch", ("plain", "batched", "grouped", "gelu", "swiglu")
 
     def __init__(self, torch: Any, with_cublas: bool) -> None:
         self._torch, self._with_cublas = torch, with_cublas
@@ -346,8 +325,7 @@ def torch_call(torch: Any, case: Case, data: Operands) -> tuple[str, Launch]:
 class CuSparseLt(Baseline):
     """cuSPARSELt called by torch, with the algorithm that its search selects."""
 
-    name = "cuSPARSELt"
-    kinds = ("sparse",)
+    name, kinds = "cuSPARSELt", ("sparse",)
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -370,8 +348,7 @@ class CuSparseLt(Baseline):
 class Triton(Baseline):
     """The GEMM of Triton's tutorial, with the fastest of some configurations."""
 
-    name = "Triton"
-    kinds = ("plain", "batched")
+    name, kinds = "Triton", ("plain", "batched")
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -386,10 +363,10 @@ class Triton(Baseline):
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
         configs = self._kernels.configurations(case.dtype, case.M, not case.precise)
-        launches = [partial(_triton, self._kernels.gemm, data, config) for config in configs]
+
+        def launch(config: Any, i: int) -> None:
+            self._kernels.gemm(data.a[i], data.b[i], data.d[i], config)
+
+        launches = [partial(launch, config) for config in configs]
         chosen = fastest(self._torch, launches, data.sets, Exception)
         return Prepared(f"{self.version}, {configs[chosen]}", launches[chosen], data)
-
-
-def _triton(gemm: Any, data: Operands, config: Any, i: int) -> None:
-    gemm(data.a[i], data.b[i], data.d[i], config)

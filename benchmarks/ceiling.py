@@ -6,13 +6,10 @@ this chip. Operands are random: zeros take less power, and their rate is out of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import tensorcore_dsl as tc
-from benchmarks.gemm_cases import Case
+from benchmarks.gemm_cases import DTYPES, Case
 from benchmarks.gpu import TimedLaunch, time_interleaved
 from benchmarks.operands import fill
 from tensorcore_dsl.kernels.host.problem_shape import SMS
@@ -22,28 +19,13 @@ SWIZZLE_BYTES = 128  # of K in a row of a stage
 THREADS = 256
 ROUNDS = 400  # passes over the stages in a launch
 READ_BYTES = 4 * 2**30
-
-
-@dataclass(frozen=True)
-class Loop:
-    """The wgmma to repeat: element type of A and B, K, type of the accumulator."""
-
-    element: Any
-    k: int
-    accumulator: Any
-
-    @property
-    def instruction(self) -> Any:
-        make = getattr(tc.wgmma, f"m64n{BN}k{self.k}")
-        return make(self.element, self.element, self.accumulator)
-
-
+# The instruction to repeat for each type of A and B.
 LOOPS = {
-    "bf16": Loop(tc.bf16, 16, tc.f32),
-    "f16": Loop(tc.f16, 16, tc.f32),
-    "tf32": Loop(tc.tf32, 8, tc.f32),
-    "e4m3": Loop(tc.e4m3, 32, tc.f32),
-    "s8": Loop(tc.s8, 32, tc.s32),
+    "bf16": tc.wgmma.m64n256k16(tc.bf16, tc.bf16, tc.f32),
+    "f16": tc.wgmma.m64n256k16(tc.f16, tc.f16, tc.f32),
+    "tf32": tc.wgmma.m64n256k8(tc.tf32, tc.tf32, tc.f32),
+    "e4m3": tc.wgmma.m64n256k32(tc.e4m3, tc.e4m3, tc.f32),
+    "s8": tc.wgmma.m64n256k32(tc.s8, tc.s8, tc.s32),
 }
 
 
@@ -92,7 +74,7 @@ def blocks_of_64_rows(tile):
 
 def operations(dtype: str, rounds: int = ROUNDS) -> int:
     """FLOPs of one CTA."""
-    depth = SWIZZLE_BYTES // Case(dtype, 1, 1, 1).element.itemsize
+    depth = SWIZZLE_BYTES // DTYPES[dtype].itemsize
     return 2 * BM * BN * depth * STAGES * rounds
 
 
@@ -108,28 +90,21 @@ def loop_operands(torch: Any, dtype: str, device: str = "cuda") -> tuple[Any, An
 def measured(torch: Any, dtypes: list[str], seconds: float = 0.3) -> dict[str, Any]:
     """FLOP/s by element type and bytes/s of memory; failures by name."""
     ceilings: dict[str, Any] = {"flops": {}, "failures": {}}
-    for dtype in dtypes:
-        if dtype in LOOPS:
-            with noted(ceilings, dtype):
-                ceilings["flops"][dtype] = tensor_rate(torch, dtype, seconds)
-    with noted(ceilings, "bytes"):
-        ceilings["bytes"] = memory_rate(torch, seconds)
+    for name in (*(dtype for dtype in dtypes if dtype in LOOPS), "bytes"):
+        try:
+            if name == "bytes":
+                ceilings["bytes"] = memory_rate(torch, seconds)
+            else:
+                ceilings["flops"][name] = tensor_rate(torch, name, seconds)
+        except Exception as error:
+            ceilings["failures"][name] = f"{type(error).__name__}: {error}"
     return ceilings
-
-
-@contextmanager
-def noted(ceilings: dict[str, Any], name: str) -> Iterator[None]:
-    """Note an error under "failures" and go on."""
-    try:
-        yield
-    except Exception as error:
-        ceilings["failures"][name] = f"{type(error).__name__}: {error}"
 
 
 def tensor_rate(torch: Any, dtype: str, seconds: float) -> float:
     """FLOP/s of all tensor cores, after a warm-up as for GEMMs."""
     a, b, d = loop_operands(torch, dtype)
-    launch, instruction = tensor_loop[SMS, THREADS], LOOPS[dtype].instruction
+    launch, instruction = tensor_loop[SMS, THREADS], LOOPS[dtype]
     loop = TimedLaunch(torch, lambda i: launch(a, b, d, ROUNDS, instruction), 1)
     (timing,) = time_interleaved([loop], 5, seconds)
     return SMS * operations(dtype) / timing.median

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from benchmarks.gemm_cases import COMMON, DTYPES, PORTABLE, Case
-from benchmarks.harness import Report, Timing, elapsed
+from benchmarks.harness import Report, Timing, attempt, elapsed
 from benchmarks.tables import Table, duration, one_line, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernel import Specialisation
@@ -40,7 +39,7 @@ STAGES = {
     "cold": "new process",
     "warm": "new process, cached",
 }
-FLAGSHIPS = ("bf16",)  # types whose wgmma kernels are also compiled in new processes
+FLAGSHIP = "bf16"  # type whose wgmma kernel is also compiled in new processes
 CACHE = "TENSORCORE_DSL_CACHE"
 
 
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    arch = options.arch or _arch()
+    arch = options.arch or (device_arch().name if current_target() == "cuda" else DEFAULT_ARCH)
     repeats = options.repeats or (1 if options.quick else 3)
     report = Report("compile", {"arch": arch, "repeats": repeats}, {
         "clock": "time.perf_counter; every sample starts from a new specialisation",
@@ -60,14 +59,8 @@ def run(options: argparse.Namespace) -> Report:
         "stages": STAGES,
     })  # fmt: skip
     for case in progress(cases(arch), "compile"):
-        result: dict[str, Any] = {
-            "dtype": case.dtype, "layout": case.layout, "family": case.family, "arch": arch,
-        }  # fmt: skip
-        try:
-            result |= measure(case, arch, repeats)
-        except Exception as error:
-            result["failure"] = f"{type(error).__name__}: {error}"
-        report.results.append(result)
+        about = {"dtype": case.dtype, "layout": case.layout, "family": case.family, "arch": arch}
+        report.results.append(about | attempt(measure, case, arch, repeats))
     return report
 
 
@@ -84,10 +77,6 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
         }
         for result in document["results"]
     ])  # fmt: skip
-
-
-def _arch() -> str:
-    return device_arch().name if current_target() == "cuda" else DEFAULT_ARCH
 
 
 def cases(arch: str) -> list[Case]:
@@ -112,7 +101,7 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
             result["no_cubin"] = str(error)
             times = stages(fresh, assemble=False)
         times["lookup"] = elapsed(lambda: specialisations(case, arch))
-        if case.family == "sm90" and case.dtype in FLAGSHIPS and "no_cubin" not in result:
+        if case.family == "sm90" and case.dtype == FLAGSHIP and "no_cubin" not in result:
             times["cold"], times["warm"] = new_processes(case, arch)
         for stage, seconds in times.items():
             if number:  # the first is the warm-up
@@ -129,19 +118,14 @@ def stages(fresh: Callable[[], Specialisation], assemble: bool = True) -> dict[s
     new = fresh()
     times = {"ir": elapsed(lambda: new.ir), "ptx": elapsed(lambda: new.ptx)}
     if assemble:
-        with cache("off"):
+        with patch.dict(os.environ, {CACHE: "off"}):
             times["cubin"] = elapsed(lambda: new.cubin)
-        with tempfile.TemporaryDirectory() as directory, cache(directory):
+        with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {CACHE: folder}):
             _ = fresh().cubin
             again = fresh()
             times["cached"] = elapsed(lambda: again.cubin)
     times["program"] = elapsed(lambda: new.program)
     return times
-
-
-def cache(place: str) -> Any:
-    """Context in which cubins are cached in the folder `place`."""
-    return patch.dict(os.environ, {CACHE: place})
 
 
 def new_processes(case: Case, arch: str) -> list[float]:
@@ -162,13 +146,9 @@ def new_processes(case: Case, arch: str) -> list[float]:
 def _in_this_process(dtype: str, family: str, arch: str) -> float:
     case = Case(dtype, *SIZE, COMMON, family)
     on_gpu = driver.cuda_available() and device_arch().name == arch
-    target = driver.cuda_driver() if on_gpu else None
+    load = driver.cuda_driver().load if on_gpu else lambda cubin: None
     known, _ = specialisations(case, arch)
-    begin = time.perf_counter()
-    cubin = known.cubin
-    if target is not None:
-        target.load(cubin)
-    return time.perf_counter() - begin
+    return elapsed(lambda: load(known.cubin))
 
 
 def specialisations(case: Case, arch: str) -> tuple[Specialisation, Callable[[], Specialisation]]:
@@ -176,10 +156,9 @@ def specialisations(case: Case, arch: str) -> tuple[Specialisation, Callable[[],
 
     The arrays are never accessed, so they take address space but no memory.
     """
-    a_shape, b_shape = (case.M, case.K), (case.K, case.N)
     a, b = (
         np.empty(shape, case.element.numpy, order="C" if order == "row" else "F")
-        for shape, order in zip((a_shape, b_shape), case.orders, strict=True)
+        for shape, order in zip(((case.M, case.K), (case.K, case.N)), case.orders, strict=True)
     )
     d = np.empty((case.M, case.N), case.out.numpy)
     with tc.target("cpu", arch):

@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from benchmarks.harness import Report, time_on_host
+from benchmarks.harness import Report, attempt, time_on_host
 from benchmarks.tables import Table, duration, one_line, progress, rate
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
@@ -68,24 +69,17 @@ def run(options: argparse.Namespace) -> Report:
         "operands": "standard normal values, integers uniform over their type",
     })  # fmt: skip
     for case in progress(cases(options.archs, options.batch), "emulate"):
-        result: dict[str, Any] = {
+        result = {
             "instruction": case.instruction.mnemonic, "arch": case.arch, "batch": case.batch,
             "operations": case.operations,
         }  # fmt: skip
-        try:
-            result |= measure(case, repeats)
-        except Exception as error:
-            result["failure"] = f"{type(error).__name__}: {error}"
-        report.results.append(result)
+        report.results.append(result | attempt(measure, case, repeats))
     return report
 
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:
     arguments, shared = operands(case)
-
-    def emulate() -> None:
-        tc.emulate(case.instruction, *arguments, arch=case.arch, shared=shared)
-
+    emulate = partial(tc.emulate, case.instruction, *arguments, arch=case.arch, shared=shared)
     timing = time_on_host(emulate, repeats)
     return {
         "batch_time": timing.json(),
@@ -125,9 +119,11 @@ def operands(case: Case, seed: int = 0) -> tuple[list[Any], np.ndarray | None]:
     rng = np.random.default_rng(seed)
     by_name = {"scale_d": True, "scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
     m, n, k = case.instruction.shape
-    shared: np.ndarray | None = None
+    shared = None
     if any(o.name.startswith("desc") for o in case.instruction.operands):
-        a_bytes, shared = _shared(rng, m, n, k)
+        # Contiguous core matrices of A, then of B.
+        shared = values(rng, tc.bf16, ((m + n) * k,)).view(np.uint8)
+        a_bytes = m * k * tc.bf16.itemsize
         by_name |= {"desc_a": _descriptor(0), "desc_b": _descriptor(a_bytes)}
     return [
         by_name[o.name] if o.name in by_name else registers(case, o, rng)
@@ -150,12 +146,6 @@ def values(rng: np.random.Generator, dtype: tc.DType, shape: tuple[int, ...]) ->
         return numbers.astype(np.float32 if dtype == tc.tf32 else dtype.numpy)
     limits = np.iinfo(dtype.numpy)
     return rng.integers(limits.min, limits.max, shape, dtype=dtype.numpy, endpoint=True)
-
-
-def _shared(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[int, np.ndarray]:
-    """Size of A in bytes, and A followed by B: contiguous core matrices of bf16."""
-    image = values(rng, tc.bf16, ((m + n) * k,)).view(np.uint8)
-    return m * k * tc.bf16.itemsize, image
 
 
 def _descriptor(start: int) -> np.uint64:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -17,11 +16,11 @@ import tensorcore_dsl as tc
 from benchmarks import ceiling, gemm_cases, gemm_summary, suites
 from benchmarks.accuracy import CHECKED, ROWS, allowed_error, relative_error
 from benchmarks.baselines import available
-from benchmarks.gemm_cases import DTYPES, PORTABLE, Case, Size
-from benchmarks.gemm_gpu import GpuBench, failure, planned
+from benchmarks.gemm_cases import DTYPES, PORTABLE, Case
+from benchmarks.gemm_gpu import GpuBench, planned
 from benchmarks.gemm_summary import derive, notes, tables  # noqa: F401  # tables of a report
 from benchmarks.gpu import COLD, SAMPLE, WARM_UP, Monitor
-from benchmarks.harness import GPU_STATE, Report, ask_gpu, time_on_host
+from benchmarks.harness import GPU_STATE, Report, ask_gpu, attempt, time_on_host
 from benchmarks.tables import duration, number, progress
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.host import tuning_cache
@@ -37,14 +36,11 @@ OPTIONS = ("dtypes", "layouts", "suite", "groups", "repeats", "seconds", "seed",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dtypes", type=gemm_cases.dtypes_of, default=(), metavar="T,...",
-        help=f"element types of A and B, of {', '.join(DTYPES)} (default: the suite's, "
-        f"else {', '.join(PORTABLE)})")  # fmt: skip
-    add("--sizes", type=gemm_cases.sizes_of, default=(), metavar="MxNxK,...",
-        help="sizes; N is NxNxN (default: squares, odd sizes, models' shapes)")  # fmt: skip
-    add("--layouts", type=gemm_cases.layouts_of, default=(), metavar="L,...",
-        help="layouts of A and B: row.col, row.row, col.row, col.col, or cuBLAS' TN, TT, "
-        "NT, NN (default: row.col, and all of them at 4096 on a GPU)")  # fmt: skip
+    gemm_cases.add_problem_arguments(
+        parser, dtypes=((), f"the suite's, else {', '.join(PORTABLE)}"),
+        sizes=((), "squares, odd sizes, models' shapes"),
+        layouts=((), "row.col, and all of them at 4096 on a GPU"),
+    )  # fmt: skip
     add("--repeats", type=int, metavar="N",
         help=f"samples (default: {REPEATS}, {QUICK_REPEATS} with --quick)")  # fmt: skip
     add("--target", choices=("auto", "cuda", "cpu"), default="auto",
@@ -72,8 +68,10 @@ def run(options: argparse.Namespace) -> Report:
     )
     chosen = chosen_cases(options, target)
     name = f"gemm-{options.suite}" if options.suite else "gemm"
+    recorded = {option: getattr(options, option) for option in OPTIONS}
+    recorded["sizes"] = ["x".join(map(str, size)) for size in options.sizes]
     report = Report(
-        name if target == "cuda" else f"{name}-emulated", recorded_options(options), {},
+        name if target == "cuda" else f"{name}-emulated", recorded, {},
         summary={"target": target, "suite": options.suite},
     )  # fmt: skip
     with Monitor(target == "cuda") as monitor, tc.target(target, options.arch):
@@ -86,39 +84,22 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def recorded_options(options: argparse.Namespace) -> dict[str, Any]:
-    sizes = ["x".join(map(str, size)) for size in options.sizes]
-    return {name: getattr(options, name) for name in OPTIONS} | {"sizes": sizes}
-
-
 def chosen_cases(options: argparse.Namespace, target: str) -> list[Case]:
     """Cases that the options select, in the order in which they are shown."""
     if options.suite:
         chosen = suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
-        if target == "cpu" and not options.sizes:
-            check_emulable(options.suite, chosen)
+        operations = sum(case.operations for case in chosen)
+        if target == "cpu" and not options.sizes and operations > MOST_EMULATED:
+            raise ValueError(
+                f"the suite {options.suite} is for a GPU: its {len(chosen)} GEMMs are "
+                f"{operations:.1e} operations, hours of emulation on the CPU. Ask for small ones "
+                f"(--suite {options.suite} --groups square --sizes 256), or leave out --suite"
+            )
         return chosen
-    sizes = options.sizes or default_sizes(target, options.quick)
+    sizes = options.sizes or gemm_cases.DEFAULT_SIZES[target, options.quick]
     layouts = options.layouts or ((gemm_cases.COMMON,) if options.quick else ())
     chosen = list(gemm_cases.cases(options.dtypes or PORTABLE, sizes, layouts))
     return sorted(chosen, key=lambda case: list(DTYPES).index(case.dtype))
-
-
-def check_emulable(suite: str, chosen: Sequence[Case]) -> None:
-    """Refuse problems that would be emulated for hours."""
-    operations = sum(case.operations for case in chosen)
-    if operations > MOST_EMULATED:
-        raise ValueError(
-            f"the suite {suite} is for a GPU: its {len(chosen)} GEMMs are {operations:.1e} "
-            "operations, hours of emulation on the CPU. Ask for small ones (--suite "
-            f"{suite} --groups square --sizes 256), or leave out --suite"
-        )
-
-
-def default_sizes(target: str, quick: bool) -> Sequence[Size]:
-    if target == "cuda":
-        return gemm_cases.GPU_QUICK if quick else gemm_cases.GPU_SIZES
-    return gemm_cases.CPU_QUICK if quick else gemm_cases.CPU_SIZES
 
 
 def prepare(
@@ -185,15 +166,10 @@ CPU_METHOD = {
 }
 
 
-# Measuring
-
-
 def sweep(
-    report: Report,
-    chosen: Sequence[Case],
-    measure: Callable[[Case], dict[str, Any]],
+    report: Report, chosen: Sequence[Case], measure: Callable[[Case], dict[str, Any]],
     options: argparse.Namespace,
-) -> None:
+) -> None:  # fmt: skip
     """Measure case by case; an error is a result. The file is written after each case."""
     begin = time.perf_counter()
     alive: Callable[[], bool] = getattr(measure, "alive", lambda: True)
@@ -205,30 +181,16 @@ def sweep(
         if left_out:
             result["left_out"] = left_out
         else:
-            result |= attempt(measure, case, options.verbose)
+            result |= attempt(measure, case, verbose=options.verbose)
             if "failure" in result and not alive():
                 left_out = f"{case} destroyed the CUDA context"
         report.results.append(derive(result))
         report.save(options.out)
         if options.suite and not sys.stderr.isatty():
-            print(log_line(result), file=sys.stderr, flush=True)
-
-
-def attempt(
-    measure: Callable[[Case], dict[str, Any]], case: Case, verbose: bool = False
-) -> dict[str, Any]:
-    try:
-        return measure(case)
-    except Exception as error:
-        if verbose:
-            traceback.print_exc()
-        return failure(error)
-
-
-def log_line(result: dict[str, Any]) -> str:
-    ratio = number(result.get("ratio"), ".3f")
-    took = duration(result.get("ours", {}).get("median"))
-    return f"{result['group']}: {Case.of(result)}: {took}, ratio {ratio} {notes(result)}".rstrip()
+            took = duration(result.get("ours", {}).get("median"))
+            ratio = number(result.get("ratio"), ".3f")
+            line = f"{case.group}: {case}: {took}, ratio {ratio} {notes(result)}"
+            print(line.rstrip(), file=sys.stderr, flush=True)
 
 
 def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,10 +18,14 @@ BLAS = {"TN": "row.col", "TT": "row.row", "NT": "col.row", "NN": "col.col"}
 COMMON = "row.col"  # layout of linear layers, supported by tensor cores for every type
 EVERY_LAYOUT = (4096, 4096, 4096)
 
-Size = tuple[int, int, int]
+Size = tuple[int, int, int]  # M, N, K
 
-# M, N, K
-SQUARES: tuple[Size, ...] = tuple((n, n, n) for n in (512, 1024, 2048, 4096, 8192))
+
+def squares(*sides: int) -> tuple[Size, ...]:
+    return tuple((n, n, n) for n in sides)
+
+
+SQUARES = squares(512, 1024, 2048, 4096, 8192)
 ODD: tuple[Size, ...] = ((1000, 2000, 504), (1001, 1003, 1005), (4095, 4097, 4099))
 MODELS: tuple[Size, ...] = (
     (16, 4096, 4096),  # a few tokens through an attention projection
@@ -31,18 +35,20 @@ MODELS: tuple[Size, ...] = (
     (8192, 8192, 1024),  # small K
 )
 GPU_SIZES = SQUARES + ODD + MODELS
-GPU_QUICK: tuple[Size, ...] = ((1024, 1024, 1024), (4096, 4096, 4096), (1000, 2000, 504))
-CPU_SIZES: tuple[Size, ...] = (
-    (128, 128, 128), (256, 256, 256), (512, 512, 512), (100, 200, 72), (16, 512, 512),
-)  # fmt: skip
-CPU_QUICK: tuple[Size, ...] = ((128, 128, 128), (100, 200, 72))
+# Target, whether the run is quick -> sizes.
+DEFAULT_SIZES: dict[tuple[str, bool], tuple[Size, ...]] = {
+    ("cuda", False): GPU_SIZES,
+    ("cuda", True): ((1024, 1024, 1024), (4096, 4096, 4096), (1000, 2000, 504)),
+    ("cpu", False): (*squares(128, 256, 512), (100, 200, 72), (16, 512, 512)),
+    ("cpu", True): ((128, 128, 128), (100, 200, 72)),
+}
 
 
 @dataclass(frozen=True)
 class Case:
     """One problem: element type (a key of DTYPES), size, and layouts of A and B.
 
-    kind: a key of `gemm_kinds.KINDS`. batch: number of GEMMs in one launch. rows: rows of each
+    kind: a key of `gemm_gpu.KINDS`. batch: number of GEMMs in one launch. rows: rows of each
     group of a grouped GEMM, whose sum is M. precise: fp8 accumulators are promoted to f32.
     """
 
@@ -112,24 +118,29 @@ class Case:
         return f"{self.dtype} {self.size} {self.layout}"
 
 
-def cases(dtypes: Iterable[str], sizes: Iterable[Size], layouts: Sequence[str]) -> Iterator[Case]:
+def cases(dtypes: Collection[str], sizes: Iterable[Size], layouts: Sequence[str]) -> Iterator[Case]:
     """Cases ordered by size, so that a run that is cut short has results of every type.
 
     Without `layouts`, each size is measured in the common layout, and EVERY_LAYOUT in all.
     """
-    types = list(dtypes)
     for size in sizes:
         for layout in layouts or (LAYOUTS if size == EVERY_LAYOUT else (COMMON,)):
-            for dtype in types:
-                yield Case(dtype, *size, layout)
+            yield from (Case(dtype, *size, layout) for dtype in dtypes)
 
 
-# Command-line options
-
-
-def sizes_of(text: str) -> tuple[Size, ...]:
-    """ "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))"""
-    return tuple(_size(part) for part in _parts(text))
+def add_problem_arguments(
+    parser: argparse.ArgumentParser, **defaults: tuple[tuple[Any, ...], str]
+) -> None:
+    """--dtypes, --sizes and --layouts. defaults: of each, the value and its text in the help."""
+    for name, parse, metavar, about in (
+        ("dtypes", dtypes_of, "T,...", f"element types of A and B, of {', '.join(DTYPES)}"),
+        ("sizes", sizes_of, "MxNxK,...", "sizes; N is NxNxN"),
+        ("layouts", layouts_of, "L,...",
+         f"layouts of A and B: {', '.join(LAYOUTS)}, or cuBLAS' {', '.join(BLAS)}"),
+    ):  # fmt: skip
+        default, described = defaults[name]
+        parser.add_argument(f"--{name}", type=parse, default=default, metavar=metavar,
+                            help=f"{about} (default: {described})")  # fmt: skip
 
 
 def _size(text: str) -> Size:
@@ -143,20 +154,20 @@ def _size(text: str) -> Size:
     return m, n, k
 
 
-def dtypes_of(text: str) -> tuple[str, ...]:
-    return tuple(_one_of(part.lower(), DTYPES, "element type") for part in _parts(text))
-
-
-def layouts_of(text: str) -> tuple[str, ...]:
-    names = (BLAS.get(part.upper(), part.lower()) for part in _parts(text))
-    return tuple(_one_of(name, LAYOUTS, f"layout (also {', '.join(BLAS)})") for name in names)
-
-
 def _one_of(name: str, allowed: Iterable[str], what: str) -> str:
     if name not in allowed:
         raise argparse.ArgumentTypeError(f"{name!r} is not a {what} of {', '.join(allowed)}")
     return name
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _comma_list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+
+
+sizes_of = _comma_list(_size)  # "4096,1000x2000x504" -> ((4096, 4096, 4096), (1000, 2000, 504))
+dtypes_of = _comma_list(lambda text: _one_of(text.lower(), DTYPES, "element type"))
+layouts_of = _comma_list(
+    lambda text: _one_of(
+        BLAS.get(text.upper(), text.lower()), LAYOUTS, f"layout (also {', '.join(BLAS)})"
+    )
+)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+import tensorcore_dsl as tc
 from benchmarks.accuracy import check
 from benchmarks.baselines import Baseline
 from benchmarks.gemm_cases import Case
-from benchmarks.gemm_kinds import gemm_options, ours
-from benchmarks.gpu import Monitor, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
+from benchmarks.gpu import (
+    Launch,
+    Monitor,
+    TimedLaunch,
+    cache_bytes,
+    sets_beyond_cache,
+    time_interleaved,
+)
+from benchmarks.harness import failure
 from benchmarks.operands import Operands, draw, operands
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
-
-FRAMES = 4  # of a traceback that a result keeps
 
 
 class GpuBench:
@@ -43,13 +48,11 @@ class GpuBench:
         baselines = [baseline for baseline in self.baselines if baseline.supports(case)]
         result: dict[str, Any] = {"sets": sets, "baselines": {b.name: {} for b in baselines}}
         with ExitStack() as stack:
-            launches = {"ours": self._attempt(result, lambda: self._ours(data, result))}
+            launches = {"ours": self._attempt(result, partial(self._ours, data, result))}
             for baseline in baselines:
                 about = result["baselines"][baseline.name]
-                launches[baseline.name] = self._attempt(
-                    about,
-                    lambda: self._baseline(baseline, data, about, stack),  # noqa: B023
-                )
+                prepare = partial(self._baseline, baseline, data, about, stack)
+                launches[baseline.name] = self._attempt(about, prepare)
             self._time({name: x for name, x in launches.items() if x is not None}, result)
         return result | reference([b for b in baselines if b.is_fair(case)], result)
 
@@ -74,7 +77,9 @@ class GpuBench:
 
     def _ours(self, data: Operands, result: dict[str, Any]) -> TimedLaunch:
         launch = TimedLaunch(self.torch, ours(data), data.sets)
-        result |= {"first_call_s": launch.first_call, **described(data)}
+        result["first_call_s"] = launch.first_call
+        if data.case.kind in ("plain", "batched"):
+            result |= planned(data.a[0], data.b[0], data.d[0], **gemm_options(data.case))
         result["error"], result["correct"] = check(self.torch, data, data.d[0])
         return launch
 
@@ -100,13 +105,6 @@ class GpuBench:
             target.setdefault(name, {}).update(timing.json(), launched_as=how)
 
 
-def failure(error: Exception) -> dict[str, Any]:
-    """The error's text, and the last frames of its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
-    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    return {"failure": f"{type(error).__name__}: {error}", "raised_at": places}
-
-
 def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
     """The fastest fair baseline with a correct result; of wrong ones if all are wrong."""
     measured = {baseline.name: result["baselines"][baseline.name] for baseline in fair}
@@ -116,22 +114,8 @@ def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
         return {"reference_failure": "; ".join(failures) or "no library has this operation"}
     name, best = min(timed.items(), key=lambda item: (not item[1]["correct"], item[1]["median"]))
     timing = {key: best[key] for key in ("median", "best", "spread", "samples", "launched_as")}
-    return {
-        "reference": timing,
-        "reference_baseline": name,
-        "reference_name": best["name"],
-        "reference_error": best["error"],
-        "reference_correct": best["correct"],
-        "note": best["note"],
-    }
-
-
-def described(data: Operands) -> dict[str, Any]:
-    """Kernel and configuration that gemm chooses for the first operands."""
-    case = data.case
-    if case.kind not in ("plain", "batched"):
-        return {}
-    return planned(data.a[0], data.b[0], data.d[0], **gemm_options(case))
+    about = {f"reference_{key}": best[key] for key in ("name", "error", "correct")}
+    return {"reference": timing, "reference_baseline": name, **about, "note": best["note"]}
 
 
 def planned(
@@ -162,14 +146,60 @@ def tile(config: Any) -> str:
 
     c: cluster_m (x cluster_n), k: split_k, pp: ping-pong schedule.
     """
-    fields = vars(config)
-    parts = ["x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields)]
-    parts.append(f"s{config.stages}")
-    cluster_m, cluster_n = fields.get("cluster_m", 1), fields.get("cluster_n", 1)
-    if cluster_n > 1:
-        parts.append(f"c{cluster_m}x{cluster_n}")
-    elif cluster_m > 1:
-        parts.append(f"c{cluster_m}")
-    if fields.get("split_k", 1) > 1:
-        parts.append(f"k{config.split_k}")
-    return " ".join([*parts, *(["pp"] if fields.get("pingpong") else [])])
+    fields = {"cluster_m": 1, "cluster_n": 1, "split_k": 1, "pingpong": False} | vars(config)
+    cluster = f"c{fields['cluster_m']}" + f"x{fields['cluster_n']}" * (fields["cluster_n"] > 1)
+    parts = [
+        "x".join(str(fields[name]) for name in ("BM", "BN", "BK") if name in fields),
+        f"s{config.stages}",
+        cluster if cluster != "c1" else "",
+        f"k{fields['split_k']}" if fields["split_k"] > 1 else "",
+        "pp" if fields["pingpong"] else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def ours(data: Operands) -> Launch:
+    """Launches of our kernel that write to `data.d`."""
+    return KINDS[data.case.kind](data)
+
+
+def gemm_options(case: Case) -> dict[str, Any]:
+    """Options of kernels.gemm that a case needs."""
+    fast = case.dtype == "e4m3" and not case.precise
+    return {"family": case.family or None, "accumulate": FAST if fast else None}
+
+
+def plain(data: Operands) -> Launch:
+    options = gemm_options(data.case)
+    return lambda i: kernels.gemm(data.a[i], data.b[i], out=data.d[i], **options)
+
+
+def grouped(data: Operands) -> Launch:
+    return lambda i: kernels.grouped_gemm(data.a[i], data.b[i], data.offsets, out=data.d[i])
+
+
+def gelu(data: Operands) -> Launch:
+    bias = data.bias.expand(data.case.M, data.case.N)
+    return lambda i: kernels.gemm(data.a[i], data.b[i], bias, out=data.d[i], epilogue=tanh_gelu)
+
+
+def tanh_gelu(value, row, col):  # type: ignore[no-untyped-def]  # in the kernel language
+    """GELU by the tanh formula, as in cuBLASLt."""
+    inner = value * (0.7978845608028654 + 0.035677408136300125 * value * value)
+    return 0.5 * value * (1.0 + tc.tanh(inner))
+
+
+def swiglu(data: Operands) -> Launch:
+    N = data.case.N
+    return lambda i: kernels.swiglu(data.a[i], data.b[i][:, :N], data.b[i][:, N:], out=data.d[i])
+
+
+def sparse(data: Operands) -> Launch:
+    compressed = [kernels.compress(a) for a in data.a]
+    return lambda i: kernels.gemm(compressed[i], data.b[i], out=data.d[i])
+
+
+KINDS: dict[str, Callable[[Operands], Launch]] = {
+    "plain": plain, "batched": plain, "grouped": grouped, "gelu": gelu, "swiglu": swiglu,
+    "sparse": sparse,
+}  # fmt: skip

@@ -25,14 +25,13 @@ def draw(report: Report, path: Path) -> str:
     if compared:
         _ratios(axes[1], report)
     gpu = report.machine.get("gpu") if report.summary["target"] == "cuda" else None
-    where = f"{gpu['name']}, driver {gpu['driver']}" if gpu else f"emulated on {_cpu(report)}"
+    if gpu:
+        where = f"{gpu['name']}, driver {gpu['driver']}"
+    else:
+        where = f"emulated on {report.machine['processor']}, {report.machine['cores']} cores"
     figure.suptitle(f"{where}, {report.date:%Y-%m-%d}", fontsize=10)
     figure.savefig(path, dpi=130)
     return f"Drawn to {path}"
-
-
-def _cpu(report: Report) -> str:
-    return f"{report.machine['processor']}, {report.machine['cores']} cores"
 
 
 def _rates(axis: Any, report: Report) -> None:

@@ -48,29 +48,22 @@ def add_shares(results: Sequence[Result], ceilings: dict[str, Any]) -> None:
     may run at twice the rate.
     """
 
-    def speedup(result: Result) -> int:
-        return 2 if result.get("kind") == "sparse" else 1
-
+    speedups = [2 if result.get("kind") == "sparse" else 1 for result in results]
     peaks = dict(ceilings.get("flops", {}))
-    for result in results:
-        for timing in (result.get("ours"), result.get("reference")):
-            if timing:
-                peak = timing["flops"] / speedup(result)
-                peaks[result["dtype"]] = max(peaks.get(result["dtype"], 0.0), peak)
-    for result in results:
+    for result, speedup in zip(results, speedups, strict=True):
+        rates = [result[who]["flops"] / speedup for who in ("ours", "reference") if who in result]
+        peaks[result["dtype"]] = max([peaks.get(result["dtype"], 0.0), *rates])
+    for result, speedup in zip(results, speedups, strict=True):
         if "ours" in result:
-            least = result["operations"] / (speedup(result) * peaks[result["dtype"]])
-            if "bytes" in ceilings:
-                least = max(least, Case.of(result).bytes / ceilings["bytes"])
-            result["share"] = least / result["ours"]["median"]
+            compute = result["operations"] / (speedup * peaks[result["dtype"]])
+            memory = Case.of(result).bytes / ceilings.get("bytes", float("inf"))
+            result["share"] = max(compute, memory) / result["ours"]["median"]
 
 
 def summarise(results: Sequence[Result], by: str) -> dict[str, Result]:
     """By element type or group: number of cases and failures, geometric means."""
-    return {
-        name: _summary(name, [r for r in results if r[by] == name])
-        for name in dict.fromkeys(r[by] for r in results)
-    }
+    names = dict.fromkeys(r[by] for r in results)
+    return {name: _summary(name, [r for r in results if r[by] == name]) for name in names}
 
 
 def _summary(name: str, results: Sequence[Result]) -> Result:
@@ -99,9 +92,6 @@ def _summary(name: str, results: Sequence[Result]) -> Result:
         "faster": sum(ratio > 1 for ratio in ratios),
         "compared": len(ratios),
     }
-
-
-# Tables
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

@@ -41,11 +41,10 @@ class Loop:
 
     def __init__(self, torch: Any, launch: Launch, sets: int, count: int) -> None:
         self._torch, self.count, self.error = torch, count, ""
-        order = [i % sets for i in range(count)]
 
         def eager() -> None:
-            for i in order:
-                launch(i)
+            for i in range(count):
+                launch(i % sets)
 
         self.graph = None
         try:
@@ -75,11 +74,12 @@ class Loop:
         """Seconds of one launch, by events."""
         if self.graph is None:  # the host may be slower than the GPU: let it run ahead
             self._torch.cuda._sleep(HEAD_START)
-        return seconds_of(self._torch, lambda: self._repeat(replays)) / (replays * self.count)
 
-    def _repeat(self, replays: int) -> None:
-        for _ in range(replays):
-            self._run()
+        def work() -> None:
+            for _ in range(replays):
+                self._run()
+
+        return seconds_of(self._torch, work) / (replays * self.count)
 
 
 class TimedLaunch:
@@ -112,11 +112,12 @@ def time_interleaved(
         for launch in launches:
             launch.sample()
     samples: list[list[float]] = [[] for _ in launches]
-    for number in range(rounds):
-        order = list(zip(samples, launches, strict=True))
-        for mine, launch in order if number % 2 == 0 else order[::-1]:
-            mine.append(launch.sample())
-    return [Timing(tuple(mine)) for mine in samples]
+    order = list(zip(samples, launches, strict=True))
+    for _ in range(rounds):
+        for own, launch in order:
+            own.append(launch.sample())
+        order.reverse()
+    return [Timing(tuple(own)) for own in samples]
 
 
 def seconds_of(torch: Any, work: Callable[[], None]) -> float:
@@ -168,7 +169,8 @@ class Monitor:
     def between(self, begin: float, end: float) -> dict[str, float]:
         """Medians of the readings between two times of time.perf_counter()."""
         states = [state for at, state in list(self.readings) if begin <= at <= end]
-        numbers = {
-            name: [s[name] for s in states if isinstance(s.get(name), float)] for name in GPU_STATE
-        }
-        return {name: statistics.median(values) for name, values in numbers.items() if values}
+        medians = {}
+        for name in GPU_STATE:
+            if numbers := [s[name] for s in states if isinstance(s.get(name), float)]:
+                medians[name] = statistics.median(numbers)
+        return medians

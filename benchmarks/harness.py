@@ -10,6 +10,7 @@ import re
 import statistics
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,13 +24,11 @@ from tensorcore_dsl.runtime import driver
 
 RECORDED = Path(__file__).parent / "results"  # in the repository
 SCHEMA = 2
+FRAMES = 4  # of a traceback that a result keeps
 PACKAGES = (
     "tensorcore-dsl", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-cuda", "cuda-bindings",
     "cuda-core", "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparselt-cu13",
 )  # fmt: skip
-
-
-# Statistics
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,35 @@ class Timing:
         return (high - low) / middle if middle else 0.0
 
     def json(self) -> dict[str, Any]:
-        named = {"median": self.median, "best": self.best, "spread": self.spread}
-        return named | {"samples": list(self.samples)}
+        return {
+            "median": self.median, "best": self.best, "spread": self.spread,
+            "samples": list(self.samples),
+        }  # fmt: skip
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
     """None when there are no values."""
     numbers = list(values)
     return statistics.geometric_mean(numbers) if numbers else None
+
+
+def attempt(
+    measure: Callable[..., dict[str, Any]], *arguments: Any, verbose: bool = False
+) -> dict[str, Any]:
+    """What `measure` returns, or its failure; verbose: print the traceback."""
+    try:
+        return measure(*arguments)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        return failure(error)
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The error's text and the last frames of its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"failure": f"{type(error).__name__}: {error}", "raised_at": places}
 
 
 def elapsed(function: Callable[[], Any]) -> float:
@@ -94,28 +114,24 @@ def time_on_host(
     return Timing(tuple(samples))
 
 
-# The machine
-
-
 def machine() -> dict[str, Any]:
-    """Hardware and software that the figures depend on, without names of hosts or users."""
+    """Hardware and software that the figures depend on, without names of hosts or users.
+
+    commit: of this checkout, with a + when files differ from it.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = {name: _value_or_none(metadata.version, name) for name in PACKAGES}
+    describe = ["git", "-C", str(Path(__file__).parent), "describe"]
     return {
         "processor": processor(),
-        "cores": cores(),
+        "cores": cores or 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
-        "toolchain": _toolchain(),
-        "commit": commit(),
+        "versions": {name: version for name, version in versions.items() if version},
+        "toolchain": _value_or_none(assemble.toolchain),
+        "commit": _output([*describe, "--always", "--abbrev=12", "--dirty=+"]) or None,
         "gpu": gpu(),
     }
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def processor() -> str:
@@ -126,42 +142,23 @@ def processor() -> str:
         return platform.processor()
 
 
-def _version(package: str) -> str | None:
+def _value_or_none(function: Callable[..., str], *arguments: str) -> str | None:
+    """What the function returns; None where a package or an assembler is missing."""
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        return function(*arguments)
+    except (metadata.PackageNotFoundError, TensorCoreError):
         return None
-
-
-def _toolchain() -> str | None:
-    try:
-        return assemble.toolchain()
-    except TensorCoreError:
-        return None
-
-
-def commit() -> str | None:
-    """The commit of this checkout, with a + when files differ from it."""
-    here = str(Path(__file__).parent)
-    return _output(["git", "-C", here, "describe", "--always", "--abbrev=12", "--dirty=+"]) or None
 
 
 GPU_FACTS = {
-    "name": "name",
-    "driver": "driver_version",
-    "memory_mib": "memory.total",
-    "power_limit_w": "power.limit",
-    "clock_sm_max_mhz": "clocks.max.sm",
-    "clock_memory_max_mhz": "clocks.max.memory",
-    "persistence": "persistence_mode",
-}
+    "name": "name", "driver": "driver_version", "memory_mib": "memory.total",
+    "power_limit_w": "power.limit", "clock_sm_max_mhz": "clocks.max.sm",
+    "clock_memory_max_mhz": "clocks.max.memory", "persistence": "persistence_mode",
+}  # fmt: skip
 GPU_STATE = {
-    "clock_sm_mhz": "clocks.sm",
-    "clock_memory_mhz": "clocks.mem",
-    "power_w": "power.draw",
-    "temperature_c": "temperature.gpu",
-    "utilisation_percent": "utilization.gpu",
-}
+    "clock_sm_mhz": "clocks.sm", "clock_memory_mhz": "clocks.mem", "power_w": "power.draw",
+    "temperature_c": "temperature.gpu", "utilisation_percent": "utilization.gpu",
+}  # fmt: skip
 
 
 def gpu() -> dict[str, Any] | None:
@@ -202,9 +199,6 @@ def _output(command: list[str]) -> str:
     return done.stdout.strip()
 
 
-# Result files
-
-
 @dataclass
 class Report:
     """Results of one benchmark, as they are written to a file."""
@@ -218,16 +212,8 @@ class Report:
     date: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     def json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "benchmark": self.benchmark,
-            "date": self.date.isoformat(timespec="seconds"),
-            "options": self.options,
-            "machine": self.machine,
-            "method": self.method,
-            "summary": self.summary,
-            "results": self.results,
-        }
+        date = self.date.isoformat(timespec="seconds")
+        return {"schema": SCHEMA, **vars(self), "date": date}
 
     def path(self, directory: Path, suffix: str = "json") -> Path:
         gpu = self.machine.get("gpu") if self.summary.get("target") != "cpu" else None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -32,9 +33,8 @@ from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import Description, describe
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
 from tensorcore_dsl.runtime.launch import Launcher, Loaded
-from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.targets import target as on_target
-from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES, Tiled
+from tensorcore_dsl.runtime.tensor_maps import MAP_BYTES
 
 BATCH = 200  # launches between two waits: less than the driver queues
 SHAPE = (512, 512)
@@ -58,12 +58,6 @@ def mapped(a: Array, b: Array, c: Array) -> None:
         tensor_map(array, (64, 64), swizzle=128)
 
 
-NO_GPU = (
-    "NO GPU HERE: a native function that does nothing replaces the driver; the figures are the "
-    "time spent in Python.\n"
-)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = f"samples of {BATCH} launches each (default: 60, 20 with --quick)"
     parser.add_argument("--rounds", type=int, metavar="N", help=about)
@@ -73,7 +67,8 @@ def run(options: argparse.Namespace) -> Report:
     on_gpu = driver.cuda_available()
     rounds = options.rounds or (20 if options.quick else 60)
     if not on_gpu:
-        print(NO_GPU)
+        print("NO GPU HERE: a native function that does nothing replaces the driver; the figures "
+              "are the time spent in Python.\n")  # fmt: skip
     report = Report("launch", {"rounds": rounds}, {
         "clock": "time.perf_counter around a batch of launches, without the wait behind it",
         "launches_in_a_batch": BATCH,
@@ -87,12 +82,11 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
-    rows = [
+    yield Table("", [
         {"microseconds per launch": result["case"],
          **{name: f"{result['launch'][name] * 1e6:.2f}" for name in ("median", "best")}}
         for result in document["results"]
-    ]  # fmt: skip
-    yield Table("", rows)
+    ])  # fmt: skip
 
 
 def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, Timing]:
@@ -101,12 +95,12 @@ def measure(cases: dict[str, Case], wait: Case, rounds: int) -> dict[str, Timing
         case()
     wait()
     samples: dict[str, list[float]] = {name: [] for name in cases}
-    names = list(cases)
-    for number in range(rounds):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
+    order = deque(cases)
+    for _ in range(rounds):
+        for name in order:
             samples[name].append(elapsed(lambda: _batch(cases[name])) / BATCH)  # noqa: B023
             wait()
+        order.rotate(-1)
     return {name: Timing(tuple(times)) for name, times in samples.items()}
 
 
@@ -115,16 +109,13 @@ def _batch(case: Case) -> None:
         case()
 
 
-# With a GPU
-
-
 @contextmanager
 def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """Our launches, and those of the installed libraries."""
     cuda: Any = import_module("numba.cuda")
     arrays = [cuda.device_array(SHAPE, np.float16) for _ in range(3)]
-    cases = {**_ours("Numba arrays", arrays), **_numba("Numba arrays", arrays)}
-    cases |= {**_driver(arrays), **_ours_without_arrays()}
+    cases = {**_ours("Numba arrays", arrays, touch), **_numba("Numba arrays", arrays)}
+    cases |= {**_driver(arrays), **_ours_without_arrays(nothing)}
     empty = cuda.jit(lambda: None)[1, 32]
     cases["Numba, no arguments"] = lambda: empty()
     if find_spec("torch"):
@@ -132,7 +123,7 @@ def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
 
         if torch.cuda.is_available():
             tensors = [torch.zeros(SHAPE, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
-            cases |= _ours("torch tensors", tensors)
+            cases |= _ours("torch tensors", tensors, touch)
             if driver.compute_capability() == 90:
                 cases |= _ours("torch tensors, as tensor maps", tensors, mapped)
                 a, b, c = tensors
@@ -143,9 +134,7 @@ def gpu_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     yield cases, cuda.synchronize
 
 
-def _ours(
-    kind: str, arrays: Sequence[Any], run: Kernel = touch, stream: Any = None
-) -> dict[str, Case]:
+def _ours(kind: str, arrays: Sequence[Any], run: Kernel, stream: Any = None) -> dict[str, Case]:
     a, b, c = arrays
     configured = run[1, 32, stream]
     configured(a, b, c)
@@ -157,7 +146,7 @@ def _ours(
     }
 
 
-def _ours_without_arrays(run: Kernel = nothing) -> dict[str, Case]:
+def _ours_without_arrays(run: Kernel) -> dict[str, Case]:
     bare = run[1, 32].prepare()
     return {"ours, prepared, no arguments": lambda: bare()}
 
@@ -182,47 +171,33 @@ def _driver(arrays: Sequence[Any]) -> dict[str, Case]:
     flat = [value for pointer in pointers for value in (pointer, *sizes)]
     plan = touch[1, 32].launcher({}).prepare(*arrays)
     buffer = plan.buffer([describe(array) for array in arrays])
-    call, function = target.launch, plan.function
+    call, arguments = target.launch, (plan.function, buffer.parameters, buffer.extra)
     return {
         "cuda.core, 3 arrays as 12 numbers": lambda: launch(stream, config, loaded, *flat),
-        "the driver's call alone, by ctypes": lambda: call(
-            buffer.config, function, buffer.parameters, buffer.extra
-        ),
+        "the driver's call alone, by ctypes": lambda: call(buffer.config, *arguments),
     }
 
 
 def _triton(tensors: Sequence[Any]) -> dict[str, Case]:
     if not find_spec("triton"):
         return {}
-    from benchmarks.triton_kernels import touch as triton_touch
-
-    a, b, c = tensors
-    return {"Triton, 3 torch tensors": lambda: triton_touch[(1,)](a, b, c, *SHAPE)}
+    empty, (a, b, c) = import_module("benchmarks.triton_kernels").touch, tensors
+    return {"Triton, 3 torch tensors": lambda: empty[(1,)](a, b, c, *SHAPE)}
 
 
-# Without a GPU
-
-
-class NoDriver:
+def no_driver() -> SimpleNamespace:
     """A target whose driver is a native function that returns 0."""
-
-    def __init__(self) -> None:
-        pointers = [numba.types.voidptr] * 4
-        self._nothing = numba.cfunc(numba.types.int32(*pointers))(lambda c, f, p, e: 0)
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
-        self.launch = prototype(int(self._nothing.address or 0))
-
-    def load(self, cubin: Cubin, device: int) -> Loaded:
-        return Loaded(cubin.name, 1, 0)
-
-    def allow_shared(self, loaded: Loaded, config: LaunchConfig) -> None:
-        pass
-
-    def encode_tiled(self, pointer: int, tile: Tiled, device: int) -> bytes:
-        return bytes(MAP_BYTES)
-
-    def on_device(self, device: int) -> AbstractContextManager[Any]:
-        return nullcontext()
+    signature = numba.types.int32(*[numba.types.voidptr] * 4)
+    native = numba.cfunc(signature)(lambda c, f, p, e: 0)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+    return SimpleNamespace(
+        native=native,  # keeps the code alive
+        launch=prototype(int(native.address or 0)),
+        load=lambda cubin, device: Loaded(cubin.name, 1, 0),
+        allow_shared=lambda loaded, config: None,
+        encode_tiled=lambda pointer, tile, device: bytes(MAP_BYTES),
+        on_device=lambda device: nullcontext(),
+    )
 
 
 class HostArraysAsDevice(Launcher):
@@ -255,8 +230,7 @@ def _no_code(ptx: str, arch: Arch, name: str) -> Cubin:
 @contextmanager
 def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
     """Our launches with everything but the driver."""
-    target: Any = NoDriver()
-    call = target.launch
+    target = no_driver()
     fake_driver: dict[str, Any] = {"cuda_driver": lambda: target, "compute_capability": lambda: 90}
     fake_assembler: dict[str, Any] = {"assemble": _no_code, "versions": str}
     with ExitStack() as stack:
@@ -268,7 +242,7 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
         empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
         numbers = Kernel(_numbers)[1, 32]
         cases: dict[str, Case] = {
-            "a ctypes call that does nothing": lambda: call(1, 2, None, 3),
+            "a ctypes call that does nothing": lambda: target.launch(1, 2, None, 3),
             "ours, configured, 3 scalars": lambda: numbers(1, 2, 0.5),
             **_ours_without_arrays(empty),
         }

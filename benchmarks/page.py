@@ -5,23 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks import compile_time, emulate, gemm_summary, launch
 from benchmarks.harness import RECORDED
-from benchmarks.tables import Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 EMPTY = "No results are recorded: `python -m benchmarks gemm --suite hopper --record` adds some.\n"
 # First word of a benchmark's name -> module whose `tables(document)` shows its results.
-MODULES = {
-    "gemm": "benchmarks.gemm_summary",
-    "launch": "benchmarks.launch",
-    "compile": "benchmarks.compile_time",
-    "emulate": "benchmarks.emulate",
-}
+MODULES = {"gemm": gemm_summary, "launch": launch, "compile": compile_time, "emulate": emulate}
 
 Document = dict[str, Any]
 
@@ -74,12 +68,8 @@ def machine(document: Document) -> str:
 def section(document: Document) -> Iterator[str]:
     yield f"### {document['benchmark']} on {machine(document)}\n"
     yield facts(document) + "\n"
-    for table in tables(document):
+    for table in MODULES[_module(document)].tables(document):
         yield from table.markdown()
-
-
-def tables(document: Document) -> Iterator[Table]:
-    yield from import_module(MODULES[_module(document)]).tables(document)
 
 
 def facts(document: Document) -> str:

@@ -8,25 +8,17 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from benchmarks.gemm_cases import COMMON, LAYOUTS, Case, Size
+from benchmarks.gemm_cases import COMMON, LAYOUTS, Case, Size, squares
 
 MODELS: tuple[Size, ...] = (
-    (4096, 4096, 14336),
-    (8192, 28672, 8192),
-    (4096, 6144, 4096),
-    (16384, 1024, 8192),
+    (4096, 4096, 14336), (8192, 28672, 8192), (4096, 6144, 4096), (16384, 1024, 8192),
     (8192, 8192, 512),
-)
+)  # fmt: skip
 SKINNY_ROWS = (1, 8, 16, 32, 64, 128)
 SKINNY_WEIGHTS = ((4096, 4096), (8192, 8192), (28672, 8192))  # N, K
 ODD: tuple[Size, ...] = ((4095, 4097, 4099), (1000, 1000, 1000), (8193, 2501, 5008))
 FUSED: tuple[Size, ...] = ((8192, 8192, 1024), (4096, 14336, 4096))
-LAYOUT_SIZE: Size = (4096, 4096, 4096)
 EXPERTS, LEAST_ROWS, MOST_ROWS = 32, 16, 2048
-
-
-def squares(*sides: int) -> tuple[Size, ...]:
-    return tuple((n, n, n) for n in sides)
 
 
 def expert_rows(count: int = EXPERTS, most: int = MOST_ROWS, seed: int = 0) -> tuple[int, ...]:
@@ -72,13 +64,12 @@ SUITES: dict[str, list[Case]] = {
         experts(4096, 2048),
         *group("bias + GELU", "bf16", FUSED, kind="gelu"),
         *group("SwiGLU", "bf16", FUSED, kind="swiglu"),
-        *(
-            case
-            for dtype in ("bf16", "f16", "e4m3", "s8")
-            for case in group("sparse", dtype, squares(4096, 8192), kind="sparse")
-        ),
-        *group("layout", "bf16", [LAYOUT_SIZE], [x for x in LAYOUTS if x != COMMON]),
-        *group("mma.sync", "bf16", [LAYOUT_SIZE], family="sm80"),
+        *group("sparse", "bf16", squares(4096, 8192), kind="sparse"),
+        *group("sparse", "f16", squares(4096, 8192), kind="sparse"),
+        *group("sparse", "e4m3", squares(4096, 8192), kind="sparse"),
+        *group("sparse", "s8", squares(4096, 8192), kind="sparse"),
+        *group("layout", "bf16", squares(4096), [x for x in LAYOUTS if x != COMMON]),
+        *group("mma.sync", "bf16", squares(4096), family="sm80"),
     ]
 }
 # Goals for the geometric mean of the reference's time over ours.

@@ -11,18 +11,17 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from benchmarks import gemm_cases
-from benchmarks.gemm import attempt, torch_with_gpu
-from benchmarks.gemm_cases import COMMON, DTYPES, Case
+from benchmarks.gemm import torch_with_gpu
+from benchmarks.gemm_cases import COMMON, Case
 from benchmarks.gemm_gpu import tile
-from benchmarks.harness import Report
+from benchmarks.harness import Report, attempt
 from benchmarks.operands import draw, torch_type
 from benchmarks.tables import Table, duration, number, one_line, rate
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.families import family_of
-from tensorcore_dsl.kernels.host.tuning import Trial
 
-SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
+SIZES = gemm_cases.squares(4096, 8192)
 SHOWN = 5  # configurations of each problem
 # Fields of kernels.HopperConfig that have an option, and their usual values.
 FIELDS = {
@@ -33,11 +32,9 @@ FIELDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--sizes", type=gemm_cases.sizes_of, default=SIZES, metavar="MxNxK,...", help="problems")
-    add("--dtypes", "--dtype", type=gemm_cases.dtypes_of, default=("bf16",), metavar="T,...",
-        help=f"element types, of {', '.join(DTYPES)} (default: bf16)")  # fmt: skip
-    add("--layouts", type=gemm_cases.layouts_of, default=(COMMON,), metavar="L,...",
-        help=f"how A and B are stored (default: {COMMON})")  # fmt: skip
+    gemm_cases.add_problem_arguments(
+        parser, dtypes=(("bf16",), "bf16"), sizes=(SIZES, "4096,8192"), layouts=((COMMON,), COMMON)
+    )
     for name in FIELDS:
         add(f"--{name.replace('_', '-')}", type=_integers, metavar="N,...",
             help="0: as many as fit" if name == "stages" else "values to try")  # fmt: skip
@@ -91,19 +88,18 @@ def measurer(torch: Any, given: Any, remember: bool, **how: Any) -> Callable[[Ca
         out = torch.empty((case.M, case.N), dtype=dtype, device=a.device)
         before = kernels.plan(a, b, None, out).config
         tuned = kernels.tune(a, b, out=out, candidates=given, remember=remember, **how)
-        trials = [described(trial.config) | outcome(trial) for trial in tuned.trials]
+        trials = [
+            described(trial.config)
+            | ({"failure": trial.failure} if trial.failure else {"seconds": trial.seconds})
+            for trial in tuned.trials
+        ]
         return {"key": tuned.key, "before": described(before), "trials": trials}
 
     return measure
 
 
 def described(config: Any) -> dict[str, Any]:
-    family = family_of(config)
-    return {"family": family, "tile": tile(config), "config": asdict(config)}
-
-
-def outcome(trial: Trial) -> dict[str, Any]:
-    return {"failure": trial.failure} if trial.failure else {"seconds": trial.seconds}
+    return {"family": family_of(config), "tile": tile(config), "config": asdict(config)}
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,20 +13,24 @@ from benchmarks.accuracy import check
 from benchmarks.baselines import CublasLt
 from benchmarks.gemm import torch_with_gpu
 from benchmarks.gemm_cases import Case
-from benchmarks.gemm_kinds import plain
-from benchmarks.gpu import Launch, TimedLaunch, cache_bytes, sets_beyond_cache, time_interleaved
-from benchmarks.harness import Report
+from benchmarks.gemm_gpu import plain
+from benchmarks.gpu import WARM_UP, Launch, TimedLaunch, cache_bytes, sets_beyond_cache
+from benchmarks.harness import Report, Timing
 from benchmarks.operands import Operands, draw, operands
 from benchmarks.tables import Table, duration
 from tensorcore_dsl.kernels import tutorial
 
 SIZES = (4096, 8192)
-ROUNDS, QUICK_ROUNDS = 15, 5
+ROUNDS, QUICK_ROUNDS = 21, 5
+SETTLE = 0.03  # seconds that a kernel runs untimed before each of its samples
+SEED = 0  # of the orders within rounds
 REFERENCE, LIBRARY = "cuBLASLt", "kernels.gemm"
 METHOD = {
     "operands": "standard normal bf16; B is stored as N x K",
     "clock": "CUDA events around CUDA graphs of launches, without host time",
-    "order": "interleaved: one sample of each kernel a round; every other round runs backwards",
+    "order": f"one sample of each kernel a round, in random order (seed {SEED})",
+    "settle_s": SETTLE,
+    "settling": "before each sample the same kernel runs untimed: clocks settle to its own power",
     "buffers": "rotating sets of A, B and D that together exceed the L2 cache",
     "reference": "cuBLASLt with the fastest algorithm of its heuristic",
     "share": "median over rounds of the reference's time over the kernel's",
@@ -64,7 +70,7 @@ def measure(torch: Any, cublas: CublasLt, case: Case, rounds: int) -> list[dict[
         launches.append(TimedLaunch(torch, launch, data.sets))
         error, correct = check(torch, data, data.d[0])
         results.append({"name": name, "size": case.M, "error": error, "correct": correct})
-    timings = time_interleaved(launches, rounds)
+    timings = time_settled(launches, rounds)
     reference = timings[-1].samples
     for result, timing in zip(results, timings, strict=True):
         shares = sorted(theirs / own for theirs, own in zip(reference, timing.samples, strict=True))
@@ -74,6 +80,28 @@ def measure(torch: Any, cublas: CublasLt, case: Case, rounds: int) -> list[dict[
             "share": shares[len(shares) // 2],
         }
     return results
+
+
+def time_settled(launches: Sequence[TimedLaunch], rounds: int) -> list[Timing]:
+    """One sample of each launch a round, in random order, after a common warm-up.
+
+    Before each sample the same launch runs untimed. Otherwise, a kernel that follows one of low
+    power would run at higher clocks than its own power permits.
+    """
+    samples: list[list[float]] = [[] for _ in launches]
+    generator = random.Random(SEED)
+    run_for(WARM_UP, launches[0])
+    for _ in range(rounds):
+        for place in generator.sample(range(len(launches)), len(launches)):
+            run_for(SETTLE, launches[place])
+            samples[place].append(launches[place].sample())
+    return [Timing(tuple(each)) for each in samples]
+
+
+def run_for(seconds: float, launch: TimedLaunch) -> None:
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        launch.sample()
 
 
 def compared(cublas: CublasLt, case: Case, data: Operands) -> Iterator[tuple[str, Launch]]:

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from benchmarks import cublas_grouped
-from benchmarks.cublaslt import _PROTOTYPES
+from benchmarks.cublas import GROUPED_PROTOTYPES, LT_PROTOTYPES
 
 NUMPY = {
     0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16,
@@ -103,7 +102,7 @@ class FakeLibrary:
         self.cuda, self.costs = cuda, costs
         self.objects, self.count, self.streams, self.preferences = {}, 0, [], {}
         self.fast = []  # fast accumulation of each fp8 problem
-        for name, types in _PROTOTYPES.items():
+        for name, types in LT_PROTOTYPES.items():
             short = name.removeprefix("cublasLt")
             made = ctypes.CFUNCTYPE(ctypes.c_int, *types)(getattr(self, short, None) or self._of(short))
             setattr(self, name, made)
@@ -197,7 +196,7 @@ class FakeCublas:
 
     def __init__(self):
         self.streams = []
-        for name, types in cublas_grouped._PROTOTYPES.items():
+        for name, types in GROUPED_PROTOTYPES.items():
             found = getattr(self, name.removeprefix("cublas").partition("_")[0])
             setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int, *types)(found))
 

@@ -13,11 +13,9 @@ from benchmarks import (
     accuracy,
     baselines,
     ceiling,
-    cublas_grouped,
-    cublaslt,
+    cublas,
     gemm,
     gemm_gpu,
-    gemm_kinds,
     gemm_summary,
     gpu,
     harness,
@@ -78,7 +76,7 @@ class Packed:
 
 
 def test_every_kind_of_the_suite_has_a_case_here():
-    assert set(CASES) == set(gemm_kinds.KINDS) == {c.kind for c in suites.cases("hopper")}
+    assert set(CASES) == set(gemm_gpu.KINDS) == {c.kind for c in suites.cases("hopper")}
 
 
 def test_operands_of_each_kind():
@@ -119,7 +117,7 @@ def test_ours_are_called_and_checked(kind, monkeypatch):
         monkeypatch.setattr(kernels, name, function, raising=False)
     monkeypatch.setattr(kernels, "compress", Packed)
     data = drawn(CASES[kind])
-    launch = gemm_kinds.ours(data)
+    launch = gemm_gpu.ours(data)
     launch(1)
     launch(0)
     error, good = accuracy.check(torch, data, data.d[0])
@@ -137,7 +135,7 @@ def test_precise_sums_are_asked_for(monkeypatch):
         kernels, "gemm", lambda a, b, out, **wishes: asked.append(wishes["accumulate"])
     )
     for case in (Case("e4m3", 32, 32, 32), Case("e4m3", 32, 32, 32, precise=True), CASES["plain"]):
-        gemm_kinds.ours(drawn(case))(0)
+        gemm_gpu.ours(drawn(case))(0)
     assert asked == ["fast", None, None]
 
 
@@ -151,7 +149,7 @@ def test_our_gelu_is_cublas_s():
     out = np.zeros((64, 64), tc.bf16.numpy)
     with tc.target("cpu", "sm_90a"):
         kernels.gemm(
-            a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_kinds.tanh_gelu
+            a, b.T, np.broadcast_to(bias, (64, 64)), out=out, epilogue=gemm_gpu.tanh_gelu
         )
     assert accuracy.check(torch, data, torch.tensor(out.astype(np.float32)))[1]
 
@@ -163,8 +161,7 @@ def test_our_gelu_is_cublas_s():
 def cuda(monkeypatch):
     cuda = FakeCuda()
     library, grouped = FakeLibrary(cuda), FakeCublas()
-    monkeypatch.setattr(cublaslt, "load", lambda: library)
-    monkeypatch.setattr(cublas_grouped, "load", lambda: grouped)
+    monkeypatch.setattr(cublas, "load", {"cublasLt": library, "cublas": grouped}.get)
     monkeypatch.setattr(gpu, "WARM_UP", 0)
     monkeypatch.setattr(
         gemm_gpu, "time_interleaved", lambda c, rounds: gpu.time_interleaved(c, rounds, warm_up=0)
@@ -312,7 +309,7 @@ def test_the_loop_of_a_ceiling_multiplies(dtype):
     a, b = (x.view(torch.uint8).numpy().view(case.element.numpy) for x in (a, b))
     d, rounds = d.numpy(), 2
     with tc.target("cpu", "sm_90a"):
-        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype].instruction)
+        ceiling.tensor_loop[1, ceiling.THREADS](a, b, d, rounds, ceiling.LOOPS[dtype])
     slots = [x.astype(np.float64).reshape(ceiling.STAGES, -1, x.shape[1]) for x in (a, b)]
     expected = rounds * sum(x @ y.T for x, y in zip(*slots))
     thread = np.arange(128)

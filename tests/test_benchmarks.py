@@ -17,12 +17,11 @@ from benchmarks import (
     accuracy,
     baselines,
     compile_time,
-    cublaslt,
+    cublas,
     emulate,
     gemm,
     gemm_cases,
     gemm_gpu,
-    gemm_kinds,
     gemm_plot,
     gemm_summary,
     gpu,
@@ -178,7 +177,7 @@ def test_hopper_suite():
     assert len(chosen) == len(set(chosen)) == 92
     assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
     assert set(suites.GOALS) < {case.group for case in chosen}
-    assert {case.kind for case in chosen} == set(gemm_kinds.KINDS)
+    assert {case.kind for case in chosen} == set(gemm_gpu.KINDS)
     assert [case.dtype for case in chosen if case.precise] == ["e4m3"] * 11
     (experts,) = [case for case in chosen if case.rows]
     assert len(experts.rows) == 32 and (min(experts.rows), max(experts.rows)) == (16, 2048)
@@ -235,8 +234,8 @@ def test_cublaslt_multiplies(dtype, layout):
     )
     d = np.full((M, N), 77, case.out.numpy)
     fake = FakeLibrary(FakeCuda())
-    library = cublaslt.CublasLt(fake)
-    matmul = cublaslt.Matmul(library, dtype, M, N, K, case.orders, 4096, 256)
+    library = cublas.CublasLt(fake)
+    matmul = cublas.Matmul(library, dtype, M, N, K, case.orders, 4096, 256)
     assert library.version == "13.2.4"
     assert fake.preferences == {1: (256, 8), 3: (3, 4)}
     matmul.caller(matmul.offers[1], a.ctypes.data, b.ctypes.data, d.ctypes.data)(9)
@@ -247,21 +246,21 @@ def test_cublaslt_multiplies(dtype, layout):
 
 
 def test_cublaslt_refuses():
-    library = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=(None,)))
-    with pytest.raises(cublaslt.CublasError, match=r"Heuristic: NOT_SUPPORTED \(15\)"):
-        cublaslt.Matmul(library, "s8", 8, 8, 8, ("row", "row"))
-    matmul = cublaslt.Matmul(library, "f16", 8, 8, 8, ("row", "row"))
-    with pytest.raises(cublaslt.CublasError, match="Matmul: NOT_SUPPORTED"):
+    library = cublas.CublasLt(FakeLibrary(FakeCuda(), costs=(None,)))
+    with pytest.raises(cublas.CublasError, match=r"Heuristic: NOT_SUPPORTED \(15\)"):
+        cublas.Matmul(library, "s8", 8, 8, 8, ("row", "row"))
+    matmul = cublas.Matmul(library, "f16", 8, 8, 8, ("row", "row"))
+    with pytest.raises(cublas.CublasError, match="Matmul: NOT_SUPPORTED"):
         matmul.caller(matmul.offers[0], 0, 0, 0)(0)
-    nothing = cublaslt.CublasLt(FakeLibrary(FakeCuda(), costs=()))
-    with pytest.raises(cublaslt.CublasError, match="no algorithm"):
-        cublaslt.Matmul(nothing, "f16", 8, 8, 8, ("row", "row"))
+    nothing = cublas.CublasLt(FakeLibrary(FakeCuda(), costs=()))
+    with pytest.raises(cublas.CublasError, match="no algorithm"):
+        cublas.Matmul(nothing, "f16", 8, 8, 8, ("row", "row"))
 
 
 def test_heuristic_result_has_the_size_of_the_header_file():
     import ctypes
 
-    assert ctypes.sizeof(cublaslt.Offer) == 64 + 8 + 4 + 4 + 16
+    assert ctypes.sizeof(cublas.Offer) == 64 + 8 + 4 + 4 + 16
 
 
 # Timing on a GPU
@@ -306,7 +305,7 @@ def bench(monkeypatch):
     monkeypatch.setattr(
         gemm_gpu, "time_interleaved", lambda c, rounds: gpu.time_interleaved(c, rounds, warm_up=0)
     )
-    monkeypatch.setattr(cublaslt, "load", lambda: library)
+    monkeypatch.setattr(cublas, "load", lambda name: library)
     plain = gemm_gpu.ours
 
     def ours(data):
@@ -409,11 +408,10 @@ def test_gpu_bench_without_a_reference(bench):
 
 
 def test_torch_stands_in_for_cublaslt(bench, monkeypatch):
-    def missing():
-        raise cublaslt.Unavailable("not here")
+    def missing(name):
+        raise cublas.Unavailable("not here")
 
-    monkeypatch.setattr(cublaslt, "load", missing)
-    monkeypatch.setattr(baselines.cublas_grouped, "load", missing)
+    monkeypatch.setattr(cublas, "load", missing)
     bench.baselines = baselines.available(bench.torch)
     case = Case("f16", 8, 8, 8)
     fair = [each.name for each in bench.baselines if each.supports(case) and each.is_fair(case)]

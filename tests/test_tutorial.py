@@ -140,7 +140,7 @@ def test_benchmark_measures_every_step(
     d = np.zeros((size, size), ml_dtypes.bfloat16).view(Matrix)
     exact = a.astype(np.float32) @ b.astype(np.float32)
 
-    class Contestant:
+    class TimedLaunch:
         def __init__(self, torch: Any, launch: Any, sets: int) -> None:
             launch(0)
 
@@ -150,15 +150,15 @@ def test_benchmark_measures_every_step(
 
         return SimpleNamespace(prepare=lambda case, data: SimpleNamespace(launch=launch))
 
-    def compete(running: list[Any], rounds: int) -> list[Timing]:
-        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(running)]
+    def time_settled(launches: list[Any], rounds: int) -> list[Timing]:
+        return [Timing((float(1 + place),) * rounds) for place, _ in enumerate(launches)]
 
     def check(torch: Any, data: Operands, result: Any) -> tuple[float, bool]:
         return 0.0, np.array_equal(result.astype(np.float32), exact.astype(d.dtype))
 
     stand_ins = {
-        "torch_with_gpu": lambda: None, "LtRival": cublas, "Contestant": Contestant,
-        "compete": compete, "check": check, "cache_bytes": lambda torch: 0,
+        "torch_with_gpu": lambda: None, "CublasLt": cublas, "TimedLaunch": TimedLaunch,
+        "time_settled": time_settled, "check": check, "cache_bytes": lambda torch: 0,
         "draw": lambda torch, case, seed: (a, b),
         "operands": lambda torch, case, a, b, sets: Operands(case, [a], [b], [d]),
     }  # fmt: skip
@@ -170,4 +170,32 @@ def test_benchmark_measures_every_step(
     assert all(r["correct"] for r in report.results)
     assert [r["share"] for r in report.results] == [10 / place for place in range(1, 11)]
     assert len(list(tmp_path.glob("tutorial-*.json"))) == 1
+    for table in tutorial_benchmark.tables(report.json()):
+        table.print()
     assert "hopper_gemm_8_ping_pong" in capsys.readouterr().out
+
+
+def test_benchmark_settles_each_kernel_before_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: each run of a kernel takes one second of a clock of its own."""
+    runs: list[str] = []
+
+    class Kernel:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def sample(self) -> float:
+            runs.append(self.name)
+            return float(ord(self.name))
+
+    clock = SimpleNamespace(perf_counter=lambda: len(runs))
+    monkeypatch.setattr(tutorial_benchmark, "time", clock)
+    monkeypatch.setattr(tutorial_benchmark, "WARM_UP", 0)
+    monkeypatch.setattr(tutorial_benchmark, "SETTLE", 3)
+    kernels = [Kernel(name) for name in "abcd"]
+    timings = tutorial_benchmark.time_settled(kernels, 6)  # type: ignore[arg-type]
+    assert [t.samples for t in timings] == [(float(ord(name)),) * 6 for name in "abcd"]
+    groups = ["".join(runs[i : i + 4]) for i in range(0, len(runs), 4)]
+    assert all(len(set(group)) == 1 for group in groups), "3 untimed runs, then the sample"
+    rounds = ["".join(group[0] for group in groups[i : i + 4]) for i in range(0, 24, 4)]
+    assert len(groups) == 24 and all(sorted(order) == list("abcd") for order in rounds)
+    assert len(set(rounds)) > 2, "orders are random"
