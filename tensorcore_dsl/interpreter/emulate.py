@@ -15,9 +15,9 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.core.geometry import Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.memory.arguments import Arguments
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand

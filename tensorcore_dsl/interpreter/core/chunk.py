@@ -15,7 +15,7 @@ from tensorcore_dsl.errors import Divergence, Loc
 from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Tally
-from tensorcore_dsl.interpreter.core.thread_masks import census
+from tensorcore_dsl.interpreter.core.threads import census
 from tensorcore_dsl.isa.spec import Instruction
 
 WARP, WARPGROUP = 32, 128
@@ -68,8 +68,6 @@ class Chunk:
         self.reads = self.writes = 0
         self.narrow(self.alive.copy())
 
-    # --- active threads -----------------------------------------------------------------------
-
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""
         self.warps, lanes = divmod(census(mask), 1 << 32)
@@ -98,8 +96,6 @@ class Chunk:
         """End the time slice of the running cohort, so that others see what it has just done."""
         self.aside, self.limit = 1, 0
 
-    # --- accounts -----------------------------------------------------------------------------
-
     def account(
         self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
     ) -> None:
@@ -110,8 +106,6 @@ class Chunk:
             self.writes += 1
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
 
-    # --- the program --------------------------------------------------------------------------
-
     def loc(self, step: int) -> Loc | None:
         """The source line of a step."""
         return self.program.steps[step].loc
@@ -119,8 +113,6 @@ class Chunk:
     def instruction(self, step: int) -> Instruction | None:
         """The instruction of a step; None for branches and copies of registers."""
         return self.program.steps[step].instr
-
-    # --- names for messages -------------------------------------------------------------------
 
     def describe(self, thread: int) -> str:
         """A thread: `thread 3 of block (1, 0)`."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from tensorcore_dsl.interpreter.core.compiled import compiled
+from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
 
 SECTOR = 32  # bytes of a global transaction

@@ -10,35 +10,16 @@ import numpy as np
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
-from tensorcore_dsl.interpreter.sanitizer.mma_hazards import (
-    copy_use,
-    operation_use,
-    product_registers,
-    product_use,
-)
+from tensorcore_dsl.interpreter.sanitizer import mma_hazards
+from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Op,
-    Part,
-    Source,
-    Value,
-    While,
-)
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 
-def compile_program(kernel: Kernel) -> Program:
+def compile_program(kernel: nodes.Kernel) -> Program:
     """The flat program of `kernel`."""
     return _Compiler(kernel).program
 
@@ -55,7 +36,7 @@ class _Label:
     at: int = STOP
 
 
-def _independent_runs(block: Block) -> list[list[Any]]:
+def _independent_runs(block: nodes.Block) -> list[list[Any]]:
     """The nodes of a block in order; nodes that may execute at once are in one list."""
     runs: list[list[Any]] = []
     for node in block:
@@ -69,37 +50,37 @@ def _independent_runs(block: Block) -> list[list[Any]]:
 def _joins(node: Any, run: list[Any]) -> bool:
     """May `node` execute at once with `run`: the same instruction, independent of its results?"""
     first = run[-1]
-    if not (isinstance(node, Op) and isinstance(first, Op) and node.instr is first.instr):
+    if not (
+        isinstance(node, nodes.Op) and isinstance(first, nodes.Op) and node.instr is first.instr
+    ):
         return False
     if node.instr.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
         return False
     written = {id(value) for op in run for value in op.results}
-    touched = [s.base if isinstance(s, Part) else s for s in (*node.operands, *node.results)]
+    touched = [s.base if isinstance(s, nodes.Part) else s for s in (*node.operands, *node.results)]
     return written.isdisjoint(map(id, touched))
 
 
 class _Compiler:
     """Appends steps to a program, node by node; `places` are those of values and constants."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: nodes.Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
-        self.watched = product_registers(kernel)
+        self.watched = mma_hazards.product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.visit: dict[type, Callable[[Any], None]] = {
-            Op: self._op,
-            Assign: self._assign,
-            For: self._for,
-            While: self._while,
-            If: self._if,
-            Jump: self._jump,
+            nodes.Op: self._op,
+            nodes.Assign: self._assign,
+            nodes.For: self._for,
+            nodes.While: self._while,
+            nodes.If: self._if,
+            nodes.Jump: self._jump,
         }
         for param in kernel.params:
             self.program.params.append((self.value(param.value), param.value.type))
         self.block(kernel.body)
         self.add(steps.exit_, None)
-
-    # --- places ---------------------------------------------------------------------------
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
@@ -109,7 +90,7 @@ class _Compiler:
         self.program.places += 1
         return self.places[key], True
 
-    def value(self, value: Value) -> int:
+    def value(self, value: nodes.Value) -> int:
         word(value.type.register_bits)
         return self.place(value)[0]
 
@@ -127,8 +108,6 @@ class _Compiler:
             self.program.fills.append((place, item, registers))
         return place
 
-    # --- code -----------------------------------------------------------------------------
-
     @property
     def here(self) -> int:
         return len(self.program.steps)
@@ -143,15 +122,15 @@ class _Compiler:
     ) -> None:
         self.program.steps.append(Step(run, loc, instr, reads, guard))
 
-    def block(self, block: Block) -> None:
+    def block(self, block: nodes.Block) -> None:
         for run in _independent_runs(block):
             start = self.here
             for node in run:
                 self.visit[type(node)](node)
             if len(run) > 1:
-                self._execute_at_once(start, [node for node in run if isinstance(node, Op)])
+                self._execute_at_once(start, [node for node in run if isinstance(node, nodes.Op)])
 
-    def _execute_at_once(self, start: int, ops: list[Op]) -> None:
+    def _execute_at_once(self, start: int, ops: list[nodes.Op]) -> None:
         """Let the first step of a run execute all of its ops."""
         first, instr = self.program.steps[start], ops[0].instr
         operands = [
@@ -166,7 +145,7 @@ class _Compiler:
             first.run, instr, [steps.fetch(fetched) for fetched in operands], results, start, reads
         )
 
-    def _op(self, op: Op) -> None:
+    def _op(self, op: nodes.Op) -> None:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
@@ -185,21 +164,23 @@ class _Compiler:
             run = steps.gathered(run, self.here, op.instr.threads, mask)
         self.add(run, op.loc, op.instr, reads, guard)
 
-    def _checked(self, run: Run, op: Op, reads: tuple[int, ...], writes: list[int]) -> Run:
+    def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
-        product = product_use(op.instr, reads)
+        product = mma_hazards.product_use(op.instr, reads)
         if product is not None:
             return steps.issued(run, product, self.here)
-        use = operation_use(op, reads, writes, self.watched)
+        use = mma_hazards.operation_use(op, reads, writes, self.watched)
         return run if use is None else steps.accessed(run, use)
 
-    def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
+    def operand(
+        self, source: nodes.Source, operand: Operand
+    ) -> tuple[int, Callable[[Any], Any] | None]:
         """The place of an operand, and a function to apply to its value."""
-        if isinstance(source, Address):
+        if isinstance(source, nodes.Address):
             return self._address(source, operand)
-        if isinstance(source, Part):
+        if isinstance(source, nodes.Part):
             return self.value(source.base), steps.part(source)
-        if isinstance(source, Value):
+        if isinstance(source, nodes.Value):
             return self.value(source), None
         if operand.kind == "imm":
             return self.constant(const_int(source)), None
@@ -208,12 +189,10 @@ class _Compiler:
             return self.fill(item, operand.registers), None
         return self.constant(item), None
 
-    def _address(
-        self, address: Address, operand: Operand
-    ) -> tuple[int, Callable[[Any], Any] | None]:
+    def _address(self, address: nodes.Address, operand: Operand) -> steps.Reader:
         kind = word(operand.register_bits)
         bits = operand.register_bits
-        if isinstance(address.base, Const):
+        if isinstance(address.base, nodes.Const):
             whole = (const_bits(address.base) + address.offset) % (1 << bits)
             return self.fill(kind(whole), 0), None
         place = self.value(address.base)
@@ -224,37 +203,35 @@ class _Compiler:
             return place, None
         return place, lambda base: base + offset
 
-    def _assign(self, node: Assign) -> None:
+    def _assign(self, node: nodes.Assign) -> None:
         target, sources = node.target, node.sources
         place, kind = self.value(target), word(target.type.register_bits)
         only = sources[0]
-        if len(sources) == 1 and isinstance(only, Const):
+        if len(sources) == 1 and isinstance(only, nodes.Const):
             registers = target.type.registers if target.type.is_group else 0
             run = steps.copy(place, self.fill(kind(const_bits(only)), registers))
         elif (
             len(sources) == 1
-            and isinstance(only, Value)
+            and isinstance(only, nodes.Value)
             and only.type.is_group == target.type.is_group
         ):
             run = steps.copy(place, self.value(only))
         else:
             rows = [self._row(source, kind) for source in sources]
             run = steps.gather(place, rows, kind, target.type.is_group)
-        use = copy_use(node, self.value, self.watched)
+        use = mma_hazards.copy_use(node, self.value, self.watched)
         self.add(run if use is None else steps.accessed(run, use), node.loc)
 
-    def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
+    def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
-        if isinstance(source, Const):
+        if isinstance(source, nodes.Const):
             return self.fill(kind(const_bits(source)), 0), None
-        if isinstance(source, Part):
+        if isinstance(source, nodes.Part):
             return self.value(source.base), source.index if source.base.type.is_group else None
-        assert isinstance(source, Value)
+        assert isinstance(source, nodes.Value)
         return self.value(source), 0 if source.type.is_group else None
 
-    # --- control flow -----------------------------------------------------------------------
-
-    def _if(self, node: If) -> None:
+    def _if(self, node: nodes.If) -> None:
         orelse, end = _Label(), _Label()
         self.branch(self.value(node.condition), orelse, node.loc)
         self.block(node.then)
@@ -264,12 +241,12 @@ class _Compiler:
         self.block(node.orelse)
         end.at = self.here
 
-    def _while(self, node: While) -> None:
+    def _while(self, node: nodes.While) -> None:
         top, end = _Label(), _Label()
         top.at = self.here
         self.loops.append((top, end))
         self.block(node.test)
-        if isinstance(node.condition, Value):
+        if isinstance(node.condition, nodes.Value):
             self.branch(self.value(node.condition), end, node.loc)
         elif not node.condition.value:
             self.goto(end, node.loc)
@@ -278,12 +255,12 @@ class _Compiler:
         end.at = self.here
         self.loops.pop()
 
-    def _for(self, node: For) -> None:
+    def _for(self, node: nodes.For) -> None:
         again, end = _Label(), _Label()
         index, dtype = self.value(node.index), node.index.type.dtype
         bits = word(node.index.type.register_bits)
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
-        self._assign(Assign(node.index, (node.start,), node.loc))
+        self._assign(nodes.Assign(node.index, (node.start,), node.loc))
         top = self.here
         stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
@@ -297,14 +274,14 @@ class _Compiler:
         end.at = self.here
         self.loops.pop()
 
-    def _bound(self, source: Value | Const, kind: Any) -> int:
+    def _bound(self, source: nodes.Value | nodes.Const, kind: Any) -> int:
         return (
             self.value(source)
-            if isinstance(source, Value)
+            if isinstance(source, nodes.Value)
             else self.fill(kind(const_bits(source)), 0)
         )
 
-    def _jump(self, node: Jump) -> None:
+    def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":
             self.add(steps.exit_, node.loc)
         else:

@@ -10,17 +10,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import (
-    Deadlock,
-    Divergence,
-    EmulationError,
-    TensorCoreError,
-    Uninitialised,
-)
+from tensorcore_dsl import errors
 from tensorcore_dsl.interpreter.core.chunk import Cohort
 from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.thread_masks import absent, divided
+from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
@@ -54,8 +48,6 @@ class Machine:
         if self.ctx.tally.profile or program.remote or step.tracked:
             run = _tracked(at, run)
         return _synchronising(run) if program.asynchronous and step.synchronises else run
-
-    # --- control flow of steps ----------------------------------------------------------------
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""
@@ -108,8 +100,6 @@ class Machine:
         """Count the steps from `first` to `end`, which the running step has done too."""
         for at in range(first, end):
             self.ctx.tally.counts[at] += self.ctx.warps
-
-    # --- the scheduler ------------------------------------------------------------------------
 
     def run(self) -> Report:
         """Run all threads to their end."""
@@ -205,7 +195,7 @@ class Machine:
         polls = ctx.reads > reads and ctx.writes == writes
         self.quiet = self.quiet + 1 if polls else 0
         if self.quiet > LIVELOCK:
-            raise Deadlock(
+            raise errors.Deadlock(
                 f"livelock: for {LIVELOCK * SLICE} loops memory was read and never written\n"
                 + self._positions()
             )
@@ -216,20 +206,20 @@ class Machine:
             cohort.waiting = cohort.waiting and cohort.progress == ctx.progress
         return True
 
-    # --- errors -------------------------------------------------------------------------------
-
     def _explain(self, error: Exception, step: Step) -> NoReturn:
         """Raise `error` with the place in the user's source."""
         unset = [p for p in step.reads if self.registers.values[p] is None]
         what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
-        if unset and not isinstance(error, TensorCoreError):
-            raise Uninitialised(
+        if unset and not isinstance(error, errors.TensorCoreError):
+            raise errors.Uninitialised(
                 f"{what} reads a register that nothing has written", step.loc
             ) from error
-        if isinstance(error, TensorCoreError):
+        if isinstance(error, errors.TensorCoreError):
             error.loc = error.loc or step.loc
             raise error
-        raise EmulationError(f"{what} failed: {type(error).__name__}: {error}", step.loc) from error
+        raise errors.EmulationError(
+            f"{what} failed: {type(error).__name__}: {error}", step.loc
+        ) from error
 
     def _refuse_deadlock(self) -> NoReturn:
         ctx = self.ctx
@@ -242,9 +232,9 @@ class Machine:
             first = int(np.argmax(away)) // cohort.unit * cohort.unit
             try:
                 ctx.refuse_divergence(first, cohort.unit, cohort.mask)
-            except Divergence as error:
+            except errors.Divergence as error:
                 self._explain(error, ctx.program.steps[at])
-        raise Deadlock(
+        raise errors.Deadlock(
             "deadlock: every thread that is left waits\n" + self._positions(),
             ctx.loc(min(ctx.cohorts)),
         )

@@ -19,9 +19,10 @@ from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
+Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
 
 
-def fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
+def fetch(operands: list[Reader]) -> Fetch:
     """A function from the values of all registers to the operands of one instruction."""
     places = [place for place, _ in operands]
     if any(change for _, change in operands):

@@ -11,41 +11,13 @@ from typing import Any
 
 from numba import types
 
-from tensorcore_dsl.interpreter.core.compiled import (
-    compiled,
-    inlined,
-    mistake,
-    move,
-    peek8,
-    peek16,
-    peek64,
-    poke8,
-    poke16,
-    poke64,
-)
-from tensorcore_dsl.interpreter.core.shadow import (
-    IN_FLIGHT,
-    MISALIGNED,
-    NOT_MET,
-    OUTSIDE,
-    PENDING,
-    READ_ONLY,
-    STAMP_BITS,
-    STAMP_MASK,
-    STILL_READ,
-    UNFENCED,
-    WRITTEN,
-    all_written,
-    in_flight,
-    mark,
-    shadow_error,
-    stamp_words,
-)
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import CHUNK, unfenced
+from tensorcore_dsl.interpreter.core import native, shadow
+from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
+from tensorcore_dsl.interpreter.core.native import compiled, inlined
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
-WARPGROUP = 128
 GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
 
 
@@ -73,11 +45,11 @@ def global_load(
             address = types.int64(addresses[thread])
             real = locate(address, size, table)
             if real == 0:
-                return mistake(OUTSIDE, thread)
+                return native.mistake(shadow.OUTSIDE, thread)
             if aligned and address & (size - 1):
-                return mistake(MISALIGNED, thread)
+                return native.mistake(shadow.MISALIGNED, thread)
             for word in range(count):
-                move(base + (word * threads + thread) * width, real + word * width, width)
+                native.move(base + (word * threads + thread) * width, real + word * width, width)
     return 0
 
 
@@ -92,83 +64,92 @@ def global_store(
             address = types.int64(addresses[thread])
             real = locate(address, size, table)
             if real == 0:
-                return mistake(OUTSIDE, thread)
+                return native.mistake(shadow.OUTSIDE, thread)
             if table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
-                return mistake(READ_ONLY, thread)
+                return native.mistake(shadow.READ_ONLY, thread)
             if aligned and address & (size - 1):
-                return mistake(MISALIGNED, thread)
+                return native.mistake(shadow.MISALIGNED, thread)
             for word in range(count):
-                move(real + word * width, base + (word * threads + thread) * width, width)
+                native.move(real + word * width, base + (word * threads + thread) * width, width)
     return 0
 
 
 @compiled
 def shared_load(
-    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, width: int, count: int,
+    addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
     checked: bool, landed: Any, synced: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); out: (count, T * width) bytes."""
+    """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, out.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
     for cta in range(ctas):
-        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
                 address = types.int64(addresses[thread])
                 if address + size > limit:
-                    return mistake(OUTSIDE, thread)
+                    return native.mistake(shadow.OUTSIDE, thread)
                 if checked:
                     if address & (size - 1):
-                        return mistake(MISALIGNED, thread)
-                    if not all_written(shadow_at + address, size):
-                        return mistake(shadow_error(shadow_at + address, size), thread)
+                        return native.mistake(shadow.MISALIGNED, thread)
+                    if not shadow.all_written(states_at + address, size):
+                        return native.mistake(
+                            shadow.shadow_error(states_at + address, size), thread
+                        )
                 if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
-                    return mistake(NOT_MET, thread)
+                    return native.mistake(shadow.NOT_MET, thread)
                 source = bytes_at + address
                 for word in range(count):
-                    move(base + (word * threads + thread) * width, source + word * width, width)
+                    native.move(
+                        base + (word * threads + thread) * width, source + word * width, width
+                    )
     return 0
 
 
 @compiled
 def shared_store(
-    addresses: Any, active: Any, data: Any, shadow: Any, values: Any, width: int, count: int,
+    addresses: Any, active: Any, data: Any, states: Any, values: Any, width: int, count: int,
     checked: bool, stamps: Any, readers: Any, epochs: Any,
 ) -> int:  # fmt: skip
-    """data, shadow: (CTAs, bytes); values: (count, T * width) bytes."""
+    """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, values.ctypes.data
     ctas, limit = data.shape
     group = threads // ctas
     proxies = epochs.size > 0
     for cta in range(ctas):
-        bytes_at, shadow_at = data.ctypes.data + cta * limit, shadow.ctypes.data + cta * limit
+        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
                 address = types.int64(addresses[thread])
                 if address + size > limit:
-                    return mistake(OUTSIDE, thread)
+                    return native.mistake(shadow.OUTSIDE, thread)
                 if checked:
                     if address & (size - 1):
-                        return mistake(MISALIGNED, thread)
-                    if in_flight(shadow_at + address, size):
-                        return mistake(IN_FLIGHT, thread)
-                    mark(shadow_at + address, size, WRITTEN)
+                        return native.mistake(shadow.MISALIGNED, thread)
+                    if shadow.in_flight(states_at + address, size):
+                        return native.mistake(shadow.IN_FLIGHT, thread)
+                    shadow.mark(states_at + address, size, shadow.WRITTEN)
                 if proxies:
                     if readers[cta, address >> 4]:
-                        return mistake(STILL_READ, thread)
-                    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+                        return native.mistake(shadow.STILL_READ, thread)
+                    stamp = (
+                        types.int64(epochs[thread]) << shadow.STAMP_BITS
+                        | thread & shadow.STAMP_MASK
+                    )
                     first = stamps.ctypes.data + cta * stamps.shape[1] * 4
-                    stamp_words(first, address, size, stamp)
+                    shadow.stamp_words(first, address, size, stamp)
                 target = bytes_at + address
                 for word in range(count):
-                    move(target + word * width, base + (word * threads + thread) * width, width)
+                    native.move(
+                        target + word * width, base + (word * threads + thread) * width, width
+                    )
     return 0
 
 
 @compiled
 def matrix_load(
-    addresses: Any, active: Any, data: Any, shadow: Any, out: Any, matrices: int, transposed: bool,
+    addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
     checked: bool, landed: Any, synced: Any,
 ) -> int:  # fmt: skip
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
@@ -183,32 +164,34 @@ def matrix_load(
         if active[thread]:
             address, cta = types.int64(addresses[thread]), thread // group
             if address + 16 > limit:
-                return mistake(OUTSIDE, thread)
+                return native.mistake(shadow.OUTSIDE, thread)
             at = cta * limit + address
             if checked:
                 if address & 15:
-                    return mistake(MISALIGNED, thread)
-                if not all_written(shadow.ctypes.data + at, 16):
-                    return mistake(shadow_error(shadow.ctypes.data + at, 16), thread)
+                    return native.mistake(shadow.MISALIGNED, thread)
+                if not shadow.all_written(states.ctypes.data + at, 16):
+                    return native.mistake(shadow.shadow_error(states.ctypes.data + at, 16), thread)
             if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
-                return mistake(NOT_MET, thread)
+                return native.mistake(shadow.NOT_MET, thread)
             source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
             target = base + 4 * (matrix * threads + thread - thread % 32)
             if transposed:
                 for column in range(8):
-                    poke16(target + 16 * column + 2 * row, peek16(source + 2 * column))
+                    native.poke16(
+                        target + 16 * column + 2 * row, native.peek16(source + 2 * column)
+                    )
             else:
-                poke64(target + 16 * row, peek64(source))
-                poke64(target + 16 * row + 8, peek64(source + 8))
+                native.poke64(target + 16 * row, native.peek64(source))
+                native.poke64(target + 16 * row + 8, native.peek64(source + 8))
     return 0
 
 
 @compiled
 def copy_check(
-    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, readers: Any,
 ) -> int:  # fmt: skip
-    """Check asynchronous copies and mark their targets as pending."""
+    """Check asynchronous copies and shadow.mark their targets as pending."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
@@ -216,26 +199,26 @@ def copy_check(
         if active[thread]:
             target, source = types.int64(targets[thread]), types.int64(sources[thread])
             if target + size > limit:
-                return mistake(OUTSIDE, thread)
+                return native.mistake(shadow.OUTSIDE, thread)
             if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
-                return mistake(OUTSIDE + GLOBAL_SIDE, thread)
+                return native.mistake(shadow.OUTSIDE + GLOBAL_SIDE, thread)
             if readers.shape[1] and readers[thread // group, target >> 4]:
-                return mistake(STILL_READ, thread)
+                return native.mistake(shadow.STILL_READ, thread)
             if checked:
                 if target & (size - 1):
-                    return mistake(MISALIGNED, thread)
+                    return native.mistake(shadow.MISALIGNED, thread)
                 if source & (size - 1):
-                    return mistake(MISALIGNED + GLOBAL_SIDE, thread)
-                at = shadow.ctypes.data + (thread // group) * limit + target
-                if in_flight(at, size):
-                    return mistake(IN_FLIGHT, thread)
-                mark(at, size, PENDING)
+                    return native.mistake(shadow.MISALIGNED + GLOBAL_SIDE, thread)
+                at = states.ctypes.data + (thread // group) * limit + target
+                if shadow.in_flight(at, size):
+                    return native.mistake(shadow.IN_FLIGHT, thread)
+                shadow.mark(at, size, shadow.PENDING)
     return 0
 
 
 @compiled
 def copy_finish(
-    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, shadow: Any,
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, stamps: Any, epochs: Any,
 ) -> None:  # fmt: skip
     """Carry out copies that `copy_check` has checked."""
@@ -249,25 +232,27 @@ def copy_finish(
             if read == size and size >= 8:
                 source = locate(types.int64(sources[thread]), size, table)
                 for start in range(0, size, 8):
-                    poke64(target + start, peek64(source + start))
+                    native.poke64(target + start, native.peek64(source + start))
             else:
                 if read:
                     source = locate(types.int64(sources[thread]), read, table)
                     for byte in range(read):
-                        poke8(target + byte, peek8(source + byte))
+                        native.poke8(target + byte, native.peek8(source + byte))
                 for byte in range(read, size):
-                    poke8(target + byte, 0)
+                    native.poke8(target + byte, 0)
             if checked:
-                mark(shadow.ctypes.data + at, size, WRITTEN)
+                shadow.mark(states.ctypes.data + at, size, shadow.WRITTEN)
             if epochs.size:
-                stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+                stamp = (
+                    types.int64(epochs[thread]) << shadow.STAMP_BITS | thread & shadow.STAMP_MASK
+                )
                 line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
-                stamp_words(line, types.int64(targets[thread]), size, stamp)
+                shadow.stamp_words(line, types.int64(targets[thread]), size, stamp)
 
 
 @compiled
 def async_load(
-    addresses: Any, whole: Any, data: Any, shadow: Any, checked: bool, stamps: Any, epochs: Any,
+    addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
     landed: Any, synced: Any, cluster: int, out: Any,
 ) -> int:  # fmt: skip
     """Load 16-byte chunks of shared memory through the async proxy.
@@ -285,18 +270,18 @@ def async_load(
         for i in range(count):
             at = addresses[group, i]
             if at + CHUNK > limit:
-                return mistake(OUTSIDE, group * count + i)
+                return native.mistake(shadow.OUTSIDE, group * count + i)
             if checked:
-                state = shadow_error(shadow.ctypes.data + cta * limit + at, CHUNK)
+                state = shadow.shadow_error(states.ctypes.data + cta * limit + at, CHUNK)
                 if state:
-                    return mistake(state, group * count + i)
+                    return native.mistake(state, group * count + i)
             if landed.shape[1] and landed[cta, at // CHUNK] > known:
-                return mistake(NOT_MET, group * count + i)
+                return native.mistake(shadow.NOT_MET, group * count + i)
             first = cta // cluster * cluster * threads
             if threads and unfenced(stamps[cta], epochs, first, at):
-                return mistake(UNFENCED, group * count + i)
+                return native.mistake(shadow.UNFENCED, group * count + i)
             source = data.ctypes.data + cta * limit + at
             to = out.ctypes.data + (group * count + i) * CHUNK
-            poke64(to, peek64(source))
-            poke64(to + 8, peek64(source + 8))
+            native.poke64(to, native.peek64(source))
+            native.poke64(to + 8, native.peek64(source + 8))
     return 0

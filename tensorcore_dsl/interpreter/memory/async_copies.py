@@ -10,7 +10,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory.access_loops import GLOBAL_SIDE, copy_check, copy_finish
 from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.isa.context import Context
 
 

@@ -15,17 +15,13 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.operands import scalar
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
-from tensorcore_dsl.interpreter.memory.arguments import MAP_BASE, MAP_SHIFT
-from tensorcore_dsl.interpreter.memory.box_loops import load_box, store_box
-from tensorcore_dsl.interpreter.memory.bulk_reductions import combine
-from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
+from tensorcore_dsl.interpreter.core.threads import scalar
+from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
-from tensorcore_dsl.interpreter.memory.tensor_box import CHUNK, START, TensorBox
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
-from tensorcore_dsl.interpreter.sanitizer.copies_in_flight import Flight
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import SHARE, STORE, Read
+from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_box, store_box
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
@@ -47,8 +43,6 @@ class BulkCopies:
         self.clusters = clusters
         self.commits = np.zeros(chunk.threads, np.int64)
         self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
-
-    # --- instructions ----------------------------------------------------------------------
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
         for thread in np.flatnonzero(self.chunk.mask):
@@ -126,8 +120,6 @@ class BulkCopies:
         A store happens when it is issued, so waiting for the reads of its source is the same.
         """
         self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending)
-
-    # --- copies -----------------------------------------------------------------------------
 
     def _box(self, thread: Any, tensor: Any, coordinates: Any) -> TensorBox:
         handle = scalar(tensor, thread)
@@ -212,7 +204,7 @@ class BulkCopies:
         chunk.writes += 1
         self._read(thread, box, src, align, copies=op is None)
         if op is not None:
-            combine(box, self.storage.data[thread // group], src, op)
+            box.reduce(self.storage.data[thread // group], src, op)
         if self.sanitizer.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(src)[None]
             self.sanitizer.proxies.add(
@@ -239,8 +231,6 @@ class BulkCopies:
             who = np.full(starts.size, thread)
             access = Access(who, who // chunk.group, starts, CHUNK, "load")
             self.sanitizer.races.load(access, ordered=False)
-
-    # --- messages ---------------------------------------------------------------------------
 
     def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
         if number % align:

@@ -13,10 +13,10 @@ import numpy as np
 from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
@@ -73,8 +73,6 @@ class ClusterMemory(WordMemory):
         offsets = (addresses & np.uint32(OFFSET)).astype(np.int64)
         return np.asarray(offsets + (ctas << CLUSTER_SHIFT))
 
-    # --- addresses ----------------------------------------------------------------------------
-
     def _ctas(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
         """The CTA of the chunk that each thread's address names; not checked."""
         own, peers = threads // self.chunk.group, self.clusters.size
@@ -94,8 +92,6 @@ class ClusterMemory(WordMemory):
         access = Access(threads, self._ctas(threads, addresses), full & OFFSET, size, verb)
         self._check(access)
         return access
-
-    # --- checks -------------------------------------------------------------------------------
 
     def _check(self, access: Access) -> None:
         gone = self.clusters.gone[access.ctas]

@@ -9,16 +9,11 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
-from tensorcore_dsl.interpreter.memory.access_loops import (
-    async_load,
-    matrix_load,
-    shared_load,
-    shared_store,
-)
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.memory import access_loops
 from tensorcore_dsl.interpreter.memory.word_memory import WORDS, WordMemory
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import CHUNK, PRODUCT, Read
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
@@ -46,7 +41,7 @@ class SharedMemory(WordMemory):
         out = np.empty((count, addresses.size), WORDS[width])
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = shared_load(
+        wrong = access_loops.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
@@ -63,7 +58,7 @@ class SharedMemory(WordMemory):
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = matrix_load(
+        wrong = access_loops.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
@@ -77,7 +72,7 @@ class SharedMemory(WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         self.chunk.account(self.space, "store", addresses, mask, width * count)
         storage, proxies = self.storage, self.sanitizer.proxies
-        wrong = shared_store(
+        wrong = access_loops.shared_store(
             addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
             storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
         )  # fmt: skip
@@ -97,7 +92,7 @@ class SharedMemory(WordMemory):
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         out = np.zeros((*addresses.shape, CHUNK), np.uint8)
-        wrong = async_load(
+        wrong = access_loops.async_load(
             addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
             proxies.epochs, proxies.landed, sanitizer.order.synced, chunk.geometry.cluster_ctas,
             out,
@@ -117,8 +112,6 @@ class SharedMemory(WordMemory):
         if races is not None:
             check = races.load if verb == "load" else races.store
             check(Access.own(self.chunk, addresses, mask, size, verb), races.ordered)
-
-    # --- messages -----------------------------------------------------------------------------
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check of a thread's access to its own CTA."""

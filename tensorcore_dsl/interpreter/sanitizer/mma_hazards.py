@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import PRODUCT, ProxyFences
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
 from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
 
@@ -83,8 +83,6 @@ class MmaHazards:
         """(warpgroups,) bool: those with an active thread."""
         return np.asarray(self.chunk.mask.reshape(-1, WARPGROUP).any(axis=1))
 
-    # --- instructions -------------------------------------------------------------------------
-
     def fence(self) -> None:
         groups = self._active_groups()
         self.fenced |= groups
@@ -105,8 +103,6 @@ class MmaHazards:
                 left.append(product)
         self.queue = left
         self.proxies.finish(PRODUCT, groups, due)
-
-    # --- registers ----------------------------------------------------------------------------
 
     def issue(self, use: ProductUse, step: int) -> None:
         """Check the registers of a product before it runs, and add it to those in flight."""
@@ -149,9 +145,6 @@ class MmaHazards:
             f"{product.use.instr.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
             "must come between"
         )
-
-
-# --- what the compiler asks -------------------------------------------------------------------
 
 
 def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None:

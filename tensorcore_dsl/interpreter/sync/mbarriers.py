@@ -16,9 +16,9 @@ from numba import types
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.compiled import compiled, inlined, mistake
-from tensorcore_dsl.interpreter.core.operands import scalar, words
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
+from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
@@ -212,8 +212,6 @@ class Mbarriers:
             state[PHASE] += 1
             state[PENDING] = state[COUNT]
         return slot, phase
-
-    # --- messages ---------------------------------------------------------------------------
 
     def _made(self, cta: int, slot: int) -> str:
         at = self.made_at.get((cta, slot))

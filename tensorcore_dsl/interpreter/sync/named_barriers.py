@@ -15,8 +15,8 @@ from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.compiled import compiled, mistake
-from tensorcore_dsl.interpreter.core.operands import words
+from tensorcore_dsl.interpreter.core.native import compiled, mistake
+from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 
 BARRIERS = 16
