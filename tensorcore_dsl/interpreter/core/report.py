@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,7 @@ class Traffic:
     ideal: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.accesses + other.accesses,
-            self.bytes + other.bytes,
-            self.units + other.units,
-            self.ideal + other.ideal,
-        )
+        return Traffic(*map(add, astuple(self), astuple(other)))
 
     @property
     def excess(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,11 @@ def _independent_runs(block: nodes.Block) -> list[list[Any]]:
 def _joins(node: Any, run: list[Any]) -> bool:
     """May `node` execute at once with `run`: the same instruction, independent of its results?"""
     first = run[-1]
-    if not (
-        isinstance(node, nodes.Op) and isinstance(first, nodes.Op) and node.instr is first.instr
-    ):
+    if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False
-    if node.instr.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
+    if node.instr is not first.instr or node.instr.execute not in steps.SEVERAL:
+        return False
+    if node.guard is not None or first.guard is not None:
         return False
     written = {id(value) for op in run for value in op.results}
     touched = [s.base if isinstance(s, nodes.Part) else s for s in (*node.operands, *node.results)]
@@ -62,21 +62,16 @@ def _joins(node: Any, run: list[Any]) -> bool:
 
 
 class _Compiler:
-    """Appends steps to a program, node by node; `places` are those of values and constants."""
+    """Appends steps to a program, node by node; `places` are those of values and constants.
+
+    The methods `_op`, `_assign`, `_for` and so on compile the nodes of these names.
+    """
 
     def __init__(self, kernel: nodes.Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.watched = mma_hazards.product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
-        self.visit: dict[type, Callable[[Any], None]] = {
-            nodes.Op: self._op,
-            nodes.Assign: self._assign,
-            nodes.For: self._for,
-            nodes.While: self._while,
-            nodes.If: self._if,
-            nodes.Jump: self._jump,
-        }
         for param in kernel.params:
             self.program.params.append((self.value(param.value), param.value.type))
         self.block(kernel.body)
@@ -108,6 +103,13 @@ class _Compiler:
             self.program.fills.append((place, item, registers))
         return place
 
+    def source(self, source: nodes.Source, kind: Any, registers: int = 0) -> int:
+        """The place of a value, or of a constant in every thread."""
+        if isinstance(source, nodes.Const):
+            return self.fill(kind(const_bits(source)), registers)
+        assert isinstance(source, nodes.Value)
+        return self.value(source)
+
     @property
     def here(self) -> int:
         return len(self.program.steps)
@@ -126,7 +128,7 @@ class _Compiler:
         for run in _independent_runs(block):
             start = self.here
             for node in run:
-                self.visit[type(node)](node)
+                getattr(self, f"_{type(node).__name__.lower()}")(node)
             if len(run) > 1:
                 self._execute_at_once(start, [node for node in run if isinstance(node, nodes.Op)])
 
@@ -168,18 +170,17 @@ class _Compiler:
         """The step with the checks of registers that asynchronous products use."""
         product = mma_hazards.product_use(op.instr, reads)
         if product is not None:
-            return steps.issued(run, product, self.here)
+            at = self.here
+            return steps.watched(run, lambda mma: mma.issue(product, at))
         use = mma_hazards.operation_use(op, reads, writes, self.watched)
-        return run if use is None else steps.accessed(run, use)
+        return run if use is None else steps.watched(run, lambda mma: mma.access(use))
 
-    def operand(
-        self, source: nodes.Source, operand: Operand
-    ) -> tuple[int, Callable[[Any], Any] | None]:
-        """The place of an operand, and a function to apply to its value."""
+    def operand(self, source: nodes.Source, operand: Operand) -> steps.Reader:
         if isinstance(source, nodes.Address):
             return self._address(source, operand)
         if isinstance(source, nodes.Part):
-            return self.value(source.base), steps.part(source)
+            is_group = source.base.type.is_group
+            return self.value(source.base), itemgetter(source.index) if is_group else None
         if isinstance(source, nodes.Value):
             return self.value(source), None
         if operand.kind == "imm":
@@ -206,30 +207,24 @@ class _Compiler:
     def _assign(self, node: nodes.Assign) -> None:
         target, sources = node.target, node.sources
         place, kind = self.value(target), word(target.type.register_bits)
-        only = sources[0]
-        if len(sources) == 1 and isinstance(only, nodes.Const):
-            registers = target.type.registers if target.type.is_group else 0
-            run = steps.copy(place, self.fill(kind(const_bits(only)), registers))
-        elif (
-            len(sources) == 1
-            and isinstance(only, nodes.Value)
-            and only.type.is_group == target.type.is_group
-        ):
-            run = steps.copy(place, self.value(only))
+        only, is_group = sources[0], target.type.is_group
+        alike = isinstance(only, nodes.Value) and only.type.is_group == is_group
+        if len(sources) == 1 and (alike or isinstance(only, nodes.Const)):
+            registers = target.type.registers if is_group else 0
+            run = steps.copy(place, self.source(only, kind, registers))
         else:
-            rows = [self._row(source, kind) for source in sources]
-            run = steps.gather(place, rows, kind, target.type.is_group)
+            run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
         use = mma_hazards.copy_use(node, self.value, self.watched)
-        self.add(run if use is None else steps.accessed(run, use), node.loc)
+        if use is not None:
+            run = steps.watched(run, lambda mma: mma.access(use))
+        self.add(run, node.loc)
 
     def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
-        if isinstance(source, nodes.Const):
-            return self.fill(kind(const_bits(source)), 0), None
         if isinstance(source, nodes.Part):
             return self.value(source.base), source.index if source.base.type.is_group else None
-        assert isinstance(source, nodes.Value)
-        return self.value(source), 0 if source.type.is_group else None
+        is_group = isinstance(source, nodes.Value) and source.type.is_group
+        return self.source(source, kind), 0 if is_group else None
 
     def _if(self, node: nodes.If) -> None:
         orelse, end = _Label(), _Label()
@@ -262,7 +257,7 @@ class _Compiler:
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
         self._assign(nodes.Assign(node.index, (node.start,), node.loc))
         top = self.here
-        stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
+        stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
         self.add(steps.inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
         self.branch(inside, end, node.loc)
@@ -273,13 +268,6 @@ class _Compiler:
         self.add(lambda machine: top, node.loc)
         end.at = self.here
         self.loops.pop()
-
-    def _bound(self, source: nodes.Value | nodes.Const, kind: Any) -> int:
-        return (
-            self.value(source)
-            if isinstance(source, nodes.Value)
-            else self.fill(kind(const_bits(source)), 0)
-        )
 
     def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":

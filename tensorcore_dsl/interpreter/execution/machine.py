@@ -96,11 +96,6 @@ class Machine:
         ctx.narrow(left)
         return None
 
-    def count(self, first: int, end: int) -> None:
-        """Count the steps from `first` to `end`, which the running step has done too."""
-        for at in range(first, end):
-            self.ctx.tally.counts[at] += self.ctx.warps
-
     def run(self) -> Report:
         """Run all threads to their end."""
         ctx = self.ctx
@@ -217,9 +212,8 @@ class Machine:
         if isinstance(error, errors.TensorCoreError):
             error.loc = error.loc or step.loc
             raise error
-        raise errors.EmulationError(
-            f"{what} failed: {type(error).__name__}: {error}", step.loc
-        ) from error
+        text = f"{what} failed: {type(error).__name__}: {error}"
+        raise errors.EmulationError(text, step.loc) from error
 
     def _refuse_deadlock(self) -> NoReturn:
         ctx = self.ctx

@@ -13,8 +13,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse, RegisterUse
-from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -38,13 +37,6 @@ def fetch(operands: list[Reader]) -> Fetch:
 
 def _same(item: Any) -> Any:
     return item
-
-
-def part(part: Part) -> Callable[[Any], Any] | None:
-    """A function from a group to one of its registers; None for a register that is no group."""
-    if not part.base.type.is_group:
-        return None
-    return itemgetter(part.index)
 
 
 def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
@@ -101,7 +93,8 @@ def at_once(
         values = execute(machine.ctx, instr, [fetch(registers) for fetch in fetches])
         for (place, kind), value in zip(results, values, strict=True):
             machine.registers.write(place, value, kind)
-        machine.count(at + 1, end)
+        for later in range(at + 1, end):
+            machine.ctx.tally.counts[later] += machine.ctx.warps
         return end
 
     return run
@@ -264,23 +257,12 @@ def branch(condition: int, target: Callable[[], int]) -> Run:
     return run
 
 
-def issued(run: Run, use: ProductUse, at: int) -> Run:
-    """An asynchronous product at position `at`, with the checks of its registers."""
+def watched(run: Run, check: Callable[[MmaHazards], None]) -> Run:
+    """A step that uses registers of asynchronous products, with its check."""
 
     def checked(machine: Machine) -> int | None:
         if machine.ctx.proxies.tracked:
-            machine.ctx.async_mma.issue(use, at)
-        return run(machine)
-
-    return checked
-
-
-def accessed(run: Run, use: RegisterUse) -> Run:
-    """A step that uses registers of products, with its checks."""
-
-    def checked(machine: Machine) -> int | None:
-        if machine.ctx.proxies.tracked:
-            machine.ctx.async_mma.access(use)
+            check(machine.ctx.async_mma)
         return run(machine)
 
     return checked

@@ -35,42 +35,28 @@ def locate(address: int, size: int, table: Any) -> int:
 
 
 @compiled
-def global_load(
-    addresses: Any, active: Any, table: Any, out: Any, width: int, count: int, aligned: bool
-) -> int:
-    """out: (count, T * width) bytes."""
-    threads, size, base = addresses.size, width * count, out.ctypes.data
+def global_move(
+    addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
+    stores: bool,
+) -> int:  # fmt: skip
+    """Load `words`, (count, T * width) bytes, or store them."""
+    threads, size, base = addresses.size, width * count, words.ctypes.data
     for thread in range(threads):
         if active[thread]:
             address = types.int64(addresses[thread])
             real = locate(address, size, table)
             if real == 0:
                 return native.mistake(shadow.OUTSIDE, thread)
-            if aligned and address & (size - 1):
-                return native.mistake(shadow.MISALIGNED, thread)
-            for word in range(count):
-                native.move(base + (word * threads + thread) * width, real + word * width, width)
-    return 0
-
-
-@compiled
-def global_store(
-    addresses: Any, active: Any, table: Any, values: Any, width: int, count: int, aligned: bool
-) -> int:
-    """values: (count, T * width) bytes."""
-    threads, size, base = addresses.size, width * count, values.ctypes.data
-    for thread in range(threads):
-        if active[thread]:
-            address = types.int64(addresses[thread])
-            real = locate(address, size, table)
-            if real == 0:
-                return native.mistake(shadow.OUTSIDE, thread)
-            if table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+            if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
                 return native.mistake(shadow.READ_ONLY, thread)
             if aligned and address & (size - 1):
                 return native.mistake(shadow.MISALIGNED, thread)
             for word in range(count):
-                native.move(real + word * width, base + (word * threads + thread) * width, width)
+                register = base + (word * threads + thread) * width
+                if stores:
+                    native.move(real + word * width, register, width)
+                else:
+                    native.move(register, real + word * width, width)
     return 0
 
 

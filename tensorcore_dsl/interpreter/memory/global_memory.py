@@ -116,23 +116,21 @@ class GlobalMemory(WordMemory):
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
         out = np.empty((count, addresses.size), WORDS[width])
-        self.chunk.account(self.space, "load", addresses, mask, width * count)
-        wrong = access_loops.global_load(
-            addresses, mask, self.table, out.view(np.uint8), width, count, self.chunk.checks
-        )
-        if wrong:
-            self.refuse(wrong, addresses, width * count, "load")
+        self._move(mask, addresses, out, "load")
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        values = np.ascontiguousarray(values)
-        count, width = values.shape[0], values.dtype.itemsize
-        self.chunk.account(self.space, "store", addresses, mask, width * count)
-        wrong = access_loops.global_store(
-            addresses, mask, self.table, values.view(np.uint8), width, count, self.chunk.checks
-        )
+        self._move(mask, addresses, np.ascontiguousarray(values), "store")
+
+    def _move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str) -> None:
+        count, width = words.shape[0], words.dtype.itemsize
+        self.chunk.account(self.space, verb, addresses, mask, width * count)
+        wrong = access_loops.global_move(
+            addresses, mask, self.table, words.view(np.uint8), width, count, self.chunk.checks,
+            verb == "store",
+        )  # fmt: skip
         if wrong:
-            self.refuse(wrong, addresses, width * count, "store")
+            self.refuse(wrong, addresses, width * count, verb)
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""

@@ -114,17 +114,16 @@ class ClusterRaces:
         self.steps = np.zeros(1024, np.int32)
         self.events = 0
 
-    def load(self, access: Access, ordered: bool) -> None:
-        """Check and note a load, unless the instruction orders by itself (`ordered`)."""
+    def access(self, access: Access, ordered: bool) -> None:
+        """Check and note an access; not the loads of an instruction that orders by itself
+        (`ordered`), whose stores are only noted."""
+        checked, noted = self.wrote, self.read
+        if access.verb == "store":
+            checked, noted = noted, checked
         if not ordered:
-            self._check(self.wrote, access)
-            self._note(self.read, access)
-
-    def store(self, access: Access, ordered: bool) -> None:
-        """Note a store, and check it unless it is `ordered`."""
-        if not ordered:
-            self._check(self.read, access)
-        self._note(self.wrote, access)
+            self._check(checked, access)
+        if not ordered or access.verb == "store":
+            self._note(noted, access)
 
     @property
     def ordered(self) -> bool:
@@ -177,19 +176,18 @@ class ClusterRaces:
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of all that other CTAs did to its shared memory."""
         code, group = int(self.reached[cta]), self.chunk.group
-        event = code >> RANK_BITS
         known = self.order.known[cta * group : (cta + 1) * group].max()
-        if code and known <= self.clocks[event]:
+        if code and known <= self.clocks[code >> RANK_BITS]:
             block = self.chunk.block_name(cta)
             raise EmulationError(
                 f"block {block} may end before block {self._peer(cta, code)} accesses its shared "
                 f"memory here: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
-                self._loc(event),
+                self._loc(code),
             )
 
     def _refuse(self, access: Access, row: int, byte: int, code: int) -> NoReturn:
         place = int(access.starts[row]) + byte
-        peer, loc = self._peer(int(access.ctas[row]), code), self._loc(code >> RANK_BITS)
+        peer, loc = self._peer(int(access.ctas[row]), code), self._loc(code)
         did = f"block {peer} {'wrote' if access.verb == 'load' else 'reads'} byte {place:#x}"
         raise EmulationError(f"{access.describe(self.chunk, row)}: {did} at {loc}; {_ADVICE}")
 
@@ -197,5 +195,5 @@ class ClusterRaces:
         first = cta // self.peers * self.peers
         return self.chunk.block_name(first + code % (1 << RANK_BITS))
 
-    def _loc(self, event: int) -> Loc | None:
-        return self.chunk.loc(int(self.steps[event]))
+    def _loc(self, code: int) -> Loc | None:
+        return self.chunk.loc(int(self.steps[code >> RANK_BITS]))

@@ -101,12 +101,16 @@ class Mbarriers:
     def _own(self, thread: int, address: int) -> tuple[int, int]:
         """CTA and slot of a barrier in the thread's own CTA."""
         if address >> CLUSTER_SHIFT:
-            self._refuse(NOT_OWN, thread, np.full(thread + 1, address))
+            self._refuse(NOT_OWN, thread, address)
+        return thread // self.chunk.group, self._slot(thread, address)
+
+    def _slot(self, thread: int, address: int) -> int:
+        """The slot at an offset in a CTA."""
         if address % BYTES:
-            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
+            self._refuse(UNALIGNED, thread, address)
         if address // BYTES >= self.index.shape[1]:
-            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
-        return thread // self.chunk.group, address // BYTES
+            self._refuse(BAD_PLACE, thread, address)
+        return address // BYTES
 
     def _check_init(self, cta: int, slot: int, live: bool, count: int) -> None:
         at = slot * BYTES
@@ -152,7 +156,7 @@ class Mbarriers:
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         if status:
-            self.sanitizer.in_flight.settle(self._seen)
+            self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
         self.order.synchronise(go)
         if self.order.remote:
             self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
@@ -167,10 +171,6 @@ class Mbarriers:
         remote = np.zeros(chunk.threads, np.bool_)
         remote[threads] = self.state[ctas, self.index[ctas, slots], REMOTE] > 0
         return remote
-
-    def _seen(self, cta: int, slot: int) -> int:
-        """Phases that some thread has seen end."""
-        return int(self.at(cta, slot)[SEEN])
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""
@@ -190,24 +190,20 @@ class Mbarriers:
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them."""
-        if address % BYTES:
-            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
-        slot = address // BYTES
-        if slot >= self.index.shape[1]:
-            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
+        slot = self._slot(thread, address)
         state = self.at(cta, slot)
         if state[COUNT] == 0:
-            self._refuse(UNINITIALISED, thread, np.full(thread + 1, address))
+            self._refuse(UNINITIALISED, thread, address)
         wrong = _unknown(
             state, thread, thread // self.chunk.group != cta, self.order.synced,
             self.clusters.waits,
         )  # fmt: skip
         if wrong:
-            self._refuse(int(wrong), thread, np.full(thread + 1, address), cta=cta)
+            self._refuse(int(wrong), thread, address, cta=cta)
         phase = int(state[PHASE])
         state[MISSING] -= size
         if state[MISSING] < -MOST:
-            self._refuse(TOO_MUCH, thread, np.full(thread + 1, address))
+            self._refuse(TOO_MUCH, thread, address)
         if state[MISSING] == 0 and state[PENDING] == 0:
             state[PHASE] += 1
             state[PENDING] = state[COUNT]

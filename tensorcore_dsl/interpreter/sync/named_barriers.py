@@ -51,9 +51,25 @@ class NamedBarriers:
         self.voters = np.zeros(threads, np.int64)
         self.idle = True  # no barrier is in use
 
-    def arrive(self, barrier: Any, count: Any, wait: bool) -> np.ndarray:
+    def arrive(
+        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None = None
+    ) -> np.ndarray:
         """(T,) bool: who may go on after arriving at a barrier."""
-        go = self._arrive(barrier, count, wait, None)
+        chunk, go = self.chunk, self.chunk.mask
+        everybody = self.idle and wait and count is None and chunk.active is None
+        one = everybody and np.min(barrier) == np.max(barrier) < BARRIERS
+        if not one or predicate is not None:
+            self.idle = False
+            go = np.zeros(chunk.threads, np.bool_)
+            counts = words(0 if count is None else count, chunk.threads)
+            wrong = _arrive(
+                words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
+                chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
+                self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
+                self.true, self.voters, self.full,
+            )  # fmt: skip
+            if wrong:
+                self._refuse(wrong, barrier, counts)
         self.order.synchronise(go)
         return go
 
@@ -61,29 +77,7 @@ class NamedBarriers:
         self, barrier: Any, count: Any, predicate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arrive and wait: who may go on, and the true predicates and threads of the barrier."""
-        go = self._arrive(barrier, count, True, predicate)
-        self.order.synchronise(go)
-        return go, self.true.copy(), self.voters.copy()
-
-    def _arrive(
-        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None
-    ) -> np.ndarray:
-        chunk = self.chunk
-        everybody = self.idle and wait and chunk.active is None
-        if everybody and count is None and predicate is None and _one(barrier):
-            return chunk.mask
-        self.idle = False
-        go = np.zeros(chunk.threads, np.bool_)
-        counts = words(0 if count is None else count, chunk.threads)
-        wrong = _arrive(
-            words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
-            chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
-            self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
-            self.true, self.voters, self.full,
-        )  # fmt: skip
-        if wrong:
-            self._refuse(wrong, barrier, counts)
-        return go
+        return self.arrive(barrier, count, True, predicate), self.true.copy(), self.voters.copy()
 
     def _refuse(self, wrong: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF
@@ -98,11 +92,6 @@ class NamedBarriers:
             OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
             TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
         }[code])  # fmt: skip
-
-
-def _one(barrier: Any) -> bool:
-    """Do all threads name the same barrier, and does it exist?"""
-    return bool(np.min(barrier) == np.max(barrier) < BARRIERS)
 
 
 @compiled
