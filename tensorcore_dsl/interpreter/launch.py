@@ -129,10 +129,7 @@ def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, li
             f"{kernel.name} has {len(kernel.params)} parameters ({names}), "
             f"{len(arguments)} values given"
         )
-    memory = Arguments(
-        [a for a in arguments if isinstance(a, GlobalPointer)],
-        [a for a in arguments if isinstance(a, TensorMapArgument)],
-    )
+    memory = Arguments(arguments)
     arrays, maps, bits = 0, 0, []
     for param, argument in zip(kernel.params, arguments, strict=True):
         if isinstance(argument, GlobalPointer):

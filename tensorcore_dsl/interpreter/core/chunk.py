@@ -100,10 +100,8 @@ class Chunk:
         self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
     ) -> None:
         """Count an access of `size` bytes by each thread of `mask`."""
-        if verb == "load":
-            self.reads += 1
-        else:
-            self.writes += 1
+        self.reads += verb == "load"
+        self.writes += verb == "store"
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
 
     def loc(self, step: int) -> Loc | None:
@@ -145,7 +143,9 @@ class Chunk:
         more = int(per_cta.any(axis=1).sum()) - len(texts)
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")
 
-    def refuse_divergence(self, first: int, unit: int, mask: np.ndarray) -> NoReturn:
+    def refuse_divergence(
+        self, first: int, unit: int, mask: np.ndarray, loc: Loc | None = None
+    ) -> NoReturn:
         """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`."""
         part = slice(first, first + unit)
         lanes, name = mask[part], "lanes" if unit == WARP else "threads"
@@ -162,4 +162,4 @@ class Chunk:
         what = "a warp-wide instruction needs all 32 lanes: "
         if unit != WARP:
             what = "an instruction of warpgroups needs all four warps: "
-        raise Divergence(what + "; ".join(lines))
+        raise Divergence(what + "; ".join(lines), loc)

@@ -6,7 +6,10 @@ store writes both.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.native import inlined
@@ -99,10 +102,12 @@ def mark(shadow: int, size: int, state: int) -> None:
 
 
 @inlined
-def stamp_words(stamps: int, address: int, size: int, stamp: int) -> None:
-    """Write `stamp` to the words of `size` bytes from `address` on."""
+def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
+    """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
+    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
     if size >= 8:
         for start in range(0, size, 8):
-            native.poke64(stamps + address + start, stamp << 32 | stamp)
+            native.poke64(first + address + start, stamp << 32 | stamp)
     else:
-        native.poke32(stamps + (address & -4), stamp)
+        native.poke32(first + (address & -4), stamp)

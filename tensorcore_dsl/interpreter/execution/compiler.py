@@ -16,7 +16,7 @@ from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.isa.spec import Operand
 
 
 def compile_program(kernel: nodes.Kernel) -> Program:
@@ -69,13 +69,14 @@ class _Compiler:
 
     def __init__(self, kernel: nodes.Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
+        self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         for param in kernel.params:
             self.program.params.append((self.value(param.value), param.value.type))
         self.block(kernel.body)
-        self.add(steps.exit_, None)
+        self.add(Step(steps.exit_, None))
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
@@ -113,16 +114,6 @@ class _Compiler:
     @property
     def here(self) -> int:
         return len(self.program.steps)
-
-    def add(
-        self,
-        run: Run,
-        loc: Loc | None,
-        instr: Instruction | None = None,
-        reads: tuple[int, ...] = (),
-        guard: tuple[int, bool] | None = None,
-    ) -> None:
-        self.program.steps.append(Step(run, loc, instr, reads, guard))
 
     def block(self, block: nodes.Block) -> None:
         for run in _independent_runs(block):
@@ -164,7 +155,7 @@ class _Compiler:
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
             run = steps.gathered(run, self.here, op.instr.threads, mask)
-        self.add(run, op.loc, op.instr, reads, guard)
+        self.add(Step(run, op.loc, op.instr, reads, guard))
 
     def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
@@ -172,7 +163,8 @@ class _Compiler:
         if product is not None:
             at = self.here
             return steps.watched(run, lambda mma: mma.issue(product, at))
-        use = mma_hazards.operation_use(op, reads, writes, self.watched)
+        accesses = zip(reads, op.operands), zip(writes, op.results)
+        use = mma_hazards.register_use(op.instr.mnemonic, *accesses, self.watched)
         return run if use is None else steps.watched(run, lambda mma: mma.access(use))
 
     def operand(self, source: nodes.Source, operand: Operand) -> steps.Reader:
@@ -214,10 +206,13 @@ class _Compiler:
             run = steps.copy(place, self.source(only, kind, registers))
         else:
             run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
-        use = mma_hazards.copy_use(node, self.value, self.watched)
+        values = [s.base if isinstance(s, nodes.Part) else s for s in sources]
+        reads = [(self.value(v), v) for v in values if isinstance(v, nodes.Value)]
+        writes = [(place, target)]
+        use = mma_hazards.register_use("a copy of registers", reads, writes, self.watched)
         if use is not None:
             run = steps.watched(run, lambda mma: mma.access(use))
-        self.add(run, node.loc)
+        self.add(Step(run, node.loc))
 
     def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
@@ -259,25 +254,27 @@ class _Compiler:
         top = self.here
         stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
-        self.add(steps.inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
+        run = steps.inside(inside, index, stop, step, kind)
+        self.add(Step(run, node.loc, reads=(index, stop, step)))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
         again.at = self.here
-        self.add(steps.advance(index, step), node.loc, reads=(index, step))
-        self.add(lambda machine: top, node.loc)
+        self.add(Step(steps.advance(index, step), node.loc, reads=(index, step)))
+        self.add(Step(lambda machine: top, node.loc))
         end.at = self.here
         self.loops.pop()
 
     def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":
-            self.add(steps.exit_, node.loc)
+            self.add(Step(steps.exit_, node.loc))
         else:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 
     def goto(self, label: _Label, loc: Loc | None) -> None:
-        self.add(lambda machine: label.at, loc)
+        self.add(Step(lambda machine: label.at, loc))
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
         """Threads whose condition is false go to `label`, which lies ahead."""
-        self.add(steps.branch(condition, lambda: label.at), loc, reads=(condition,))
+        run = steps.branch(condition, lambda: label.at)
+        self.add(Step(run, loc, reads=(condition,)))

@@ -8,10 +8,9 @@ import sys
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
-from tensorcore_dsl.interpreter.core.special_registers import SpecialRegisters
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopies
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory

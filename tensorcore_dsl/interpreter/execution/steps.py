@@ -25,7 +25,7 @@ def fetch(operands: list[Reader]) -> Fetch:
     """A function from the values of all registers to the operands of one instruction."""
     places = [place for place, _ in operands]
     if any(change for _, change in operands):
-        pairs = [(place, change or _same) for place, change in operands]
+        pairs = [(place, change or (lambda item: item)) for place, change in operands]
         return lambda registers: tuple([change(registers[place]) for place, change in pairs])
     if not places:
         return lambda registers: ()
@@ -33,10 +33,6 @@ def fetch(operands: list[Reader]) -> Fetch:
         (only,) = places
         return lambda registers: (registers[only],)
     return itemgetter(*places)
-
-
-def _same(item: Any) -> Any:
-    return item
 
 
 def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:

@@ -119,12 +119,7 @@ def shared_store(
                 if proxies:
                     if readers[cta, address >> 4]:
                         return native.mistake(shadow.STILL_READ, thread)
-                    stamp = (
-                        types.int64(epochs[thread]) << shadow.STAMP_BITS
-                        | thread & shadow.STAMP_MASK
-                    )
-                    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
-                    shadow.stamp_words(first, address, size, stamp)
+                    shadow.stamp_words(stamps, cta, address, size, epochs, thread)
                 target = bytes_at + address
                 for word in range(count):
                     native.move(
@@ -177,7 +172,7 @@ def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, readers: Any,
 ) -> int:  # fmt: skip
-    """Check asynchronous copies and shadow.mark their targets as pending."""
+    """Check asynchronous copies and mark their targets as pending."""
     threads = targets.size
     ctas, limit = data.shape
     group = threads // ctas
@@ -229,11 +224,8 @@ def copy_finish(
             if checked:
                 shadow.mark(states.ctypes.data + at, size, shadow.WRITTEN)
             if epochs.size:
-                stamp = (
-                    types.int64(epochs[thread]) << shadow.STAMP_BITS | thread & shadow.STAMP_MASK
-                )
-                line = stamps.ctypes.data + (thread // group) * stamps.shape[1] * 4
-                shadow.stamp_words(line, types.int64(targets[thread]), size, stamp)
+                address = types.int64(targets[thread])
+                shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
 
 
 @compiled

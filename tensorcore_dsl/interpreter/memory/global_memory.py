@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, Out
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory import access_loops
-from tensorcore_dsl.interpreter.memory.word_memory import WORDS, WordMemory
+from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 _ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -47,10 +47,9 @@ class TensorMapArgument:
 class Arguments:
     """The arrays of a launch as allocations of global memory."""
 
-    def __init__(
-        self, pointers: Sequence[GlobalPointer], maps: Sequence[TensorMapArgument] = ()
-    ) -> None:
-        self.pointers, self.maps = list(pointers), list(maps)
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self.pointers = [a for a in arguments if isinstance(a, GlobalPointer)]
+        self.maps = [a for a in arguments if isinstance(a, TensorMapArgument)]
         self.table = np.zeros((max(len(self.pointers), 1), access_loops.COLUMNS), np.int64)
         for i, pointer in enumerate(self.pointers):
             self.table[i] = _allocation(i, pointer)
@@ -115,7 +114,7 @@ class GlobalMemory(WordMemory):
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
-        out = np.empty((count, addresses.size), WORDS[width])
+        out = np.empty((count, addresses.size), f"u{width}")
         self._move(mask, addresses, out, "load")
         return out
 

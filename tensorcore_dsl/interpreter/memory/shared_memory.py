@@ -16,7 +16,7 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.memory import access_loops
-from tensorcore_dsl.interpreter.memory.word_memory import WORDS, WordMemory
+from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -44,7 +44,7 @@ class SharedMemory(WordMemory):
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
-        out = np.empty((count, addresses.size), WORDS[width])
+        out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage, sanitizer = self.storage, self.sanitizer
         wrong = access_loops.shared_load(

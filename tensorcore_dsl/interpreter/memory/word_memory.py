@@ -10,8 +10,6 @@ import numpy as np
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.isa.context import Context
 
-WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
 
 class WordMemory(ABC):
     """Memory of a chunk; a sub-class moves the words of one state space."""
@@ -54,7 +52,7 @@ class WordMemory(ABC):
 
         Works in rounds in which no address occurs twice.
         """
-        result = np.zeros(addresses.size, WORDS[width])
+        result = np.zeros(addresses.size, f"u{width}")
         active = np.flatnonzero(self.active(ctx))
         for threads in _rounds(self.location(addresses)[active], active):
             mask = np.zeros(addresses.size, np.bool_)

@@ -231,13 +231,11 @@ def _count(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
             readers[ctas[row], chunks[row, i]] += change
 
 
+@inlined
 def _stamped_thread(stamp: Any, first: int) -> int:
     """The thread in a stamp; `first` is the first thread of its cluster."""
     thread: int = first + (stamp - first & STAMP_MASK)
     return thread
-
-
-_stamped: Any = inlined(_stamped_thread)
 
 
 @inlined
@@ -249,5 +247,7 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])
-        missing = missing or (stamp != 0 and epochs[_stamped(stamp, first)] == stamp >> STAMP_BITS)
+        missing = missing or (
+            stamp != 0 and epochs[_stamped_thread(stamp, first)] == stamp >> STAMP_BITS
+        )
     return missing

@@ -37,8 +37,7 @@ class HappensBefore:
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
         self.clock = 0
-        self.synced = np.zeros(chunk.threads, np.int64)
-        self.known = np.zeros(chunk.threads, np.int64)
+        self.synced, self.known = np.zeros((2, chunk.threads), np.int64)
         self.remote = chunk.program.remote and chunk.checks
 
     def tick(self) -> int:
@@ -101,7 +100,7 @@ class ClusterRaces:
     """Last writer and last reader of each byte of shared memory.
 
     wrote, read: (CTAs, bytes), `event << RANK_BITS | rank` of the CTA, 0 for none. reached: (CTAs,)
-    the same for the last access by another CTA. clocks, steps: time and step of each event.
+    the same for the last access by another CTA. times: (events, 2), clock and step of each event.
     """
 
     def __init__(self, chunk: Chunk, order: HappensBefore, shape: tuple[int, ...]) -> None:
@@ -110,8 +109,7 @@ class ClusterRaces:
         self.peers = chunk.geometry.cluster_ctas
         self.wrote, self.read = (np.zeros(shape, np.int32) for _ in range(2))
         self.reached = np.zeros(chunk.geometry.ctas, np.int32)
-        self.clocks = np.zeros(1024, np.int64)
-        self.steps = np.zeros(1024, np.int32)
+        self.times = np.zeros((1024, 2), np.int64)
         self.events = 0
 
     def access(self, access: Access, ordered: bool) -> None:
@@ -136,7 +134,7 @@ class ClusterRaces:
         others = (codes != 0) & (codes % (1 << RANK_BITS) != self._ranks(access)[:, None])
         if others.any():
             known = self.order.known[access.threads]
-            unknown = others & (self.clocks[codes >> RANK_BITS] >= known[:, None])
+            unknown = others & (self.times[codes >> RANK_BITS, 0] >= known[:, None])
             if unknown.any():
                 row, byte = divmod(int(np.argmax(unknown)), access.size)
                 self._refuse(access, row, byte, int(codes[row, byte]))
@@ -153,11 +151,9 @@ class ClusterRaces:
 
     def _event(self) -> int:
         self.events += 1
-        if self.events == len(self.clocks):
-            self.clocks = np.concatenate((self.clocks, np.zeros_like(self.clocks)))
-            self.steps = np.concatenate((self.steps, np.zeros_like(self.steps)))
-        self.clocks[self.events] = self.order.clock
-        self.steps[self.events] = self.chunk.at_step
+        if self.events == len(self.times):
+            self.times = np.concatenate((self.times, np.zeros_like(self.times)))
+        self.times[self.events] = self.order.clock, self.chunk.at_step
         return self.events
 
     def check_started(self, access: Access) -> None:
@@ -177,7 +173,7 @@ class ClusterRaces:
         """A CTA ends: it must know of all that other CTAs did to its shared memory."""
         code, group = int(self.reached[cta]), self.chunk.group
         known = self.order.known[cta * group : (cta + 1) * group].max()
-        if code and known <= self.clocks[code >> RANK_BITS]:
+        if code and known <= self.times[code >> RANK_BITS, 0]:
             block = self.chunk.block_name(cta)
             raise EmulationError(
                 f"block {block} may end before block {self._peer(cta, code)} accesses its shared "
@@ -196,4 +192,4 @@ class ClusterRaces:
         return self.chunk.block_name(first + code % (1 << RANK_BITS))
 
     def _loc(self, code: int) -> Loc | None:
-        return self.chunk.loc(int(self.steps[code >> RANK_BITS]))
+        return self.chunk.loc(int(self.times[code >> RANK_BITS, 1]))

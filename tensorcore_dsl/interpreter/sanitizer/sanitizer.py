@@ -13,7 +13,6 @@ class Sanitizer:
     """All checks; `races` is None where no kernel instruction accesses another CTA's memory."""
 
     def __init__(self, chunk: Chunk, storage: SharedStorage) -> None:
-        self.chunk = chunk
         self.order = HappensBefore(chunk)
         self.proxies = ProxyFences(chunk, storage.size)
         self.in_flight = CopiesInFlight(chunk, storage, self.proxies)

@@ -32,10 +32,9 @@ class Clusters:
         self.order = order
         self.size = chunk.geometry.cluster_ctas
         self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
-        self.arrivals = np.zeros(chunk.threads, np.int64)
-        self.waits = np.zeros(chunk.threads, np.int64)
-        self.phase = np.zeros(chunk.geometry.ctas // self.size, np.int64)
-        self.arrived_at, self.completed_at = np.zeros_like(self.phase), np.zeros_like(self.phase)
+        self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
+        clusters = chunk.geometry.ctas // self.size
+        self.phase, self.arrived_at, self.completed_at = np.zeros((3, clusters), np.int64)
         self.registers = np.zeros(chunk.threads // WARP, np.int64)
         self.changes: dict[int, list[tuple[int, int]]] = {}
 

@@ -253,21 +253,20 @@ class Mbarriers:
             self.clusters.refuse_rank(rank - 1, who)
         if code == GONE:
             self.clusters.refuse_gone(cta, f"the mbarrier at shared {at:#x}", who)
+        name = f"mbarrier at shared {at:#x}"
         if code == BAD_PLACE:
-            raise OutOfBounds(
-                f"mbarrier at shared {at:#x} ({who}): the CTA has "
-                f"{self.storage.size} bytes of shared memory"
-            )
+            size = self.storage.size
+            raise OutOfBounds(f"{name} ({who}): the CTA has {size} bytes of shared memory")
         if code == UNALIGNED:
-            raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
+            raise Misaligned(f"{name} ({who}): no multiple of {BYTES}")
         if code == UNINITIALISED:
             raise EmulationError(
                 f"no mbarrier lives at shared {at:#x} ({who}): it needs {advice.MBARRIER_INIT}"
             )
         if code == NOT_OWN:
             raise EmulationError(
-                f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
-                "arrivals and bytes reach the barriers of other CTAs"
+                f"{name} of CTA {rank - 1} of the cluster ({who}): only arrivals and bytes reach "
+                "the barriers of other CTAs"
             )
         self._refuse_use(code, thread, cta, at // BYTES, operand)
 

@@ -39,16 +39,12 @@ class NamedBarriers:
         self.order = order
         ctas, threads = chunk.geometry.ctas, chunk.threads
         self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
-        self.arrived = np.zeros((ctas, BARRIERS), np.int64)
-        self.expected = np.zeros((ctas, BARRIERS), np.int64)
-        self.phase = np.zeros((ctas, BARRIERS), np.int64)
+        self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
         self.waits_at = np.full(threads, _FREE, np.int64)
-        self.waits_for = np.zeros(threads, np.int64)
+        self.waits_for, self.true, self.voters = np.zeros((3, threads), np.int64)
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
-        self.true = np.zeros(threads, np.int64)
-        self.voters = np.zeros(threads, np.int64)
         self.idle = True  # no barrier is in use
 
     def arrive(
