@@ -61,7 +61,6 @@ class Geometry:
 
     @property
     def cluster_ctas(self) -> int:
-        """CTAs of a cluster."""
         return prod(self.cluster_shape)
 
     @property

@@ -115,9 +115,8 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
             if not active[thread]:
                 continue
             lanes += 1
-            first = addresses[thread] // types.uint64(SECTOR)
+            sector = addresses[thread] // types.uint64(SECTOR)
             last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
-            sector = first
             while sector <= last and count < 64:
                 known = False
                 for i in range(count):

@@ -12,7 +12,6 @@ import numpy as np
 from numba import types
 
 from tensorcore_dsl.interpreter.core import native
-from tensorcore_dsl.interpreter.core.native import inlined
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 # States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
@@ -47,7 +46,7 @@ class SharedStorage:
         return f"bytes 0 to {self.size - 1:#x}" if self.size else "no shared memory"
 
 
-@inlined
+@native.inlined
 def shadow_error(shadow: int, size: int) -> int:
     """0 when all bytes are written, else the error code of the first byte that is not."""
     for byte in range(size):
@@ -59,7 +58,7 @@ def shadow_error(shadow: int, size: int) -> int:
     return 0
 
 
-@inlined
+@native.inlined
 def all_written(shadow: int, size: int) -> bool:
     """Are all bytes written? Compares up to 8 bytes at a time."""
     good = True
@@ -73,7 +72,7 @@ def all_written(shadow: int, size: int) -> bool:
     return shadow_error(shadow, size) == 0
 
 
-@inlined
+@native.inlined
 def in_flight(shadow: int, size: int) -> bool:
     """Does an asynchronous copy or an mbarrier own any of the bytes?"""
     states = 0
@@ -88,7 +87,7 @@ def in_flight(shadow: int, size: int) -> bool:
     return states & 0x0202020202020202 != 0
 
 
-@inlined
+@native.inlined
 def mark(shadow: int, size: int, state: int) -> None:
     """Write `state` to the shadow of `size` bytes."""
     if size >= 8:
@@ -101,7 +100,7 @@ def mark(shadow: int, size: int, state: int) -> None:
             native.poke8(shadow + byte, state)
 
 
-@inlined
+@native.inlined
 def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
     """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
     stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK

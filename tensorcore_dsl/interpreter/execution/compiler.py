@@ -73,41 +73,35 @@ class _Compiler:
         self.watched = mma_hazards.product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
-        for param in kernel.params:
-            self.program.params.append((self.value(param.value), param.value.type))
+        self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
         self.add(Step(steps.exit_, None))
+        self.program.places = len(self.places)
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
-        if key in self.places:
-            return self.places[key], False
-        self.places[key] = self.program.places
-        self.program.places += 1
-        return self.places[key], True
+        new = key not in self.places
+        return self.places.setdefault(key, len(self.places)), new
 
     def value(self, value: nodes.Value) -> int:
         word(value.type.register_bits)
         return self.place(value)[0]
 
-    def constant(self, item: Any) -> int:
-        """The place of a Python int or NumPy scalar."""
-        place, new = self.place((type(item), item))
-        if new:
-            self.program.constants.append((place, item))
-        return place
+    def constant(self, item: Any, registers: int | None = None) -> int:
+        """The place of a Python int or NumPy scalar.
 
-    def fill(self, item: Any, registers: int) -> int:
-        """The place of a NumPy scalar in every thread, and in every register of a group."""
+        registers: None for one constant that all threads share; else every thread has it, in every
+        register of a group of so many, or in a scalar (0).
+        """
         place, new = self.place((type(item), item, registers))
         if new:
-            self.program.fills.append((place, item, registers))
+            self.program.constants.append((place, item, registers))
         return place
 
     def source(self, source: nodes.Source, kind: Any, registers: int = 0) -> int:
         """The place of a value, or of a constant in every thread."""
         if isinstance(source, nodes.Const):
-            return self.fill(kind(const_bits(source)), registers)
+            return self.constant(kind(const_bits(source)), registers)
         assert isinstance(source, nodes.Value)
         return self.value(source)
 
@@ -179,7 +173,7 @@ class _Compiler:
             return self.constant(const_int(source)), None
         item = word(operand.register_bits)(const_bits(source))
         if operand.registers > 1 or operand.is_fragment:
-            return self.fill(item, operand.registers), None
+            return self.constant(item, operand.registers), None
         return self.constant(item), None
 
     def _address(self, address: nodes.Address, operand: Operand) -> steps.Reader:
@@ -187,7 +181,7 @@ class _Compiler:
         bits = operand.register_bits
         if isinstance(address.base, nodes.Const):
             whole = (const_bits(address.base) + address.offset) % (1 << bits)
-            return self.fill(kind(whole), 0), None
+            return self.constant(kind(whole), 0), None
         place = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:

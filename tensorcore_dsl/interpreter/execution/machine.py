@@ -35,12 +35,10 @@ class RegisterFile:
         program = chunk.program
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
-        for place, item in program.constants:
-            self.values[place] = item
-        for place, item, registers in program.fills:
+        for place, item, registers in program.constants:
             shape = (registers, chunk.threads) if registers else (chunk.threads,)
-            self.values[place] = np.full(shape, item)
-        for (place, _), bits in zip(program.params, parameters, strict=True):
+            self.values[place] = item if registers is None else np.full(shape, item)
+        for place, bits in zip(program.params, parameters, strict=True):
             self.values[place] = np.full(chunk.threads, bits)
 
     def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
@@ -135,9 +133,8 @@ class Machine:
         self._put(target, Cohort(mask, self.rounds))
         self.ctx.limit = min(self.ctx.limit, target)
 
-    def block(self, mask: np.ndarray | None, at: int, unit: int = 0) -> None:
-        """Threads (None: the active ones) that must wait at a position."""
-        mask = self.ctx.mask if mask is None else mask
+    def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
+        """Threads that must wait at a position."""
         if self.fuzzer is not None:
             self.fuzzer.wait(mask, self.ctx.progress)
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
@@ -287,9 +284,8 @@ class Machine:
         unset = [p for p in step.reads if self.registers.values[p] is None]
         what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
         if unset and not isinstance(error, errors.TensorCoreError):
-            raise errors.Uninitialised(
-                f"{what} reads a register that nothing has written", step.loc
-            ) from error
+            text = f"{what} reads a register that nothing has written"
+            raise errors.Uninitialised(text, step.loc) from error
         if isinstance(error, errors.TensorCoreError):
             error.loc = error.loc or step.loc
             raise error

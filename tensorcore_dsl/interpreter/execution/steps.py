@@ -105,7 +105,7 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
         active = machine.ctx.active
         passed = go if active is None else go & active
         if not passed.any():
-            machine.block(active, at)
+            machine.block(machine.ctx.mask, at)
             return STOP
         stuck = ~go if active is None else active & ~go
         if stuck.any():
@@ -231,7 +231,6 @@ def advance(index: int, step: int) -> Run:
 
 
 def exit_(machine: Machine) -> int:
-    """End the active threads."""
     machine.ctx.exit()
     return STOP
 

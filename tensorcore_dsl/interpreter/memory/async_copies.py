@@ -21,7 +21,7 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import scalar
-from tensorcore_dsl.interpreter.memory.access_loops import GLOBAL_SIDE, copy_check, copy_finish
+from tensorcore_dsl.interpreter.memory.accesses import GLOBAL_SIDE, copy_check, copy_finish
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_box, store_box

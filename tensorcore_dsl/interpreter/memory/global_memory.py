@@ -16,8 +16,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.memory import access_loops
-from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
+from tensorcore_dsl.interpreter.memory import accesses
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 _ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -50,7 +49,7 @@ class Arguments:
     def __init__(self, arguments: Sequence[Any]) -> None:
         self.pointers = [a for a in arguments if isinstance(a, GlobalPointer)]
         self.maps = [a for a in arguments if isinstance(a, TensorMapArgument)]
-        self.table = np.zeros((max(len(self.pointers), 1), access_loops.COLUMNS), np.int64)
+        self.table = np.zeros((max(len(self.pointers), 1), accesses.COLUMNS), np.int64)
         for i, pointer in enumerate(self.pointers):
             self.table[i] = _allocation(i, pointer)
 
@@ -58,15 +57,15 @@ class Arguments:
         """The virtual address of element 0 of array `index`."""
         start = self.pointers[index].array.__array_interface__["data"][0]
         row = self.table[index]
-        return int(row[access_loops.VIRTUAL] + start - row[access_loops.REAL])
+        return int(row[accesses.VIRTUAL] + start - row[accesses.REAL])
 
     def describe(self, address: int) -> str:
         """What lies at or near a virtual address, for messages."""
-        index = (address >> access_loops.SPACE_BITS) - 1
+        index = (address >> accesses.SPACE_BITS) - 1
         if not 0 <= index < len(self.pointers):
             return "it belongs to no argument of the launch"
         pointer, row = self.pointers[index], self.table[index]
-        offset, size = address - int(row[access_loops.VIRTUAL]), int(row[access_loops.SIZE])
+        offset, size = address - int(row[accesses.VIRTUAL]), int(row[accesses.SIZE])
         array = pointer.array
         return (
             f"byte {offset} of argument {pointer.name!r}, which has bytes 0 to {size - 1} "
@@ -87,7 +86,7 @@ def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]
         owner = owner.base
     shift = (low - _span(owner)[0]) % _ALIGNMENT
     writable = pointer.writable and array.flags.writeable
-    start = ((2 * index + 3) << (access_loops.SPACE_BITS - 1)) + shift
+    start = ((2 * index + 3) << (accesses.SPACE_BITS - 1)) + shift
     return start, high - low, low, int(writable)
 
 
@@ -101,7 +100,7 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     return low, start + sum(s for s in steps if s > 0) + array.itemsize
 
 
-class GlobalMemory(WordMemory):
+class GlobalMemory(accesses.WordMemory):
     """The arrays of a launch, as one chunk of CTAs accesses them."""
 
     space = "global"
@@ -124,7 +123,7 @@ class GlobalMemory(WordMemory):
     def _move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str) -> None:
         count, width = words.shape[0], words.dtype.itemsize
         self.chunk.account(self.space, verb, addresses, mask, width * count)
-        wrong = access_loops.global_move(
+        wrong = accesses.global_move(
             addresses, mask, self.table, words.view(np.uint8), width, count, self.chunk.checks,
             verb == "store",
         )  # fmt: skip
@@ -133,19 +132,17 @@ class GlobalMemory(WordMemory):
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""
-        index = (address >> access_loops.SPACE_BITS) - 1
+        index = (address >> accesses.SPACE_BITS) - 1
         inside = 0 <= index < len(self.arguments.pointers)
-        row = self.table[index] if inside else np.zeros(access_loops.COLUMNS, int)
-        offset = address - int(row[access_loops.VIRTUAL])
-        wrong = 0 if 0 <= offset <= row[access_loops.SIZE] - size else shadow.OUTSIDE
-        if not wrong and "store" in verb and not row[access_loops.WRITABLE]:
+        row = self.table[index] if inside else np.zeros(accesses.COLUMNS, int)
+        offset = address - int(row[accesses.VIRTUAL])
+        wrong = 0 if 0 <= offset <= row[accesses.SIZE] - size else shadow.OUTSIDE
+        if not wrong and "store" in verb and not row[accesses.WRITABLE]:
             wrong = shadow.READ_ONLY
         if wrong:
             addresses = np.full(thread + 1, address, np.uint64)
             self.refuse(wrong << 32 | thread, addresses, size, verb)
-        return f"argument {self.arguments.pointers[index].name!r}", int(
-            row[access_loops.REAL]
-        ) + offset
+        return f"argument {self.arguments.pointers[index].name!r}", int(row[accesses.REAL]) + offset
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check."""

@@ -15,8 +15,7 @@ from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Unini
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
-from tensorcore_dsl.interpreter.memory import access_loops
-from tensorcore_dsl.interpreter.memory.word_memory import WordMemory
+from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
@@ -28,7 +27,7 @@ from tensorcore_dsl.isa.spec import Instruction
 NOT_MET = "a bulk load brought these bytes; its mbarrier must be waited for first"
 
 
-class SharedMemory(WordMemory):
+class SharedMemory(accesses.WordMemory):
     """Shared memory of a chunk of CTAs; every thread accesses that of its own CTA."""
 
     space = "shared"
@@ -47,7 +46,7 @@ class SharedMemory(WordMemory):
         out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = access_loops.shared_load(
+        wrong = accesses.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
@@ -62,7 +61,7 @@ class SharedMemory(WordMemory):
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = access_loops.matrix_load(
+        wrong = accesses.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
@@ -74,7 +73,7 @@ class SharedMemory(WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         self.chunk.account(self.space, "store", addresses, mask, width * count)
         storage, proxies = self.storage, self.sanitizer.proxies
-        wrong = access_loops.shared_store(
+        wrong = accesses.shared_store(
             addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
             storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
         )  # fmt: skip
@@ -92,7 +91,7 @@ class SharedMemory(WordMemory):
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         out = np.zeros((*addresses.shape, CHUNK), np.uint8)
-        wrong = access_loops.async_load(
+        wrong = accesses.async_load(
             addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
             proxies.epochs, proxies.landed, sanitizer.order.synced, chunk.geometry.cluster_ctas,
             out,
@@ -165,7 +164,7 @@ class SharedMemory(WordMemory):
         return self.sanitizer.in_flight.owner(cta, byte)
 
 
-class ClusterMemory(WordMemory):
+class ClusterMemory(accesses.WordMemory):
     """The shared memory of a chunk's clusters, by addresses of shared::cluster."""
 
     space = "shared::cluster"

@@ -20,7 +20,6 @@ from numba import types
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import EmulationError, listing
 from tensorcore_dsl.interpreter.core import native, shadow
-from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
 from tensorcore_dsl.isa import reductions
@@ -139,7 +138,7 @@ class TensorBox:
         target[...] = reductions.update(op, name)(target.copy(), source[part])
 
 
-@compiled
+@native.compiled
 def load_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
     checked: bool, stamps: Any, readers: Any, landed: Any, clock: int,
@@ -184,7 +183,7 @@ def load_box(
     return 0
 
 
-@compiled
+@native.compiled
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
     checked: bool, stamps: Any, epochs: Any, first_thread: int, landed: Any, synced: int,

@@ -247,7 +247,6 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])
-        missing = missing or (
-            stamp != 0 and epochs[_stamped_thread(stamp, first)] == stamp >> STAMP_BITS
-        )
+        thread = _stamped_thread(stamp, first)
+        missing = missing or (stamp != 0 and epochs[thread] == stamp >> STAMP_BITS)
     return missing

@@ -17,8 +17,10 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
-from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, Value, walk
+from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
+
+Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,7 @@ def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None
 
 
 def register_use(
-    name: str,
-    reads: Iterable[tuple[int, Source]],
-    writes: Iterable[tuple[int, Value]],
-    watched: set[Value],
+    name: str, reads: Registers, writes: Registers, watched: set[Any]
 ) -> RegisterUse | None:
     """The use of `watched` registers by a step, from its places and what they hold; or None."""
     read = tuple(place for place, source in reads if _base(source) in watched)

@@ -229,9 +229,7 @@ class Mbarriers:
     def _wait(self, cta: int, slot: int) -> str:
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         block = self.chunk.block_name(cta)
-        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the " + self.name(
-            cta, slot
-        )
+        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the "
         lacks = [f"{pending} of {count} arrivals are missing"] if pending else []
         if missing > 0:
             lacks.append(f"{missing} bytes are missing")
@@ -239,7 +237,7 @@ class Mbarriers:
             lacks.append(f"{-missing} bytes more have come than were expected")
         if pending == count and not missing and phase:
             lacks.append(f"phase {phase - 1} (parity {phase - 1 & 1}) is over: was it meant?")
-        return text + ": " + ", ".join(lacks)
+        return text + self.name(cta, slot) + ": " + ", ".join(lacks)
 
     def _refuse(
         self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None

@@ -21,7 +21,6 @@ from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 
 BARRIERS = 16
 BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
-_FREE = -1
 
 
 class NamedBarriers:
@@ -31,7 +30,8 @@ class NamedBarriers:
     arrival, -1 for all of the CTA; phase: how often it completed; votes: true predicates and
     threads of the running phase. By (warp, barrier): lanes: those that have arrived while others of
     the warp have not; counted: warps that arrived in this phase. By thread: waits_at, waits_for:
-    the barrier and the phase that it waits for; true, voters: the votes of the last barrier passed.
+    the barrier (-1: none) and the phase that it waits for; true, voters: the votes of the last one
+    passed.
     """
 
     def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
@@ -42,7 +42,7 @@ class NamedBarriers:
         self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
-        self.waits_at = np.full(threads, _FREE, np.int64)
+        self.waits_at = np.full(threads, -1, np.int64)
         self.waits_for, self.true, self.voters = np.zeros((3, threads), np.int64)
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
         self.idle = True  # no barrier is in use

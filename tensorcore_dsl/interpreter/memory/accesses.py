@@ -1,27 +1,99 @@
-"""Compiled loops that move words between registers and memory, and check every access.
+"""Accesses of words: what the memories of all state spaces share, and compiled loops.
 
-All return 0, or `code << 32 | thread` for the first thread whose access fails a check. The arrays
-`stamps`, `readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of
-`HappensBefore`.
+The loops move words between registers and memory, and check every access. All return 0, or
+`code << 32 | thread` for the first thread whose access fails a check. The arrays `stamps`,
+`readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of `HappensBefore`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
+import numpy as np
 from numba import types
 
 from tensorcore_dsl.interpreter.core import native, shadow
-from tensorcore_dsl.interpreter.core.chunk import WARPGROUP
-from tensorcore_dsl.interpreter.core.native import compiled, inlined
+from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
+from tensorcore_dsl.isa.context import Context
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
 GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
 
 
-@inlined
+class WordMemory(ABC):
+    """Memory of a chunk; a sub-class moves the words of one state space."""
+
+    space: ClassVar[str]
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+    @abstractmethod
+    def load_words(
+        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
+    ) -> np.ndarray:
+        """(count, T) words of `width` bytes for the threads of `mask`."""
+
+    @abstractmethod
+    def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Store (count, T) words of the threads of `mask`."""
+
+    def location(self, addresses: np.ndarray) -> np.ndarray:
+        """(T,) numbers that are equal where addresses of two threads name the same byte."""
+        return addresses
+
+    def active(self, ctx: Context) -> np.ndarray:
+        """The active threads of a context, which may be fewer than those of the chunk."""
+        return self.chunk.all_threads if ctx.active is None else ctx.active
+
+    def load(self, ctx: Context, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
+        """(count, T) words of `width` bytes."""
+        return self.load_words(self.active(ctx), addresses, width, count)
+
+    def store(self, ctx: Context, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Store (count, T) words."""
+        self.store_words(self.active(ctx), addresses, values)
+
+    def atomic(
+        self, ctx: Context, addresses: np.ndarray, width: int, update: Any, *operands: Any
+    ) -> np.ndarray:
+        """In thread order: old = word; word = update(old, *operands). Returns (T,) old words.
+
+        Works in rounds in which no address occurs twice.
+        """
+        result = np.zeros(addresses.size, f"u{width}")
+        active = np.flatnonzero(self.active(ctx))
+        for threads in _rounds(self.location(addresses)[active], active):
+            mask = np.zeros(addresses.size, np.bool_)
+            mask[threads] = True
+            old = self.load_words(mask, addresses, width, 1)[0]
+            inputs = [o[threads] if np.ndim(o) else o for o in operands]
+            new = old.copy()
+            new[threads] = update(old[threads], *inputs)
+            if not np.array_equal(new[threads], old[threads]):
+                self.store_words(mask, addresses, new[None])
+            result[threads] = old[threads]
+        return result
+
+
+def _rounds(keys: np.ndarray, threads: np.ndarray) -> list[np.ndarray]:
+    """Threads in groups without a repeated key: the n-th group has each key's n-th thread."""
+    order = np.argsort(keys, kind="stable")
+    ranked = keys[order]
+    first = np.concatenate(([True], ranked[1:] != ranked[:-1])) if len(ranked) else np.ones(0, bool)
+    start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
+    rank = np.empty(len(ranked), np.int64)
+    rank[order] = np.arange(len(ranked)) - start
+    if not rank.any():
+        return [threads] if len(threads) else []
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(threads[by_rank], np.cumsum(np.bincount(rank))[:-1])
+
+
+@native.inlined
 def locate(address: int, size: int, table: Any) -> int:
     """The real address of `size` bytes at a virtual address; 0 when they leave the allocation."""
     which = (address >> SPACE_BITS) - 1
@@ -34,7 +106,7 @@ def locate(address: int, size: int, table: Any) -> int:
     return real
 
 
-@compiled
+@native.compiled
 def global_move(
     addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
     stores: bool,
@@ -60,7 +132,7 @@ def global_move(
     return 0
 
 
-@compiled
+@native.compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
     checked: bool, landed: Any, synced: Any,
@@ -93,7 +165,7 @@ def shared_load(
     return 0
 
 
-@compiled
+@native.compiled
 def shared_store(
     addresses: Any, active: Any, data: Any, states: Any, values: Any, width: int, count: int,
     checked: bool, stamps: Any, readers: Any, epochs: Any,
@@ -128,7 +200,7 @@ def shared_store(
     return 0
 
 
-@compiled
+@native.compiled
 def matrix_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
     checked: bool, landed: Any, synced: Any,
@@ -167,7 +239,7 @@ def matrix_load(
     return 0
 
 
-@compiled
+@native.compiled
 def copy_check(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, readers: Any,
@@ -197,7 +269,7 @@ def copy_check(
     return 0
 
 
-@compiled
+@native.compiled
 def copy_finish(
     targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
     size: int, checked: bool, stamps: Any, epochs: Any,
@@ -228,7 +300,7 @@ def copy_finish(
                 shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
 
 
-@compiled
+@native.compiled
 def async_load(
     addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
     landed: Any, synced: Any, cluster: int, out: Any,
