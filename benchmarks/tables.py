@@ -72,8 +72,8 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def number(value: Any, instr: str = ".1f") -> str:
-    return "-" if value is None else format(value, instr)
+def number(value: Any, spec: str = ".1f") -> str:
+    return "-" if value is None else format(value, spec)
 
 
 def rate(value: float | None, scale: float = 1.0) -> str:

@@ -1,58 +1,16 @@
 """Tensor-core kernels in Python: one table of instructions, GPU and CPU with the same bits."""
 
+# isort: skip_file
+
 from tensorcore_dsl.arch import ARCHS, Arch
 from tensorcore_dsl.dtypes import (
-    DType,
-    b1,
-    b8,
-    b16,
-    b32,
-    b64,
-    bf16,
-    bf16x2,
-    e2m1,
-    e2m3,
-    e3m2,
-    e4m3,
-    e5m2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    pred,
-    s4,
-    s8,
-    s16,
-    s32,
-    s64,
-    tf32,
-    u4,
-    u8,
-    u16,
-    u32,
-    u64,
-    ue4m3,
-    ue8m0,
+    DType, b1, b8, b16, b32, b64, bf16, bf16x2, e2m1, e2m3, e3m2, e4m3, e5m2, f16, f16x2, f32, f64,
+    pred, s4, s8, s16, s32, s64, tf32, u4, u8, u16, u32, u64, ue4m3, ue8m0,
 )  # fmt: skip
 from tensorcore_dsl.errors import (
-    ArchError,
-    ArgumentError,
-    AssemblyError,
-    CompileError,
-    Deadlock,
-    Divergence,
-    EmulationError,
-    LaunchError,
-    LayoutError,
-    Misaligned,
-    OperandError,
-    OutOfBounds,
-    PerformanceWarning,
-    TensorCoreError,
-    Uninitialised,
-    UnknownInstruction,
-    UnsupportedSyntax,
-    VerifyError,
+    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, Divergence, EmulationError,
+    LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds, PerformanceWarning,
+    TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
@@ -64,27 +22,11 @@ from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sy
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
 from tensorcore_dsl.lang.launch import (
-    arch_number,
-    griddep_launch_dependents,
-    griddep_wait,
-    launch_bounds,
-    trap,
+    arch_number, griddep_launch_dependents, griddep_wait, launch_bounds, trap,
 )  # fmt: skip
 from tensorcore_dsl.lang.local import local
 from tensorcore_dsl.lang.math import (
-    cos,
-    exp,
-    exp2,
-    fma,
-    log2,
-    maximum,
-    minimum,
-    rcp,
-    rsqrt,
-    select,
-    sin,
-    sqrt,
-    tanh,
+    cos, exp, exp2, fma, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
 )  # fmt: skip
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
@@ -92,42 +34,17 @@ from tensorcore_dsl.lang.pointer import Pointer, load, store
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
 from tensorcore_dsl.lang.special_registers import (
-    blockDim,
-    blockIdx,
-    cluster_rank,
-    gridDim,
-    lane_id,
-    special,
-    threadIdx,
-    warp_id,
-    warpgroup_id,
+    blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,
 )  # fmt: skip
 from tensorcore_dsl.lang.tiles import Tile, dynamic_shared, shared
 from tensorcore_dsl.lang.tma import (
-    bulk_copy,
-    fence_proxy_async,
-    tensor_map,
-    tma_commit,
-    tma_load,
-    tma_store,
-    tma_wait,
+    bulk_copy, fence_proxy_async, tensor_map, tma_commit, tma_load, tma_store, tma_wait,
 )  # fmt: skip
 from tensorcore_dsl.lang.warp import (
-    elect,
-    match_any,
-    redux,
-    shfl,
-    shfl_down,
-    shfl_up,
-    shfl_xor,
-    vote,
+    elect, match_any, redux, shfl, shfl_down, shfl_up, shfl_xor, vote,
 )  # fmt: skip
 from tensorcore_dsl.lang.warp_specialize import setmaxnreg, warp_specialize
 from tensorcore_dsl.lang.wgmma import (
-    wgmma_async,
-    wgmma_commit,
-    wgmma_descriptor,
-    wgmma_fence,
-    wgmma_wait,
+    wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType

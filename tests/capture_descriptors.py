@@ -76,7 +76,7 @@ def constants(sparse: bool) -> dict[str, object]:
         tuple({"trans_b": int(layout == "MN"), "selector": 0}.get(n, 1) for n in names)
         for layout in LAYOUTS
     )
-    return {"form": instr, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
+    return {"instr": instr, "variants": variants, "sizes": ((0, 0), (CHUNKS, 16 * CHUNKS))}
 
 
 def numbers(out: np.ndarray, sparse: bool) -> np.ndarray:

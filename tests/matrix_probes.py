@@ -109,7 +109,7 @@ class RegisterProbe:
         return data, np.zeros((count * THREADS, size), np.uint32)
 
     def constants(self) -> dict[str, Any]:
-        return {"form": self.instr, "variants": tuple(self.variants)}
+        return {"instr": self.instr, "variants": tuple(self.variants)}
 
     def launch_shape(self, count: int) -> tuple[int, int]:
         return count * THREADS // 128, 128
@@ -444,7 +444,7 @@ class MemoryProbe:
         return -(-((apart + 48) * lines + 96) // 128) * 32
 
     def constants(self) -> dict[str, Any]:
-        return {"form": self.instr, "words": self.words}
+        return {"instr": self.instr, "words": self.words}
 
     def launch_shape(self, count: int) -> tuple[int, int]:
         return count * THREADS // 32, 32

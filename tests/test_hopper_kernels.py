@@ -78,7 +78,7 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
 @pytest.mark.parametrize("name", ["in turn, blocks beside", "split in two"])
 def test_sums_in_f16(name: str) -> None:
     a, b = whole(136, 328, dtype=F16), whole(328, 168, dtype=F16, order="F")
-    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, accumulate=tc.f16)
+    found = few_blocks(bf16_gemm, HopperConfig(**FEATURES[name]), a, b, F16, acc_dtype=tc.f16)
     assert np.array_equal(found.astype(float), exact(a, b))
 
 

@@ -174,7 +174,7 @@ class TestBarriers:
 
 class TestMistakes:
     @pytest.mark.parametrize(
-        ("form", "operands", "message"),
+        ("instr", "operands", "message"),
         [
             (SYNC, (16,), "barrier 16 does not exist: a CTA has barriers 0 to 15"),
             (SYNC_COUNT, (0, 48), "thread count 48 is no positive multiple of 32"),

@@ -288,7 +288,7 @@ def views(instr: tc.Const, of_a: tc.Const, of_b: tc.Const):
 
 
 @pytest.mark.parametrize(
-    ("form", "of_a", "of_b", "words"),
+    ("instr", "of_a", "of_b", "words"),
     [
         (tc.wgmma.m64n64k16, 8, 8, "takes 16 of K at a step, .* b has 8 of K .shape .64, 8"),
         (tc.wgmma.m64n64k16, 24, 16, "views of whole steps; a has 24 of K"),

@@ -228,7 +228,6 @@ def test_names_are_instructions_of_the_table():
 # -- kernels -----------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=False, reason="hosts of kernels still import internals")
 @pytest.mark.parametrize("module", sorted(m for m in modules() if place_of(m) == "kernels"))
 def test_kernels_import_public_names(module):
     internal = [

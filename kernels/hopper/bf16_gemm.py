@@ -1,11 +1,11 @@
 """D = epilogue(alpha A B + beta C) in bf16 or f16 with `wgmma`, for sm_90a.
 
-The CTAs are persistent, one an SM; each computes a list of tiles of D. Inside a CTA
+The CTAs are persistent, one per SM; each computes a list of tiles of D. Inside a CTA
 
     the producer    warpgroup 0: one thread waits until a stage is empty, and lets TMA fill it with
                     the next 128 bytes of K of A and B                (mainloop.py: produce)
     the consumers   the other warpgroups: wait until a stage is full, multiply it by wgmma, release
-                    it; after the last step of K they run the epilogue and store D
+                    it; after the last k_tile they run the epilogue and store D
                                                                      (mainloop.py: consume)
 
 so that loads, products and stores of different tiles overlap. In the order of a call:
@@ -28,6 +28,6 @@ def bf16_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, each contiguous along either axis. Grid: one CTA an SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, traits.accumulate or tc.f32)
+    """A is M x K, B is K x N, each contiguous along either axis. Grid: one CTA per SM."""
+    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, traits.acc_dtype or tc.f32)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)

@@ -11,8 +11,11 @@ from tensorcore_dsl.kernels.hopper.row_reduction import RowReductions
 
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
+SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
 WARPGROUP = 128  # threads
-UNEVEN_REGISTERS = (24, 240)  # registers of a producer's and of a consumer's thread
+# Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
+# of 65536 registers that each of 384 threads gets at launch.
+PRODUCER_CONSUMER_REGISTERS = (24, 240)
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class HopperConfig:
 
     BM, BN: rows and columns of a CTA's tile of D.
     stages: stages of the shared-memory pipeline.
-    k_slabs: depth of a stage along K, in slabs of 128 bytes.
+    k_slabs: depth of a stage along K (a k_tile), in slabs of 128 bytes.
     cluster_m, cluster_n: CTAs of a cluster below each other, which share tiles of B by multicast,
         and beside each other, which share tiles of A.
     group_m: rasterisation; rows of tiles that advance through the columns together, so that they
@@ -107,30 +110,34 @@ class HopperConfig:
 
     @property
     def registers(self) -> tuple[int, ...]:
-        """Registers of a producer's and a consumer's thread; () where an equal share is enough."""
-        return UNEVEN_REGISTERS if self.consumers == 2 and self.accumulator_registers > 128 else ()
+        """Registers per thread of producer and consumer; () where an equal share is enough.
+
+        The equal share of 168 holds up to 128 accumulators, besides addresses and loop state.
+        """
+        uneven = self.consumers == 2 and self.accumulator_registers > 128
+        return PRODUCER_CONSUMER_REGISTERS if uneven else ()
 
     def registers_for(self, traits: HopperTraits) -> tuple[int, ...]:
-        """The same, for an epilogue that takes registers beside the accumulators."""
+        """The same for an epilogue that needs registers of its own."""
         if traits.needs_registers and self.register_limited:
-            return UNEVEN_REGISTERS
+            return PRODUCER_CONSUMER_REGISTERS
         return self.registers
 
     @property
     def register_limited(self) -> bool:
-        """Does an equal share of 168 registers hold the accumulators, but little beside them?"""
+        """Is the equal share of 168 registers too small for such an epilogue (measured)?"""
         return self.consumers == 2 and self.accumulator_registers > 80
 
     @property
     def epilogue_bytes(self) -> int:
-        """Shared memory of the epilogue: two staging buffers a consumer, and split-K partials."""
+        """Shared memory of the epilogue: two staging buffers per consumer, and split-K partials."""
         partials = self.BM * self.BN * 4 if self.split_k > 1 else 0
         return self.consumers * 2 * 64 * SWIZZLE_BYTES + partials
 
     @property
     def max_stages(self) -> int:
         """Stages that fit into shared memory beside the epilogue."""
-        free = SMEM_BYTES - self.epilogue_bytes - 1024
+        free = SMEM_BYTES - self.epilogue_bytes - SMEM_RESERVED
         return free // ((self.BM + self.BN) * SWIZZLE_BYTES * self.k_slabs)
 
     def with_stages(self, most: int = 12) -> HopperConfig:
@@ -146,7 +153,7 @@ class HopperTraits:
     store_by_threads: TMA cannot write D (rows that are not 16-byte aligned).
     scaled, has_c: the epilogue computes alpha * acc, and adds beta * C.
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
-    accumulate: type of the accumulator, where it is not the usual one.
+    acc_dtype: element type of the accumulators, where it is not the usual one.
     epilogue: epilogue(value, row, col), a function of the kernel language, applied to each element
         before it is converted to D's type.
     row_reductions: reductions over the rows of the result.
@@ -159,7 +166,7 @@ class HopperTraits:
     has_c: bool = False
     c_in_pairs: bool = False
     c_is_row: bool = False
-    accumulate: Any = None
+    acc_dtype: Any = None
     epilogue: Callable[..., Any] | None = None
     row_reductions: RowReductions | None = None
 

@@ -20,8 +20,8 @@ from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 
 
 @dataclass
-class Epilogue:
-    """D with its tensor map, and the shared memory that results pass through.
+class EpilogueStorage:
+    """D with its tensor map, and the shared memory through which results pass to it.
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
     128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that each
@@ -35,7 +35,9 @@ class Epilogue:
     row_reductions: Any = None
 
 
-def make_epilogue(d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None):
+def make_epilogue_storage(
+    d, acc_dtype, config, store_by_threads: bool = False, row_reductions=None
+):
     """Shared memory and tensor map for D. acc_dtype: element type of the accumulators."""
     cols = config.BN // config.split_k
     width = gcd(SWIZZLE_BYTES // d.dtype.itemsize, cols)
@@ -47,22 +49,22 @@ def make_epilogue(d, acc_dtype, config, store_by_threads: bool = False, row_redu
     if config.split_k > 1:
         partials = tc.shared((config.consumers, config.BN // 8, WARPGROUP, 4), acc_dtype)
     map = None if store_by_threads else tc.tensor_map(d, box, swizzle=swizzle)
-    return Epilogue(d, map, staging, partials, row_reductions)
+    return EpilogueStorage(d, map, staging, partials, row_reductions)
 
 
-def store_rows(acc, consumer, epilogue, tile, row, finish, config):
+def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     """Store 64 rows of a tile, from row `row` of it on.
 
     With split-K the cluster first sums its partial tiles, and each CTA stores a share of columns.
     """
     elements, n = acc.elements(), tile.n
     if config.split_k > 1:
-        elements = reduce_split_k(elements, consumer, epilogue.partials, config.split_k)
+        elements = reduce_split_k(elements, consumer, storage.partials, config.split_k)
         n = n + tc.cluster_rank() * (config.BN // config.split_k)
     if elements[0].dtype == tc.f16:
         elements = [element.to(tc.f32) for element in elements]
     store_elements(
-        acc, elements, consumer, epilogue, tile.batch_d, tile.m + row, n, finish, tile.m_end
+        acc, elements, consumer, storage, tile.batch_d, tile.m + row, n, epilogue_op, tile.m_end
     )
 
 
@@ -89,46 +91,46 @@ def reduce_split_k(elements, consumer, partials, split_k: int):
     return summed
 
 
-def store_elements(acc, elements, consumer, epilogue, batch, m, n, finish, m_end=None):
-    """Finish and store 64 rows of results at (m, n), one buffer's width of columns at a time.
+def store_elements(acc, elements, consumer, storage, batch, m, n, epilogue_op, m_end=None):
+    """Apply the epilogue to 64 rows at (m, n) and store them, one buffer of columns at a time.
 
-    acc: the fragment whose layout tells each element's row and column. m_end: the first row that
-    must not be written, where D goes on below.
+    acc: the fragment whose layout gives each element's row and column. m_end: one past the last
+    row that may be written, where D continues below.
     """
-    thread, reductions = tc.threadIdx.x % WARPGROUP, epilogue.row_reductions
-    width = epilogue.staging.shape[-1]
+    thread, reductions = tc.threadIdx.x % WARPGROUP, storage.row_reductions
+    width = storage.staging.shape[-1]
     parts = 2 * len(elements) // width
     reduced = None if reductions is None else reductions.identity()
     for part in tc.static_range(parts):
-        buffer = epilogue.staging[consumer, part % 2]
+        buffer = storage.staging[consumer, part % 2]
         # One TMA store may stay pending, that of the other buffer. An odd number of parts ends in
         # the buffer that the next 64 rows start with: then none may.
         if thread == 0:
             tc.tma_wait(0 if part == 0 and parts % 2 else 1, reading=True)
-        tc.barrier(consumer + 1, WARPGROUP)
+        consumer_barrier(consumer)
         for first in tc.static_range(part * width // 2, (part + 1) * width // 2, 8):
-            coordinates = [acc.coordinates(first + i) for i in range(8)]
-            places = [(*batch, m + row, n + col) for row, col in coordinates]
-            values = finish(elements[first : first + 8], places)
+            layout = [acc.coordinates(first + i) for i in range(8)]
+            coords = [(*batch, m + row, n + col) for row, col in layout]
+            values = epilogue_op(elements[first : first + 8], coords)
             if reductions is not None:
-                reduced = reductions.accumulate(reduced, values, places, epilogue.d.shape[-1])
+                reduced = reductions.accumulate(reduced, values, coords, storage.d.shape[-1])
             stage_elements(buffer, values, first % (width // 2) // 4 * 8)
-        if epilogue.map is not None:
+        if storage.map is not None:
             tc.fence_proxy_async()
-        tc.barrier(consumer + 1, WARPGROUP)
-        place = (*batch, m, n + part * width)
-        if epilogue.map is None and buffer.dtype.bits == 16:
-            store_pairs_by_threads(buffer, epilogue.d, place)
-        elif epilogue.map is None:
-            store_by_threads(buffer, epilogue.d, place, epilogue.d.shape[-2], 1)
+        consumer_barrier(consumer)
+        origin = (*batch, m, n + part * width)
+        if storage.map is None and buffer.dtype.bits == 16:
+            store_pairs_by_threads(buffer, storage.d, origin)
+        elif storage.map is None:
+            store_by_threads(buffer, storage.d, origin, storage.d.shape[-2], 1)
         elif m_end is None or m + 64 <= m_end:
-            store_by_tma(epilogue, place, buffer)
+            store_by_tma(storage, origin, buffer)
         else:
-            store_by_threads(buffer, epilogue.d, place, m_end, 16 // buffer.dtype.itemsize)
+            store_by_threads(buffer, storage.d, origin, m_end, 16 // buffer.dtype.itemsize)
             if thread == 0:
                 tc.tma_commit()  # an empty group: the wait above counts one group a part
     if reductions is not None:
-        reductions.write(reduced, epilogue.d, batch, m, n, 2 * len(elements))
+        reductions.write(reduced, storage.d, batch, m, n, 2 * len(elements))
 
 
 def stage_elements(buffer, values, column: int):
@@ -151,19 +153,24 @@ def pack_pair(low, high, dtype):
     return tc.emit(f"cvt.rn.{dtype}x2.f32", high, low)
 
 
+def consumer_barrier(consumer):
+    """Named barrier of one consumer warpgroup; barrier 0 is the CTA's."""
+    tc.barrier(consumer + 1, WARPGROUP)
+
+
 # -- from the staging buffer to D -------------------------------------------------------------
 
 
-def store_by_tma(epilogue, place, buffer):
+def store_by_tma(storage, origin, buffer):
     """One TMA store; it leaves out what lies outside of D."""
     if tc.threadIdx.x % WARPGROUP == 0:
-        tc.tma_store(epilogue.map, place, buffer)
+        tc.tma_store(storage.map, origin, buffer)
         tc.tma_commit()
 
 
-def store_by_threads(buffer, d, place, m_end, count: int):
+def store_by_threads(buffer, d, origin, m_end, count: int):
     """Store by this warpgroup's threads: vectors of `count` elements, rows before `m_end` only."""
-    *batch, m, n = place
+    *batch, m, n = origin
     rows, width = buffer.shape
     vectors = width // count
     for vector in tc.range(tc.threadIdx.x % WARPGROUP, rows * vectors, WARPGROUP):
@@ -182,13 +189,13 @@ def store_first(count, elements, target, pred):
             (target + i).store(elements[i], pred=i < count)
 
 
-def store_pairs_by_threads(buffer, d, place):
-    """Store 16-bit elements to rows at any address: a warp a row, a pair of elements a lane.
+def store_pairs_by_threads(buffer, d, origin):
+    """Store 16-bit elements to rows at any address: one warp per row, a pair of elements a lane.
 
     A row that starts in the middle of a 32-bit word has its pairs one element further right: lane
     0 stores the first element alone, and the last lane the last one.
     """
-    *batch, m, n = place
+    *batch, m, n = origin
     lines, width = buffer.shape
     rows, cols = d.shape[-2:]
     for line in tc.range(tc.warp_id() % 4, min(lines, rows - m), 4):
@@ -207,47 +214,47 @@ def store_pairs_by_threads(buffer, d, place):
                 target.store(buffer.at(line, 0).load(), pred=begin)
 
 
-# -- the epilogue of elements -----------------------------------------------------------------
+# -- the function of elements -----------------------------------------------------------------
 
 
-def element_epilogue(c, alpha, beta, traits):
-    """finish(values, places): the user's epilogue of alpha * acc + beta * C, for eight elements.
+def make_epilogue_op(c, alpha, beta, traits):
+    """epilogue_op(values, coords): the user's epilogue of alpha * acc + beta * C, for 8 elements.
 
     The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8.
     """
 
-    def finish(values, places):
+    def epilogue_op(values, coords):
         if traits.scaled:
             values = [value * alpha for value in values]
         if traits.has_c:
-            addends = [x.to(values[0].dtype) for x in load_c(c, places, traits)]
+            addends = [x.to(values[0].dtype) for x in load_c(c, coords, traits)]
             values = [tc.fma(beta, x, value) for x, value in zip(addends, values, strict=True)]
         if traits.epilogue is None:
             return values
         return [
-            traits.epilogue(value, *place[-2:])
-            for value, place in zip(values, places, strict=True)
+            traits.epilogue(value, *coord[-2:])
+            for value, coord in zip(values, coords, strict=True)
         ]
 
-    return finish
+    return epilogue_op
 
 
-def load_c(c, places, traits):
-    """C's elements at these places, 0 outside of C; in pairs of columns where C allows it."""
+def load_c(c, coords, traits):
+    """C's elements at these coordinates, 0 outside of C; in pairs of columns where C allows it."""
     if not traits.c_in_pairs:
-        return [c.at(*place).load(pred=is_inside(c, place)) for place in places]
+        return [c.at(*coord).load(pred=is_inside(c, coord)) for coord in coords]
     if not traits.c_is_row:
-        return [x for i in range(0, 8, 2) for x in load_pair(c, places[i])]
+        return [x for i in range(0, 8, 2) for x in load_pair(c, coords[i])]
     # A broadcast row: both rows of a thread read the same elements.
-    left, right = (load_pair(c, (*places[i][:-2], 0, places[i][-1])) for i in (0, 4))
+    left, right = (load_pair(c, (*coords[i][:-2], 0, coords[i][-1])) for i in (0, 4))
     return [*left, *left, *right, *right]
 
 
-def load_pair(c, place):
+def load_pair(c, coord):
     """Two neighbouring elements of a row."""
-    return c.at(*place).load(2, pred=is_inside(c, place)).elements()
+    return c.at(*coord).load(2, pred=is_inside(c, coord)).elements()
 
 
-def is_inside(c, place):
+def is_inside(c, coord):
     """Is (row, column) inside the matrix?"""
-    return (place[-2] < c.shape[-2]) & (place[-1] < c.shape[-1])
+    return (coord[-2] < c.shape[-2]) & (coord[-1] < c.shape[-1])

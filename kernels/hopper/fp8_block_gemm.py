@@ -12,11 +12,12 @@ from math import gcd
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import (
     SMEM_BYTES,
+    SMEM_RESERVED,
     SWIZZLE_BYTES,
     HopperConfig,
     HopperTraits,
 )
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, fp8_mma, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
@@ -29,7 +30,7 @@ PREFETCH = 4  # stages whose scales are in flight
 def with_scales(config: HopperConfig) -> HopperConfig:
     """The configuration with as many of its stages as fit together with their scales."""
     scale_bytes = 4 * (config.BM + config.BN // gcd(config.BN, BLOCK))
-    free = SMEM_BYTES - config.epilogue_bytes - 2048
+    free = SMEM_BYTES - config.epilogue_bytes - 2 * SMEM_RESERVED
     stages = free // ((config.BM + config.BN) * SWIZZLE_BYTES + scale_bytes)
     return replace(config, stages=min(config.stages, stages))
 
@@ -39,13 +40,13 @@ def block_fp8_gemm(
     a: tc.Array, b: tc.Array, a_scales: tc.Array, b_scales: tc.Array, d: tc.Array,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM.
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM.
 
     a_scales is M x K/128, b_scales K/128 x N/128 (rounded up), f32.
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(d, tc.f32, config, traits.store_by_threads)
+    storage = make_epilogue_storage(d, tc.f32, config, traits.store_by_threads)
     pipeline = make_pipeline(a, b, config, traits, extra_producers=1)
     width = gcd(config.BN, BLOCK)  # columns of a tile that have one scale
     rows, parts = config.BM, config.BN // width
@@ -58,7 +59,7 @@ def block_fp8_gemm(
         col = min((tile.n + width * (lane % parts)) // BLOCK, b_scales.shape[1] - 1)
         return [a_scales[row, k_tile] for row in a_rows] + [b_scales[k_tile, col]]
 
-    def stage_scales(stage, loaded):
+    def write_scales(stage, loaded):
         """Write a lane's scales to the stage."""
         lane = tc.lane_id()
         for i in tc.static_range(rows // 32):
@@ -71,31 +72,33 @@ def block_fp8_gemm(
         return [[x * smem[stage, rows + i] for x in left] for i in range(parts)]
 
     run_warpgroups(
-        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), epilogue,
-        element_epilogue(d, 1, 0, traits),
+        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), storage,
+        make_epilogue_op(None, 1, 0, traits),
         consume=partial(consume_promoted, width=width, scales=scales),
         registers=promotion_registers(config, width, 1),
-        extra_producer=partial(produce_scales, load_scales=load_scales, stage_scales=stage_scales),
+        extra_producer=partial(produce_scales, load_scales=load_scales, write_scales=write_scales),
     )  # fmt: skip
 
 
-def produce_scales(pipeline, scheduler, load_scales, stage_scales):
+def produce_scales(pipeline, scheduler, load_scales, write_scales):
     """Fill the scales of every stage: one warp, which keeps PREFETCH stages' loads in flight.
 
-    Its arrival on `full` is the second one that the barrier expects, beside the TMA producer's.
+    Its arrival on `full` is the second one that the barrier expects, beside the TMA producer's. No
+    proxy fence is needed: threads write the scales and threads read them, both through the generic
+    proxy, and the mbarrier orders the two (arrive releases, wait acquires).
     """
     stage, phase = tc.u32(0), tc.u32(1)
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
-        for first in tc.range(pipeline.first_k_tile, pipeline.last_k_tile, PREFETCH):
+        for first in tc.range(pipeline.first_k_tile, pipeline.end_k_tile, PREFETCH):
             loaded = [
-                load_scales(tile, min(first + i, pipeline.last_k_tile - 1))
+                load_scales(tile, min(first + i, pipeline.end_k_tile - 1))
                 for i in range(PREFETCH)
             ]
             for i in tc.static_range(PREFETCH):
-                if first + i < pipeline.last_k_tile:
+                if first + i < pipeline.end_k_tile:
                     pipeline.producer_acquire(stage, phase)
-                    stage_scales(stage, loaded[i])
+                    write_scales(stage, loaded[i])
                     tc.syncwarp()  # all lanes have written before lane 0 arrives for the warp
                     pipeline.full[stage].arrive(pred=tc.lane_id() == 0)
                     stage, phase = pipeline.advance(stage, phase)

@@ -8,7 +8,7 @@ from functools import partial
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import (
     consume_promoted,
@@ -25,7 +25,7 @@ def fp8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM."""
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM."""
     mma = fp8_mma(a.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
@@ -38,11 +38,13 @@ def promoted_fp8_gemm(
     """The same with two-level accumulation."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(d, tc.f32, config, traits.store_by_threads, traits.row_reductions)
+    storage = make_epilogue_storage(
+        d, tc.f32, config, traits.store_by_threads, traits.row_reductions
+    )
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
     run_warpgroups(
-        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), epilogue,
-        element_epilogue(c, alpha, beta, traits),
+        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), storage,
+        make_epilogue_op(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width),
         registers=promotion_registers(config, width),
     )  # fmt: skip

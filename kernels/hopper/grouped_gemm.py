@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
@@ -27,11 +27,11 @@ def grouped_gemm_kernel(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
-    epilogue = make_epilogue(d, mma.d.dtype, config)
+    storage = make_epilogue_storage(d, mma.d.dtype, config)
     pipeline = make_pipeline(a, b, config, traits)
-    tc.griddep_wait()  # the kernel ahead in the stream may write the offsets
+    tc.griddep_wait()  # the previous kernel of the stream may write the offsets
     scheduler = make_group_scheduler(offsets, d.shape[1], config)
-    run_warpgroups(pipeline, mma, scheduler, epilogue, element_epilogue(None, 1, 0, traits))
+    run_warpgroups(pipeline, mma, scheduler, storage, make_epilogue_op(None, 1, 0, traits))
 
 
 @dataclass
@@ -39,8 +39,9 @@ class GroupScheduler:
     """Scheduler over the tiles of all groups: group after group, column by column in each.
 
     offsets: first row of each group. tiles_before: tiles of all earlier groups. count: all tiles.
-    cols: columns of tiles. group: the group of the last tile asked for; a CTA asks for its tiles
-    in ascending order, so that the search goes on from there.
+    cols: columns of tiles. group: the group of the last tile asked for. Tiles are asked for in
+    ascending order, so the search continues from there. `group` is a register of each thread:
+    the producer and the consumers search on their own.
     """
 
     offsets: Any

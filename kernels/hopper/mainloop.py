@@ -16,9 +16,11 @@ from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, load_operand
 def load_stage(pipeline, tile, stage, k, full):
     """Load a stage's tiles of A and B, from element `k` of K on.
 
-    `full` first expects the bytes of the whole stage, also those that other CTAs multicast into
-    it: each barrier counts what arrives in its own CTA. Elements outside of A and B count too; TMA
-    fills them with zeros.
+    `full` expects the bytes of the whole stage, also those that other CTAs multicast into it: each
+    barrier counts what arrives in its own CTA. A peer's bytes may arrive before this expect_tx; the
+    count of pending bytes is then negative, and the phase cannot complete, because the arrival
+    that comes with expect_tx is still missing. Elements outside of A and B count too: TMA writes
+    zeros for them.
     """
     config = pipeline.config
     rows = (config.valid_m or config.BM) + config.BN
@@ -38,8 +40,8 @@ def produce(pipeline, scheduler, load_stage=load_stage):
 
 
 def load_k_tiles(pipeline, tile, stage, phase, load_stage=load_stage):
-    """Load every step of K of one tile; returns the next stage and its phase."""
-    for k_tile in tc.range(pipeline.first_k_tile, pipeline.last_k_tile):
+    """Load every k_tile of one tile; returns the next stage and its phase."""
+    for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
         pipeline.producer_acquire(stage, phase)
         load_stage(pipeline, tile, stage, k_tile * pipeline.k_per_stage, pipeline.full[stage])
         stage, phase = pipeline.advance(stage, phase)
@@ -75,7 +77,8 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
     skips the stages of the other's tile. The consumer that waits for phase 1 of its order barrier
     starts at once (the phase before the first counts as complete); that is consumer 0.
     """
-    config, k_tiles = pipeline.config, pipeline.last_k_tile - pipeline.first_k_tile
+    config, k_tiles = pipeline.config, pipeline.end_k_tile - pipeline.first_k_tile
+    # Zeros matter only to a split-K CTA without k_tiles: else the first k_tile overwrites.
     acc = [mma.d.zeros() for _ in range(config.rows_per_consumer // 64)]
     stage, phase, block, order_phase = tc.u32(0), tc.u32(0), consumer, tc.u32(0)
     if config.pingpong:
@@ -86,6 +89,8 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
         if config.pingpong:
             pipeline.order[consumer].wait(order_phase)
         stage, phase, last = mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage)
+        # All waits for full stages are done, so the other consumer may start: its first wgmma then
+        # overlap with the last ones of this tile.
         if config.pingpong:
             pipeline.order[1 - consumer].arrive(pred=tc.threadIdx.x % WARPGROUP == 0)
         tc.wgmma_wait(0)
@@ -99,14 +104,14 @@ def consume(pipeline, mma, consumer, scheduler, store_tile, mma_stage=mma_stage)
 
 
 def mma_mainloop(pipeline, mma, acc, block, stage, phase, mma_stage):
-    """acc = A B over all steps of K, starting at `stage`; `mma_in_flight` groups stay pending.
+    """acc = A B over all k_tiles, starting at `stage`; `mma_in_flight` groups stay pending.
 
     Returns the next stage, its phase, and the last stage that was read. A stage is released when
     the wgmma that read it are complete: with one group left in flight that is the previous stage.
-    The first step overwrites the accumulators, so that nobody has to clear them.
+    The first k_tile overwrites the accumulators.
     """
     config, previous = pipeline.config, stage
-    for k_tile in tc.range(pipeline.first_k_tile, pipeline.last_k_tile):
+    for k_tile in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
         pipeline.consumer_wait(stage, phase)
         mma_stage(pipeline, mma, acc, block, stage, k_tile != pipeline.first_k_tile)
         tc.wgmma_commit()

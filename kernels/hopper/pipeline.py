@@ -3,8 +3,8 @@
 A stage holds one tile of A and one of B, k_slabs * 128 bytes deep along K. Two mbarriers guard it:
 
     full[stage]   completes when the bytes of both tiles have arrived (TMA counts them)
-    empty[stage]  completes when every consumer that reads the stage has released it, in every CTA
-                  that multicasts into it
+    empty[stage]  completes when every reader has released the stage: the consumers of this CTA,
+                  and those of the CTAs that this one multicasts to
 
 Producer and consumers walk around the ring of stages with a pair (stage, phase). `phase` is the
 parity of the phase to wait for; it flips when the walk wraps around. Consumers start with phase 0,
@@ -57,9 +57,9 @@ class OperandTiles:
 class Pipeline:
     """Stages and barriers between the producer and the consumers.
 
-    full, empty: an mbarrier a stage. order: the two order barriers of the ping-pong schedule.
-    k_per_stage: elements of K in a stage. first_k_tile, last_k_tile: the range of K, in stages,
-    that this CTA sums; the last one is excluded.
+    full, empty: one mbarrier per stage. order: the two order barriers of the ping-pong schedule.
+    k_per_stage: elements of K in a stage, that is in one k_tile. first_k_tile, end_k_tile: the
+    range of k_tiles that this CTA sums; end_k_tile is excluded.
     """
 
     a: OperandTiles
@@ -69,7 +69,7 @@ class Pipeline:
     order: Any
     k_per_stage: int
     first_k_tile: Any
-    last_k_tile: Any
+    end_k_tile: Any
     config: HopperConfig
 
     def advance(self, stage, phase):
@@ -93,10 +93,13 @@ class Pipeline:
     def consumer_release(self, stage, by_warp: bool = False):
         """Release a stage: this warpgroup does not read it any more.
 
-        It arrives on `empty[stage]` in every CTA that multicasts into this stage: each of these
-        waits for all readers of what it writes. One thread of the warpgroup arrives a CTA: wgmma
-        reads for the whole warpgroup, and wgmma_wait tells every thread that it is done.
-        by_warp: threads have read the stage themselves, so each warp synchronises and arrives.
+        It arrives on `empty[stage]` in every CTA that multicasts into this stage, since each of
+        these waits for all readers of what it writes. Thread i arrives in the i-th such CTA. One
+        arrival per warpgroup is enough: wgmma reads for the whole warpgroup, and wgmma_wait has
+        told every thread that the reads are complete. A plain arrive is enough as well: the reads
+        were made by the async proxy, and no write of ours has to become visible to the peer.
+        by_warp: threads have read data of this CTA's stage themselves, so every warp synchronises
+        its lanes and arrives.
         """
         empty, thread = self.empty[stage], tc.threadIdx.x % WARPGROUP
         if by_warp:
@@ -105,6 +108,7 @@ class Pipeline:
         if self.config.multicast_peers == 1:
             empty.arrive(pred=thread == 0)
         else:
+            # Threads beyond the peers compute a rank that does not exist; `pred` masks them.
             in_peer = empty.remote(multicast_peer(thread, self.config))
             in_peer.arrive(pred=thread < self.config.multicast_peers)
 
@@ -127,7 +131,7 @@ def make_pipeline(a, b, config: HopperConfig, traits: HopperTraits, extra_produc
 
 
 def make_barriers(maps, config: HopperConfig, extra_producers: int = 0):
-    """`full` and `empty`, one a stage, and the two order barriers, initialised in all CTAs."""
+    """`full` and `empty`, one per stage, and the two order barriers, initialised in all CTAs."""
     full, empty, order = (tc.mbarriers(count) for count in (config.stages, config.stages, 2))
     if tc.threadIdx.x == 0:
         for map in maps:
@@ -206,14 +210,18 @@ def multicast_peer(index, config: HopperConfig):
     if config.cluster_n == 1:
         return index
     row, col = tc.cluster_rank() % config.cluster_m, tc.cluster_rank() // config.cluster_m
-    beside = index - config.cluster_m
-    beside = beside + (beside >= col).to(tc.s32)  # this CTA itself is among its column already
+    row_peer = index - config.cluster_m
+    row_peer = row_peer + (row_peer >= col).to(tc.s32)  # the column includes this CTA already
     in_column = index < config.cluster_m
-    return tc.select(in_column, index + col * config.cluster_m, row + beside * config.cluster_m)
+    return tc.select(in_column, index + col * config.cluster_m, row + row_peer * config.cluster_m)
 
 
 def zero_fill(smem, config: HopperConfig):
-    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all 64."""
+    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all 64.
+
+    wgmma reads through the async proxy: the fence here, and then the cluster_sync of
+    make_barriers, order these stores before the first wgmma of any thread.
+    """
     slabs, rows, depth = smem.shape
     vector = 16 // smem.dtype.itemsize
     chunks = (rows - config.valid_m) * (depth // vector)
@@ -222,11 +230,11 @@ def zero_fill(smem, config: HopperConfig):
             row = config.valid_m + chunk // (depth // vector)
             words = smem.at(slab, row, chunk % (depth // vector) * vector).as_type(tc.b32)
             words.store([0, 0, 0, 0])
-    tc.fence_proxy_async()  # wgmma reads shared memory through the async proxy
+    tc.fence_proxy_async()
 
 
 def k_tile_range(K, k_per_stage: int, config: HopperConfig):
-    """First and past-the-last stage of K that this CTA sums; split-K divides them evenly."""
+    """First and past-the-last k_tile that this CTA sums; split-K divides them evenly."""
     k_tiles = (K + (k_per_stage - 1)) // k_per_stage
     if config.split_k == 1:
         return 0, k_tiles

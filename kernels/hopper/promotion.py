@@ -8,10 +8,10 @@ the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM
 from __future__ import annotations
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import UNEVEN_REGISTERS, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
 
-WIDEST = 208  # columns whose products and accumulators fit a consumer's registers together
+MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
 
 
 def fp8_mma(dtype, columns: int):
@@ -21,21 +21,25 @@ def fp8_mma(dtype, columns: int):
 
 def part_width(config: HopperConfig) -> int:
     """Columns multiplied at a time: their products fit beside all accumulators of the tile."""
-    return config.BN if config.BN <= WIDEST else config.BN // -(-config.BN // 128)
+    return config.BN if config.BN <= MAX_SINGLE_PASS else config.BN // -(-config.BN // 128)
 
 
 def promotion_registers(config: HopperConfig, width: int, extra_producers: int = 0):
-    """Registers of a producer's and a consumer's thread; () where an equal share is enough."""
+    """Registers per thread of producer and consumer; () where an equal share is enough.
+
+    Of the equal share of 168 registers, addresses and loop state take about 20. A producer that
+    also loads scales needs 56: 56 + 2 * 224 = 3 * 168.
+    """
     accumulators, products = config.BN // 2, width // 2
     uneven = config.consumers == 2 and accumulators + products > 148
-    return ((56, 224) if extra_producers else UNEVEN_REGISTERS) if uneven else ()
+    return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
 
 
 def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None):
     """Consumer's mainloop with promotion: 64 rows of each tile, `width` columns at a time.
 
-    mma: the instruction of a whole tile, for its layout. scales(stage, row): factors from the
-    stage; for each part of columns two, of the thread's rows `row` and `row` + 8 of the tile.
+    mma: the instruction of a whole tile, of which only the layout is used. scales(stage, row): two
+    factors per part of the columns, for the thread's rows `row` and `row` + 8 of the tile.
     """
     config = pipeline.config
     if config.pingpong or config.split_k > 1 or config.k_slabs > 1 or config.streamk_units:
@@ -50,11 +54,12 @@ def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int,
     for index in scheduler.tile_indices():
         tile = scheduler.tile_at(index)
         acc = [[tc.f32(0)] * len(products) for _ in range(parts)]
-        for _ in tc.range(pipeline.first_k_tile, pipeline.last_k_tile):
+        for _ in tc.range(pipeline.first_k_tile, pipeline.end_k_tile):
             pipeline.consumer_wait(stage, phase)
             factors = [None] * parts if scales is None else scales(stage, row)
             for i in tc.static_range(parts):
                 products = mma_part(pipeline, part_mma, products, consumer, stage, i)
+                # The products are complete and in registers, the factors too: the stage is free.
                 if i == parts - 1:
                     pipeline.consumer_release(stage, by_warp=scales is not None)
                 acc[i] = promote(acc[i], products, factors[i])

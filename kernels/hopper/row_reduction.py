@@ -72,15 +72,15 @@ class RowReductions:
         dtype = self.parts.dtype
         return [[dtype(r.identity(dtype))] * 2 for r in self.reductions]
 
-    def accumulate(self, reduced, values, places, columns):
-        """Add eight finished values of a thread to its rows, but for those right of D's columns."""
+    def accumulate(self, reduced, values, coords, columns):
+        """Reduce eight results of a thread into its rows, except those right of D's columns."""
         dtype = self.parts.dtype
         for r, pair in zip(self.reductions, reduced, strict=True):
             for i in tc.static_range(8):
                 value = values[i].to(dtype)
                 value = (value if r.transform is None else r.transform(value)).to(dtype)
                 combined = r.combine(pair[i // 2 % 2], value)
-                inside = places[i][-1] < columns
+                inside = coords[i][-1] < columns
                 pair[i // 2 % 2] = tc.select(inside, combined, pair[i // 2 % 2])
         return reduced
 
@@ -122,9 +122,9 @@ def streamk_gemm_with_rows(
 
 @tc.kernel
 def combine_parts(parts: tc.Array, reduced: tc.Array, reductions: tc.Const):
-    """reduced: (reduction, [matrix,] row). Grid: (rows / 128, reductions); a thread a row."""
+    """reduced: (reduction, [matrix,] row). Grid: (rows / 128, reductions), one thread per row."""
     tc.launch_bounds(THREADS)
-    tc.griddep_wait()  # the GEMM ahead in the stream writes the parts
+    tc.griddep_wait()  # the previous kernel of the stream writes the parts
     _, count, rows = parts.shape
     row = tc.blockIdx.x * THREADS + tc.threadIdx.x
     if row < rows:

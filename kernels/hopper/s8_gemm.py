@@ -15,7 +15,7 @@ def s8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA an SM."""
+    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM."""
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
@@ -36,4 +36,4 @@ def requantised_s8_gemm(
 
     mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
     traits = replace(traits, epilogue=requantise)
-    warp_specialized_gemm(mma, a, b, d, d, 1, 0, config, traits)
+    warp_specialized_gemm(mma, a, b, None, d, 1, 0, config, traits)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import (
     Pipeline,
@@ -25,7 +25,7 @@ from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 KEEP_FIRST = 0x44444444  # metadata that keep the first elements of every chunk
-DEPTH = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
+MMA_K = {8: 64, 16: 32, 32: 16}  # K of one wgmma.sp, by the bits of an element
 
 
 @tc.kernel
@@ -33,15 +33,15 @@ def sparse_gemm_kernel(
     a: tc.Array, metadata: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta,
     format: tc.Const = None, config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: one CTA an SM."""
+    """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: one CTA per SM."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = sparse_mma(format.dtype, config.BN)
-    epilogue = make_epilogue(d, mma.d.dtype, config, traits.store_by_threads)
+    storage = make_epilogue_storage(d, mma.d.dtype, config, traits.store_by_threads)
     pipeline = make_sparse_pipeline(a, metadata, b, format, config, traits)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), epilogue,
-        element_epilogue(c, alpha, beta, traits),
+        pipeline, mma, TileScheduler(d.shape, config), storage,
+        make_epilogue_op(c, alpha, beta, traits),
         partial(produce, load_stage=load_sparse_stage),
         partial(consume, mma_stage=sparse_mma_stage),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def sparse_gemm_kernel(
 def sparse_mma(dtype, width: int):
     """The wgmma.sp instruction for 64 rows and `width` columns of B."""
     kind, acc = tc.tf32 if dtype == tc.f32 else dtype, tc.s32 if dtype.is_integer else tc.f32
-    return getattr(tc.wgmma.sp, f"m64n{width}k{DEPTH[dtype.bits]}")(kind, kind, acc)
+    return getattr(tc.wgmma.sp, f"m64n{width}k{MMA_K[dtype.bits]}")(kind, kind, acc)
 
 
 @dataclass

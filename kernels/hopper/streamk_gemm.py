@@ -14,7 +14,11 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import WARPGROUP, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue
+from tensorcore_dsl.kernels.hopper.epilogue import (
+    consumer_barrier,
+    make_epilogue_op,
+    make_epilogue_storage,
+)
 from tensorcore_dsl.kernels.hopper.mainloop import load_k_tiles, mma_mainloop, mma_stage
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile
@@ -27,7 +31,7 @@ def streamk_gemm(
     flags: tc.Array, config: tc.Const = HopperConfig(streamk_units=132),
     traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N. Grid: one CTA an SM.
+    """A is M x K, B is K x N. Grid: one CTA per SM.
 
     partials: a row of 64 x BN elements for each consumer of the grid. flags: a word for each, 0
     before the launch and after it. Both are the workspace.
@@ -35,14 +39,14 @@ def streamk_gemm(
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = mma_of(a.dtype, b.dtype, config.BN)
-    epilogue = make_epilogue(
+    storage = make_epilogue_storage(
         d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
     )
     pipeline = make_pipeline(a, b, config, traits)
-    scheduler = make_scheduler(TileScheduler(d.shape, config), pipeline.last_k_tile)
-    finish = element_epilogue(c, alpha, beta, traits)
+    scheduler = make_scheduler(TileScheduler(d.shape, config), pipeline.end_k_tile)
+    epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     run_warpgroups(
-        pipeline, mma, scheduler, epilogue, finish, produce_parts,
+        pipeline, mma, scheduler, storage, epilogue_op, produce_parts,
         partial(consume_parts, Workspace(partials, flags, config)),
         registers=config.registers_for(traits),
     )  # fmt: skip
@@ -58,34 +62,34 @@ def mma_of(a, b, columns: int):
 
 @dataclass
 class TilePart(WorkTile):
-    """A tile, or the steps of K of it that a unit sums: first_k_tile to before last_k_tile."""
+    """A tile, or a part of one: its k_tiles from first_k_tile on, end_k_tile excluded."""
 
     index: Any = None
     first_k_tile: Any = None
-    last_k_tile: Any = None
+    end_k_tile: Any = None
 
 
 @dataclass
 class StreamKScheduler:
     """The work of one unit: parts of the shared tiles first, then tiles of its own.
 
-    k_tiles: steps of K of a tile. unit, units: number of this unit, and how many there are.
-    shared: how many tiles, from tile 0 on, all units share.
+    k_tiles: of one tile. unit, units: number of this unit, and how many there are. shared_tiles:
+    how many tiles, from tile 0 on, all units share.
     """
 
     tiles: TileScheduler
     k_tiles: Any
     unit: Any
     units: Any
-    shared: Any
+    shared_tiles: Any
 
     def first_step(self, unit):
         """Where a unit's part of the list of shared steps begins; the first units have one more."""
-        steps = self.shared * self.k_tiles
+        steps = self.shared_tiles * self.k_tiles
         return unit * (steps // self.units) + min(unit, steps % self.units)
 
     def part_indices(self):
-        own = (self.tiles.count() - self.shared) // self.units
+        own = (self.tiles.count() - self.shared_tiles) // self.units
         return tc.range(self.parts() + own)
 
     def parts(self):
@@ -97,7 +101,7 @@ class StreamKScheduler:
     def part_at(self, index):
         """The index-th piece of work; the parts of shared tiles come first."""
         own = index - self.parts()
-        tile, first, last = self.shared + self.unit + own * self.units, 0, self.k_tiles
+        tile, first, last = self.shared_tiles + self.unit + own * self.units, 0, self.k_tiles
         if own < 0:
             begin, end = self.first_step(self.unit), self.first_step(self.unit + 1)
             tile = begin // self.k_tiles + index
@@ -110,14 +114,19 @@ class StreamKScheduler:
 
 
 def make_scheduler(tiles, k_tiles):
-    """Units are numbered backwards: a unit waits for units with higher numbers, whose CTAs have
-    lower indices and were therefore started no later. So nobody waits for a CTA that is not
-    resident."""
+    """The scheduler of this CTA's unit.
+
+    Units are numbered backwards: a unit waits for units with higher numbers, whose CTAs have lower
+    indices. CTAs start in the order of their index (CUDA does not promise it, the hardware does
+    it), and with one CTA per SM all are usually resident at once, so nobody waits for a CTA that
+    has not started. A unit's parts of shared tiles come first, and it waits for nobody before it
+    has handed its own partials over: there is no circle of waiting units.
+    """
     units = tc.gridDim.x // tiles.config.cluster_size
     unit = units - 1 - tc.blockIdx.x // tiles.config.cluster_size
-    rest = tiles.count() % units
-    shared = tc.select(rest > 0, min(rest + units, tiles.count()), 0)
-    return StreamKScheduler(tiles, k_tiles, unit, units, shared)
+    remainder = tiles.count() % units
+    shared_tiles = tc.select(remainder > 0, min(remainder + units, tiles.count()), 0)
+    return StreamKScheduler(tiles, k_tiles, unit, units, shared_tiles)
 
 
 def produce_parts(pipeline, scheduler):
@@ -125,7 +134,7 @@ def produce_parts(pipeline, scheduler):
     stage, phase = tc.u32(0), tc.u32(1)
     for index in scheduler.part_indices():
         part = scheduler.part_at(index)
-        steps = replace(pipeline, first_k_tile=part.first_k_tile, last_k_tile=part.last_k_tile)
+        steps = replace(pipeline, first_k_tile=part.first_k_tile, end_k_tile=part.end_k_tile)
         stage, phase = load_k_tiles(steps, part, stage, phase)
 
 
@@ -135,27 +144,30 @@ def consume_parts(workspace, pipeline, mma, consumer, scheduler, store_tile):
     stage, phase = tc.u32(0), tc.u32(0)
     for index in scheduler.part_indices():
         part = scheduler.part_at(index)
-        steps = replace(pipeline, first_k_tile=part.first_k_tile, last_k_tile=part.last_k_tile)
+        steps = replace(pipeline, first_k_tile=part.first_k_tile, end_k_tile=part.end_k_tile)
         stage, phase, last = mma_mainloop(steps, mma, acc, consumer, stage, phase, mma_stage)
         tc.wgmma_wait(0)
         if pipeline.config.mma_in_flight > 0:
             pipeline.consumer_release(last)
         if part.first_k_tile > 0:
-            workspace.give(acc[0], scheduler.unit, consumer)
+            workspace.publish_partials(acc[0], scheduler.unit, consumer)
         else:
-            summed, other = part.last_k_tile, scheduler.unit
+            summed, peer = part.end_k_tile, scheduler.unit
             while summed < scheduler.k_tiles:
-                other += 1
-                acc[0] = workspace.add(mma.d, acc[0], other, consumer)
-                summed = scheduler.first_step(other + 1) - part.index * scheduler.k_tiles
+                peer += 1
+                acc[0] = workspace.add_partials(mma.d, acc[0], peer, consumer)
+                summed = scheduler.first_step(peer + 1) - part.index * scheduler.k_tiles
             store_tile(acc[0], part, 64 * consumer)
 
 
 @dataclass
 class Workspace:
-    """Partial accumulators that units hand over, at most one row a consumer and launch, and flags.
+    """Partial accumulators that units hand over, and the flags that announce them.
 
-    A row of `partials` holds four elements of each thread of a warpgroup, then the next four.
+    A consumer publishes at most one row in a launch, since only a unit's first part can start
+    inside a tile. A row of `partials` holds four elements of each thread of a warpgroup, then the
+    next four. The reader resets the flag; the next launch of the stream sees it as 0, because
+    griddep_wait waits for the whole grid and its memory operations.
     """
 
     partials: Any
@@ -166,40 +178,40 @@ class Workspace:
         cta = unit * self.config.cluster_size + tc.cluster_rank()
         return cta * self.config.consumers + consumer
 
-    def give(self, acc, unit, consumer):
-        """Write the accumulators, then raise the flag.
+    def publish_partials(self, acc, unit, consumer):
+        """Write the accumulators, then set the flag.
 
         The barrier orders the stores of all 128 threads before thread 0's release; the release
         makes them visible to who acquires the flag.
         """
         elements = acc.elements()
         row, thread = self.row(unit, consumer), tc.threadIdx.x % WARPGROUP
-        place = self.partials.at(row, 4 * thread)
+        target = self.partials.at(row, 4 * thread)
         for i in tc.static_range(0, len(elements), 4):
-            (place + 128 * i).store(elements[i : i + 4])
-        tc.barrier(consumer + 1, WARPGROUP)
+            (target + WARPGROUP * i).store(elements[i : i + 4])
+        consumer_barrier(consumer)
         if thread == 0:
             tc.emit("st.release.gpu.global.b32", self.flags.at(row).address, tc.u32(1))
 
-    def add(self, operand, acc, unit, consumer):
-        """acc plus what another unit hands over, once its flag is up; the flag goes back to 0.
+    def add_partials(self, operand, acc, unit, consumer):
+        """acc plus the partials of another unit, once its flag is set; resets the flag.
 
         Thread 0 acquires the flag; the barrier orders that before the loads of all threads.
         """
         elements = acc.elements()
         row, thread = self.row(unit, consumer), tc.threadIdx.x % WARPGROUP
         if thread == 0:
-            while acquire(self.flags.at(row)) == 0:
+            while load_acquire(self.flags.at(row)) == 0:
                 pass
             self.flags[row] = 0
-        tc.barrier(consumer + 1, WARPGROUP)
-        place, summed = self.partials.at(row, 4 * thread), []
+        consumer_barrier(consumer)
+        source, summed = self.partials.at(row, 4 * thread), []
         for i in tc.static_range(0, len(elements), 4):
-            addends = (place + 128 * i).load(4).elements()
+            addends = (source + WARPGROUP * i).load(4).elements()
             summed += [x + y for x, y in zip(elements[i : i + 4], addends, strict=True)]
         return tc.fragment(operand, summed)
 
 
-def acquire(flag):
+def load_acquire(flag):
     """Load a flag; what was stored before its release is visible if it is 1."""
     return tc.emit("ld.acquire.gpu.global.b32", flag.address).bits(tc.u32)

@@ -1,7 +1,7 @@
 """silu(X G) * (X U) in bf16 or f16 with `wgmma`, for sm_90a: both products in one tile.
 
-A stage holds columns of G, then as many of U, and one wgmma multiplies both. Each thread so holds
-the gate beside the element that it gates, and only the result is written. bf16_gemm.py describes
+A stage holds columns of G, then as many of U, and one wgmma multiplies both. Each thread therefore
+holds a gate and the element that it gates, and only the result is written. bf16_gemm.py describes
 the parts.
 """
 
@@ -10,7 +10,11 @@ from functools import partial
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue, store_elements
+from tensorcore_dsl.kernels.hopper.epilogue import (
+    make_epilogue_op,
+    make_epilogue_storage,
+    store_elements,
+)
 from tensorcore_dsl.kernels.hopper.mainloop import produce
 from tensorcore_dsl.kernels.hopper.pipeline import (
     OperandTiles,
@@ -34,11 +38,11 @@ def swiglu_kernel(
     tc.cluster_size(config.cluster_size)
     mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(x.dtype, gate.dtype, tc.f32)
     halved = replace(config, BN=config.BN // 2)
-    epilogue = make_epilogue(d, mma.d.dtype, halved)
+    storage = make_epilogue_storage(d, mma.d.dtype, halved)
     pipeline = make_gated_pipeline(x, gate, up, config)
     run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, halved), epilogue,
-        element_epilogue(None, 1, 0, traits),
+        pipeline, mma, TileScheduler(d.shape, halved), storage,
+        make_epilogue_op(None, 1, 0, traits),
         partial(produce, load_stage=load_gated_stage), store=store_gated_rows,
     )  # fmt: skip
 
@@ -72,7 +76,7 @@ def load_gated_stage(pipeline, tile, stage, k, full):
     load_operand(pipeline.up, 1, stage, (), tile.n, k, full)
 
 
-def store_gated_rows(acc, consumer, epilogue, tile, row, finish, config):
+def store_gated_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     """Store 64 rows: the left half of the accumulators gates the right half.
 
     Gates are applied eight elements at a time, so that no register is spilled.
@@ -81,10 +85,10 @@ def store_gated_rows(acc, consumer, epilogue, tile, row, finish, config):
     half = len(elements) // 2
     pairs = [(elements[i], elements[half + i]) for i in range(half)]
 
-    def finish_gated(pairs, places):
-        return finish([silu(x) * y for x, y in pairs], places)
+    def gated_op(pairs, places):
+        return epilogue_op([silu(x) * y for x, y in pairs], places)
 
-    store_elements(acc, pairs, consumer, epilogue, (), tile.m + row, tile.n, finish_gated)
+    store_elements(acc, pairs, consumer, storage, (), tile.m + row, tile.n, gated_op)
 
 
 def silu(x):

@@ -13,7 +13,8 @@ class WorkTile:
     """Coordinates of a tile of D.
 
     m, n: first row and column. batch_a, batch_b, batch_d: leading index into A, B and D, () where
-    there is one matrix. m_end: the row at which the tile ends early, where that is not D's end.
+    there is one matrix. m_end: one past the last valid row, where that is before D's last row
+    (grouped GEMM); else None.
     """
 
     m: Any
@@ -68,7 +69,7 @@ class TileScheduler:
         """Coordinates of this CTA's tile of a cluster tile.
 
         Rasterisation: group_m rows of tiles advance together, column by column, and then the next
-        group_m rows. CTAs that run at the same time so read few rows of A and columns of B.
+        group_m rows. CTAs that run at the same time therefore read few rows of A and columns of B.
         """
         config = self.config
         rows, cols = self.extent()

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import element_epilogue, make_epilogue, store_rows
+from tensorcore_dsl.kernels.hopper.epilogue import (
+    make_epilogue_op,
+    make_epilogue_storage,
+    store_rows,
+)
 from tensorcore_dsl.kernels.hopper.mainloop import consume, produce
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
@@ -20,25 +24,26 @@ def warp_specialized_gemm(
     """D = epilogue(alpha A B + beta C), multiplied by the wgmma instruction `mma`."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    epilogue = make_epilogue(
+    storage = make_epilogue_storage(
         d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
     )
     pipeline = make_pipeline(a, b, config, traits)
-    finish = element_epilogue(c, alpha, beta, traits)
+    epilogue_op = make_epilogue_op(c, alpha, beta, traits)
     registers = config.registers_for(traits)
     scheduler = TileScheduler(d.shape, config)
-    run_warpgroups(pipeline, mma, scheduler, epilogue, finish, registers=registers)
+    run_warpgroups(pipeline, mma, scheduler, storage, epilogue_op, registers=registers)
 
 
 def run_warpgroups(
-    pipeline, mma, scheduler, epilogue, finish, produce=produce, consume=consume, store=store_rows,
-    registers=(), extra_producer=None,
+    pipeline, mma, scheduler, storage, epilogue_op, produce=produce, consume=consume,
+    store=store_rows, registers=(), extra_producer=None,
 ):  # fmt: skip
-    """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store.
+    """Divide the warpgroups of the CTA: warpgroup 0 produces, the others consume and store D.
 
-    finish: the epilogue of elements, see epilogue.element_epilogue. registers: of a producer's and
-    a consumer's thread, where the configuration does not decide. extra_producer(pipeline,
-    scheduler): what the producer's second warp runs.
+    storage: of the epilogue, see epilogue.EpilogueStorage. epilogue_op: function of elements, see
+    epilogue.make_epilogue_op. produce, consume: mainloops; store: writes 64 rows of accumulators.
+    registers: per thread of producer and consumer, where the configuration does not decide.
+    extra_producer(pipeline, scheduler): what the producer's second warp runs.
     """
     config = pipeline.config
     # Programmatic dependent launch: all set-up above may overlap the end of the previous kernel of
@@ -56,7 +61,7 @@ def run_warpgroups(
 
     def consumers(consumer):
         def store_tile(acc, tile, row):
-            store(acc, consumer, epilogue, tile, row, finish, config)
+            store(acc, consumer, storage, tile, row, epilogue_op, config)
 
         consume(pipeline, mma, consumer, scheduler, store_tile)
         tc.tma_wait(0, reading=True)  # shared memory must outlive the TMA stores that read it

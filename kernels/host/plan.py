@@ -164,7 +164,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     traits = HopperTraits(
         a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
-        accumulate=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
+        acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip
     if not problem.reads_c:
         return traits

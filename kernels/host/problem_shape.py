@@ -48,7 +48,7 @@ def cluster_tiles(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
 def grid_size(config: HopperConfig, M: int, N: int, batch: int = 1) -> int:
     """CTAs of a launch.
 
-    The kernels are persistent: at most one CTA an SM, each of which computes many tiles. Split-K
+    The kernels are persistent: at most one CTA per SM, each of which computes many tiles. Split-K
     has a cluster for each tile, stream-K the CTAs of all its units.
     """
     if config.streamk_units:

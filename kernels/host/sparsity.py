@@ -114,8 +114,8 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
         raise tc.ArgumentError(
             f"a is not {format.kept}:{format.chunk} sparse: of "
             f"a[{row}, {first}:{first + format.chunk}] "
-            f"more than {format.kept} differ{'s' if format.kept == 1 else ''} from zero. prune=True "
-            f"keeps the largest"
+            f"more than {format.kept} differ{'s' if format.kept == 1 else ''} from zero. "
+            f"prune=True keeps the largest"
         )
     return SparseMatrix(*packed, (rows, cols))
 

@@ -1,4 +1,4 @@
-"""A ladder of GEMMs for Hopper, from mma.sync to the design of `kernels.gemm`, a file each.
+"""A ladder of GEMMs for Hopper, from mma.sync to the design of `kernels.gemm`, one file each.
 
 docs/hopper_tutorial.md walks through them. Each file is complete: copy it, change it, run it.
 """

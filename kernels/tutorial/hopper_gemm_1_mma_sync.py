@@ -14,7 +14,7 @@ import numpy as np
 
 import tensorcore_dsl as tc
 
-BM, BN, BK = 128, 128, 32  # tile of D per CTA, and its slice of K per step
+BM, BN, BK = 128, 128, 32  # tile of D per CTA, and its depth along K
 WM, WN = 64, 64  # part of the tile that one warp computes
 THREADS = 32 * (BM // WM) * (BN // WN)
 VECTOR = 8  # bf16 elements in 16 bytes, the widest load of a thread

@@ -15,7 +15,7 @@ import numpy as np
 import tensorcore_dsl as tc
 
 BM, BN, BK = 128, 128, 64  # BK of 64 bf16 is one row of 128 bytes, as wide as the swizzle
-STAGES = 3  # 3 * 32 KiB: two CTAs fit into the 227 KiB of a multiprocessor
+STAGES = 3  # 3 * 32 KiB: two CTAs fit into the 227 KiB of a SM
 WM, WN = 64, 64
 THREADS = 32 * (BM // WM) * (BN // WN)
 VECTOR = 8
@@ -32,28 +32,28 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
     m, n = tc.blockIdx.y * BM, tc.blockIdx.x * BN
     warp_m, warp_n = tc.warp_id() // (BN // WN) * WM, tc.warp_id() % (BN // WN) * WN
     acc = [[mma.d.zeros() for _ in range(WN // 8)] for _ in range(WM // 16)]
-    steps = a.shape[1] // BK
+    k_tiles = a.shape[1] // BK
 
-    def load_stage(step):
+    def load_stage(k_tile):
         """Start the copies of one slice of K, and close them as one group."""
-        if step < steps:
-            load_tile(tile_a, step % STAGES, a, m, step * BK)
-            load_tile(tile_b, step % STAGES, b, n, step * BK)
+        if k_tile < k_tiles:
+            load_tile(tile_a, k_tile % STAGES, a, m, k_tile * BK)
+            load_tile(tile_b, k_tile % STAGES, b, n, k_tile * BK)
         # Past the end of K the group is empty. It is committed all the same: `cp_async_wait`
-        # counts groups, so group number i must always be the one of step i.
+        # counts groups, so group number i must always be the one of k_tile i.
         tc.cp_async_commit()
 
-    for step in tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way
-        load_stage(step)
-    for step in range(steps):
-        # step + STAGES - 1 groups were committed. At most STAGES - 2 may be pending, so group
-        # `step` has landed. The wait covers this thread's own copies only ...
+    for k_tile in tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way
+        load_stage(k_tile)
+    for k_tile in range(k_tiles):
+        # k_tile + STAGES - 1 groups were committed. At most STAGES - 2 may be pending, so group
+        # `k_tile` has landed. The wait covers this thread's own copies only ...
         tc.cp_async_wait(STAGES - 2)
         # ... the barrier makes those of the other threads visible. It also proves that all warps
-        # have finished step - 1, whose stage the next copies overwrite: one barrier does both.
+        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.
         tc.barrier()
-        load_stage(step + STAGES - 1)
-        stage = step % STAGES
+        load_stage(k_tile + STAGES - 1)
+        stage = k_tile % STAGES
         mma_tile(
             mma, acc, tile_a[stage, warp_m : warp_m + WM, :], tile_b[stage, warp_n : warp_n + WN, :]
         )

@@ -33,17 +33,17 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
     m, n = tc.blockIdx.y * BM, tc.blockIdx.x * BN
     warpgroup = tc.warpgroup_id()
     acc = mma.d.zeros()
-    steps = (a.shape[1] + BK - 1) // BK
+    k_tiles = (a.shape[1] + BK - 1) // BK
 
-    def load_stage(step):
+    def load_stage(k_tile):
         """Ask for one slice of K; one thread does it."""
-        barrier = full[step % STAGES]
+        barrier = full[k_tile % STAGES]
         # This thread's arrival is the only one that the barrier counts. It also announces the
         # bytes to come: the phase ends when the arrival and all bytes are there. Boxes that lie
         # partly outside the array count with their full size, because zeros are written, too.
         barrier.arrive_expect_tx(STAGE_BYTES)
-        tc.tma_load(tile_a[step % STAGES], map_a, (m, step * BK), barrier)
-        tc.tma_load(tile_b[step % STAGES], map_b, (n, step * BK), barrier)
+        tc.tma_load(tile_a[k_tile % STAGES], map_a, (m, k_tile * BK), barrier)
+        tc.tma_load(tile_b[k_tile % STAGES], map_b, (n, k_tile * BK), barrier)
 
     if tc.threadIdx.x == 0:
         for stage in tc.static_range(STAGES):
@@ -51,16 +51,16 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
         # Initialised barriers must be visible to TMA (this fence) and to all threads (the barrier
         # below) before anybody uses them.
         tc.fence_mbarrier_init()
-        for step in tc.static_range(STAGES):
-            if step < steps:
-                load_stage(step)
+        for k_tile in tc.static_range(STAGES):
+            if k_tile < k_tiles:
+                load_stage(k_tile)
     tc.barrier()
 
-    for step in range(steps):
-        stage = step % STAGES
+    for k_tile in range(k_tiles):
+        stage = k_tile % STAGES
         # A barrier's phases are numbered 0, 1, 2, ... and a wait names the parity of the phase that
-        # must end. Filling r of a stage, counted from 0, is phase r, and r is step // STAGES.
-        full[stage].wait(step // STAGES & 1)
+        # must end. Filling r of a stage, counted from 0, is phase r, and r is k_tile // STAGES.
+        full[stage].wait(k_tile // STAGES & 1)
         # No fence: TMA writes by the asynchronous proxy, by which wgmma reads, and the wait on the
         # mbarrier orders the two.
         tc.wgmma_fence()
@@ -69,8 +69,8 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
         tc.wgmma_wait(0)
         # The stage may be filled again when both warpgroups have read it.
         tc.barrier()
-        if (tc.threadIdx.x == 0) & (step + STAGES < steps):
-            load_stage(step + STAGES)
+        if (tc.threadIdx.x == 0) & (k_tile + STAGES < k_tiles):
+            load_stage(k_tile + STAGES)
     store_tile(acc, d, m + 64 * warpgroup, n)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorcore_dsl as tc
 
 BM, BN, BK = 128, 256, 64
-STAGES = 4  # 4 * 48 KiB: one CTA per multiprocessor
+STAGES = 4  # 4 * 48 KiB: one CTA per SM
 CONSUMERS = BM // 64
 THREADS = 128 * (1 + CONSUMERS)
 STAGE_BYTES = (BM + BN) * BK * 2
@@ -61,13 +61,13 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array):
         for k in range(0, K, BK):
             full[stage].wait(phase)
             tc.wgmma_fence()
-            # accumulate=False in the first step computes A B instead of acc + A B, so that nobody
+            # accumulate=False in the first k_tile computes A B instead of acc + A B, so that nobody
             # has to set 128 registers to zero.
             acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)
             tc.wgmma_commit()
             # One group stays in flight, so the tensor cores have work while this warpgroup waits
             # for the next stage. The wait proves that the group before has finished. Therefore the
-            # stage of the previous step is released, never this one.
+            # stage of the previous k_tile is released, never this one.
             tc.wgmma_wait(1)
             empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))
             previous = stage

@@ -1,6 +1,6 @@
 """Step 6: persistent CTAs, a tile scheduler, and an epilogue by TMA stores.
 
-One CTA per multiprocessor takes one tile of D after the other. The ring of stages runs on from tile
+One CTA per SM takes one tile of D after the other. The ring of stages runs on from tile
 to tile: while the consumers store a tile, the producer loads the next one. The scheduler orders
 tiles so that CTAs that run at the same time read the same rows of A and B, which then come from the
 L2 cache. Results go through shared memory, so that TMA writes whole rows of 128 bytes.
@@ -132,7 +132,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132) -> Any:
-    """Launch D = A B on `ctas` CTAs, one per multiprocessor of an H200."""
+    """Launch D = A B on `ctas` CTAs, one per SM of an H200."""
     (M, K), N = a.shape, b.shape[0]
     if K % 8 or N % 8:
         raise tc.ArgumentError(f"K and N must be multiples of 8 (16 bytes); they are {K} and {N}")

@@ -144,7 +144,7 @@ def store_tile(acc, staging, consumer, map_d, m, n):
 
 
 def gemm(a: Any, b: Any, d: Any, kernel: Any = matmul, ctas: int = 132) -> Any:
-    """Launch D = A B on `ctas` CTAs, one per multiprocessor of an H200."""
+    """Launch D = A B on `ctas` CTAs, one per SM of an H200."""
     (M, K), N = a.shape, b.shape[0]
     if K % 8 or N % 8:
         raise tc.ArgumentError(f"K and N must be multiples of 8 (16 bytes); they are {K} and {N}")

@@ -1,9 +1,9 @@
 """Step 8: ping-pong consumers with reallocated registers: the design that `kernels.gemm` runs.
 
 Each consumer computes whole tiles of 128 rows, alternately: one stores its tile while the other
-multiplies, so the tensor cores never wait for an epilogue. An order barrier lets one main loop run
+multiplies, so the tensor cores never wait for an epilogue. An order barrier lets one mainloop run
 at a time. The producer gives registers away (setmaxnreg), because a consumer's thread holds up to
-192 accumulators. Programmatic dependent launch hides the setup behind the end of the kernel ahead.
+192 accumulators. Programmatic dependent launch hides the setup behind the previous kernel's end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
     map_b = tc.tensor_map(b, (BN // CLUSTER, BK), swizzle=128)
     map_d = tc.tensor_map(d, (64, EPI_N), swizzle=128)
     full, empty, order = tc.mbarriers(STAGES), tc.mbarriers(STAGES), tc.mbarriers(CONSUMERS)
-    (M, N), steps = d.shape, (a.shape[1] + BK - 1) // BK
+    (M, N), k_tiles = d.shape, (a.shape[1] + BK - 1) // BK
     # In units of what a cluster computes: 256 x BN.
     tiles_m, tiles_n = (M + CLUSTER * BM - 1) // (CLUSTER * BM), (N + BN - 1) // BN
 
@@ -51,7 +51,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
             order[consumer].init(1)
         tc.fence_mbarrier_init()
     tc.cluster_sync()
-    # Programmatic dependent launch: all above may run while the kernel ahead in the stream ends.
+    # Programmatic dependent launch: all above may run while the previous kernel of the stream ends.
     # Its results are visible after this wait; the next kernel may start its setup from here on.
     tc.griddep_wait()
     tc.griddep_launch_dependents()
@@ -76,8 +76,8 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
             stage, phase = tc.u32(0), tc.u32(1)
             for tile in tiles():
                 m, n = tile_coord(tile)
-                for step in range(steps):
-                    k = step * BK
+                for k_tile in range(k_tiles):
+                    k = k_tile * BK
                     empty[stage].wait(phase)
                     full[stage].arrive_expect_tx((BM + BN) * BK * 2)
                     tc.tma_load(tile_a[stage], map_a, (m, k), full[stage])
@@ -88,8 +88,8 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
     def consume(consumer):
         acc = [mma.d.zeros() for _ in range(BM // 64)]  # 64 x BN each
         thread = tc.threadIdx.x % 128
-        # Consumer 1 starts with the second tile, whose stages are `steps` further on.
-        stage, phase = skip(tc.u32(0), tc.u32(0), consumer * steps, STAGES)
+        # Consumer 1 starts with the second tile, whose stages are `k_tiles` further on.
+        stage, phase = advance_by(tc.u32(0), tc.u32(0), consumer * k_tiles, STAGES)
         # Consumer 0 waits for parity 1, which a new barrier grants at once; consumer 1 for parity
         # 0, which consumer 0's first arrival completes. Then they alternate.
         turn = tc.u32(1 - consumer)
@@ -97,19 +97,19 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
             m, n = tile_coord(tile)
             # A wait sees the parity of a phase, not its number: a full barrier two fillings behind
             # looks like the right one. So a consumer must not wait a revolution of the ring ahead.
-            # The order barrier prevents it: this main loop starts when the other one has ended.
+            # The order barrier prevents it: this mainloop starts when the other one has ended.
             order[consumer].wait(turn)
             previous = stage
-            for step in range(steps):
+            for k_tile in range(k_tiles):
                 full[stage].wait(phase)
                 tc.wgmma_fence()
                 for i in tc.static_range(BM // 64):
                     acc[i] = tc.wgmma_async(
-                        mma, acc[i], tile_a[stage, i], tile_b[stage], accumulate=step > 0
+                        mma, acc[i], tile_a[stage, i], tile_b[stage], accumulate=k_tile > 0
                     )
                 tc.wgmma_commit()
                 tc.wgmma_wait(1)
-                release(empty[previous], (thread < CLUSTER) & (step > 0))
+                release(empty[previous], (thread < CLUSTER) & (k_tile > 0))
                 previous = stage
                 stage, phase = advance(stage, phase, STAGES)
             # All waits for full stages are done, the last wgmma still runs: the other may start.
@@ -118,7 +118,7 @@ def matmul(a: tc.Array, b: tc.Array, d: tc.Array, BN: tc.Const = 128, STAGES: tc
             release(empty[previous], thread < CLUSTER)
             for i in tc.static_range(BM // 64):
                 store_tile(acc[i], staging, consumer, map_d, m + 64 * i, n)
-            stage, phase = skip(stage, phase, steps, STAGES)  # over the other's tile
+            stage, phase = advance_by(stage, phase, k_tiles, STAGES)  # over the other's tile
             turn = turn ^ 1
         tc.tma_wait(0, reading=True)
 
@@ -138,10 +138,10 @@ def advance(stage, phase, stages):
     return tc.select(last, tc.u32(0), stage + 1), tc.select(last, phase ^ 1, phase)
 
 
-def skip(stage, phase, steps, stages):
-    """Stage and parity `steps` further on: one flip for each revolution."""
-    place = stage + tc.u32(steps)
-    return place % stages, phase ^ (place // stages & 1)
+def advance_by(stage, phase, k_tiles, stages):
+    """Stage and parity `k_tiles` further on: one flip for each revolution."""
+    position = stage + tc.u32(k_tiles)
+    return position % stages, phase ^ (position // stages & 1)
 
 
 def store_tile(acc, staging, consumer, map_d, m, n):

@@ -134,9 +134,9 @@ def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at + 4 <= len(data):
-        instr, attribute, value = struct.unpack_from("<BBH", data, at)
+        kind, attribute, value = struct.unpack_from("<BBH", data, at)
         at += 4
-        if instr == _SIZED_VALUE:
+        if kind == _SIZED_VALUE:
             yield attribute, data[at : at + value]
             at += value
 

@@ -27,13 +27,9 @@ def compile_kernel(
 ) -> Kernel:
     """Evaluate `kernel.function` for argument types and Const values; the IR is verified."""
     ir = Kernel(
-        re.sub(r"\W", "_", kernel.__name__),
-        [],
-        Block(),
-        threads=kernel.threads,
-        min_blocks=kernel.min_blocks,
-        max_registers=kernel.max_registers,
-    )
+        re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
+        min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
+    )  # fmt: skip
     builder = Builder(ir, arch, lambda: None)
     evaluator = Evaluator(builder)
     token = set_emitter(builder)

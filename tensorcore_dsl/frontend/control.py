@@ -7,23 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.frontend.environment import (
-    Container,
-    Frame,
-    Snapshot,
-    children,
-    columns,
-    keys_of,
-    name_of,
-    rebuilt,
-    same,
-    structure,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, If
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, Runtime, Scalar, Undefined
 from tensorcore_dsl.values.variables import Copies, register_for, write
+
+from tensorcore_dsl.frontend.environment import (  # isort: skip
+    Container, Frame, Snapshot, children, columns, keys_of, name_of, rebuilt, same, structure,
+)  # fmt: skip
 
 
 @dataclass
@@ -51,12 +43,9 @@ def evaluate_side(
 
 
 def run_branches(
-    builder: Builder,
-    frames: list[Frame],
-    condition: Scalar,
-    then: Callable[[], tuple[bool, Any]],
+    builder: Builder, frames: list[Frame], condition: Scalar, then: Callable[[], tuple[bool, Any]],
     orelse: Callable[[], tuple[bool, Any]],
-) -> tuple[bool, Any]:
+) -> tuple[bool, Any]:  # fmt: skip
     """Evaluate both sides from the same state and join them.
 
     A side gives (ended in a jump?, value); so does the result, which ended if both sides did.
@@ -72,13 +61,9 @@ def run_branches(
 
 
 def join_sides(
-    builder: Builder,
-    frames: list[Frame],
-    condition: Scalar,
-    before: Snapshot,
-    left: Side,
+    builder: Builder, frames: list[Frame], condition: Scalar, before: Snapshot, left: Side,
     right: Side,
-) -> tuple[bool, Any]:
+) -> tuple[bool, Any]:  # fmt: skip
     """Join the variables of the sides that did not end in a jump.
 
     Returns (did both end in a jump?, the joined value).

@@ -9,13 +9,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorcore_dsl.errors import (
-    CompileError,
-    Loc,
-    OperandError,
-    TensorCoreError,
-    UnsupportedSyntax,
-)
 from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
 from tensorcore_dsl.frontend.source import may_change_variables
@@ -28,6 +21,10 @@ from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Runtime, Scalar, Undefined
+
+from tensorcore_dsl.errors import (  # isort: skip
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax,
+)  # fmt: skip
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -98,15 +95,17 @@ class Expressions:
 
     def eval(self, node: ast.expr) -> Any:
         """The value of an expression."""
-        method = self._methods.get(type(node))
-        if method is None:
-            method = self._methods[type(node)] = getattr(
-                self, f"eval_{type(node).__name__}", self.unsupported
-            )
-        value = self.guarded(node, method)
+        value = self.guarded(node, self.method("eval", node))
         if isinstance(value, Undefined):
             self.guarded(node, lambda node: _complain(node, value))
         return value
+
+    def method(self, prefix: str, node: ast.AST) -> Callable[[Any], Any]:
+        """The method that evaluates nodes of this class, such as `eval_Name`."""
+        kind = type(node)
+        if kind not in self._methods:
+            self._methods[kind] = getattr(self, f"{prefix}_{kind.__name__}", self.unsupported)
+        return self._methods[kind]
 
     def unsupported(self, node: ast.AST) -> Any:
         kind = "statements" if isinstance(node, ast.stmt) else "expressions"
@@ -264,11 +263,9 @@ class Expressions:
         result = self.eval(node.values[0])
         for follower in node.values[1:]:
             result = self._short_circuit(
-                isinstance(node.op, ast.And),
-                result,
-                functools.partial(self.eval, follower),
+                isinstance(node.op, ast.And), result, functools.partial(self.eval, follower),
                 not may_change_variables(follower),
-            )
+            )  # fmt: skip
         return result
 
     def _short_circuit(self, is_and: bool, left: Any, follow: Callable[[], Any], pure: bool) -> Any:
@@ -375,13 +372,9 @@ class Expressions:
 def _place(frame: Frame, node: Any) -> Loc:
     one_line = node.end_lineno == node.lineno
     return Loc(
-        frame.source.filename,
-        node.lineno,
-        node.col_offset,
-        node.end_col_offset or 0 if one_line else 0,
-        frame.function,
-        frame.caller,
-    )
+        frame.source.filename, node.lineno, node.col_offset,
+        node.end_col_offset or 0 if one_line else 0, frame.function, frame.caller,
+    )  # fmt: skip
 
 
 def _complain(node: ast.AST, value: Undefined) -> None:

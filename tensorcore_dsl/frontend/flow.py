@@ -20,17 +20,15 @@ from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.environment import Snapshot
 from tensorcore_dsl.frontend.loops import Loop, run_loop
-from tensorcore_dsl.frontend.source import (
-    always_exits,
-    assigned_names,
-    exits_of,
-    may_change_variables,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.values import Scalar, Undefined
 from tensorcore_dsl.values.variables import new_variable
+
+from tensorcore_dsl.frontend.source import (  # isort: skip
+    always_exits, assigned_names, exits_of, may_change_variables,
+)  # fmt: skip
 
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
@@ -61,7 +59,9 @@ class Flow(Calls):
         for place, statement in enumerate(statements):
             rest = statements[place + 1 :]
             leaves = self._leaves(statement)
-            if leaves and isinstance(statement, ast.If) and _one_side_exits(statement):
+            if leaves and isinstance(statement, ast.If) and (
+                always_exits(statement.body) or always_exits(statement.orelse)
+            ):  # fmt: skip
                 return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
             status = self.statement(statement)
             if status is not None:
@@ -74,12 +74,7 @@ class Flow(Calls):
 
     def statement(self, node: ast.stmt) -> Status:
         """Evaluate one statement."""
-        method = self._methods.get(type(node))
-        if method is None:
-            method = self._methods[type(node)] = getattr(
-                self, f"run_{type(node).__name__}", self.unsupported
-            )
-        return self.guarded(node, method)  # type: ignore[no-any-return]
+        return self.guarded(node, self.method("run", node))  # type: ignore[no-any-return]
 
     # -- flags ---------------------------------------------------------------------------------
 
@@ -156,12 +151,9 @@ class Flow(Calls):
         frame.conditions += 1
         try:
             ended, _ = run_branches(
-                self.builder,
-                self.frames,
-                condition,
-                lambda: (then() == "jump", None),
+                self.builder, self.frames, condition, lambda: (then() == "jump", None),
                 lambda: (orelse() == "jump", None),
-            )
+            )  # fmt: skip
         finally:
             frame.conditions -= 1
         return "jump" if ended else self._status()
@@ -341,7 +333,3 @@ class Flow(Calls):
                 self._loop_body(loop, node.body)
 
         return trial
-
-
-def _one_side_exits(node: ast.If) -> bool:
-    return always_exits(node.body) or always_exits(node.orelse)

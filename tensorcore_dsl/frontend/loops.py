@@ -14,29 +14,17 @@ from typing import Any
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.frontend.control import shaped
-from tensorcore_dsl.frontend.environment import (
-    MISSING,
-    Container,
-    Contents,
-    Frame,
-    Snapshot,
-    columns,
-    name_of,
-    rebuilt,
-    same,
-    structure,
-)  # fmt: skip
 from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
-from tensorcore_dsl.values.variables import (
-    Copies,
-    holding_type,
-    new_variable,
-    register_for,
-    write,
+
+from tensorcore_dsl.frontend.environment import (  # isort: skip
+    MISSING, Container, Contents, Frame, Snapshot, columns, name_of, rebuilt, same, structure,
+)  # fmt: skip
+from tensorcore_dsl.values.variables import (  # isort: skip
+    Copies, holding_type, new_variable, register_for, write,
 )  # fmt: skip
 
 Slot = tuple[int, Any]  # number of a container in the loop's snapshot, key
@@ -74,12 +62,8 @@ class Loop:
     tests: list[Contents] = field(default_factory=list)  # the contents after its test
 
     def leave(
-        self,
-        block: Block,
-        before: Jump | None = None,
-        leaves: bool = False,
-        returns: bool = False,
-    ) -> None:
+        self, block: Block, before: Jump | None = None, leaves: bool = False, returns: bool = False,
+    ) -> None:  # fmt: skip
         """Record that control leaves the body here."""
         self.exits.append(Exit(self.head.frozen(), block, before, leaves, returns))
 
@@ -90,11 +74,9 @@ class Loop:
 
 
 def run_loop(
-    builder: Builder,
-    frames: list[Frame],
-    assigned: frozenset[str],
+    builder: Builder, frames: list[Frame], assigned: frozenset[str],
     trial: Callable[[Loop, Callable[[Loop], None]], None],
-) -> None:
+) -> None:  # fmt: skip
     """Evaluate a loop until its set of carried variables is known, and emit it.
 
     `trial(loop, settle)` emits the loop with its body and records the exits; it is called again
@@ -137,11 +119,11 @@ class _Variables:
         """Carry the registers that the body binds from the start."""
         for name, value in self.frames[-1].variables.items():
             if name in assigned and isinstance(value, Runtime):
-                self.carried[self._own(), name] = Carry()
+                self.carried[self._own(self.entry), name] = Carry()
 
-    def _own(self) -> int:
-        """The number of the container of the current function's variables."""
-        number = self.entry.number(self.frames[-1].variables)
+    def _own(self, snapshot: Snapshot) -> int:
+        """The number in `snapshot` of the container of the current function's variables."""
+        number = snapshot.number(self.frames[-1].variables)
         assert number is not None
         return number
 
@@ -286,7 +268,7 @@ class _Variables:
         contents = self.head.frozen()
         loop.tests.append(contents)
         variables = self.frames[-1].variables
-        head = self.head.copies[self._own_head()]
+        head = self.head.copies[self._own(self.head)]
         new = {name: value for name, value in variables.items() if name not in head}
         for name, value in new.items():
             if isinstance(value, Runtime):  # it may be one of the registers written below
@@ -301,7 +283,7 @@ class _Variables:
         for way in loop.exits:
             copies = self._copies(way.contents)
             if way.leaves:
-                values = {} if way.returns else way.contents[self._own_head()]
+                values = {} if way.returns else way.contents[self._own(self.head)]
                 born = [(n, v) for n, v in self.born.items() if isinstance(v, Runtime)]
                 copies += [(variable, values.get(name, UNSET)) for name, variable in born]
             tail = Block()
@@ -309,11 +291,6 @@ class _Variables:
                 write(self.builder, copies)
             place = way.block.nodes.index(way.before) if way.before else len(way.block)
             way.block.nodes[place:place] = tail.nodes
-
-    def _own_head(self) -> int:
-        number = self.head.number(self.frames[-1].variables)
-        assert number is not None
-        return number
 
     def _copies(self, contents: Contents) -> Copies:
         """The copies to the carried registers where the containers hold `contents`."""
@@ -340,11 +317,11 @@ class _Variables:
     def _born(self, loop: Loop) -> dict[str, Any]:
         """The values or registers of names that an endless loop always binds before a break."""
         going = [way for way in loop.exits if way.leaves and not way.returns]
-        ways = [way.contents[self._own_head()] for way in going]
+        ways = [way.contents[self._own(self.head)] for way in going]
         born: dict[str, Any] = {}
         if not loop.endless or not ways:
             return born
-        head = self.head.copies[self._own_head()]
+        head = self.head.copies[self._own(self.head)]
         for name in ways[0]:
             if not isinstance(head.get(name, MISSING), Undefined):
                 continue

@@ -27,27 +27,12 @@ from typing import NamedTuple
 
 from tensorcore_dsl.ir.constants import constant_trips
 from tensorcore_dsl.ir.forward import forward_copies
-from tensorcore_dsl.ir.nodes import (
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Source,
-    Type,
-    Value,
-    While,
-    children,
-    reads,
-    walk,
-    writes,
-)
 from tensorcore_dsl.isa.spec import PURE, WAIT_EFFECTS, Instruction
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source, Type, Value, While,
+    children, reads, walk, writes,
+)  # fmt: skip
 
 
 def coalesce(kernel: Kernel) -> None:

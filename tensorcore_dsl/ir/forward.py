@@ -11,21 +11,10 @@ from collections import Counter
 from dataclasses import replace
 
 from tensorcore_dsl.dtypes import DType, named
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    Kernel,
-    Op,
-    Part,
-    Source,
-    Value,
-    children,
-    walk,
-    writes,
-)
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, For, Kernel, Op, Part, Source, Value, children, walk, writes,
+)  # fmt: skip
 
 Register = Value | Part | Const  # one register, or a constant
 Known = dict[Value, tuple[Register, ...]]

@@ -26,27 +26,13 @@ from dataclasses import dataclass, field
 
 from tensorcore_dsl.dtypes import ALL, DType, pred
 from tensorcore_dsl.errors import CompileError, Loc, UnknownInstruction, listing
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Node,
-    Op,
-    Param,
-    Part,
-    Source,
-    TensorMap,
-    Type,
-    Value,
-    While,
-)
 from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.isa.spec import Instruction
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Param, Part, Source, TensorMap,
+    Type, Value, While,
+)  # fmt: skip
 
 _ATTRIBUTES = ("threads", "min_blocks", "max_registers")
 

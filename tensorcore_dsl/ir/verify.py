@@ -19,28 +19,12 @@ from tensorcore_dsl.errors import VerifyError, listing, located
 from tensorcore_dsl.ir.coalesce import unwritten_operand
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
 from tensorcore_dsl.ir.forward import part_type
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Source,
-    TensorMap,
-    Type,
-    Value,
-    While,
-    children,
-    reads,
-    writes,
-)
 from tensorcore_dsl.isa.spec import Instruction, Operand
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source, TensorMap, Type,
+    Value, While, children, reads, writes,
+)  # fmt: skip
 
 Complaints = Iterator[str]
 
@@ -170,14 +154,9 @@ def shared_memory_is_sized(kernel: Kernel) -> Complaints:
 
 
 KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
-    params_are_scalars,
-    params_are_distinct,
-    tensor_maps_can_be_encoded,
-    tensor_maps_come_last,
-    threads_fit_a_block,
-    cluster_is_sized,
-    shared_memory_is_sized,
-)
+    params_are_scalars, params_are_distinct, tensor_maps_can_be_encoded, tensor_maps_come_last,
+    threads_fit_a_block, cluster_is_sized, shared_memory_is_sized,
+)  # fmt: skip
 
 
 # --- instructions ---------------------------------------------------------------------------
@@ -360,13 +339,8 @@ def predicates_are_single(node: Node) -> Complaints:
 Rules = tuple[Callable[[Any], Complaints], ...]
 NODE_RULES: dict[type, Rules] = {
     Op: (
-        count_of_operands,
-        kinds_and_types_of_operands,
-        types_of_results,
-        results_are_distinct,
-        guard_is_a_predicate,
-        tied_operand_is_the_result,
-        predicates_are_single,
+        count_of_operands, kinds_and_types_of_operands, types_of_results, results_are_distinct,
+        guard_is_a_predicate, tied_operand_is_the_result, predicates_are_single,
     ),
     Assign: (copies_fill_their_target, copies_keep_the_width, predicates_are_single),
     For: (loops_count_with_integers, steps_go_somewhere),

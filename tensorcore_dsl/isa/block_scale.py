@@ -101,9 +101,8 @@ class ScaledFamily:
         count, scale_type = self.scale.split("/")
         shape = f"m16n8k{self.k * 2 if is_sparse else self.k}"
         packed = self.kind != "mxf8f6f4"
-        layouts = (sparse.sparse_layouts if is_sparse else mma.dense_layouts)(
-            shape, "f32", a, b, "f32", container=0 if packed else 8
-        )
+        container = 0 if packed else 8
+        layouts = mma.fragment_layouts(shape, "f32", a, b, "f32", container, is_sparse)
         names = dict(zip("dabc", layouts, strict=True))
         extra = sparse.metadata(shape, a, packed) if is_sparse else ()
         head = "mma" + (sparse.SORTED if is_sparse else "")
@@ -121,14 +120,11 @@ class ScaledFamily:
             results=(operand("d", names["d"]),),
             operands=(*(operand(x, names[x]) for x in "abc"), *extra, *scale_operands(int(count))),
             requires=Requires(self.sparse_requires if is_sparse else self.requires),
-            version=self.ptx,
-            section=sparse.SECTION if is_sparse else mma.SECTION,
-            execute=multiply_scaled,
-            effects=WARP,
+            version=self.ptx, section=sparse.SECTION if is_sparse else mma.SECTION,
+            execute=multiply_scaled, effects=WARP,
             template=("{d}, {a}, {b}, {c}, " + ("{e}, {f}, " if is_sparse else "") + _SCALES),
-            tied="c",
-            params=params,
-        )
+            tied="c", params=params,
+        )  # fmt: skip
 
 
 E2M1 = "e2m1/e2m1"

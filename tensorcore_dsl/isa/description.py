@@ -180,12 +180,9 @@ def _makes(shape: Any, names: list[str], options: dict[str, Any], instr: Instruc
 
 
 def search(
-    opcode: str | None = None,
-    arch: str | None = None,
-    dtype: str | None = None,
-    shape: str | None = None,
-    text: str | None = None,
-) -> list[Instruction]:
+    opcode: str | None = None, arch: str | None = None, dtype: str | None = None,
+    shape: str | None = None, text: str | None = None,
+) -> list[Instruction]:  # fmt: skip
     """Instructions that match all given criteria.
 
     arch: available on this target. dtype: an operand has this element type. shape: for example

@@ -90,12 +90,9 @@ def prepared(instr: Instruction) -> tuple[Any, Any]:
     m, n, k = size(p["shape"])
     product = Product(
         p.get("family", "mma"), m, n, k, p["a"], p["b"], p["c"], p["d"],
-        operation=p.get("operation", "mul"),
-        rounding=p.get("rounding", "rn"),
-        satfinite=bool(p.get("satfinite")),
-        sparse=bool(p.get("sparse")),
-        scale_kind=p.get("scale_kind"),
-        scale_vec=int(p.get("scale_vec", 0)),
+        operation=p.get("operation", "mul"), rounding=p.get("rounding", "rn"),
+        satfinite=bool(p.get("satfinite")), sparse=bool(p.get("sparse")),
+        scale_kind=p.get("scale_kind"), scale_vec=int(p.get("scale_vec", 0)),
         scale_type=p.get("scale_type"),
     )  # fmt: skip
     return product, FragmentMaps(_map(instr, "a"), _map(instr, "b"), *(coords(instr, x) for x in "cd"))

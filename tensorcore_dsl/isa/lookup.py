@@ -9,28 +9,18 @@ import difflib
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
+from operator import eq
 from types import MappingProxyType
 from typing import Protocol
 
 from tensorcore_dsl.dtypes import ALL
 from tensorcore_dsl.errors import UnknownInstruction, listing
-from tensorcore_dsl.isa import (
-    barrier,
-    block_scale,
-    bulk,
-    convert,
-    matrix,
-    memory,
-    mma,
-    printing,
-    scalar,
-    sparse,
-    special,
-    warp,
-    wgmma,
-    wmma,
-)  # fmt: skip
 from tensorcore_dsl.isa.spec import Instruction
+
+from tensorcore_dsl.isa import (  # isort: skip
+    barrier, block_scale, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
+    warp, wgmma, wmma,
+)  # fmt: skip
 
 
 class Family(Protocol):
@@ -118,16 +108,12 @@ def _continuations(
     given: tuple[str, ...], known: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[str]]:
     """The longest known prefix of modifiers (without element types), and all its continuations."""
-    length = max(sum(1 for _ in takewhile(_alike, zip(given, k, strict=False))) for k in known)
+    length = max(sum(takewhile(bool, map(eq, given, k))) for k in known)
     while length and given[length - 1] in ALL:
         length -= 1
     prefix = given[:length]
     tails = ("." + ".".join(k[length:]) for k in known if k[:length] == prefix)
     return prefix, list(dict.fromkeys(tails))
-
-
-def _alike(pair: tuple[str, str]) -> bool:
-    return pair[0] == pair[1]
 
 
 def _replacements(given: tuple[str, ...], known: list[tuple[str, ...]]) -> list[str]:

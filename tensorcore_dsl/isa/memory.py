@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.isa import reductions
 from tensorcore_dsl.isa.context import Context, Memory
 from tensorcore_dsl.isa.spec import LOAD, STORE, VOLATILE, Instruction, row
 
@@ -120,7 +121,7 @@ def _update(op: str, kind: str, instr: Instruction) -> Update:
     if op in _BIT_UPDATES:
         return _BIT_UPDATES[op]
     if kind[0] in "su":
-        return _integer_update(op, kind)
+        return reductions.integer_update(op, kind)
     from tensorcore_dsl.numerics import scalar
 
     # atom.add.f32 flushes subnormals in global memory alone (9.7.13.5).
@@ -128,34 +129,10 @@ def _update(op: str, kind: str, instr: Instruction) -> Update:
     return lambda old, value: scalar.arith(op, kind, old, value, rounding="rn", ftz=ftz)
 
 
-def _integer_update(op: str, kind: str) -> Update:
-    view = np.dtype(kind.replace("s", "i")[0] + str(int(kind[1:]) // 8))
-    ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
-    return lambda old, value: ufunc(old.view(view), value.view(view)).view(old.dtype)
-
-
-def _swap_equal(old: Any, expected: Any, value: Any) -> np.ndarray:
-    return np.asarray(np.where(old == expected, value, old))
-
-
-def _count_up(old: np.ndarray, limit: Any) -> np.ndarray:
-    one = np.asarray(1, old.dtype)
-    return np.asarray(np.where(old >= limit, old - old, old + one))
-
-
-def _count_down(old: np.ndarray, limit: Any) -> np.ndarray:
-    one = np.asarray(1, old.dtype)
-    return np.asarray(np.where((old == 0) | (old > limit), limit, old - one))
-
-
 _BIT_UPDATES: Mapping[str, Update] = {
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
+    **reductions.BIT_UPDATES,
     "exch": lambda old, value: value,
-    "cas": _swap_equal,
-    "inc": _count_up,
-    "dec": _count_down,
+    "cas": lambda old, expected, value: np.asarray(np.where(old == expected, value, old)),
 }
 
 SEM = "- .relaxed.cta .relaxed.gpu .relaxed.sys .acquire.cta .acquire.gpu .acquire.sys " \

@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.isa.fragments import (
-    checked,
-    fragment,
-    multiply,
-    operand,
-    pairs,
-    size,
-    square,
-)
 from tensorcore_dsl.isa.spec import WARP, Instruction
 from tensorcore_dsl.layout import Layout
+
+from tensorcore_dsl.isa.fragments import (  # isort: skip
+    checked, fragment, multiply, operand, pairs, size, square,
+)  # fmt: skip
 
 SECTION = "9.7.14.5.14"
 
@@ -66,22 +61,16 @@ class Family:
         params: dict[str, Any] = dict(shape=shape, layout=layout, d=d, a=a, b=b, c=c)
         params |= option(self.modifier, value)
         layouts = quad_layouts(layout, d, c) if a == "f16" and shape == "m8n8k4" else (
-            dense_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0)
+            fragment_layouts(shape, d, a, b, c, container=8 if self.modifier == "kind" else 0)
         )
         names = dict(zip("dabc", layouts, strict=True))
         return Instruction(
             mnemonic=f"mma.sync.aligned.{shape}.{layout}{before}.{d}.{a}.{b}.{c}{after}",
             results=(operand("d", names["d"]),),
-            operands=tuple(operand(x, names[x]) for x in "abc"),
-            requires=Requires(self.requires),
-            version=self.ptx,
-            section=SECTION,
-            execute=multiply,
-            effects=WARP,
-            tied="c" if c == d else None,
-            params=params,
-            note=self.note,
-        )
+            operands=tuple(operand(x, names[x]) for x in "abc"), requires=Requires(self.requires),
+            version=self.ptx, section=SECTION, execute=multiply, effects=WARP,
+            tied="c" if c == d else None, params=params, note=self.note,
+        )  # fmt: skip
 
 
 def option(modifier: str, value: str) -> dict[str, str]:
@@ -90,14 +79,17 @@ def option(modifier: str, value: str) -> dict[str, str]:
     return {modifier: word} if word else {}
 
 
-def dense_layouts(
-    shape: str, d: str, a: str, b: str, c: str, container: int = 0
+def fragment_layouts(
+    shape: str, d: str, a: str, b: str, c: str, container: int = 0, is_sparse: bool = False
 ) -> tuple[Layout, Layout, Layout, Layout]:
-    """Layouts of D, A, B and C; `container` is the register bits that a small float occupies."""
+    """Layouts of D, A (of its stored columns), B and C.
+
+    `container` is the register bits that a small float occupies.
+    """
     m, n, k = size(shape)
     return (
         fragment("C", m, n, d),
-        fragment("A", m, k, a, container if a == "e2m1" else 0),
+        fragment("A", m, k // 2 if is_sparse else k, a, container if a == "e2m1" else 0),
         fragment("B", k, n, b, container if b == "e2m1" else 0),
         fragment("C", m, n, c),
     )

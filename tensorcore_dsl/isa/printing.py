@@ -37,16 +37,11 @@ def instruction(mnemonic: str) -> Instruction:
             )
     operands = [Operand(f"a{i}", dtypes.named(name)) for i, name in enumerate(names)]
     return Instruction(
-        mnemonic=mnemonic,
-        results=(),
-        operands=(Operand("text", dtypes.u32, kind="imm"), *operands),
-        requires=Requires("70"),
-        version=(6, 0),
-        section="vprintf",
-        execute=execute,
-        effects=VOLATILE | {"print"},
+        mnemonic=mnemonic, results=(),
+        operands=(Operand("text", dtypes.u32, kind="imm"), *operands), requires=Requires("70"),
+        version=(6, 0), section="vprintf", execute=execute, effects=VOLATILE | {"print"},
         template=_statement(names),
-    )
+    )  # fmt: skip
 
 
 def _statement(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Reductions of bulk copies in global memory: element types and arithmetic (9.7.9.25.4.2).
 
-Floating-point sums round to nearest even and keep subnormals. (The manual says that those of f32
-flush subnormals; an H200 does not.)
+Atomic operations share the arithmetic of integers. Floating-point sums round to nearest even and
+keep subnormals. (The manual says that those of f32 flush subnormals; an H200 does not.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 FLOATS = ("f16", "bf16", "f32", "f64")
-_BITS: dict[str, Callable[..., Any]] = {
+BIT_UPDATES: dict[str, Callable[..., Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -32,12 +32,10 @@ ALLOWED = {
 
 def update(op: str, name: str) -> Callable[..., Any]:
     """A function of the old and the new words, as arrays of bits, for elements of type `name`."""
-    if op in _BITS:
-        return _BITS[op]
+    if op in BIT_UPDATES:
+        return BIT_UPDATES[op]
     if name not in FLOATS:
-        view = np.dtype(name.replace("s", "i")[0] + str(int(name[1:]) // 8))
-        ufunc = _INTEGERS[op]
-        return lambda old, new: ufunc(old.view(view), new.view(view)).view(old.dtype)
+        return integer_update(op, name)
     from tensorcore_dsl.numerics import scalar
 
     rounding = "rn" if op == "add" else None
@@ -47,3 +45,10 @@ def update(op: str, name: str) -> Callable[..., Any]:
         return np.asarray(scalar.arith(op, name, *values, rounding=rounding)).reshape(old.shape)
 
     return combine
+
+
+def integer_update(op: str, name: str) -> Callable[..., Any]:
+    """`update` for add, min or max of integers such as "s32"."""
+    view = np.dtype(name.replace("s", "i")[0] + str(int(name[1:]) // 8))
+    ufunc = _INTEGERS[op]
+    return lambda old, new: ufunc(old.view(view), new.view(view)).view(old.dtype)

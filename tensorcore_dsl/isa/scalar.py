@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from tensorcore_dsl.isa.semantics import (
-    boolean,
-    compare,
-    copy,
-    floating,
-    integer,
-    lookup,
-    pack,
-    select,
-    unpack,
-)
 from tensorcore_dsl.isa.spec import row
+
+from tensorcore_dsl.isa.semantics import (  # isort: skip
+    boolean, compare, copy, floating, integer, lookup, pack, select, unpack,
+)  # fmt: skip
 
 INT = "s16 u16 s32 u32 s64 u64"
 SIGNED = "s16 s32 s64"

@@ -18,11 +18,10 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import fragment, multiply, operand, pairs, size
-from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, option
+from tensorcore_dsl.isa.fragments import multiply, operand, pairs, size
+from tensorcore_dsl.isa.mma import FP8, FP864, INT4, INT8, SATURATE, fragment_layouts, option
 from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 from tensorcore_dsl.isa.warp import warps
-from tensorcore_dsl.layout import Layout
 
 SECTION = "9.7.14.6.3"
 ORDERED = (8, 5)  # PTX version of mma.sp::ordered_metadata
@@ -110,19 +109,6 @@ def multiply_sparse(
     return multiply(ctx, instr, a, b, c, selection=selection(ctx, instr, e, f))
 
 
-def sparse_layouts(
-    shape: str, d: str, a: str, b: str, c: str, container: int = 0
-) -> tuple[Layout, Layout, Layout, Layout]:
-    """Layouts of D, A (stored columns), B and C."""
-    m, n, k = size(shape)
-    return (
-        fragment("C", m, n, d),
-        fragment("A", m, k // 2, a, container if a == "e2m1" else 0),
-        fragment("B", k, n, b, container if b == "e2m1" else 0),
-        fragment("C", m, n, c),
-    )
-
-
 @dataclass(frozen=True)
 class SparseFamily:
     """Instructions of `mma.sp` that differ in shape, types, one modifier and metadata order."""
@@ -153,20 +139,17 @@ class SparseFamily:
         ) | option(self.modifier, value)
         if variant == SORTED:
             params["ordered"] = "ordered"
-        layouts = sparse_layouts(shape, d, a, b, c, 8 if self.modifier == "kind" else 0)
+        container = 8 if self.modifier == "kind" else 0
+        layouts = fragment_layouts(shape, d, a, b, c, container, is_sparse=True)
         names = dict(zip("dabc", layouts, strict=True))
         return Instruction(
             mnemonic=f"mma{variant}.sync.aligned.{shape}.row.col{value}.{d}.{a}.{b}.{c}",
             results=(operand("d", names["d"]),),
             operands=(*(operand(x, names[x]) for x in "abc"), *metadata(shape, a)),
             requires=Requires(self.requires),
-            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx,
-            section=SECTION,
-            execute=multiply_sparse,
-            effects=WARP,
-            tied="c" if c == d else None,
-            params=params,
-        )
+            version=max(self.ptx, ORDERED) if variant == SORTED else self.ptx, section=SECTION,
+            execute=multiply_sparse, effects=WARP, tied="c" if c == d else None, params=params,
+        )  # fmt: skip
 
 
 def metadata(shape: str, a: str, packed: bool = False) -> tuple[Operand, Operand]:

@@ -57,11 +57,9 @@ def shuffle(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, mask: Any)
     low = LANES & segment
     last = low | bound & ~segment & 31
     source = {
-        "up": LANES - step,
-        "down": LANES + step,
-        "bfly": LANES ^ step,
+        "up": LANES - step, "down": LANES + step, "bfly": LANES ^ step,
         "idx": low | step & ~segment & 31,
-    }[instr.params["mode"]]
+    }[instr.params["mode"]]  # fmt: skip
     inside = source >= last if instr.params["mode"] == "up" else source <= last
     source = np.where(inside, source, LANES)
     missing = active(ctx) & ~np.take_along_axis(active(ctx), source, axis=1)
@@ -81,11 +79,9 @@ def vote(ctx: Context, instr: Instruction, predicate: Any, mask: Any) -> np.ndar
     true = group & warps(ctx, np.asarray(predicate, bool))[:, None, :]
     count, total = true.sum(-1), group.sum(-1)
     result = {
-        "all": count == total,
-        "any": count > 0,
-        "uni": (count == 0) | (count == total),
+        "all": count == total, "any": count > 0, "uni": (count == 0) | (count == total),
         "ballot": _mask(true),
-    }[instr.params["mode"]]
+    }[instr.params["mode"]]  # fmt: skip
     return np.asarray(result).ravel()
 
 

@@ -208,18 +208,13 @@ class WarpgroupFamily:
         names = ["d", *(o.name for o in operands[1:])]
         return Instruction(
             mnemonic=f"{ptx}.{source}" if source else ptx,
-            results=(fragments.operand("d", d_layout(n, d)),),
-            operands=operands,
+            results=(fragments.operand("d", d_layout(n, d)),), operands=operands,
             requires=Requires("90a"),
             version=max(self.ptx, (8, 4)) if a != b and a[0] in "us" else self.ptx,
-            section=SPARSE if self.sparse else MMA,
-            execute=multiply,
-            effects=ASYNC,
-            template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names),
-            tied="c",
-            params=params,
-            ordering=ORDERING,
-        )
+            section=SPARSE if self.sparse else MMA, execute=multiply, effects=ASYNC,
+            template=f"!{ptx} " + ", ".join(f"{{{name}}}" for name in names), tied="c",
+            params=params, ordering=ORDERING,
+        )  # fmt: skip
 
     def _operands(self, source: str, n: int, k: int, a: str, d: str) -> tuple[Operand, ...]:
         stored = k // 2 if self.sparse else k

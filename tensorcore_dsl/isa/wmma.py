@@ -19,17 +19,12 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.isa.context import Context
-from tensorcore_dsl.isa.fragments import (
-    a_formula,
-    b_formula,
-    c_formula,
-    checked,
-    multiply,
-    operand,
-    size,
-)
 from tensorcore_dsl.isa.spec import LOAD, STORE, WARP, Instruction, Operand
 from tensorcore_dsl.layout import Formula, Layout
+
+from tensorcore_dsl.isa.fragments import (  # isort: skip
+    a_formula, b_formula, c_formula, checked, multiply, operand, size,
+)  # fmt: skip
 
 LOAD_SECTION, STORE_SECTION, MMA_SECTION = "9.7.14.4.3", "9.7.14.4.4", "9.7.14.4.5"
 NOTE = "fragments are unspecified; the layout is that of sm_90"
@@ -184,12 +179,9 @@ class Fragments:
     def _common(self, shape: str, order: str, space: str, tight: bool, ptx: str) -> dict[str, Any]:
         params: dict[str, Any] = dict(group="memory", shape=shape, order=order, space=space)
         return dict(
-            mnemonic=f"{ptx}.packed" if tight else ptx,
-            requires=Requires(self.requires),
-            version=self.ptx,
-            params=params | ({"ptx": ptx} if tight else {}),
-            note=NOTE,
-        )
+            mnemonic=f"{ptx}.packed" if tight else ptx, requires=Requires(self.requires),
+            version=self.ptx, params=params | ({"ptx": ptx} if tight else {}), note=NOTE,
+        )  # fmt: skip
 
     def _load(
         self, role: str, shape: str, order: str, space: str, dtype: str, tight: bool
@@ -197,25 +189,20 @@ class Fragments:
         ptx = f"wmma.load.{role}.sync.aligned.{order}.{shape}.{space}.{dtype}"
         return Instruction(
             results=(operand("r", fragment(role, shape, dtype)),),
-            operands=(_address(space), *_stride_operand(tight)),
-            section=LOAD_SECTION,
-            execute=load,
-            effects=WARP | LOAD,
-            template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
+            operands=(_address(space), *_stride_operand(tight)), section=LOAD_SECTION, execute=load,
+            effects=WARP | LOAD, template=f"!{ptx} {{r}}, {{p}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
-        )
+        )  # fmt: skip
 
     def _store(self, shape: str, order: str, space: str, dtype: str, tight: bool) -> Instruction:
         ptx = f"wmma.store.d.sync.aligned.{order}.{shape}.{space}.{dtype}"
         return Instruction(
             results=(),
             operands=(_address(space), operand("r", fragment("c", shape, dtype)), *_stride_operand(tight)),
-            section=STORE_SECTION,
-            execute=store,
-            effects=WARP | STORE,
+            section=STORE_SECTION, execute=store, effects=WARP | STORE,
             template=f"!{ptx} {{p}}, {{r}}" + ("" if tight else ", {stride}"),
             **self._common(shape, order, space, tight, ptx),
-        )
+        )  # fmt: skip
 
 
 def _address(space: str) -> Operand:
@@ -259,15 +246,10 @@ class WmmaFamily:
                 mnemonic=self.text.format(l=layout, s=shape, d=d, a=a, b=b, c=c, v=value),
                 results=(operand("d", fragment("c", shape, d)),),
                 operands=tuple(operand(x, fragment(x, shape, t)) for x, t in zip("abc", (a, b, c), strict=True)),
-                requires=Requires(self.requires),
-                version=self.ptx,
-                section=MMA_SECTION,
-                execute=multiply,
-                effects=WARP,
-                tied="c" if c == d else None,
-                params=params,
+                requires=Requires(self.requires), version=self.ptx, section=MMA_SECTION,
+                execute=multiply, effects=WARP, tied="c" if c == d else None, params=params,
                 note=NOTE,
-            )
+            )  # fmt: skip
 
 
 ALL = " ".join(MEASURED)

@@ -1,1 +1,1 @@
-"""The functions and types that users call in kernels, one module a topic."""
+"""The functions and types that users call in kernels, one module per topic."""

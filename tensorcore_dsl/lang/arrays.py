@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.lang.indexing import full_index, normal_index, slice_bounds
+from tensorcore_dsl.lang.indexing import Indexed, full_index, normal_index, slice_bounds
 from tensorcore_dsl.lang.pointer import Pointer, byte_offset, element_size
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Scalar
 
 
-class Array(Struct):
+class Array(Indexed):
     """A global array: pointer, shape and strides (in elements), known at run time.
 
     A stride known to be 1 is the Python number 1. `align` is the power of two in bytes that
@@ -23,14 +22,9 @@ class Array(Struct):
     space = "global"
 
     def __init__(
-        self,
-        address: Any,
-        dtype: DType,
-        shape: tuple[Any, ...],
-        strides: tuple[Any, ...],
-        align: int,
-        argument: int | None = None,
-    ) -> None:
+        self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
+        align: int, argument: int | None = None,
+    ) -> None:  # fmt: skip
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
         self.align, self.argument = align, argument
 
@@ -42,10 +36,6 @@ class Array(Struct):
         address, shape, strides = parts
         align = element_size(self.dtype)
         return Array(address, self.dtype, shape, strides, align)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
     @property
     def T(self) -> Array:
@@ -70,19 +60,6 @@ class Array(Struct):
             return byte_offset(address, stride * int(index), size) if index else address
         return byte_offset(address, index.to(stride.dtype) * stride, size)
 
-    def __getitem__(self, index: Any) -> Any:
-        view = self._view(index)
-        return view if isinstance(view, Array) else view.load()
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        view = self._view(index)
-        if isinstance(view, Array):
-            raise OperandError(
-                f"{view.described} cannot be stored at once: store elements, or vectors with "
-                "array.at(...).store(values)"
-            )
-        view.store(value)
-
     def _view(self, index: Any) -> Any:
         index = normal_index(index, self)
         if not any(isinstance(i, slice) for i in index):
@@ -104,6 +81,3 @@ class Array(Struct):
     @property
     def described(self) -> str:
         return f"a {self.ndim}-dimensional {self.dtype} array"
-
-    def __repr__(self) -> str:
-        return f"<{self.described}>"

@@ -13,14 +13,9 @@ from tensorcore_dsl.values.builder import builder
 
 
 def cp_async(
-    target: Pointer,
-    source: Pointer,
-    size: int,
-    *,
-    valid: Any = None,
-    pred: Any = None,
+    target: Pointer, source: Pointer, size: int, *, valid: Any = None, pred: Any = None,
     cache: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Copy `size` bytes (4, 8 or 16) from global to shared memory asynchronously.
 
     valid: how many bytes are read, a run-time value; the rest of the target becomes zero. cache:

@@ -80,14 +80,11 @@ def _sum(items: Any, start: Any = 0) -> Any:
     return functools.reduce(operator.add, values, start)
 
 
-def _every(items: Any) -> Any:
+def _combined(operator: str, items: Any) -> Any:
+    """all(items) by the operator "and", any(items) by "or"."""
     tests = [arithmetic.truth(builder(), item) for item in items]
-    return functools.reduce(lambda a, b: arithmetic.logic(builder(), "and", a, b), tests, True)
-
-
-def _some(items: Any) -> Any:
-    tests = [arithmetic.truth(builder(), item) for item in items]
-    return functools.reduce(lambda a, b: arithmetic.logic(builder(), "or", a, b), tests, False)
+    logic = functools.partial(arithmetic.logic, builder(), operator)
+    return functools.reduce(logic, tests, operator == "and")
 
 
 def _length(value: Any) -> Any:
@@ -114,42 +111,20 @@ def _hypot(*values: Any) -> Any:
 
 
 RUNTIME: dict[Any, Callable[..., Any]] = {
-    range: RuntimeRange,
-    min: _several(device_math.minimum),
-    max: _several(device_math.maximum),
-    sum: _sum,
-    any: _some,
-    all: _every,
-    len: _length,
-    int: _int,
-    float: _to_float,
-    bool: lambda value: arithmetic.truth(builder(), value),
-    round: _round,
-    pow: operator.pow,
-    divmod: lambda x, y: (x // y, x % y),
-    math.floor: _to_integer("rmi"),
-    math.ceil: _to_integer("rpi"),
-    math.trunc: _to_integer("rzi"),
-    math.fabs: lambda value: abs(_to_float(value)),
-    math.sqrt: device_math.sqrt,
-    math.exp: device_math.exp,
-    math.log: device_math.log,
-    math.log2: device_math.log2,
-    math.sin: device_math.sin,
-    math.cos: device_math.cos,
-    math.tanh: device_math.tanh,
-    math.isnan: _test("notanumber"),
-    math.isinf: _test("infinite"),
-    math.isfinite: _test("finite"),
-    math.copysign: _copysign,
-    math.hypot: _hypot,
-    math.pow: operator.pow,
-    np.minimum: device_math.minimum,
-    np.maximum: device_math.maximum,
-    np.sqrt: device_math.sqrt,
-    np.exp: device_math.exp,
-    np.abs: operator.abs,
-}
+    range: RuntimeRange, len: _length, sum: _sum,
+    any: functools.partial(_combined, "or"), all: functools.partial(_combined, "and"),
+    min: _several(device_math.minimum), max: _several(device_math.maximum),
+    int: _int, float: _to_float, bool: lambda value: arithmetic.truth(builder(), value),
+    round: _round, pow: operator.pow, divmod: lambda x, y: (x // y, x % y),
+    math.floor: _to_integer("rmi"), math.ceil: _to_integer("rpi"), math.trunc: _to_integer("rzi"),
+    math.fabs: lambda value: abs(_to_float(value)), math.copysign: _copysign,
+    math.isnan: _test("notanumber"), math.isinf: _test("infinite"), math.isfinite: _test("finite"),
+    math.sqrt: device_math.sqrt, math.hypot: _hypot, math.pow: operator.pow,
+    math.exp: device_math.exp, math.log: device_math.log, math.log2: device_math.log2,
+    math.sin: device_math.sin, math.cos: device_math.cos, math.tanh: device_math.tanh,
+    np.minimum: device_math.minimum, np.maximum: device_math.maximum,
+    np.sqrt: device_math.sqrt, np.exp: device_math.exp, np.abs: operator.abs,
+}  # fmt: skip
 if hasattr(math, "exp2"):  # Python 3.11
     RUNTIME[math.exp2] = device_math.exp2
 

@@ -8,7 +8,40 @@ from typing import Any
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
-from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.values import Scalar, Struct
+
+
+class Indexed(Struct):
+    """An array of elements in memory, indexed as in NumPy: `_view` gives a pointer or a view."""
+
+    shape: tuple[Any, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def described(self) -> str:
+        raise NotImplementedError
+
+    def _view(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        view = self._view(index)
+        return view if isinstance(view, Indexed) else view.load()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        view = self._view(index)
+        if isinstance(view, Indexed):
+            raise OperandError(
+                f"{view.described} cannot be stored at once: store elements, or vectors with "
+                f"{type(view).__name__.lower()}.at(...).store(values)"
+            )
+        view.store(value)
+
+    def __repr__(self) -> str:
+        return f"<{self.described}>"
 
 
 def full_index(index: tuple[Any, ...], owner: Any) -> tuple[Any, ...]:

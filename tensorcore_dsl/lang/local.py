@@ -23,13 +23,9 @@ class Local:
     """
 
     def __init__(
-        self,
-        items: list[Any],
-        dtype: DType,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None = None,
-        offset: int = 0,
-    ) -> None:
+        self, items: list[Any], dtype: DType, shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None, offset: int = 0,
+    ) -> None:  # fmt: skip
         self.items, self.dtype, self.shape, self.offset = items, dtype, shape, offset
         self.strides = row_major(shape) if strides is None else strides
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from tensorcore_dsl import dtypes
@@ -35,21 +37,31 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return arithmetic.select(builder(), condition, yes, no)
 
 
+def _of_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of f32 and f64 for all numbers; narrower floats are converted and back."""
+
+    @wraps(function)
+    def converted(value: Any) -> Any:
+        if isinstance(value, Group):
+            return value.map(converted)
+        value = _float(value, function.__name__)
+        wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
+        return builder().convert(function(wide), value.dtype)
+
+    return converted
+
+
 def _approximate(name: str, instruction: str) -> Any:
     """The function `name`, which emits an instruction of f32."""
 
     def function(value: Any) -> Any:
-        if isinstance(value, Group):
-            return value.map(function)
-        value = _float(value, name)
         if value.dtype.bits == 64:
             raise OperandError(f"{name} has no f64 form; convert to f32 first")
-        result = emit(instruction, builder().convert(value, dtypes.f32))
-        return builder().convert(result, value.dtype)
+        return emit(instruction, builder().convert(value, dtypes.f32))
 
     function.__name__ = name
     function.__doc__ = f"{name}: {instruction}; narrower floats are converted to f32 and back."
-    return function
+    return _of_floats(function)
 
 
 exp2, log2 = _approximate("exp2", names.EXP2), _approximate("log2", names.LOG2)
@@ -58,31 +70,22 @@ sin, cos = _approximate("sin", names.SIN), _approximate("cos", names.COS)
 tanh = _approximate("tanh", names.TANH)
 
 
+@_of_floats
 def sqrt(value: Any) -> Any:
     """Square root, rounded to nearest."""
-    if isinstance(value, Group):
-        return value.map(sqrt)
-    value = _float(value, "sqrt")
-    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
-    return builder().convert(emit(names.square_root(wide.dtype), wide), value.dtype)
+    return emit(names.square_root(value.dtype), value)
 
 
+@_of_floats
 def exp(value: Any) -> Any:
     """e**x as exp2(x * log2(e)); narrower floats are converted to f32 and back."""
-    if isinstance(value, Group):
-        return value.map(exp)
-    value = _float(value, "exp")
-    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
-    return builder().convert(exp2(wide * math.log2(math.e)), value.dtype)
+    return exp2(value * math.log2(math.e))
 
 
+@_of_floats
 def log(value: Any) -> Any:
     """The natural logarithm as log2(x) * ln(2); narrower floats are converted to f32 and back."""
-    if isinstance(value, Group):
-        return value.map(log)
-    value = _float(value, "log")
-    wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)
-    return builder().convert(log2(wide) * math.log(2), value.dtype)
+    return log2(value) * math.log(2)
 
 
 def _float(value: Any, what: str) -> Scalar:

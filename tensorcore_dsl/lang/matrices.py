@@ -63,7 +63,7 @@ def stmatrix(tile: Tile, value: Group) -> None:
 
 
 def movmatrix(value: Scalar) -> Scalar:
-    """Transpose an 8x8 matrix of 16-bit elements held in one register a lane."""
+    """Transpose an 8x8 matrix of 16-bit elements held in one register per lane."""
     return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
 
 
@@ -144,13 +144,9 @@ def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
 
 
 def _load_matrices(
-    tile: Tile,
-    operand: Operand,
-    layout: Layout,
-    plan: MatrixPlan,
-    places: list[tuple[int, int]],
+    tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, places: list[tuple[int, int]],
     along: str,
-) -> list[Group]:
+) -> list[Group]:  # fmt: skip
     """All fragments of the tile, up to four matrices an instruction."""
     wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
     registers: list[Scalar] = []

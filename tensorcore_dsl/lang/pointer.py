@@ -19,6 +19,16 @@ MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
 
 
+def _comparison(relation: str) -> Any:
+    def method(self: Pointer, other: Any) -> Any:
+        if not isinstance(other, Pointer):
+            return NotImplemented
+        self._check_alike(other)
+        return builder().apply(relation, self.address, other.address)
+
+    return method
+
+
 class Pointer(Struct):
     """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value."""
 
@@ -44,30 +54,9 @@ class Pointer(Struct):
         signed = dtypes.s64 if self.space == "global" else dtypes.s32
         return (self.address - other.address).bits(signed) // element_size(self.dtype)
 
-    def _compare(self, relation: str, other: Any) -> Any:
-        if not isinstance(other, Pointer):
-            return NotImplemented
-        self._check_alike(other)
-        return builder().apply(relation, self.address, other.address)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._compare("eq", other)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._compare("ne", other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare("lt", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare("le", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare("gt", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare("ge", other)
-
+    __eq__, __ne__ = _comparison("eq"), _comparison("ne")
+    __lt__, __le__ = _comparison("lt"), _comparison("le")
+    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
     __hash__ = None  # type: ignore[assignment]
 
     def _check_alike(self, other: Pointer) -> None:

@@ -11,30 +11,23 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.indexing import (
-    full_index,
-    normal_index,
-    row_major,
-    slice_bounds,
-    static_shape,
-)
 from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, Pointer, element_size, peer_address
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Scalar
+
+from tensorcore_dsl.lang.indexing import (  # isort: skip
+    Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
+)  # fmt: skip
 
 SWIZZLES = (0, 32, 64, 128)  # bytes
 _SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the bits 3 above
 
 
 def shared(
-    shape: int | Sequence[int],
-    dtype: DType,
-    *,
-    swizzle: int = 0,
-    strides: Sequence[int] | None = None,
-    align: int | None = None,
-) -> Tile:
+    shape: int | Sequence[int], dtype: DType, *, swizzle: int = 0,
+    strides: Sequence[int] | None = None, align: int | None = None,
+) -> Tile:  # fmt: skip
     """A tile of shared memory with a compile-time shape, row-major unless strides are given.
 
     swizzle: 32, 64 or 128 bytes; permutes the 16-byte chunks of a row so that a column of chunks
@@ -81,7 +74,7 @@ def dynamic_shared(
     return Tile(origin, 0, dtype, shape, steps, swizzle)
 
 
-class Tile(Struct):
+class Tile(Indexed):
     """A view of shared memory with a static shape and strides, possibly swizzled.
 
     The byte address of an element is origin + swizzle(offset). `origin` is a multiple of the
@@ -91,22 +84,14 @@ class Tile(Struct):
 
     parts = ("origin", "offset")
     space = "shared"
+    shape: tuple[int, ...]
 
     def __init__(
-        self,
-        origin: Any,
-        offset: Any,
-        dtype: DType,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        swizzle: int = 0,
-    ) -> None:
+        self, origin: Any, offset: Any, dtype: DType, shape: tuple[int, ...],
+        strides: tuple[int, ...], swizzle: int = 0,
+    ) -> None:  # fmt: skip
         self.origin, self.offset, self.dtype = origin, offset, dtype
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -187,19 +172,6 @@ class Tile(Struct):
         mask = (self.offset >> 3) & _SWIZZLED_BITS[self.swizzle]
         return _plus(self.origin, self.offset ^ mask)
 
-    def __getitem__(self, index: Any) -> Any:
-        view = self._view(index)
-        return view if isinstance(view, Tile) else view.load()
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        view = self._view(index)
-        if isinstance(view, Tile):
-            raise OperandError(
-                f"{view.described} cannot be stored at once: store elements, or vectors with "
-                "tile.at(...).store(values)"
-            )
-        view.store(value)
-
     def _view(self, index: Any) -> Any:
         index = normal_index(index, self)
         if not any(isinstance(i, slice) for i in index):
@@ -224,9 +196,6 @@ class Tile(Struct):
         swizzle = f", {self.swizzle}-byte swizzle" if self.swizzle else ""
         where = "remote shared" if self.space == CLUSTER_SPACE else "shared"
         return f"a {where} {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
-
-    def __repr__(self) -> str:
-        return f"<{self.described}>"
 
 
 def _inside(start: Any, length: int, extent: int, tile: Tile) -> Any:

@@ -42,15 +42,11 @@ def wgmma_async(
         raise OperandError(f"{instr}: a has {of_a} steps of K, b has {steps}")
     for step in range(steps):
         given = {
-            "c": acc,
-            "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
-            "scale_d": accumulate if step == 0 else True,
-            "scale_a": -1 if negate_a else 1,
-            "scale_b": -1 if negate_b else 1,
-            "trans_a": int(a_major == "mn"),
-            "trans_b": int(b_major == "mn"),
-            **places[step],
-        }
+            "c": acc, "desc_b": wgmma_descriptor(_k_part(b, b_major, step * depth, depth), b_major),
+            "scale_d": accumulate if step == 0 else True, "scale_a": -1 if negate_a else 1,
+            "scale_b": -1 if negate_b else 1, "trans_a": int(a_major == "mn"),
+            "trans_b": int(b_major == "mn"), **places[step],
+        }  # fmt: skip
         if isinstance(a, Tile):
             given["desc_a"] = wgmma_descriptor(_k_part(a, a_major, step * stored, stored), a_major)
         else:

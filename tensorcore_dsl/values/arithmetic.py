@@ -308,16 +308,9 @@ def _and_constant(builder: InstructionBuilder, left: Any, mask: int, dtype: DTyp
 
 
 _BINARY: dict[str, Any] = {
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
-    "truediv": _truediv,
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "and": _bitwise("and"),
-    "or": _bitwise("or"),
-    "xor": _bitwise("xor"),
-}
+    "add": _add, "sub": _sub, "mul": _mul, "truediv": _truediv, "floordiv": _floordiv, "mod": _mod,
+    "and": _bitwise("and"), "or": _bitwise("or"), "xor": _bitwise("xor"),
+}  # fmt: skip
 
 
 def _shift(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import Loc
-from tensorcore_dsl.ir.nodes import Kernel
 from tensorcore_dsl.tracing import emitter
 from tensorcore_dsl.values import arithmetic, conversion
 from tensorcore_dsl.values.instructions import InstructionBuilder
@@ -25,10 +22,7 @@ class Builder(InstructionBuilder):
 
     call: Callable[[Any, list[Any], dict[str, Any]], Any]
     branch: Callable[[Scalar, Callable[[], None], Callable[[], None]], None]
-
-    def __init__(self, kernel: Kernel, arch: Arch, locate: Callable[[], Loc | None]) -> None:
-        super().__init__(kernel, arch, locate)
-        self.in_role = False  # of tc.warp_specialize
+    in_role = False  # of tc.warp_specialize
 
     def apply(self, operator: str, *operands: Any) -> Any:
         """The result of one of Python's operators."""

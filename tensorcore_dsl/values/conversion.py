@@ -18,14 +18,9 @@ _HALVES_LOW = 0x5410  # prmt selector: two low halves side by side
 
 
 def convert(
-    builder: InstructionBuilder,
-    value: Any,
-    dtype: DType,
-    *,
-    rounding: str | None = None,
-    relu: bool = False,
-    satfinite: bool = False,
-) -> Any:
+    builder: InstructionBuilder, value: Any, dtype: DType, *, rounding: str | None = None,
+    relu: bool = False, satfinite: bool = False,
+) -> Any:  # fmt: skip
     """`value` as `dtype`: float to integer truncates, to a narrower float rounds to nearest."""
     if isinstance(value, Group):
         return value.to(dtype, rounding=rounding, relu=relu, satfinite=satfinite)

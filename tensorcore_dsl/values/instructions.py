@@ -13,30 +13,17 @@ from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    Kernel,
-    Node,
-    Op,
-    Part,
-    Type,
-    Value,
-)  # fmt: skip
+from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Instruction, Operand
-from tensorcore_dsl.values.operands import (
-    constant,
-    describe,
-    element_type,
-    is_number,
-    literal,
-    number_type,
-    type_of,
-)
 from tensorcore_dsl.values.values import Group, Runtime, Scalar
+
+from tensorcore_dsl.ir.nodes import (  # isort: skip
+    Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
+)  # fmt: skip
+from tensorcore_dsl.values.operands import (  # isort: skip
+    constant, describe, element_type, is_number, literal, number_type, type_of,
+)  # fmt: skip
 
 MAX_OFFSET = 2**31 - 1  # of `[base + offset]`
 
@@ -182,7 +169,7 @@ class InstructionBuilder:
         if wanted.registers > 1 or wanted.layout is not None:
             return self._group(given, wanted, instr)
         if isinstance(given, Scalar):
-            if not interchangeable(given.dtype, wanted.dtype):
+            if not agree(given.dtype, wanted.dtype):
                 raise self._mismatch(given, wanted, instr)
             return given.value
         if is_number(given):
@@ -293,17 +280,6 @@ class InstructionBuilder:
             part = Scalar(register, dtype)
             self._remember(key, part)
         return part
-
-
-def interchangeable(have: DType, want: DType) -> bool:
-    """May a register of type `have` be the operand of type `want`, with the same bits?"""
-    if have == want:
-        return True
-    if have.register_bits != want.register_bits or "p" in have.kind + want.kind:
-        return False
-    if have.kind == "b" or want.kind == "b" or (have.is_integer and want.is_integer):
-        return True
-    return {have.name, want.name} == {"f32", "tf32"}
 
 
 def _wrap(instr: Instruction, results: tuple[Value, ...]) -> Any:

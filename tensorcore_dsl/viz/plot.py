@@ -7,7 +7,6 @@ notebooks display, and saves it if `path` is given.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +58,15 @@ def _grid(rows: int, cols: int, title: str, cell: tuple[float, float]) -> tuple[
 
 def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7) -> None:
     """One coloured cell with dark or light text, whichever is readable."""
-    bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
-    axis.add_patch(_rectangle((col - 0.5, row - 0.5), color))
-    axis.text(
-        col,
-        row,
-        text,
-        ha="center",
-        va="center",
-        fontsize=size,
-        color="black" if bright else "white",
-    )
-
-
-def _rectangle(corner: tuple[float, float], color: Any) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle(corner, 1, 1, facecolor=color, edgecolor="white", linewidth=0.5)
+    bright = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 0.5
+    corner = (col - 0.5, row - 0.5)
+    axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white", linewidth=0.5))
+    axis.text(
+        col, row, text, ha="center", va="center", fontsize=size,
+        color="black" if bright else "white",
+    )  # fmt: skip
 
 
 # -- fragments -----------------------------------------------------------------------------------
@@ -187,16 +178,13 @@ def passes(rows: int, row_bytes: int, swizzle: int) -> list[int]:
 
     1 is free of conflicts, 8 the maximum; the worst group of eight rows counts.
     """
-    places = {tuple(map(int, at)): where for where, at in _places(chunks(rows, row_bytes, swizzle))}
+    table = chunks(rows, row_bytes, swizzle).reshape(-1, 2)
+    places = {(int(row), int(chunk)): place for place, (row, chunk) in enumerate(table)}
     columns = range(row_bytes // CHUNK)
     groups = [range(r, min(r + 8, rows)) for r in range(0, rows, 8)]
     return [
         max(_collisions([places[row, c] for row in group]) for group in groups) for c in columns
     ]
-
-
-def _places(table: np.ndarray) -> list[tuple[int, Sequence[int]]]:
-    return list(enumerate(table.reshape(-1, 2)))
 
 
 def _collisions(where: list[int]) -> int:
@@ -240,13 +228,9 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
         row, chunk = table[line, place]
         if row >= 0:
             _cell(
-                axis,
-                line,
-                place,
-                colormaps["viridis"](chunk / max(1, per_row - 1)),
-                f"row {row} chunk {chunk}",
-                6,
-            )
+                axis, line, place, colormaps["viridis"](chunk / max(1, per_row - 1)),
+                f"row {row} chunk {chunk}", 6,
+            )  # fmt: skip
     axis.set_xticks(range(8), [f"banks {4 * i}-{4 * i + 3}" for i in range(8)])
     axis.set_yticks(range(len(table)), [f"byte {LINE * i}" for i in range(len(table))])
     return _saved(figure, path)
