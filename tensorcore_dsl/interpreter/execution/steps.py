@@ -168,7 +168,6 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
 
 
 def copy(place: int, source: int) -> Run:
-    """Copy a register."""
 
     def run(machine: Machine) -> None:
         value = machine.registers.values[source]
