@@ -25,7 +25,7 @@ from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
-from tensorcore_dsl.interpreter.memory.arguments import TensorMapArgument
+from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 import tensorcore_dsl as tc
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
-from tensorcore_dsl.interpreter.memory.arguments import TensorMapArgument
+from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import _map_argument
 from tensorcore_dsl.runtime import driver as cuda_driver

@@ -15,9 +15,9 @@ from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.core.geometry import Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.memory.arguments import Arguments
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand
@@ -56,8 +56,9 @@ def emulate(
     starts = range(0, total, step)
 
     def part(at: int) -> tuple[Any, ...]:
-        count = min(step, total - at)
-        return _run(instr, target.name, images, batch, memory[at : at + step], at, count)
+        rows = memory[at : at + step]
+        operands = [image.columns(batch, at, len(rows)) for image in images]
+        return _run(instr, target.name, operands, rows)
 
     workers = min(os.cpu_count() or 1, len(starts))
     if workers > 1:
@@ -183,13 +184,14 @@ def _images(instr: Instruction, operands: list[Any]) -> list[_Image]:
 
 
 def _batch(instr: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
-    shapes = [i.batch for i in images] + ([] if shared is None else [shared.shape[:-1]])
+    shapes = {i.operand.name: i.batch for i in images if i.number is None}
+    if shared is not None:
+        shapes["shared"] = shared.shape[:-1]
     try:
-        return np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*shapes.values())
     except ValueError:
-        named = [f"{i.operand.name} {i.batch}" for i in images if i.number is None]
-        named += [] if shared is None else [f"shared {shared.shape[:-1]}"]
-        raise OperandError(f"{instr}: the batches do not broadcast: {', '.join(named)}") from None
+        named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise OperandError(f"{instr}: the batches do not broadcast: {named}") from None
 
 
 def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
@@ -203,22 +205,13 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
     )
 
 
-def _run(
-    instr: Instruction,
-    arch: str,
-    images: list[_Image],
-    batch: tuple[int, ...],
-    memory: np.ndarray,
-    at: int,
-    count: int,
-) -> tuple[Any, ...]:
-    """Results of `count` elements of the batch; `memory` is written in place."""
-    threads = instr.threads
+def _run(instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray) -> tuple[Any, ...]:
+    """Results for a part of the batch; its `memory`, (elements, bytes), is written in place."""
+    count, threads = len(memory), instr.threads
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
     nothing = Program(Kernel("emulate", [], Block()))
     ctx = ExecutionContext(nothing, geometry, Arguments([]), storage, arch)
-    operands = [image.columns(batch, at, count) for image in images]
     with np.errstate(all="ignore"):
         results = instr.execute(ctx, instr, *operands)
         ctx.async_copies.wait(0)

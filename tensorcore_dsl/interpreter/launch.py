@@ -17,11 +17,11 @@ from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.memory.arguments import (
+from tensorcore_dsl.interpreter.memory.global_memory import (
     MAP_BASE,
     MAP_SHIFT,
     Arguments,
@@ -129,10 +129,7 @@ def _parameters(kernel: Kernel, arguments: Sequence[Any]) -> tuple[Arguments, li
             f"{kernel.name} has {len(kernel.params)} parameters ({names}), "
             f"{len(arguments)} values given"
         )
-    memory = Arguments(
-        [a for a in arguments if isinstance(a, GlobalPointer)],
-        [a for a in arguments if isinstance(a, TensorMapArgument)],
-    )
+    memory = Arguments(arguments)
     arrays, maps, bits = 0, 0, []
     for param, argument in zip(kernel.params, arguments, strict=True):
         if isinstance(argument, GlobalPointer):

@@ -15,7 +15,7 @@ from tensorcore_dsl.errors import Divergence, Loc
 from tensorcore_dsl.interpreter.core.geometry import Geometry, axes_text, ranges
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.report import Tally
-from tensorcore_dsl.interpreter.core.thread_masks import census
+from tensorcore_dsl.interpreter.core.threads import census
 from tensorcore_dsl.isa.spec import Instruction
 
 WARP, WARPGROUP = 32, 128
@@ -68,8 +68,6 @@ class Chunk:
         self.reads = self.writes = 0
         self.narrow(self.alive.copy())
 
-    # --- active threads -----------------------------------------------------------------------
-
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""
         self.warps, lanes = divmod(census(mask), 1 << 32)
@@ -98,19 +96,13 @@ class Chunk:
         """End the time slice of the running cohort, so that others see what it has just done."""
         self.aside, self.limit = 1, 0
 
-    # --- accounts -----------------------------------------------------------------------------
-
     def account(
         self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
     ) -> None:
         """Count an access of `size` bytes by each thread of `mask`."""
-        if verb == "load":
-            self.reads += 1
-        else:
-            self.writes += 1
+        self.reads += verb == "load"
+        self.writes += verb == "store"
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
-
-    # --- the program --------------------------------------------------------------------------
 
     def loc(self, step: int) -> Loc | None:
         """The source line of a step."""
@@ -119,8 +111,6 @@ class Chunk:
     def instruction(self, step: int) -> Instruction | None:
         """The instruction of a step; None for branches and copies of registers."""
         return self.program.steps[step].instr
-
-    # --- names for messages -------------------------------------------------------------------
 
     def describe(self, thread: int) -> str:
         """A thread: `thread 3 of block (1, 0)`."""
@@ -153,7 +143,9 @@ class Chunk:
         more = int(per_cta.any(axis=1).sum()) - len(texts)
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")
 
-    def refuse_divergence(self, first: int, unit: int, mask: np.ndarray) -> NoReturn:
+    def refuse_divergence(
+        self, first: int, unit: int, mask: np.ndarray, loc: Loc | None = None
+    ) -> NoReturn:
         """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`."""
         part = slice(first, first + unit)
         lanes, name = mask[part], "lanes" if unit == WARP else "threads"
@@ -170,4 +162,4 @@ class Chunk:
         what = "a warp-wide instruction needs all 32 lanes: "
         if unit != WARP:
             what = "an instruction of warpgroups needs all four warps: "
-        raise Divergence(what + "; ".join(lines))
+        raise Divergence(what + "; ".join(lines), loc)

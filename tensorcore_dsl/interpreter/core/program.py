@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
-from tensorcore_dsl.ir.nodes import Kernel, Type
+from tensorcore_dsl.ir.nodes import Kernel
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -61,21 +61,20 @@ class Step:
 class Program:
     """The steps of a kernel, and what stands in its registers at the start.
 
-    constants: (place, value), the same in every chunk. fills: places with a constant in every
-    thread, as (place, value, registers, or 0 for a scalar). params: places of the kernel's
-    parameters. unit: threads of the largest group that one instruction needs as a whole, a warp or
-    a warpgroup. asynchronous: operations may be in flight when a CTA ends. reads_shared: some
-    instruction reads shared memory through the async proxy. remote: some instruction loads from or
-    stores to the shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared
-    addresses of all CTAs but the first of a cluster have bits above CLUSTER_SHIFT.
+    constants: (place, value, registers): None for one value that all threads share, 0 for a scalar
+    in every thread, or the registers of a group. params: places of the kernel's parameters. unit:
+    threads of the largest group that one instruction needs as a whole, a warp or a warpgroup.
+    asynchronous: operations may be in flight when a CTA ends. reads_shared: some instruction reads
+    shared memory through the async proxy. remote: some instruction loads from or stores to the
+    shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared addresses of
+    all CTAs but the first of a cluster have bits above CLUSTER_SHIFT.
     """
 
     kernel: Kernel
     steps: list[Step] = field(default_factory=list)
     places: int = 0
-    constants: list[tuple[int, Any]] = field(default_factory=list)
-    fills: list[tuple[int, Any, int]] = field(default_factory=list)
-    params: list[tuple[int, Type]] = field(default_factory=list)
+    constants: list[tuple[int, Any, int | None]] = field(default_factory=list)
+    params: list[int] = field(default_factory=list)
     unit: int = 32
     asynchronous: bool = False
     reads_shared: bool = False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Any
 
 import numpy as np
 from numba import types
 
-from tensorcore_dsl.interpreter.core.compiled import compiled
+from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
 
 SECTOR = 32  # bytes of a global transaction
@@ -31,12 +32,7 @@ class Traffic:
     ideal: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.accesses + other.accesses,
-            self.bytes + other.bytes,
-            self.units + other.units,
-            self.ideal + other.ideal,
-        )
+        return Traffic(*map(add, astuple(self), astuple(other)))
 
     @property
     def excess(self) -> int:
@@ -119,9 +115,8 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
             if not active[thread]:
                 continue
             lanes += 1
-            first = addresses[thread] // types.uint64(SECTOR)
+            sector = addresses[thread] // types.uint64(SECTOR)
             last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
-            sector = first
             while sector <= last and count < 64:
                 known = False
                 for i in range(count):

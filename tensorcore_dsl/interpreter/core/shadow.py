@@ -1,4 +1,4 @@
-"""The shadow of shared memory: one byte of state for each byte.
+"""Shared memory of a chunk, and its shadow: one byte of state for each byte.
 
 The stamps of the proxy checks (one word for each 4 bytes) are written here too, because every
 store writes both.
@@ -6,15 +6,13 @@ store writes both.
 
 from __future__ import annotations
 
-from tensorcore_dsl.interpreter.core.compiled import (
-    inlined,
-    peek8,
-    peek32,
-    peek64,
-    poke8,
-    poke32,
-    poke64,
-)
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 # States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
 NEVER, WRITTEN, PENDING, BARRIER = range(4)
@@ -23,13 +21,36 @@ OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_
 
 STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
 STAMP_MASK = (1 << STAMP_BITS) - 1
+OFFSET = (1 << CLUSTER_SHIFT) - 1  # mask of a shared address: the offset within its CTA
 
 
-@inlined
+class SharedStorage:
+    """Shared memory of a chunk: `data` and `shadow`, the state of each byte, are (CTAs, bytes).
+
+    checks: are alignment and states checked? written: bytes count as written from the start.
+    """
+
+    def __init__(self, data: np.ndarray, checks: bool, written: bool = False) -> None:
+        self.data = np.ascontiguousarray(data)
+        self.shadow = np.full(data.shape, WRITTEN * written, np.uint8)
+        self.checks = checks
+
+    @property
+    def size(self) -> int:
+        """Bytes of one CTA."""
+        return int(self.data.shape[1])
+
+    @property
+    def extent(self) -> str:
+        """The bytes that a CTA has, for messages."""
+        return f"bytes 0 to {self.size - 1:#x}" if self.size else "no shared memory"
+
+
+@native.inlined
 def shadow_error(shadow: int, size: int) -> int:
     """0 when all bytes are written, else the error code of the first byte that is not."""
     for byte in range(size):
-        state = peek8(shadow + byte)
+        state = native.peek8(shadow + byte)
         if state == NEVER:
             return UNWRITTEN
         if state != WRITTEN:
@@ -37,53 +58,55 @@ def shadow_error(shadow: int, size: int) -> int:
     return 0
 
 
-@inlined
+@native.inlined
 def all_written(shadow: int, size: int) -> bool:
     """Are all bytes written? Compares up to 8 bytes at a time."""
     good = True
     if size >= 8:
         for start in range(0, size, 8):
-            good = good and peek64(shadow + start) == 0x0101010101010101
+            good = good and native.peek64(shadow + start) == 0x0101010101010101
         return good
     if size == 4:
-        word: int = peek32(shadow)
+        word: int = native.peek32(shadow)
         return word == 0x01010101
     return shadow_error(shadow, size) == 0
 
 
-@inlined
+@native.inlined
 def in_flight(shadow: int, size: int) -> bool:
     """Does an asynchronous copy or an mbarrier own any of the bytes?"""
     states = 0
     if size >= 8:
         for start in range(0, size, 8):
-            states |= peek64(shadow + start)
+            states |= native.peek64(shadow + start)
     elif size == 4:
-        states = peek32(shadow)
+        states = native.peek32(shadow)
     else:
         for byte in range(size):
-            states |= peek8(shadow + byte)
+            states |= native.peek8(shadow + byte)
     return states & 0x0202020202020202 != 0
 
 
-@inlined
+@native.inlined
 def mark(shadow: int, size: int, state: int) -> None:
     """Write `state` to the shadow of `size` bytes."""
     if size >= 8:
         for start in range(0, size, 8):
-            poke64(shadow + start, state * 0x0101010101010101)
+            native.poke64(shadow + start, state * 0x0101010101010101)
     elif size == 4:
-        poke32(shadow, state * 0x01010101)
+        native.poke32(shadow, state * 0x01010101)
     else:
         for byte in range(size):
-            poke8(shadow + byte, state)
+            native.poke8(shadow + byte, state)
 
 
-@inlined
-def stamp_words(stamps: int, address: int, size: int, stamp: int) -> None:
-    """Write `stamp` to the words of `size` bytes from `address` on."""
+@native.inlined
+def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
+    """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
+    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+    first = stamps.ctypes.data + cta * stamps.shape[1] * 4
     if size >= 8:
         for start in range(0, size, 8):
-            poke64(stamps + address + start, stamp << 32 | stamp)
+            native.poke64(first + address + start, stamp << 32 | stamp)
     else:
-        poke32(stamps + (address & -4), stamp)
+        native.poke32(first + (address & -4), stamp)

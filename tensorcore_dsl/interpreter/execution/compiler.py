@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
-from tensorcore_dsl.interpreter.sanitizer.mma_hazards import (
-    copy_use,
-    operation_use,
-    product_registers,
-    product_use,
-)
+from tensorcore_dsl.interpreter.sanitizer import mma_hazards
+from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
-from tensorcore_dsl.ir.nodes import (
-    Address,
-    Assign,
-    Block,
-    Const,
-    For,
-    If,
-    Jump,
-    Kernel,
-    Op,
-    Part,
-    Source,
-    Value,
-    While,
-)
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.isa.spec import Operand
 
 
-def compile_program(kernel: Kernel) -> Program:
+def compile_program(kernel: nodes.Kernel) -> Program:
     """The flat program of `kernel`."""
     return _Compiler(kernel).program
 
@@ -55,7 +36,7 @@ class _Label:
     at: int = STOP
 
 
-def _independent_runs(block: Block) -> list[list[Any]]:
+def _independent_runs(block: nodes.Block) -> list[list[Any]]:
     """The nodes of a block in order; nodes that may execute at once are in one list."""
     runs: list[list[Any]] = []
     for node in block:
@@ -69,89 +50,74 @@ def _independent_runs(block: Block) -> list[list[Any]]:
 def _joins(node: Any, run: list[Any]) -> bool:
     """May `node` execute at once with `run`: the same instruction, independent of its results?"""
     first = run[-1]
-    if not (isinstance(node, Op) and isinstance(first, Op) and node.instr is first.instr):
+    if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False
-    if node.instr.execute not in steps.SEVERAL or node.guard is not None or first.guard is not None:
+    if node.instr is not first.instr or node.instr.execute not in steps.SEVERAL:
+        return False
+    if node.guard is not None or first.guard is not None:
         return False
     written = {id(value) for op in run for value in op.results}
-    touched = [s.base if isinstance(s, Part) else s for s in (*node.operands, *node.results)]
+    touched = [s.base if isinstance(s, nodes.Part) else s for s in (*node.operands, *node.results)]
     return written.isdisjoint(map(id, touched))
 
 
 class _Compiler:
-    """Appends steps to a program, node by node; `places` are those of values and constants."""
+    """Appends steps to a program, node by node; `places` are those of values and constants.
 
-    def __init__(self, kernel: Kernel) -> None:
+    The methods `_op`, `_assign`, `_for` and so on compile the nodes of these names.
+    """
+
+    def __init__(self, kernel: nodes.Kernel) -> None:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
-        self.watched = product_registers(kernel)
+        self.add = self.program.steps.append
+        self.watched = mma_hazards.product_registers(kernel)
         self.places: dict[Any, int] = {}
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
-        self.visit: dict[type, Callable[[Any], None]] = {
-            Op: self._op,
-            Assign: self._assign,
-            For: self._for,
-            While: self._while,
-            If: self._if,
-            Jump: self._jump,
-        }
-        for param in kernel.params:
-            self.program.params.append((self.value(param.value), param.value.type))
+        self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
-        self.add(steps.exit_, None)
-
-    # --- places ---------------------------------------------------------------------------
+        self.add(Step(steps.exit_, None))
+        self.program.places = len(self.places)
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
-        if key in self.places:
-            return self.places[key], False
-        self.places[key] = self.program.places
-        self.program.places += 1
-        return self.places[key], True
+        new = key not in self.places
+        return self.places.setdefault(key, len(self.places)), new
 
-    def value(self, value: Value) -> int:
+    def value(self, value: nodes.Value) -> int:
         word(value.type.register_bits)
         return self.place(value)[0]
 
-    def constant(self, item: Any) -> int:
-        """The place of a Python int or NumPy scalar."""
-        place, new = self.place((type(item), item))
-        if new:
-            self.program.constants.append((place, item))
-        return place
+    def constant(self, item: Any, registers: int | None = None) -> int:
+        """The place of a Python int or NumPy scalar.
 
-    def fill(self, item: Any, registers: int) -> int:
-        """The place of a NumPy scalar in every thread, and in every register of a group."""
+        registers: None for one constant that all threads share; else every thread has it, in every
+        register of a group of so many, or in a scalar (0).
+        """
         place, new = self.place((type(item), item, registers))
         if new:
-            self.program.fills.append((place, item, registers))
+            self.program.constants.append((place, item, registers))
         return place
 
-    # --- code -----------------------------------------------------------------------------
+    def source(self, source: nodes.Source, kind: Any, registers: int = 0) -> int:
+        """The place of a value, or of a constant in every thread."""
+        if isinstance(source, nodes.Const):
+            return self.constant(kind(const_bits(source)), registers)
+        assert isinstance(source, nodes.Value)
+        return self.value(source)
 
     @property
     def here(self) -> int:
         return len(self.program.steps)
 
-    def add(
-        self,
-        run: Run,
-        loc: Loc | None,
-        instr: Instruction | None = None,
-        reads: tuple[int, ...] = (),
-        guard: tuple[int, bool] | None = None,
-    ) -> None:
-        self.program.steps.append(Step(run, loc, instr, reads, guard))
-
-    def block(self, block: Block) -> None:
+    def block(self, block: nodes.Block) -> None:
         for run in _independent_runs(block):
             start = self.here
             for node in run:
-                self.visit[type(node)](node)
+                getattr(self, f"_{type(node).__name__.lower()}")(node)
             if len(run) > 1:
-                self._execute_at_once(start, [node for node in run if isinstance(node, Op)])
+                self._execute_at_once(start, [node for node in run if isinstance(node, nodes.Op)])
 
-    def _execute_at_once(self, start: int, ops: list[Op]) -> None:
+    def _execute_at_once(self, start: int, ops: list[nodes.Op]) -> None:
         """Let the first step of a run execute all of its ops."""
         first, instr = self.program.steps[start], ops[0].instr
         operands = [
@@ -166,7 +132,7 @@ class _Compiler:
             first.run, instr, [steps.fetch(fetched) for fetched in operands], results, start, reads
         )
 
-    def _op(self, op: Op) -> None:
+    def _op(self, op: nodes.Op) -> None:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
@@ -183,39 +149,39 @@ class _Compiler:
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
         if warp or mask is not None:
             run = steps.gathered(run, self.here, op.instr.threads, mask)
-        self.add(run, op.loc, op.instr, reads, guard)
+        self.add(Step(run, op.loc, op.instr, reads, guard))
 
-    def _checked(self, run: Run, op: Op, reads: tuple[int, ...], writes: list[int]) -> Run:
+    def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
-        product = product_use(op.instr, reads)
+        product = mma_hazards.product_use(op.instr, reads)
         if product is not None:
-            return steps.issued(run, product, self.here)
-        use = operation_use(op, reads, writes, self.watched)
-        return run if use is None else steps.accessed(run, use)
+            at = self.here
+            return steps.watched(run, lambda mma: mma.issue(product, at))
+        accesses = zip(reads, op.operands), zip(writes, op.results)
+        use = mma_hazards.register_use(op.instr.mnemonic, *accesses, self.watched)
+        return run if use is None else steps.watched(run, lambda mma: mma.access(use))
 
-    def operand(self, source: Source, operand: Operand) -> tuple[int, Callable[[Any], Any] | None]:
-        """The place of an operand, and a function to apply to its value."""
-        if isinstance(source, Address):
+    def operand(self, source: nodes.Source, operand: Operand) -> steps.Reader:
+        if isinstance(source, nodes.Address):
             return self._address(source, operand)
-        if isinstance(source, Part):
-            return self.value(source.base), steps.part(source)
-        if isinstance(source, Value):
+        if isinstance(source, nodes.Part):
+            is_group = source.base.type.is_group
+            return self.value(source.base), itemgetter(source.index) if is_group else None
+        if isinstance(source, nodes.Value):
             return self.value(source), None
         if operand.kind == "imm":
             return self.constant(const_int(source)), None
         item = word(operand.register_bits)(const_bits(source))
         if operand.registers > 1 or operand.is_fragment:
-            return self.fill(item, operand.registers), None
+            return self.constant(item, operand.registers), None
         return self.constant(item), None
 
-    def _address(
-        self, address: Address, operand: Operand
-    ) -> tuple[int, Callable[[Any], Any] | None]:
+    def _address(self, address: nodes.Address, operand: Operand) -> steps.Reader:
         kind = word(operand.register_bits)
         bits = operand.register_bits
-        if isinstance(address.base, Const):
+        if isinstance(address.base, nodes.Const):
             whole = (const_bits(address.base) + address.offset) % (1 << bits)
-            return self.fill(kind(whole), 0), None
+            return self.constant(kind(whole), 0), None
         place = self.value(address.base)
         offset = kind(address.offset % (1 << bits))
         if self.program.ranked and bits == 32:
@@ -224,37 +190,32 @@ class _Compiler:
             return place, None
         return place, lambda base: base + offset
 
-    def _assign(self, node: Assign) -> None:
+    def _assign(self, node: nodes.Assign) -> None:
         target, sources = node.target, node.sources
         place, kind = self.value(target), word(target.type.register_bits)
-        only = sources[0]
-        if len(sources) == 1 and isinstance(only, Const):
-            registers = target.type.registers if target.type.is_group else 0
-            run = steps.copy(place, self.fill(kind(const_bits(only)), registers))
-        elif (
-            len(sources) == 1
-            and isinstance(only, Value)
-            and only.type.is_group == target.type.is_group
-        ):
-            run = steps.copy(place, self.value(only))
+        only, is_group = sources[0], target.type.is_group
+        alike = isinstance(only, nodes.Value) and only.type.is_group == is_group
+        if len(sources) == 1 and (alike or isinstance(only, nodes.Const)):
+            registers = target.type.registers if is_group else 0
+            run = steps.copy(place, self.source(only, kind, registers))
         else:
-            rows = [self._row(source, kind) for source in sources]
-            run = steps.gather(place, rows, kind, target.type.is_group)
-        use = copy_use(node, self.value, self.watched)
-        self.add(run if use is None else steps.accessed(run, use), node.loc)
+            run = steps.gather(place, [self._row(s, kind) for s in sources], kind, is_group)
+        values = [s.base if isinstance(s, nodes.Part) else s for s in sources]
+        reads = [(self.value(v), v) for v in values if isinstance(v, nodes.Value)]
+        writes = [(place, target)]
+        use = mma_hazards.register_use("a copy of registers", reads, writes, self.watched)
+        if use is not None:
+            run = steps.watched(run, lambda mma: mma.access(use))
+        self.add(Step(run, node.loc))
 
-    def _row(self, source: Source, kind: Any) -> tuple[int, int | None]:
+    def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
-        if isinstance(source, Const):
-            return self.fill(kind(const_bits(source)), 0), None
-        if isinstance(source, Part):
+        if isinstance(source, nodes.Part):
             return self.value(source.base), source.index if source.base.type.is_group else None
-        assert isinstance(source, Value)
-        return self.value(source), 0 if source.type.is_group else None
+        is_group = isinstance(source, nodes.Value) and source.type.is_group
+        return self.source(source, kind), 0 if is_group else None
 
-    # --- control flow -----------------------------------------------------------------------
-
-    def _if(self, node: If) -> None:
+    def _if(self, node: nodes.If) -> None:
         orelse, end = _Label(), _Label()
         self.branch(self.value(node.condition), orelse, node.loc)
         self.block(node.then)
@@ -264,12 +225,12 @@ class _Compiler:
         self.block(node.orelse)
         end.at = self.here
 
-    def _while(self, node: While) -> None:
+    def _while(self, node: nodes.While) -> None:
         top, end = _Label(), _Label()
         top.at = self.here
         self.loops.append((top, end))
         self.block(node.test)
-        if isinstance(node.condition, Value):
+        if isinstance(node.condition, nodes.Value):
             self.branch(self.value(node.condition), end, node.loc)
         elif not node.condition.value:
             self.goto(end, node.loc)
@@ -278,41 +239,36 @@ class _Compiler:
         end.at = self.here
         self.loops.pop()
 
-    def _for(self, node: For) -> None:
+    def _for(self, node: nodes.For) -> None:
         again, end = _Label(), _Label()
         index, dtype = self.value(node.index), node.index.type.dtype
         bits = word(node.index.type.register_bits)
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
-        self._assign(Assign(node.index, (node.start,), node.loc))
+        self._assign(nodes.Assign(node.index, (node.start,), node.loc))
         top = self.here
-        stop, step = (self._bound(s, bits) for s in (node.stop, node.step))
+        stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
-        self.add(steps.inside(inside, index, stop, step, kind), node.loc, reads=(index, stop, step))
+        run = steps.inside(inside, index, stop, step, kind)
+        self.add(Step(run, node.loc, reads=(index, stop, step)))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
         again.at = self.here
-        self.add(steps.advance(index, step), node.loc, reads=(index, step))
-        self.add(lambda machine: top, node.loc)
+        self.add(Step(steps.advance(index, step), node.loc, reads=(index, step)))
+        self.add(Step(lambda machine: top, node.loc))
         end.at = self.here
         self.loops.pop()
 
-    def _bound(self, source: Value | Const, kind: Any) -> int:
-        return (
-            self.value(source)
-            if isinstance(source, Value)
-            else self.fill(kind(const_bits(source)), 0)
-        )
-
-    def _jump(self, node: Jump) -> None:
+    def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":
-            self.add(steps.exit_, node.loc)
+            self.add(Step(steps.exit_, node.loc))
         else:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 
     def goto(self, label: _Label, loc: Loc | None) -> None:
-        self.add(lambda machine: label.at, loc)
+        self.add(Step(lambda machine: label.at, loc))
 
     def branch(self, condition: int, label: _Label, loc: Loc | None) -> None:
         """Threads whose condition is false go to `label`, which lies ahead."""
-        self.add(steps.branch(condition, lambda: label.at), loc, reads=(condition,))
+        run = steps.branch(condition, lambda: label.at)
+        self.add(Step(run, loc, reads=(condition,)))

@@ -8,16 +8,12 @@ import sys
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.geometry import Geometry
+from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
-from tensorcore_dsl.interpreter.core.special_registers import SpecialRegisters
-from tensorcore_dsl.interpreter.memory.arguments import Arguments
-from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
-from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
-from tensorcore_dsl.interpreter.memory.cluster_memory import ClusterMemory
-from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
-from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopies
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
+from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers

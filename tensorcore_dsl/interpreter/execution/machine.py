@@ -1,4 +1,4 @@
-"""Runs a program for a chunk of CTAs: the scheduler of its cohorts.
+"""Runs a program for a chunk of CTAs: its registers, and the scheduler of its cohorts.
 
 On a branch where threads disagree the running cohort splits. The scheduler always runs the cohort
 that is furthest behind, and cohorts that meet merge, so structured code reconverges.
@@ -10,24 +10,97 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import (
-    Deadlock,
-    Divergence,
-    EmulationError,
-    TensorCoreError,
-    Uninitialised,
-)
-from tensorcore_dsl.interpreter.core.chunk import Cohort
+from tensorcore_dsl import errors
+from tensorcore_dsl.interpreter.core.chunk import Chunk, Cohort
 from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
-from tensorcore_dsl.interpreter.core.thread_masks import absent, divided
+from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
 LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
+
+
+class RegisterFile:
+    """Registers by place. Arrays are never written in place: several places may share one.
+
+    values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
+    partial: (T,) bool of the threads that have written a register, where it is not all of them.
+    """
+
+    def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
+        self.chunk = chunk
+        program = chunk.program
+        self.values: list[Any] = [None] * program.places
+        self.partial: dict[int, np.ndarray] = {}
+        for place, item, registers in program.constants:
+            shape = (registers, chunk.threads) if registers else (chunk.threads,)
+            self.values[place] = item if registers is None else np.full(shape, item)
+        for place, bits in zip(program.params, parameters, strict=True):
+            self.values[place] = np.full(chunk.threads, bits)
+
+    def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
+        """Set a register in the active threads."""
+        if value.dtype is not dtype and value.dtype != dtype:
+            raise errors.EmulationError(f"a result has type {value.dtype}, the register {dtype}")
+        if value.ndim == 0:
+            value = np.full(self.chunk.threads, value)
+        if self.chunk.active is None:
+            if self.partial:
+                self.partial.pop(place, None)
+        else:
+            value = self._merge(place, value)
+        self.values[place] = value
+
+    def _merge(self, place: int, value: Any) -> Any:
+        """The register after a write by the active threads; notes who has written it."""
+        chunk = self.chunk
+        old, written = self.values[place], self.partial.get(place)
+        if old is not None:
+            value = np.where(chunk.mask, value, old)
+        if written is not chunk.active if written is not None else chunk.checks and old is None:
+            written = chunk.mask if written is None else written | chunk.mask
+            if (written | chunk.gone).all():
+                self.partial.pop(place, None)
+            else:
+                self.partial[place] = written
+        return value
+
+    def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
+        """Set a register; it stays unwritten in threads that have not written all `sources`."""
+        written = [self.partial[s] for s in sources if s in self.partial]
+        if not written:
+            self.write(place, value, dtype)
+            return
+        chunk, mask = self.chunk, self.chunk.mask
+        active, good = chunk.active, np.logical_and.reduce([mask, *written])
+        chunk.active = chunk.mask = good
+        self.write(place, value, dtype)
+        chunk.active, chunk.mask = active, mask
+        self.forget(place, mask & ~good)
+
+    def forget(self, place: int, mask: np.ndarray) -> None:
+        """Make a register count as unwritten in these threads."""
+        if self.values[place] is not None and mask.any():
+            self.partial[place] = self.partial.get(place, self.chunk.all_threads) & ~mask
+
+    def check_reads(self, step: Step) -> None:
+        """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
+        chunk = self.chunk
+        for place in step.reads:
+            written = self.partial.get(place)
+            if written is None or written is chunk.active:
+                continue
+            lacking = chunk.mask & ~written
+            if step.guard is not None:
+                lacking = lacking & (self.values[step.guard[0]] ^ step.guard[1])
+            if lacking.any():
+                raise errors.Uninitialised(
+                    f"{step.instr or 'a branch'} reads a register that nothing has written in "
+                    + chunk.describe(int(np.argmax(lacking)))
+                )
 
 
 class Machine:
@@ -55,16 +128,13 @@ class Machine:
             run = _tracked(at, run)
         return _synchronising(run) if program.asynchronous and step.synchronises else run
 
-    # --- control flow of steps ----------------------------------------------------------------
-
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""
         self._put(target, Cohort(mask, self.rounds))
         self.ctx.limit = min(self.ctx.limit, target)
 
-    def block(self, mask: np.ndarray | None, at: int, unit: int = 0) -> None:
-        """Threads (None: the active ones) that must wait at a position."""
-        mask = self.ctx.mask if mask is None else mask
+    def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
+        """Threads that must wait at a position."""
         if self.fuzzer is not None:
             self.fuzzer.wait(mask, self.ctx.progress)
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
@@ -103,13 +173,6 @@ class Machine:
             return STOP
         ctx.narrow(left)
         return None
-
-    def count(self, first: int, end: int) -> None:
-        """Count the steps from `first` to `end`, which the running step has done too."""
-        for at in range(first, end):
-            self.ctx.tally.counts[at] += self.ctx.warps
-
-    # --- the scheduler ------------------------------------------------------------------------
 
     def run(self) -> Report:
         """Run all threads to their end."""
@@ -205,7 +268,7 @@ class Machine:
         polls = ctx.reads > reads and ctx.writes == writes
         self.quiet = self.quiet + 1 if polls else 0
         if self.quiet > LIVELOCK:
-            raise Deadlock(
+            raise errors.Deadlock(
                 f"livelock: for {LIVELOCK * SLICE} loops memory was read and never written\n"
                 + self._positions()
             )
@@ -216,20 +279,18 @@ class Machine:
             cohort.waiting = cohort.waiting and cohort.progress == ctx.progress
         return True
 
-    # --- errors -------------------------------------------------------------------------------
-
     def _explain(self, error: Exception, step: Step) -> NoReturn:
         """Raise `error` with the place in the user's source."""
         unset = [p for p in step.reads if self.registers.values[p] is None]
         what = step.instr.mnemonic if step.instr is not None else "an assignment or a branch"
-        if unset and not isinstance(error, TensorCoreError):
-            raise Uninitialised(
-                f"{what} reads a register that nothing has written", step.loc
-            ) from error
-        if isinstance(error, TensorCoreError):
+        if unset and not isinstance(error, errors.TensorCoreError):
+            text = f"{what} reads a register that nothing has written"
+            raise errors.Uninitialised(text, step.loc) from error
+        if isinstance(error, errors.TensorCoreError):
             error.loc = error.loc or step.loc
             raise error
-        raise EmulationError(f"{what} failed: {type(error).__name__}: {error}", step.loc) from error
+        text = f"{what} failed: {type(error).__name__}: {error}"
+        raise errors.EmulationError(text, step.loc) from error
 
     def _refuse_deadlock(self) -> NoReturn:
         ctx = self.ctx
@@ -240,11 +301,8 @@ class Machine:
             away = np.empty(ctx.threads, np.bool_)
             divided(cohort.mask, cohort.unit, away)
             first = int(np.argmax(away)) // cohort.unit * cohort.unit
-            try:
-                ctx.refuse_divergence(first, cohort.unit, cohort.mask)
-            except Divergence as error:
-                self._explain(error, ctx.program.steps[at])
-        raise Deadlock(
+            ctx.refuse_divergence(first, cohort.unit, cohort.mask, ctx.loc(at))
+        raise errors.Deadlock(
             "deadlock: every thread that is left waits\n" + self._positions(),
             ctx.loc(min(ctx.cohorts)),
         )

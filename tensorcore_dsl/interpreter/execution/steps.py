@@ -13,19 +13,19 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.sanitizer.mma_hazards import ProductUse, RegisterUse
-from tensorcore_dsl.ir.nodes import Part
+from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
+Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
 
 
-def fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
+def fetch(operands: list[Reader]) -> Fetch:
     """A function from the values of all registers to the operands of one instruction."""
     places = [place for place, _ in operands]
     if any(change for _, change in operands):
-        pairs = [(place, change or _same) for place, change in operands]
+        pairs = [(place, change or (lambda item: item)) for place, change in operands]
         return lambda registers: tuple([change(registers[place]) for place, change in pairs])
     if not places:
         return lambda registers: ()
@@ -33,17 +33,6 @@ def fetch(operands: list[tuple[int, Callable[[Any], Any] | None]]) -> Fetch:
         (only,) = places
         return lambda registers: (registers[only],)
     return itemgetter(*places)
-
-
-def _same(item: Any) -> Any:
-    return item
-
-
-def part(part: Part) -> Callable[[Any], Any] | None:
-    """A function from a group to one of its registers; None for a register that is no group."""
-    if not part.base.type.is_group:
-        return None
-    return itemgetter(part.index)
 
 
 def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
@@ -100,7 +89,8 @@ def at_once(
         values = execute(machine.ctx, instr, [fetch(registers) for fetch in fetches])
         for (place, kind), value in zip(results, values, strict=True):
             machine.registers.write(place, value, kind)
-        machine.count(at + 1, end)
+        for later in range(at + 1, end):
+            machine.ctx.tally.counts[later] += machine.ctx.warps
         return end
 
     return run
@@ -115,7 +105,7 @@ def blocking(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at:
         active = machine.ctx.active
         passed = go if active is None else go & active
         if not passed.any():
-            machine.block(active, at)
+            machine.block(machine.ctx.mask, at)
             return STOP
         stuck = ~go if active is None else active & ~go
         if stuck.any():
@@ -178,7 +168,6 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
 
 
 def copy(place: int, source: int) -> Run:
-    """Copy a register."""
 
     def run(machine: Machine) -> None:
         value = machine.registers.values[source]
@@ -241,7 +230,6 @@ def advance(index: int, step: int) -> Run:
 
 
 def exit_(machine: Machine) -> int:
-    """End the active threads."""
     machine.ctx.exit()
     return STOP
 
@@ -263,23 +251,12 @@ def branch(condition: int, target: Callable[[], int]) -> Run:
     return run
 
 
-def issued(run: Run, use: ProductUse, at: int) -> Run:
-    """An asynchronous product at position `at`, with the checks of its registers."""
+def watched(run: Run, check: Callable[[MmaHazards], None]) -> Run:
+    """A step that uses registers of asynchronous products, with its check."""
 
     def checked(machine: Machine) -> int | None:
         if machine.ctx.proxies.tracked:
-            machine.ctx.async_mma.issue(use, at)
-        return run(machine)
-
-    return checked
-
-
-def accessed(run: Run, use: RegisterUse) -> Run:
-    """A step that uses registers of products, with its checks."""
-
-    def checked(machine: Machine) -> int | None:
-        if machine.ctx.proxies.tracked:
-            machine.ctx.async_mma.access(use)
+            check(machine.ctx.async_mma)
         return run(machine)
 
     return checked

@@ -1,17 +1,36 @@
-"""Asynchronous copies of single threads (cp.async, PTX manual 9.7.9.25.3) and their groups."""
+"""Asynchronous copies to and from shared memory (PTX manual 9.7.9.25).
+
+A copy of single threads (cp.async, 9.7.9.25.3) happens when its group is waited for. The others are
+bulk and tensor copies (9.7.9.25.4 and .5).
+
+A bulk load writes its bytes when it is issued. They stay in flight until some thread has seen the
+phase end that counts them at an mbarrier. A store or a reduction also happens when it is issued,
+but its source counts as being read until the thread has waited for its group. A copy to another CTA
+is a load there; it reads its source until the phase that counts its bytes is seen to end.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
+from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.memory.access_loops import GLOBAL_SIDE, copy_check, copy_finish
-from tensorcore_dsl.interpreter.memory.global_memory import GlobalMemory
-from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
-from tensorcore_dsl.isa.context import Context
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
+from tensorcore_dsl.interpreter.core.threads import scalar
+from tensorcore_dsl.interpreter.memory.accesses import GLOBAL_SIDE, copy_check, copy_finish
+from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
+from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_box, store_box
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
+
+TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 
 
 @dataclass
@@ -83,4 +102,248 @@ class AsyncCopies:
         )  # fmt: skip
         if sanitizer.races is not None:
             access = Access.own(self.chunk, copy.target, due, copy.size, "store")
-            sanitizer.races.store(access, ordered=False)
+            sanitizer.races.access(access, ordered=False)
+
+
+class BulkCopies:
+    """The bulk copies of a chunk of CTAs; `commits` counts the groups of each thread."""
+
+    def __init__(
+        self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters
+    ) -> None:
+        self.chunk = chunk
+        self.shared = shared
+        self.storage = shared.storage
+        self.sanitizer = shared.sanitizer
+        self.mbarriers = shared.mbarriers
+        self.globals = memory
+        self.clusters = clusters
+        self.commits = np.zeros(chunk.threads, np.int64)
+        self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+
+    def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._box(thread, tensor, coordinates)
+            self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
+
+    def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._box(thread, tensor, coordinates)
+            if not box.writable:
+                raise EmulationError(
+                    f"{box.name} is read-only; a tensor copy of "
+                    f"{self.chunk.describe(int(thread))} writes it"
+                )
+            if (box.plan[START] < 0).any():
+                where = tuple(int(c) for c in box.plan[START, : len(coordinates)])
+                raise OutOfBounds(
+                    f"a tensor store to {box.name} by {self.chunk.describe(int(thread))} starts "
+                    f"at coordinates {where}: stores may hang over the far end of an axis, not "
+                    "over its start"
+                )
+            self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
+
+    def load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._global_bytes(int(thread), src, scalar(size, thread), "bulk load")
+            if box is not None:
+                self._load(int(thread), box, dst, bar, mask, BULK_ALIGN)
+
+    def store(self, dst: Any, src: Any, size: Any, op: str | None, dtype: Any) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._global_bytes(int(thread), dst, scalar(size, thread), "bulk store", dtype)
+            if box is not None:
+                self._store(int(thread), box, scalar(src, thread), op, BULK_ALIGN)
+
+    def copy_to_cta(self, dst: Any, src: Any, size: Any, bar: Any) -> None:
+        chunk = self.chunk
+        for thread in map(int, np.flatnonzero(chunk.mask)):
+            start, count = scalar(src, thread), scalar(size, thread)
+            self._aligned(count, BULK_ALIGN, thread, "a size of")
+            if start >> CLUSTER_SHIFT:
+                raise EmulationError(
+                    f"a bulk copy of {chunk.describe(thread)} reads shared {start & OFFSET:#x} "
+                    "of another CTA: it copies from the own CTA to another one"
+                )
+            if count:
+                self._share(thread, dst, start, count, bar)
+
+    def _share(self, thread: int, dst: Any, start: int, size: int, bar: Any) -> None:
+        """Copy `size` bytes from `start` on to another CTA."""
+        chunk, cta = self.chunk, thread // self.chunk.group
+        there, target, _ = self._targets(thread, dst, bar, None)[0]
+        if there == cta:
+            raise EmulationError(
+                f"a bulk copy from shared {start:#x} to shared {target:#x} by "
+                f"{chunk.describe(thread)} stays in its CTA: another one is needed"
+            )
+        real = self.storage.data.ctypes.data + cta * self.storage.size + start
+        box = TensorBox.contiguous(f"shared memory of block {chunk.block_name(cta)}", real, size)
+        self._read(thread, box, start, BULK_ALIGN, copies=False)
+        self._load(thread, box, dst, bar, None, BULK_ALIGN)
+        if self.sanitizer.proxies.tracked:
+            owner, chunks = np.array([thread]), box.chunks(start)[None]
+            read = Read(SHARE, chunk.at_step, owner, owner * 0, owner // chunk.group, chunks)
+            self.sanitizer.proxies.add(read)
+            self.sanitizer.in_flight.flights[-1].source = read
+
+    def commit(self) -> None:
+        """Close the group of each active thread."""
+        self.commits += self.chunk.mask
+
+    def wait(self, pending: int, reading: bool) -> None:
+        """End all but the last `pending` groups of each active thread.
+
+        A store happens when it is issued, so waiting for the reads of its source is the same.
+        """
+        self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending)
+
+    def _box(self, thread: Any, tensor: Any, coordinates: Any) -> TensorBox:
+        handle = scalar(tensor, thread)
+        index, offset = (handle >> MAP_SHIFT) - MAP_BASE, handle & ((1 << MAP_SHIFT) - 1)
+        if offset or not 0 <= index < len(self.boxes):
+            raise EmulationError(
+                f"{handle:#x} is no address of a tensor map of this launch "
+                f"({self.chunk.describe(int(thread))})"
+            )
+        places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
+        box = self.boxes[index].at(places)
+        if places[0] * box.element % CHUNK:
+            raise Misaligned(
+                f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))} starts at "
+                f"innermost coordinate {places[0]}, byte {places[0] * box.element} of a row; "
+                f"multiples of {CHUNK} bytes are allowed"
+            )
+        return box
+
+    def _global_bytes(
+        self, thread: int, address: Any, size: int, verb: str, dtype: Any = None
+    ) -> TensorBox | None:
+        """`size` bytes of global memory at the thread's `address`; None for none."""
+        chunk, start = self.chunk, scalar(address, thread)
+        if size % BULK_ALIGN or start % BULK_ALIGN:
+            raise Misaligned(
+                f"a {verb} of {size} bytes at global {start:#x} by {chunk.describe(thread)}: the "
+                f"size and both addresses must be multiples of {BULK_ALIGN}"
+            )
+        if not size:
+            return None
+        name, real = self.globals.locate(start, size, verb, thread)
+        return TensorBox.contiguous(name, real, size, dtype)
+
+    def _load(self, thread: int, box: TensorBox, dst: Any, bar: Any, mask: Any, align: int) -> None:
+        chunk = self.chunk
+        chunk.writes += 1
+        clock = self.sanitizer.order.tick()
+        storage, proxies, size = self.storage, self.sanitizer.proxies, box.size
+        for cta, target, barrier in self._targets(thread, dst, bar, mask):
+            self._aligned(target, align, thread)
+            wrong = load_box(
+                box.real, box.plan, box.element, box.mask, box.pitch, target, storage.data[cta],
+                storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.readers[cta],
+                proxies.landed[cta], clock,
+            )  # fmt: skip
+            if wrong:
+                self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
+            slot, phase = self.mbarriers.complete(cta, barrier, size, thread)
+            low, high = target & -128, -(-(target + box.reach) // 128) * 128
+            name = self.mbarriers.name(cta, slot)
+            self.sanitizer.in_flight.flights.append(
+                Flight(cta, low, high, slot, phase, name, chunk.at_step, thread)
+            )
+            chunk.tally.bytes["shared", "store"] += size
+        chunk.tally.bytes["global", "load"] += box.inside
+
+    def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
+        """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
+        clusters, own = self.clusters, thread // self.chunk.group
+        target, barrier = scalar(dst, thread), scalar(bar, thread)
+        who = self.chunk.describe(thread)
+        if mask is None:
+            ranks = [target >> CLUSTER_SHIFT]
+            there = clusters.peer(own, ranks[0], who)
+            if clusters.peer(own, barrier >> CLUSTER_SHIFT, who) != there:
+                raise EmulationError(
+                    f"a bulk load goes to shared {target & OFFSET:#x} of block "
+                    f"{self.chunk.block_name(there)}, its mbarrier is not there ({who})"
+                )
+        else:
+            bits = scalar(mask, thread)
+            ranks = [rank + 1 for rank in range(16) if bits >> rank & 1]
+        ctas = [clusters.peer(own, rank, who) for rank in ranks]
+        for cta in ctas:
+            if clusters.gone[cta]:
+                clusters.refuse_gone(cta, f"a bulk load to shared {target & OFFSET:#x}", who)
+        return [(cta, target & OFFSET, barrier & OFFSET) for cta in ctas]
+
+    def _store(self, thread: int, box: TensorBox, src: int, op: str | None, align: int) -> None:
+        chunk, group = self.chunk, self.chunk.group
+        chunk.writes += 1
+        self._read(thread, box, src, align, copies=op is None)
+        if op is not None:
+            box.reduce(self.storage.data[thread // group], src, op)
+        if self.sanitizer.proxies.tracked:
+            owner, chunks = np.array([thread]), box.chunks(src)[None]
+            self.sanitizer.proxies.add(
+                Read(STORE, chunk.at_step, owner, self.commits[owner], owner // group, chunks)
+            )
+        chunk.tally.bytes["shared", "load"] += box.size
+        chunk.tally.bytes["global", "store"] += box.inside
+
+    def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
+        """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""
+        chunk = self.chunk
+        self._aligned(src, align, thread)
+        cta, storage, proxies = thread // chunk.group, self.storage, self.sanitizer.proxies
+        wrong = store_box(
+            box.real, box.plan, box.element, box.mask, box.pitch, src, storage.data[cta],
+            storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.epochs,
+            chunk.geometry.first_thread(cta), proxies.landed[cta],
+            self.sanitizer.order.synced[thread], copies,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
+        if self.sanitizer.races is not None:
+            starts = box.chunks(src) * CHUNK
+            who = np.full(starts.size, thread)
+            access = Access(who, who // chunk.group, starts, CHUNK, "load")
+            self.sanitizer.races.access(access, ordered=False)
+
+    def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
+        if number % align:
+            raise Misaligned(
+                f"a bulk copy of {self.chunk.describe(thread)} names {what} {number:#x}, which "
+                f"is no multiple of {align}"
+            )
+
+    def _refuse(
+        self, code: int, address: int, cta: int, thread: int, box: TensorBox, verb: str
+    ) -> NoReturn:
+        chunk, proxies = self.chunk, self.sanitizer.proxies
+        what = f"a bulk {verb} of {box.name} by {chunk.describe(thread)}"
+        if code == shadow.OUTSIDE:
+            raise OutOfBounds(
+                f"out of bounds: {what} reaches shared {address:#x}; block "
+                f"{chunk.block_name(cta)} has {self.storage.size:#x} bytes"
+            )
+        if code == shadow.UNFENCED:
+            raise EmulationError(
+                f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address)
+            )
+        if code == shadow.STILL_READ:
+            raise EmulationError(
+                f"{what} overwrites shared {address:#x}, which is still read by "
+                + proxies.reader(cta, address)
+            )
+        if code == shadow.NOT_MET:
+            raise Uninitialised(f"{what}: at shared {address:#x} {NOT_MET}")
+        if code == shadow.UNWRITTEN:
+            raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")
+        state = self.storage.shadow[cta, address : address + CHUNK]
+        if (state == shadow.BARRIER).any():
+            place = address + int(np.argmax(state == shadow.BARRIER))
+            name = self.mbarriers.name(cta, place // 8)
+            raise EmulationError(f"{what} touches shared {place:#x}: the {name} lives there")
+        place = address + int(np.argmax(state == shadow.PENDING))
+        error = EmulationError if verb == "load" else Uninitialised
+        raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))

@@ -1,29 +1,106 @@
-"""Global memory: the arrays of a launch."""
+"""Global memory: the arguments of a launch, and the accesses of its threads.
+
+Array i of a launch becomes allocation i, in the middle of the virtual addresses from
+`(i + 1) << 40` on; its bytes are those of the array itself. Allocations are far apart, so an access
+that leaves one of them is always caught.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds
+from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, OutOfBounds
+from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.shadow import OUTSIDE, READ_ONLY
-from tensorcore_dsl.interpreter.memory.access_loops import (
-    COLUMNS,
-    REAL,
-    SIZE,
-    SPACE_BITS,
-    VIRTUAL,
-    WRITABLE,
-    global_load,
-    global_store,
-)
-from tensorcore_dsl.interpreter.memory.arguments import Arguments
-from tensorcore_dsl.interpreter.memory.word_memory import WORDS, WordMemory
+from tensorcore_dsl.interpreter.memory import accesses
+
+MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
+_ALIGNMENT = 256  # bytes; alignment of an allocation on a device
 
 
-class GlobalMemory(WordMemory):
+@dataclass(frozen=True)
+class GlobalPointer:
+    """An argument of a launch: the data pointer of an array."""
+
+    array: np.ndarray
+    name: str
+    writable: bool = True
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """A tensor map of an array: its `axes`, the innermost first, and the `box` of one copy."""
+
+    array: np.ndarray
+    name: str
+    axes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+    writable: bool = True
+
+
+class Arguments:
+    """The arrays of a launch as allocations of global memory."""
+
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self.pointers = [a for a in arguments if isinstance(a, GlobalPointer)]
+        self.maps = [a for a in arguments if isinstance(a, TensorMapArgument)]
+        self.table = np.zeros((max(len(self.pointers), 1), accesses.COLUMNS), np.int64)
+        for i, pointer in enumerate(self.pointers):
+            self.table[i] = _allocation(i, pointer)
+
+    def address(self, index: int) -> int:
+        """The virtual address of element 0 of array `index`."""
+        start = self.pointers[index].array.__array_interface__["data"][0]
+        row = self.table[index]
+        return int(row[accesses.VIRTUAL] + start - row[accesses.REAL])
+
+    def describe(self, address: int) -> str:
+        """What lies at or near a virtual address, for messages."""
+        index = (address >> accesses.SPACE_BITS) - 1
+        if not 0 <= index < len(self.pointers):
+            return "it belongs to no argument of the launch"
+        pointer, row = self.pointers[index], self.table[index]
+        offset, size = address - int(row[accesses.VIRTUAL]), int(row[accesses.SIZE])
+        array = pointer.array
+        return (
+            f"byte {offset} of argument {pointer.name!r}, which has bytes 0 to {size - 1} "
+            f"(shape {array.shape}, dtype {array.dtype})"
+        )
+
+
+def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]:
+    """(virtual start, bytes, real start, writable); keeps the alignment within the base array."""
+    array = pointer.array
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(
+            f"argument {pointer.name!r} is a {type(array).__name__}, not a NumPy array"
+        )
+    low, high = _span(array)
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    shift = (low - _span(owner)[0]) % _ALIGNMENT
+    writable = pointer.writable and array.flags.writeable
+    start = ((2 * index + 3) << (accesses.SPACE_BITS - 1)) + shift
+    return start, high - low, low, int(writable)
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """First and past-the-end real address of an array's elements."""
+    start = array.__array_interface__["data"][0]
+    if array.size == 0:
+        return start, start
+    steps = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    low = start + sum(s for s in steps if s < 0)
+    return low, start + sum(s for s in steps if s > 0) + array.itemsize
+
+
+class GlobalMemory(accesses.WordMemory):
     """The arrays of a launch, as one chunk of CTAs accesses them."""
 
     space = "global"
@@ -36,38 +113,36 @@ class GlobalMemory(WordMemory):
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
-        out = np.empty((count, addresses.size), WORDS[width])
-        self.chunk.account(self.space, "load", addresses, mask, width * count)
-        wrong = global_load(
-            addresses, mask, self.table, out.view(np.uint8), width, count, self.chunk.checks
-        )
-        if wrong:
-            self.refuse(wrong, addresses, width * count, "load")
+        out = np.empty((count, addresses.size), f"u{width}")
+        self._move(mask, addresses, out, "load")
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        values = np.ascontiguousarray(values)
-        count, width = values.shape[0], values.dtype.itemsize
-        self.chunk.account(self.space, "store", addresses, mask, width * count)
-        wrong = global_store(
-            addresses, mask, self.table, values.view(np.uint8), width, count, self.chunk.checks
-        )
+        self._move(mask, addresses, np.ascontiguousarray(values), "store")
+
+    def _move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str) -> None:
+        count, width = words.shape[0], words.dtype.itemsize
+        self.chunk.account(self.space, verb, addresses, mask, width * count)
+        wrong = accesses.global_move(
+            addresses, mask, self.table, words.view(np.uint8), width, count, self.chunk.checks,
+            verb == "store",
+        )  # fmt: skip
         if wrong:
-            self.refuse(wrong, addresses, width * count, "store")
+            self.refuse(wrong, addresses, width * count, verb)
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""
-        index = (address >> SPACE_BITS) - 1
+        index = (address >> accesses.SPACE_BITS) - 1
         inside = 0 <= index < len(self.arguments.pointers)
-        row = self.table[index] if inside else np.zeros(COLUMNS, int)
-        offset = address - int(row[VIRTUAL])
-        wrong = 0 if 0 <= offset <= row[SIZE] - size else OUTSIDE
-        if not wrong and "store" in verb and not row[WRITABLE]:
-            wrong = READ_ONLY
+        row = self.table[index] if inside else np.zeros(accesses.COLUMNS, int)
+        offset = address - int(row[accesses.VIRTUAL])
+        wrong = 0 if 0 <= offset <= row[accesses.SIZE] - size else shadow.OUTSIDE
+        if not wrong and "store" in verb and not row[accesses.WRITABLE]:
+            wrong = shadow.READ_ONLY
         if wrong:
             addresses = np.full(thread + 1, address, np.uint64)
             self.refuse(wrong << 32 | thread, addresses, size, verb)
-        return f"argument {self.arguments.pointers[index].name!r}", int(row[REAL]) + offset
+        return f"argument {self.arguments.pointers[index].name!r}", int(row[accesses.REAL]) + offset
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check."""
@@ -75,8 +150,8 @@ class GlobalMemory(WordMemory):
         address = int(addresses[thread])
         what = f"global {verb} of {size} bytes at {address:#x} by {self.chunk.describe(thread)}"
         where = self.arguments.describe(address)
-        if code == OUTSIDE:
+        if code == shadow.OUTSIDE:
             raise OutOfBounds(f"out of bounds: {what}: {where}")
-        if code == READ_ONLY:
+        if code == shadow.READ_ONLY:
             raise EmulationError(f"read-only memory: {what}: {where}")
         raise Misaligned(f"misaligned: {what}, which is no multiple of {size}: {where}")

@@ -1,25 +1,25 @@
-"""Shared memory of a CTA: words, 8x8 matrices, and what the async proxy reads."""
+"""Shared memory of a CTA, and of the other CTAs of its cluster.
+
+Addresses of shared::cluster hold a rank. The checks are those of a CTA's own shared memory, made in
+the memory of the named CTA: bounds, alignment, unwritten bytes, bytes owned by a copy in flight,
+asynchronous readers.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
-from tensorcore_dsl.interpreter.memory.access_loops import (
-    async_load,
-    matrix_load,
-    shared_load,
-    shared_store,
-)
-from tensorcore_dsl.interpreter.memory.word_memory import WORDS, WordMemory
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import Access
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import CHUNK, PRODUCT, Read
+from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.memory import accesses
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
+from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 from tensorcore_dsl.isa.spec import Instruction
@@ -27,7 +27,7 @@ from tensorcore_dsl.isa.spec import Instruction
 NOT_MET = "a bulk load brought these bytes; its mbarrier must be waited for first"
 
 
-class SharedMemory(WordMemory):
+class SharedMemory(accesses.WordMemory):
     """Shared memory of a chunk of CTAs; every thread accesses that of its own CTA."""
 
     space = "shared"
@@ -43,16 +43,14 @@ class SharedMemory(WordMemory):
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
-        out = np.empty((count, addresses.size), WORDS[width])
+        out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = shared_load(
+        wrong = accesses.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
-        if wrong:
-            self.refuse(wrong, addresses, width * count, "load")
-        self._check_races(mask, addresses, width * count, "load")
+        self._check(wrong, mask, addresses, width * count, "load")
         return out
 
     def load_matrices(
@@ -63,13 +61,11 @@ class SharedMemory(WordMemory):
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
         storage, sanitizer = self.storage, self.sanitizer
-        wrong = matrix_load(
+        wrong = accesses.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
-        if wrong:
-            self.refuse(wrong, addresses, 16, "load")
-        self._check_races(mask, addresses, 16, "load")
+        self._check(wrong, mask, addresses, 16, "load")
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
@@ -77,13 +73,11 @@ class SharedMemory(WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         self.chunk.account(self.space, "store", addresses, mask, width * count)
         storage, proxies = self.storage, self.sanitizer.proxies
-        wrong = shared_store(
+        wrong = accesses.shared_store(
             addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
             storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
         )  # fmt: skip
-        if wrong:
-            self.refuse(wrong, addresses, width * count, "store")
-        self._check_races(mask, addresses, width * count, "store")
+        self._check(wrong, mask, addresses, width * count, "store")
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = np.arange(addresses.size, dtype=np.uint64) // self.chunk.group
@@ -97,7 +91,7 @@ class SharedMemory(WordMemory):
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         out = np.zeros((*addresses.shape, CHUNK), np.uint8)
-        wrong = async_load(
+        wrong = accesses.async_load(
             addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
             proxies.epochs, proxies.landed, sanitizer.order.synced, chunk.geometry.cluster_ctas,
             out,
@@ -112,13 +106,15 @@ class SharedMemory(WordMemory):
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, chunks))
         return out
 
-    def _check_races(self, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str) -> None:
+    def _check(
+        self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str
+    ) -> None:
+        """Raise the error of a failed check, or look for races."""
+        if wrong:
+            self.refuse(wrong, addresses, size, verb)
         races = self.sanitizer.races
         if races is not None:
-            check = races.load if verb == "load" else races.store
-            check(Access.own(self.chunk, addresses, mask, size, verb), races.ordered)
-
-    # --- messages -----------------------------------------------------------------------------
+            races.access(Access.own(self.chunk, addresses, mask, size, verb), races.ordered)
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check of a thread's access to its own CTA."""
@@ -166,3 +162,115 @@ class SharedMemory(WordMemory):
         if self.storage.shadow[cta, byte] == shadow.BARRIER:
             return f"byte {byte:#x} belongs to the " + self.mbarriers.name(cta, byte // 8)
         return self.sanitizer.in_flight.owner(cta, byte)
+
+
+class ClusterMemory(accesses.WordMemory):
+    """The shared memory of a chunk's clusters, by addresses of shared::cluster."""
+
+    space = "shared::cluster"
+
+    def __init__(self, chunk: Chunk, shared: SharedMemory, clusters: Clusters) -> None:
+        super().__init__(chunk)
+        self.shared = shared
+        self.storage = shared.storage
+        self.sanitizer = shared.sanitizer
+        self.clusters = clusters
+
+    def load_words(
+        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
+    ) -> np.ndarray:
+        access = self._access(mask, addresses, width * count, "load")
+        states = self.storage.shadow[access.places]
+        self._check_states(access, states == shadow.WRITTEN, states != shadow.NEVER)
+        self._check_landed(access)
+        races = self.sanitizer.races
+        if races is not None:
+            races.access(access, races.ordered)
+        data = np.ascontiguousarray(self.storage.data[access.places])
+        out = np.zeros((count, addresses.size), f"u{width}")
+        out[:, access.threads] = data.view(out.dtype).T
+        return out
+
+    def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Where several threads store to one place, the last one wins."""
+        count, width = values.shape[0], values.dtype.itemsize
+        access = self._access(mask, addresses, width * count, "store")
+        storage, proxies, places = self.storage, self.sanitizer.proxies, access.places
+        free = storage.shadow[places] < shadow.PENDING
+        self._check_states(access, free, ~free)
+        if proxies.tracked:
+            busy = proxies.readers[access.ctas, access.starts // 16] > 0
+            self._refuse_any(access, busy, shadow.STILL_READ)
+            stamps = proxies.stamp(access.threads)[:, None]
+            proxies.stamps[places[0], places[1] // 4] = stamps
+        races = self.sanitizer.races
+        if races is not None:
+            races.access(access, races.ordered)
+        words = np.ascontiguousarray(values[:, access.threads].T)
+        storage.data[places] = words.view(np.uint8)
+        if storage.checks:
+            storage.shadow[places] = shadow.WRITTEN
+
+    def location(self, addresses: np.ndarray) -> np.ndarray:
+        ctas = self._ctas(np.arange(addresses.size), addresses)
+        offsets = (addresses & np.uint32(OFFSET)).astype(np.int64)
+        return np.asarray(offsets + (ctas << CLUSTER_SHIFT))
+
+    def _ctas(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        """The CTA of the chunk that each thread's address names; not checked."""
+        own, peers = threads // self.chunk.group, self.clusters.size
+        ranks = addresses[threads].astype(np.int64) >> CLUSTER_SHIFT
+        return np.where(ranks > 0, own // peers * peers + ranks - 1, own)
+
+    def _access(self, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str) -> Access:
+        """The access of the threads of `mask`, after checks of CTA, bounds and alignment."""
+        self.chunk.account(self.space, verb, addresses, mask, size)
+        threads = np.flatnonzero(mask)
+        full = addresses[threads].astype(np.int64)
+        wrong = full >> CLUSTER_SHIFT > self.clusters.size
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            rank = int(full[row]) >> CLUSTER_SHIFT
+            self.clusters.refuse_rank(rank - 1, self.chunk.describe(int(threads[row])))
+        access = Access(threads, self._ctas(threads, addresses), full & OFFSET, size, verb)
+        gone = self.clusters.gone[access.ctas]
+        if gone.any():
+            row = int(np.argmax(gone))
+            what = f"shared {int(access.starts[row]):#x}"
+            who = self.chunk.describe(int(access.threads[row]))
+            self.clusters.refuse_gone(int(access.ctas[row]), what, who)
+        outside = access.starts + access.size > self.storage.size
+        if outside.any():
+            what = access.describe(self.chunk, int(np.argmax(outside)))
+            raise OutOfBounds(f"out of bounds: {what}: the CTA has {self.storage.extent}")
+        if self.storage.checks:
+            self._refuse_any(access, access.starts % access.size != 0, shadow.MISALIGNED)
+        if self.sanitizer.races is not None:
+            self.sanitizer.races.check_started(access)
+        return access
+
+    def _check_states(self, access: Access, good: np.ndarray, owned: np.ndarray) -> None:
+        """Refuse bytes (a row a thread) that are not `good`; a copy may own (`owned`) them."""
+        if not self.storage.checks or good.all():
+            return
+        bad = ~good
+        row = int(np.argmax(bad.any(axis=1)))
+        in_flight = owned[row, np.argmax(bad[row])]
+        code = shadow.IN_FLIGHT if in_flight else shadow.UNWRITTEN
+        self._refuse_any(access, bad.any(axis=1), code)
+
+    def _check_landed(self, access: Access) -> None:
+        """A thread must know that the bulk load that wrote these bytes is complete."""
+        landed, order = self.sanitizer.proxies.landed, self.sanitizer.order
+        if order.remote and landed.shape[1]:
+            since = landed[access.ctas, access.starts // 16]
+            self._refuse_any(access, since > order.known[access.threads], shadow.NOT_MET)
+
+    def _refuse_any(self, access: Access, bad: Any, code: int) -> None:
+        """Raise the error for the first thread of an access that is `bad`."""
+        if bad.any():
+            row = int(np.argmax(bad))
+            self.shared.refuse_access(
+                code, int(access.ctas[row]), int(access.starts[row]), access.size,
+                access.describe(self.chunk, row),
+            )  # fmt: skip

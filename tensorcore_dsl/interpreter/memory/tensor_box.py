@@ -2,6 +2,10 @@
 
 In shared memory the rows of a box are contiguous; with a swizzle their distance is its span, as on
 an H200. A box always has five axes, the innermost first; missing axes have one element.
+
+The compiled loops check every chunk. They return 0, or `code << 32 | address` for the first shared
+address that fails a check. Their arrays `stamps`, `readers`, `epochs` and `landed` are those of
+`ProxyFences`, for one CTA.
 """
 
 from __future__ import annotations
@@ -11,12 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numba import types
 
-from tensorcore_dsl.interpreter.memory.arguments import TensorMapArgument
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import EmulationError, listing
+from tensorcore_dsl.interpreter.core import native, shadow
+from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
+from tensorcore_dsl.isa import reductions
 
 RANK = 5
 EXTENT, STRIDE, BOX, START = range(4)  # rows of a plan: elements, bytes, elements, coordinates
-CHUNK = 16  # bytes that a swizzle moves as a unit
 
 
 @dataclass(frozen=True)
@@ -50,12 +59,14 @@ class TensorBox:
         return cls(name, real, plan, array.itemsize, mask, writable, array.dtype)
 
     @classmethod
-    def contiguous(cls, name: str, real: int, size: int, dtype: Any = None) -> TensorBox:
-        """`size` contiguous bytes."""
+    def contiguous(cls, name: str, real: int, size: int, dtype: str | None = None) -> TensorBox:
+        """`size` contiguous bytes, with elements of `dtype` for a reduction."""
+        element = dtypes.named(dtype).bits // 8 if dtype else 1
         plan = np.ones((4, RANK), np.int64)
-        plan[EXTENT, 0] = plan[BOX, 0] = size
+        plan[EXTENT, 0] = plan[BOX, 0] = size // element
+        plan[STRIDE, 0] = element
         plan[START] = 0
-        return cls(name, real, plan, 1, 0, True, dtype)
+        return cls(name, real, plan, element, 0, True, dtype)
 
     def at(self, coordinates: tuple[int, ...]) -> TensorBox:
         """The box that starts at these coordinates."""
@@ -101,8 +112,109 @@ class TensorBox:
         places = (address + rows[:, None] + bytes).ravel()
         return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
 
+    def reduce(self, data: np.ndarray, address: int, op: str) -> None:
+        """Reduce the box in shared memory at `address` into the part of it inside the array.
 
-def real_bytes(real: int, size: int) -> np.ndarray:
-    """Real memory as an array of bytes."""
-    memory: Any = (ctypes.c_uint8 * size).from_address(real)
-    return np.frombuffer(memory, np.uint8)
+        This is the reduction of bulk copies (PTX manual 9.7.9.25.4.2).
+        """
+        name = self.dtype if isinstance(self.dtype, str) else dtypes.from_numpy(self.dtype).name
+        if name not in reductions.ALLOWED[op]:
+            raise EmulationError(
+                f"a bulk reduction .{op} of {self.name}, whose elements are {name}; allowed are "
+                + listing(reductions.ALLOWED[op])
+            )
+        first, last = self.clipped()
+        if (last <= first).any():
+            return
+        bits, start, box = np.dtype(f"u{self.element}"), self.plan[START], self.plan[BOX]
+        chunks = data[: len(data) // CHUNK * CHUNK].reshape(-1, CHUNK)
+        source = chunks[self.chunks(address)].reshape(-1).view(bits).reshape(box[::-1])
+        part = tuple(slice(a, b) for a, b in zip((first - start)[::-1], (last - start)[::-1]))
+        shape, strides = tuple((last - first)[::-1]), tuple(self.plan[STRIDE][::-1])
+        reach = int((last - first - 1) @ self.plan[STRIDE]) + self.element
+        real = self.real + int(first @ self.plan[STRIDE])
+        memory: Any = (ctypes.c_uint8 * reach).from_address(real)
+        target = np.ndarray(shape, bits, memory, 0, strides)
+        target[...] = reductions.update(op, name)(target.copy(), source[part])
+
+
+@native.compiled
+def load_box(
+    real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
+    checked: bool, stamps: Any, readers: Any, landed: Any, clock: int,
+) -> int:  # fmt: skip
+    """Copy a box to shared `target`, zeros outside of the array, and mark it as in flight."""
+    rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
+    length, first = plan[BOX, 0] * element, plan[START, 0]
+    low = max(0, -first) * element
+    high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
+    for row in range(rows):
+        rest, source, inside = row, real + first * element, True
+        for axis in range(1, RANK):
+            place = plan[START, axis] + rest % plan[BOX, axis]
+            rest //= plan[BOX, axis]
+            inside = inside and place >= 0 and place < plan[EXTENT, axis]
+            source += place * plan[STRIDE, axis]
+        for byte in range(0, length, CHUNK):
+            at = target + row * pitch + byte
+            at ^= at >> 3 & mask
+            if at + CHUNK > data.size:
+                return native.mistake(shadow.OUTSIDE, at)
+            if readers.size and readers[at // CHUNK]:
+                return native.mistake(shadow.STILL_READ, at)
+            if checked:
+                if shadow.in_flight(states.ctypes.data + at, CHUNK):
+                    return native.mistake(shadow.IN_FLIGHT, at)
+                shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
+            if landed.size:
+                landed[at // CHUNK] = clock
+            if stamps.size:
+                stamps[at // 4 : at // 4 + 4] = 0
+            to = data.ctypes.data + at
+            if inside and low <= byte and byte + CHUNK <= high:
+                native.poke64(to, native.peek64(source + byte))
+                native.poke64(to + 8, native.peek64(source + byte + 8))
+            else:
+                for i in range(CHUNK):
+                    there = inside and low <= byte + i and byte + i < high
+                    native.poke8(
+                        to + i, native.peek8(source + byte + i) if there else types.uint8(0)
+                    )
+    return 0
+
+
+@native.compiled
+def store_box(
+    real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
+    checked: bool, stamps: Any, epochs: Any, first_thread: int, landed: Any, synced: int,
+    copies: bool,
+) -> int:  # fmt: skip
+    """Copy the part of a box inside the array from shared `source`; without `copies` only check."""
+    rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
+    length, first = plan[BOX, 0] * element, plan[START, 0]
+    low = max(0, -first) * element
+    high = min(plan[BOX, 0], plan[EXTENT, 0] - first) * element
+    for row in range(rows):
+        rest, target, inside = row, real + first * element, copies
+        for axis in range(1, RANK):
+            place = plan[START, axis] + rest % plan[BOX, axis]
+            rest //= plan[BOX, axis]
+            inside = inside and place >= 0 and place < plan[EXTENT, axis]
+            target += place * plan[STRIDE, axis]
+        for byte in range(0, length, CHUNK):
+            at = source + row * pitch + byte
+            at ^= at >> 3 & mask
+            if at + CHUNK > data.size:
+                return native.mistake(shadow.OUTSIDE, at)
+            if checked:
+                state = shadow.shadow_error(states.ctypes.data + at, CHUNK)
+                if state:
+                    return native.mistake(state, at)
+            if landed.size and landed[at // CHUNK] > synced:
+                return native.mistake(shadow.NOT_MET, at)
+            if stamps.size and unfenced(stamps, epochs, first_thread, at):
+                return native.mistake(shadow.UNFENCED, at)
+            if inside:
+                for i in range(max(low - byte, 0), min(high - byte, CHUNK)):
+                    native.poke8(target + byte + i, native.peek8(data.ctypes.data + at + i))
+    return 0

@@ -8,7 +8,7 @@ H200 reads them as late as those of A.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,9 +16,11 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import PRODUCT, ProxyFences
-from tensorcore_dsl.ir.nodes import Address, Assign, Kernel, Op, Part, Source, Value, walk
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
+from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
+
+Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,6 @@ class MmaHazards:
         """(warpgroups,) bool: those with an active thread."""
         return np.asarray(self.chunk.mask.reshape(-1, WARPGROUP).any(axis=1))
 
-    # --- instructions -------------------------------------------------------------------------
-
     def fence(self) -> None:
         groups = self._active_groups()
         self.fenced |= groups
@@ -105,8 +105,6 @@ class MmaHazards:
                 left.append(product)
         self.queue = left
         self.proxies.finish(PRODUCT, groups, due)
-
-    # --- registers ----------------------------------------------------------------------------
 
     def issue(self, use: ProductUse, step: int) -> None:
         """Check the registers of a product before it runs, and add it to those in flight."""
@@ -151,9 +149,6 @@ class MmaHazards:
         )
 
 
-# --- what the compiler asks -------------------------------------------------------------------
-
-
 def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None:
     """The registers of an instruction that is an asynchronous product and reads these places."""
     if instr.ordering is None:
@@ -164,25 +159,13 @@ def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None
     return ProductUse(instr, instr.ordering, places[instr.tied], places.get("a"), inputs)
 
 
-def operation_use(
-    op: Op, reads: tuple[int, ...], writes: list[int], watched: set[Value]
+def register_use(
+    name: str, reads: Registers, writes: Registers, watched: set[Any]
 ) -> RegisterUse | None:
-    """The use of `watched` registers by an instruction with these places; None for no use."""
-    read = [p for p, s in zip(reads, op.operands, strict=True) if _base(s) in watched]
-    written = [p for p, v in zip(writes, op.results, strict=True) if v in watched]
-    return RegisterUse(op.instr.mnemonic, tuple(read), tuple(written)) if read or written else None
-
-
-def copy_use(
-    node: Assign, place: Callable[[Value], int], watched: set[Value]
-) -> RegisterUse | None:
-    """The use of `watched` registers by a copy; None for no use."""
-    bases = {_base(s) for s in node.sources} & watched
-    written = [place(node.target)] if node.target in watched else []
-    read = [place(v) for v in bases if isinstance(v, Value)]
-    if not read and not written:
-        return None
-    return RegisterUse("a copy of registers", tuple(read), tuple(written))
+    """The use of `watched` registers by a step, from its places and what they hold; or None."""
+    read = tuple(place for place, source in reads if _base(source) in watched)
+    written = tuple(place for place, value in writes if value in watched)
+    return RegisterUse(name, read, written) if read or written else None
 
 
 def product_registers(kernel: Kernel) -> set[Any]:

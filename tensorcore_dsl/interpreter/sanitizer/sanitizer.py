@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.shared_storage import SharedStorage
-from tensorcore_dsl.interpreter.sanitizer.cluster_races import ClusterRaces
-from tensorcore_dsl.interpreter.sanitizer.copies_in_flight import CopiesInFlight
-from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CopiesInFlight, ProxyFences
+from tensorcore_dsl.interpreter.sanitizer.happens_before import ClusterRaces, HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
-from tensorcore_dsl.interpreter.sanitizer.proxy_fences import ProxyFences
 
 
 class Sanitizer:
     """All checks; `races` is None where no kernel instruction accesses another CTA's memory."""
 
     def __init__(self, chunk: Chunk, storage: SharedStorage) -> None:
-        self.chunk = chunk
         self.order = HappensBefore(chunk)
         self.proxies = ProxyFences(chunk, storage.size)
         self.in_flight = CopiesInFlight(chunk, storage, self.proxies)

@@ -83,9 +83,8 @@ class ScheduleFuzzer:
         None: all wait. Threads that wait are retried from time to time, all at one position.
         """
         waiting = (self.blocked != READY) & (self.blocked < chunk.progress)
-        if waiting.any() and self.random.random() < 0.125:
-            return self._retry(chunk, waiting)
-        choice = self._highest(chunk)
+        retry = waiting.any() and self.random.random() < 0.125
+        choice = None if retry else self._highest(chunk)
         if choice is None and waiting.any():
             return self._retry(chunk, waiting)
         return choice

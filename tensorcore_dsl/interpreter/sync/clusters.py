@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
@@ -32,14 +32,11 @@ class Clusters:
         self.order = order
         self.size = chunk.geometry.cluster_ctas
         self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
-        self.arrivals = np.zeros(chunk.threads, np.int64)
-        self.waits = np.zeros(chunk.threads, np.int64)
-        self.phase = np.zeros(chunk.geometry.ctas // self.size, np.int64)
-        self.arrived_at, self.completed_at = np.zeros_like(self.phase), np.zeros_like(self.phase)
+        self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
+        clusters = chunk.geometry.ctas // self.size
+        self.phase, self.arrived_at, self.completed_at = np.zeros((3, clusters), np.int64)
         self.registers = np.zeros(chunk.threads // WARP, np.int64)
         self.changes: dict[int, list[tuple[int, int]]] = {}
-
-    # --- addresses --------------------------------------------------------------------------
 
     def cta(self, own: int, rank: int) -> int:
         """The CTA that a rank field of an address names (0: the thread's own)."""
@@ -71,8 +68,6 @@ class Clusters:
             f"peer CTA gone: {who} reaches for {what} of block {self.chunk.block_name(cta)}, "
             f"which has ended: let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
         )
-
-    # --- the barrier ------------------------------------------------------------------------
 
     def arrive(self) -> None:
         """The active threads arrive at the cluster's barrier."""
@@ -116,8 +111,6 @@ class Clusters:
         waiting = np.asarray(mask.reshape(-1, per).any(axis=1))
         away &= np.repeat(waiting, per)
         return [f"the cluster waits for {chunk.warps_text(away)}"] if away.any() else []
-
-    # --- registers --------------------------------------------------------------------------
 
     def set_registers(self, instr: Instruction, count: int, grow: bool) -> None:
         """Set the registers of each thread of the active warps (9.7.19.5)."""

@@ -16,9 +16,9 @@ from numba import types
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.compiled import compiled, inlined, mistake
-from tensorcore_dsl.interpreter.core.operands import scalar, words
-from tensorcore_dsl.interpreter.core.shared_storage import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
+from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
+from tensorcore_dsl.interpreter.core.threads import scalar, words
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
@@ -101,12 +101,16 @@ class Mbarriers:
     def _own(self, thread: int, address: int) -> tuple[int, int]:
         """CTA and slot of a barrier in the thread's own CTA."""
         if address >> CLUSTER_SHIFT:
-            self._refuse(NOT_OWN, thread, np.full(thread + 1, address))
+            self._refuse(NOT_OWN, thread, address)
+        return thread // self.chunk.group, self._slot(thread, address)
+
+    def _slot(self, thread: int, address: int) -> int:
+        """The slot at an offset in a CTA."""
         if address % BYTES:
-            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
+            self._refuse(UNALIGNED, thread, address)
         if address // BYTES >= self.index.shape[1]:
-            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
-        return thread // self.chunk.group, address // BYTES
+            self._refuse(BAD_PLACE, thread, address)
+        return address // BYTES
 
     def _check_init(self, cta: int, slot: int, live: bool, count: int) -> None:
         at = slot * BYTES
@@ -152,7 +156,7 @@ class Mbarriers:
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         if status:
-            self.sanitizer.in_flight.settle(self._seen)
+            self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
         self.order.synchronise(go)
         if self.order.remote:
             self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
@@ -167,10 +171,6 @@ class Mbarriers:
         remote = np.zeros(chunk.threads, np.bool_)
         remote[threads] = self.state[ctas, self.index[ctas, slots], REMOTE] > 0
         return remote
-
-    def _seen(self, cta: int, slot: int) -> int:
-        """Phases that some thread has seen end."""
-        return int(self.at(cta, slot)[SEEN])
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""
@@ -190,30 +190,24 @@ class Mbarriers:
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them."""
-        if address % BYTES:
-            self._refuse(UNALIGNED, thread, np.full(thread + 1, address))
-        slot = address // BYTES
-        if slot >= self.index.shape[1]:
-            self._refuse(BAD_PLACE, thread, np.full(thread + 1, address))
+        slot = self._slot(thread, address)
         state = self.at(cta, slot)
         if state[COUNT] == 0:
-            self._refuse(UNINITIALISED, thread, np.full(thread + 1, address))
+            self._refuse(UNINITIALISED, thread, address)
         wrong = _unknown(
             state, thread, thread // self.chunk.group != cta, self.order.synced,
             self.clusters.waits,
         )  # fmt: skip
         if wrong:
-            self._refuse(int(wrong), thread, np.full(thread + 1, address), cta=cta)
+            self._refuse(int(wrong), thread, address, cta=cta)
         phase = int(state[PHASE])
         state[MISSING] -= size
         if state[MISSING] < -MOST:
-            self._refuse(TOO_MUCH, thread, np.full(thread + 1, address))
+            self._refuse(TOO_MUCH, thread, address)
         if state[MISSING] == 0 and state[PENDING] == 0:
             state[PHASE] += 1
             state[PENDING] = state[COUNT]
         return slot, phase
-
-    # --- messages ---------------------------------------------------------------------------
 
     def _made(self, cta: int, slot: int) -> str:
         at = self.made_at.get((cta, slot))
@@ -235,9 +229,7 @@ class Mbarriers:
     def _wait(self, cta: int, slot: int) -> str:
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         block = self.chunk.block_name(cta)
-        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the " + self.name(
-            cta, slot
-        )
+        text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the "
         lacks = [f"{pending} of {count} arrivals are missing"] if pending else []
         if missing > 0:
             lacks.append(f"{missing} bytes are missing")
@@ -245,7 +237,7 @@ class Mbarriers:
             lacks.append(f"{-missing} bytes more have come than were expected")
         if pending == count and not missing and phase:
             lacks.append(f"phase {phase - 1} (parity {phase - 1 & 1}) is over: was it meant?")
-        return text + ": " + ", ".join(lacks)
+        return text + self.name(cta, slot) + ": " + ", ".join(lacks)
 
     def _refuse(
         self, code: int, thread: int, bar: Any, count: Any = 0, cta: int | None = None
@@ -259,21 +251,20 @@ class Mbarriers:
             self.clusters.refuse_rank(rank - 1, who)
         if code == GONE:
             self.clusters.refuse_gone(cta, f"the mbarrier at shared {at:#x}", who)
+        name = f"mbarrier at shared {at:#x}"
         if code == BAD_PLACE:
-            raise OutOfBounds(
-                f"mbarrier at shared {at:#x} ({who}): the CTA has "
-                f"{self.storage.size} bytes of shared memory"
-            )
+            size = self.storage.size
+            raise OutOfBounds(f"{name} ({who}): the CTA has {size} bytes of shared memory")
         if code == UNALIGNED:
-            raise Misaligned(f"mbarrier at shared {at:#x} ({who}): no multiple of {BYTES}")
+            raise Misaligned(f"{name} ({who}): no multiple of {BYTES}")
         if code == UNINITIALISED:
             raise EmulationError(
                 f"no mbarrier lives at shared {at:#x} ({who}): it needs {advice.MBARRIER_INIT}"
             )
         if code == NOT_OWN:
             raise EmulationError(
-                f"mbarrier at shared {at:#x} of CTA {rank - 1} of the cluster ({who}): only "
-                "arrivals and bytes reach the barriers of other CTAs"
+                f"{name} of CTA {rank - 1} of the cluster ({who}): only arrivals and bytes reach "
+                "the barriers of other CTAs"
             )
         self._refuse_use(code, thread, cta, at // BYTES, operand)
 

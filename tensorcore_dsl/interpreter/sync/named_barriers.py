@@ -15,13 +15,12 @@ from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.compiled import compiled, mistake
-from tensorcore_dsl.interpreter.core.operands import words
+from tensorcore_dsl.interpreter.core.native import compiled, mistake
+from tensorcore_dsl.interpreter.core.threads import words
 from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
 
 BARRIERS = 16
 BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
-_FREE = -1
 
 
 class NamedBarriers:
@@ -31,7 +30,8 @@ class NamedBarriers:
     arrival, -1 for all of the CTA; phase: how often it completed; votes: true predicates and
     threads of the running phase. By (warp, barrier): lanes: those that have arrived while others of
     the warp have not; counted: warps that arrived in this phase. By thread: waits_at, waits_for:
-    the barrier and the phase that it waits for; true, voters: the votes of the last barrier passed.
+    the barrier (-1: none) and the phase that it waits for; true, voters: the votes of the last one
+    passed.
     """
 
     def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
@@ -39,21 +39,33 @@ class NamedBarriers:
         self.order = order
         ctas, threads = chunk.geometry.ctas, chunk.threads
         self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
-        self.arrived = np.zeros((ctas, BARRIERS), np.int64)
-        self.expected = np.zeros((ctas, BARRIERS), np.int64)
-        self.phase = np.zeros((ctas, BARRIERS), np.int64)
+        self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
         self.lanes = np.zeros((threads // 32, BARRIERS), np.uint32)
         self.counted = np.zeros_like(self.lanes, np.bool_)
-        self.waits_at = np.full(threads, _FREE, np.int64)
-        self.waits_for = np.zeros(threads, np.int64)
+        self.waits_at = np.full(threads, -1, np.int64)
+        self.waits_for, self.true, self.voters = np.zeros((3, threads), np.int64)
         self.votes = np.zeros((ctas, BARRIERS, 2), np.int64)
-        self.true = np.zeros(threads, np.int64)
-        self.voters = np.zeros(threads, np.int64)
         self.idle = True  # no barrier is in use
 
-    def arrive(self, barrier: Any, count: Any, wait: bool) -> np.ndarray:
+    def arrive(
+        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None = None
+    ) -> np.ndarray:
         """(T,) bool: who may go on after arriving at a barrier."""
-        go = self._arrive(barrier, count, wait, None)
+        chunk, go = self.chunk, self.chunk.mask
+        everybody = self.idle and wait and count is None and chunk.active is None
+        one = everybody and np.min(barrier) == np.max(barrier) < BARRIERS
+        if not one or predicate is not None:
+            self.idle = False
+            go = np.zeros(chunk.threads, np.bool_)
+            counts = words(0 if count is None else count, chunk.threads)
+            wrong = _arrive(
+                words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
+                chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
+                self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
+                self.true, self.voters, self.full,
+            )  # fmt: skip
+            if wrong:
+                self._refuse(wrong, barrier, counts)
         self.order.synchronise(go)
         return go
 
@@ -61,29 +73,7 @@ class NamedBarriers:
         self, barrier: Any, count: Any, predicate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arrive and wait: who may go on, and the true predicates and threads of the barrier."""
-        go = self._arrive(barrier, count, True, predicate)
-        self.order.synchronise(go)
-        return go, self.true.copy(), self.voters.copy()
-
-    def _arrive(
-        self, barrier: Any, count: Any, wait: bool, predicate: np.ndarray | None
-    ) -> np.ndarray:
-        chunk = self.chunk
-        everybody = self.idle and wait and chunk.active is None
-        if everybody and count is None and predicate is None and _one(barrier):
-            return chunk.mask
-        self.idle = False
-        go = np.zeros(chunk.threads, np.bool_)
-        counts = words(0 if count is None else count, chunk.threads)
-        wrong = _arrive(
-            words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
-            chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
-            self.phase, self.lanes, self.counted, self.waits_at, self.waits_for, self.votes,
-            self.true, self.voters, self.full,
-        )  # fmt: skip
-        if wrong:
-            self._refuse(wrong, barrier, counts)
-        return go
+        return self.arrive(barrier, count, True, predicate), self.true.copy(), self.voters.copy()
 
     def _refuse(self, wrong: int, barrier: np.ndarray, counts: np.ndarray) -> NoReturn:
         code, thread = wrong >> 32, wrong & 0xFFFFFFFF
@@ -98,11 +88,6 @@ class NamedBarriers:
             OVERRUN: f"barrier {which}: more threads arrive than were expected ({who})",
             TWICE: f"barrier {which}: {who} arrives a second time before the barrier completes",
         }[code])  # fmt: skip
-
-
-def _one(barrier: Any) -> bool:
-    """Do all threads name the same barrier, and does it exist?"""
-    return bool(np.min(barrier) == np.max(barrier) < BARRIERS)
 
 
 @compiled

@@ -1,12 +1,14 @@
-"""Checks between the generic proxy (ordinary stores) and the async proxy (mma, bulk copies).
+"""Checks between the generic proxy (ordinary accesses) and the async proxy (mma, bulk copies).
 
 An ordinary store stamps each word with its thread and with the number of `fence.proxy.async` that
 this thread has executed. A word that the async proxy reads must have been fenced since. Each chunk
-of 16 bytes counts the asynchronous operations in flight that still read it.
+of 16 bytes counts the asynchronous operations in flight that still read it. Nobody may touch the
+bytes of a bulk load before some thread has waited for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,14 @@ from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
-from tensorcore_dsl.interpreter.core.compiled import compiled, inlined
-from tensorcore_dsl.interpreter.core.shadow import STAMP_BITS, STAMP_MASK
+from tensorcore_dsl.interpreter.core.native import compiled, inlined
+from tensorcore_dsl.interpreter.core.shadow import (
+    PENDING,
+    STAMP_BITS,
+    STAMP_MASK,
+    WRITTEN,
+    SharedStorage,
+)
 from tensorcore_dsl.isa import advice
 
 CHUNK = 16
@@ -119,8 +127,6 @@ class ProxyFences:
                     f"shared memory: {self._advice(read)}"
                 )
 
-    # --- messages -----------------------------------------------------------------------------
-
     def reader(self, cta: int, address: int) -> str:
         """The operation that still reads the bytes at `address`, and what to do about it."""
         for read in self.reads:
@@ -154,6 +160,69 @@ class ProxyFences:
         return _ADVICE[read.kind].format(wait=wait)
 
 
+@dataclass
+class Flight:
+    """A load to bytes `start` to `stop` of a CTA, counted by `phase` of the mbarrier in `slot`.
+
+    barrier: the mbarrier's name for messages. step, thread: who issued it. source: the read of
+    another CTA's shared memory that ends with it.
+    """
+
+    cta: int
+    start: int
+    stop: int
+    slot: int
+    phase: int
+    barrier: str
+    step: int
+    thread: int
+    source: Read | None = None
+
+
+class CopiesInFlight:
+    """The loads of a chunk of CTAs that are in flight."""
+
+    def __init__(self, chunk: Chunk, storage: SharedStorage, proxies: ProxyFences) -> None:
+        self.chunk = chunk
+        self.storage = storage
+        self.proxies = proxies
+        self.flights: list[Flight] = []
+
+    def settle(self, seen: Callable[[int, int], int]) -> None:
+        """End the loads whose phase is over; `seen(cta, slot)` counts the phases seen to end."""
+        left = []
+        for flight in self.flights:
+            if seen(flight.cta, flight.slot) > flight.phase:
+                shadow = self.storage.shadow[flight.cta, flight.start : flight.stop]
+                shadow[shadow == PENDING] = WRITTEN
+                if flight.source is not None:
+                    self.proxies.end(flight.source)
+            else:
+                left.append(flight)
+        self.flights = left
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: no load to it may be in flight."""
+        for flight in self.flights:
+            if flight.cta == cta:
+                block = self.chunk.block_name(cta)
+                raise EmulationError(f"block {block} ends while {self._describe(flight)}")
+
+    def owner(self, cta: int, address: int) -> str:
+        """The copy that owns a byte in flight, for messages."""
+        for flight in self.flights:
+            if flight.cta == cta and flight.start <= address < flight.stop:
+                return f"byte {address:#x}: " + self._describe(flight)
+        return f"an asynchronous copy still owns byte {address:#x}; wait for the copy first"
+
+    def _describe(self, flight: Flight) -> str:
+        return (
+            f"the bulk load at {self.chunk.loc(flight.step)} (by "
+            f"{self.chunk.describe(flight.thread)}) is in flight: nobody has waited for phase "
+            f"{flight.phase} (parity {flight.phase & 1}) of the {flight.barrier}"
+        )
+
+
 @compiled
 def _count(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
     """Add `change` to the readers of `chunks`, a row for each of `ctas`."""
@@ -162,13 +231,11 @@ def _count(readers: Any, ctas: Any, chunks: Any, change: int) -> None:
             readers[ctas[row], chunks[row, i]] += change
 
 
+@inlined
 def _stamped_thread(stamp: Any, first: int) -> int:
     """The thread in a stamp; `first` is the first thread of its cluster."""
     thread: int = first + (stamp - first & STAMP_MASK)
     return thread
-
-
-_stamped: Any = inlined(_stamped_thread)
 
 
 @inlined
@@ -180,5 +247,6 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])
-        missing = missing or (stamp != 0 and epochs[_stamped(stamp, first)] == stamp >> STAMP_BITS)
+        thread = _stamped_thread(stamp, first)
+        missing = missing or (stamp != 0 and epochs[thread] == stamp >> STAMP_BITS)
     return missing

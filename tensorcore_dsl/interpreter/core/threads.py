@@ -1,12 +1,23 @@
-"""Compiled questions about masks of threads: which warps and units are active as a whole."""
+"""Operands of threads, and compiled questions about masks of threads."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import types
 
-from tensorcore_dsl.interpreter.core.compiled import compiled
+from tensorcore_dsl.interpreter.core.native import compiled
+
+
+def scalar(value: Any, thread: Any) -> int:
+    """A thread's element of an operand: an array with one for each thread, or one constant."""
+    return int(value[thread]) if np.ndim(value) else int(value)
+
+
+def words(values: Any, threads: int) -> np.ndarray:
+    """An operand as (T,) uint32."""
+    return np.ascontiguousarray(np.broadcast_to(values, (threads,)), dtype=np.uint32)
 
 
 @compiled

@@ -1,0 +1,337 @@
+"""Accesses of words: what the memories of all state spaces share, and compiled loops.
+
+The loops move words between registers and memory, and check every access. All return 0, or
+`code << 32 | thread` for the first thread whose access fails a check. The arrays `stamps`,
+`readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of `HappensBefore`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.interpreter.core import native, shadow
+from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
+from tensorcore_dsl.isa.context import Context
+
+VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
+SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
+GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
+
+
+class WordMemory(ABC):
+    """Memory of a chunk; a sub-class moves the words of one state space."""
+
+    space: ClassVar[str]
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+    @abstractmethod
+    def load_words(
+        self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
+    ) -> np.ndarray:
+        """(count, T) words of `width` bytes for the threads of `mask`."""
+
+    @abstractmethod
+    def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Store (count, T) words of the threads of `mask`."""
+
+    def location(self, addresses: np.ndarray) -> np.ndarray:
+        """(T,) numbers that are equal where addresses of two threads name the same byte."""
+        return addresses
+
+    def active(self, ctx: Context) -> np.ndarray:
+        """The active threads of a context, which may be fewer than those of the chunk."""
+        return self.chunk.all_threads if ctx.active is None else ctx.active
+
+    def load(self, ctx: Context, addresses: np.ndarray, width: int, count: int) -> np.ndarray:
+        """(count, T) words of `width` bytes."""
+        return self.load_words(self.active(ctx), addresses, width, count)
+
+    def store(self, ctx: Context, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Store (count, T) words."""
+        self.store_words(self.active(ctx), addresses, values)
+
+    def atomic(
+        self, ctx: Context, addresses: np.ndarray, width: int, update: Any, *operands: Any
+    ) -> np.ndarray:
+        """In thread order: old = word; word = update(old, *operands). Returns (T,) old words.
+
+        Works in rounds in which no address occurs twice.
+        """
+        result = np.zeros(addresses.size, f"u{width}")
+        active = np.flatnonzero(self.active(ctx))
+        for threads in _rounds(self.location(addresses)[active], active):
+            mask = np.zeros(addresses.size, np.bool_)
+            mask[threads] = True
+            old = self.load_words(mask, addresses, width, 1)[0]
+            inputs = [o[threads] if np.ndim(o) else o for o in operands]
+            new = old.copy()
+            new[threads] = update(old[threads], *inputs)
+            if not np.array_equal(new[threads], old[threads]):
+                self.store_words(mask, addresses, new[None])
+            result[threads] = old[threads]
+        return result
+
+
+def _rounds(keys: np.ndarray, threads: np.ndarray) -> list[np.ndarray]:
+    """Threads in groups without a repeated key: the n-th group has each key's n-th thread."""
+    order = np.argsort(keys, kind="stable")
+    ranked = keys[order]
+    first = np.concatenate(([True], ranked[1:] != ranked[:-1])) if len(ranked) else np.ones(0, bool)
+    start = np.maximum.accumulate(np.where(first, np.arange(len(ranked)), 0))
+    rank = np.empty(len(ranked), np.int64)
+    rank[order] = np.arange(len(ranked)) - start
+    if not rank.any():
+        return [threads] if len(threads) else []
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(threads[by_rank], np.cumsum(np.bincount(rank))[:-1])
+
+
+@native.inlined
+def locate(address: int, size: int, table: Any) -> int:
+    """The real address of `size` bytes at a virtual address; 0 when they leave the allocation."""
+    which = (address >> SPACE_BITS) - 1
+    if which < 0 or which >= table.shape[0]:
+        return 0
+    offset = address - table[which, VIRTUAL]
+    if offset < 0 or offset + size > table[which, SIZE]:
+        return 0
+    real: int = table[which, REAL] + offset
+    return real
+
+
+@native.compiled
+def global_move(
+    addresses: Any, active: Any, table: Any, words: Any, width: int, count: int, aligned: bool,
+    stores: bool,
+) -> int:  # fmt: skip
+    """Load `words`, (count, T * width) bytes, or store them."""
+    threads, size, base = addresses.size, width * count, words.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address = types.int64(addresses[thread])
+            real = locate(address, size, table)
+            if real == 0:
+                return native.mistake(shadow.OUTSIDE, thread)
+            if stores and table[(address >> SPACE_BITS) - 1, WRITABLE] == 0:
+                return native.mistake(shadow.READ_ONLY, thread)
+            if aligned and address & (size - 1):
+                return native.mistake(shadow.MISALIGNED, thread)
+            for word in range(count):
+                register = base + (word * threads + thread) * width
+                if stores:
+                    native.move(real + word * width, register, width)
+                else:
+                    native.move(register, real + word * width, width)
+    return 0
+
+
+@native.compiled
+def shared_load(
+    addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
+    checked: bool, landed: Any, synced: Any,
+) -> int:  # fmt: skip
+    """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, out.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    for cta in range(ctas):
+        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return native.mistake(shadow.OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return native.mistake(shadow.MISALIGNED, thread)
+                    if not shadow.all_written(states_at + address, size):
+                        return native.mistake(
+                            shadow.shadow_error(states_at + address, size), thread
+                        )
+                if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
+                    return native.mistake(shadow.NOT_MET, thread)
+                source = bytes_at + address
+                for word in range(count):
+                    native.move(
+                        base + (word * threads + thread) * width, source + word * width, width
+                    )
+    return 0
+
+
+@native.compiled
+def shared_store(
+    addresses: Any, active: Any, data: Any, states: Any, values: Any, width: int, count: int,
+    checked: bool, stamps: Any, readers: Any, epochs: Any,
+) -> int:  # fmt: skip
+    """data, states: (CTAs, bytes); values: (count, T * width) bytes."""
+    threads, size, base = addresses.size, width * count, values.ctypes.data
+    ctas, limit = data.shape
+    group = threads // ctas
+    proxies = epochs.size > 0
+    for cta in range(ctas):
+        bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
+        for thread in range(cta * group, cta * group + group):
+            if active[thread]:
+                address = types.int64(addresses[thread])
+                if address + size > limit:
+                    return native.mistake(shadow.OUTSIDE, thread)
+                if checked:
+                    if address & (size - 1):
+                        return native.mistake(shadow.MISALIGNED, thread)
+                    if shadow.in_flight(states_at + address, size):
+                        return native.mistake(shadow.IN_FLIGHT, thread)
+                    shadow.mark(states_at + address, size, shadow.WRITTEN)
+                if proxies:
+                    if readers[cta, address >> 4]:
+                        return native.mistake(shadow.STILL_READ, thread)
+                    shadow.stamp_words(stamps, cta, address, size, epochs, thread)
+                target = bytes_at + address
+                for word in range(count):
+                    native.move(
+                        target + word * width, base + (word * threads + thread) * width, width
+                    )
+    return 0
+
+
+@native.compiled
+def matrix_load(
+    addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
+    checked: bool, landed: Any, synced: Any,
+) -> int:  # fmt: skip
+    """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
+
+    out: (matrices, T) words. A row of 16 bytes goes to four neighbouring lanes; if transposed, a
+    column goes to the halves of the words of every fourth lane.
+    """
+    threads = addresses.size
+    ctas, limit = data.shape
+    group, base = threads // ctas, out.ctypes.data
+    for thread in range(threads):
+        if active[thread]:
+            address, cta = types.int64(addresses[thread]), thread // group
+            if address + 16 > limit:
+                return native.mistake(shadow.OUTSIDE, thread)
+            at = cta * limit + address
+            if checked:
+                if address & 15:
+                    return native.mistake(shadow.MISALIGNED, thread)
+                if not shadow.all_written(states.ctypes.data + at, 16):
+                    return native.mistake(shadow.shadow_error(states.ctypes.data + at, 16), thread)
+            if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
+                return native.mistake(shadow.NOT_MET, thread)
+            source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
+            target = base + 4 * (matrix * threads + thread - thread % 32)
+            if transposed:
+                for column in range(8):
+                    native.poke16(
+                        target + 16 * column + 2 * row, native.peek16(source + 2 * column)
+                    )
+            else:
+                native.poke64(target + 16 * row, native.peek64(source))
+                native.poke64(target + 16 * row + 8, native.peek64(source + 8))
+    return 0
+
+
+@native.compiled
+def copy_check(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
+    size: int, checked: bool, readers: Any,
+) -> int:  # fmt: skip
+    """Check asynchronous copies and mark their targets as pending."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            target, source = types.int64(targets[thread]), types.int64(sources[thread])
+            if target + size > limit:
+                return native.mistake(shadow.OUTSIDE, thread)
+            if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
+                return native.mistake(shadow.OUTSIDE + GLOBAL_SIDE, thread)
+            if readers.shape[1] and readers[thread // group, target >> 4]:
+                return native.mistake(shadow.STILL_READ, thread)
+            if checked:
+                if target & (size - 1):
+                    return native.mistake(shadow.MISALIGNED, thread)
+                if source & (size - 1):
+                    return native.mistake(shadow.MISALIGNED + GLOBAL_SIDE, thread)
+                at = states.ctypes.data + (thread // group) * limit + target
+                if shadow.in_flight(at, size):
+                    return native.mistake(shadow.IN_FLIGHT, thread)
+                shadow.mark(at, size, shadow.PENDING)
+    return 0
+
+
+@native.compiled
+def copy_finish(
+    targets: Any, sources: Any, valid: Any, active: Any, table: Any, data: Any, states: Any,
+    size: int, checked: bool, stamps: Any, epochs: Any,
+) -> None:  # fmt: skip
+    """Carry out copies that `copy_check` has checked."""
+    threads = targets.size
+    ctas, limit = data.shape
+    group = threads // ctas
+    for thread in range(threads):
+        if active[thread]:
+            at = (thread // group) * limit + types.int64(targets[thread])
+            target, read = data.ctypes.data + at, types.int64(valid[thread])
+            if read == size and size >= 8:
+                source = locate(types.int64(sources[thread]), size, table)
+                for start in range(0, size, 8):
+                    native.poke64(target + start, native.peek64(source + start))
+            else:
+                if read:
+                    source = locate(types.int64(sources[thread]), read, table)
+                    for byte in range(read):
+                        native.poke8(target + byte, native.peek8(source + byte))
+                for byte in range(read, size):
+                    native.poke8(target + byte, 0)
+            if checked:
+                shadow.mark(states.ctypes.data + at, size, shadow.WRITTEN)
+            if epochs.size:
+                address = types.int64(targets[thread])
+                shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
+
+
+@native.compiled
+def async_load(
+    addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
+    landed: Any, synced: Any, cluster: int, out: Any,
+) -> int:  # fmt: skip
+    """Load 16-byte chunks of shared memory through the async proxy.
+
+    addresses: (warpgroups, chunks); out: (warpgroups, chunks, 16); whole: (warpgroups,), those that
+    take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
+    """
+    groups, count = addresses.shape
+    ctas, limit = data.shape
+    per, threads = groups // ctas, epochs.size // ctas
+    for group in range(groups):
+        if not whole[group]:
+            continue
+        cta, known = group // per, synced[group * WARPGROUP : (group + 1) * WARPGROUP].max()
+        for i in range(count):
+            at = addresses[group, i]
+            if at + CHUNK > limit:
+                return native.mistake(shadow.OUTSIDE, group * count + i)
+            if checked:
+                state = shadow.shadow_error(states.ctypes.data + cta * limit + at, CHUNK)
+                if state:
+                    return native.mistake(state, group * count + i)
+            if landed.shape[1] and landed[cta, at // CHUNK] > known:
+                return native.mistake(shadow.NOT_MET, group * count + i)
+            first = cta // cluster * cluster * threads
+            if threads and unfenced(stamps[cta], epochs, first, at):
+                return native.mistake(shadow.UNFENCED, group * count + i)
+            source = data.ctypes.data + cta * limit + at
+            to = out.ctypes.data + (group * count + i) * CHUNK
+            native.poke64(to, native.peek64(source))
+            native.poke64(to + 8, native.peek64(source + 8))
+    return 0
