@@ -1,1 +1,1 @@
-"""`gemm` and related functions on the host: check operands, choose a kernel and configuration, launch."""
+"""`gemm` and related functions on the host: check operands, choose a kernel, launch it."""
