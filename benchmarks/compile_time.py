@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -93,6 +94,9 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
     """Samples of every stage that works on this machine, and properties of the kernel."""
     known, fresh = specialisations(case, arch)
     result: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
+    with suppress(tc.AssemblyError):  # before the samples: nvJitLink may log a text only once
+        used = known.cubin.resources
+        result |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
     samples: dict[str, list[float]] = {}
     for number in range(repeats + 1):
         try:
@@ -107,9 +111,6 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
             if number:  # the first is the warm-up
                 samples.setdefault(stage, []).append(seconds)
     result |= {stage: Timing(tuple(times)).json() for stage, times in samples.items()}
-    if "cubin" in samples:
-        used = known.cubin.resources
-        result |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
     return result
 
 

@@ -1,4 +1,4 @@
-"""Step 3a of a call: candidate configurations of the wgmma kernels, before the cost model."""
+"""Candidate configurations of the wgmma kernels, which the cost model ranks."""
 
 from __future__ import annotations
 

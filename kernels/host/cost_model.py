@@ -1,4 +1,4 @@
-"""Step 3b of a call: expected time of a wgmma configuration, in clock cycles of an SM.
+"""Cost model: expected time of a wgmma configuration, in clock cycles of an SM.
 
 The model counts waves of tiles and the K-steps of a tile. A K-step takes as long as the slowest of
 the tensor cores, shared memory, the L2 cache and the barriers; the whole takes at least as long as

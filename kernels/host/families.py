@@ -1,4 +1,4 @@
-"""Step 2 of a call: the two families of kernels, and which problems each of them can run."""
+"""The two families of kernels, and which problems each of them can run."""
 
 from __future__ import annotations
 

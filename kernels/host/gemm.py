@@ -1,8 +1,12 @@
 """`gemm(a, b, ...)`: a product of matrices, where they live, by the kernel that suits it.
 
-A repeated call finds its launch in the dispatch cache. A new one takes these steps, each a module:
-operands (describe and check), padding (copies, where needed), heuristics (family and
-configuration, from candidates, cost_model or tuning_cache), plan, and launch.
+A repeated call finds its launch in the dispatch cache. A new call passes through these modules:
+
+    operands     describe and check the operands
+    padding      copies of operands, where the kernels need other layouts
+    plan         the launch; family and configuration come from heuristics, which ask families,
+                 candidates and cost_model, or the tuning_cache
+    launch       bind the plan to its kernel, and keep it for the next call
 """
 
 from __future__ import annotations

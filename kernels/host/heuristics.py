@@ -1,4 +1,4 @@
-"""Step 3 of a call: choose the family of kernels, and the configuration with the least cost."""
+"""Heuristics: choose the family of kernels, and the configuration with the least cost."""
 
 from __future__ import annotations
 

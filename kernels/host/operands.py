@@ -1,4 +1,4 @@
-"""Step 1 of a call: describe each operand once, and refuse operands that do not fit together."""
+"""Operands of a call: describe each one once, and refuse operands that do not fit together."""
 
 from __future__ import annotations
 

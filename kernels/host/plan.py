@@ -1,4 +1,4 @@
-"""Step 4 of a call: the plan of a launch, with all that the kernel may assume of the operands."""
+"""Plan of a launch: kernel, configuration, and all that the kernel may assume of the operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the meaning of a row may ask of the machine that runs it.
+"""What the semantics of an instruction may ask of the machine that runs it.
 
 `execute(ctx, instr, *operands)` gets register arrays of raw bits and returns the results:
 
@@ -9,7 +9,7 @@
 * T is a multiple of 32; thread t is lane t % 32 of warp t // 32;
 * `ctx.active` is a bool array of the threads that execute (None: all do). Results of other
   threads are ignored, but memory must not be touched for them;
-* forms with the effect "blocking" return the bool array of threads that may go on (threads
+* instructions with the effect "blocking" return the bool array of threads that may go on (threads
   that may not are asked again later), or (array, *results) where they have results.
 """
 

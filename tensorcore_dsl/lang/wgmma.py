@@ -87,7 +87,7 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     row_bytes = tile.strides[-2] * size
     if row_bytes != tile.swizzle or not tile.swizzle:
         raise LayoutError(
-            f"wgmma reads lines as wide as their swizzle; lines have {row_bytes} bytes, the "
+            f"wgmma reads rows as wide as their swizzle; rows have {row_bytes} bytes, the "
             f"swizzle {tile.swizzle}"
         )
     if major == "mn" and (size != 2 or tile.ndim != 3):

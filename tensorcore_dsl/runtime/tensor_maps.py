@@ -1,6 +1,6 @@
 """Tensor maps (PTX 5.5.8): descriptions of arrays for TMA, encoded on the host.
 
-`tiled` checks an array against a kernel's `TensorMap`. The driver (`launch.Target.encode_tiled`)
+`tiled` checks an array against a kernel's `TensorMap`. The driver (`launch.Driver.encode_tiled`)
 encodes the result and a pointer into 128 bytes, which are a kernel parameter.
 """
 
