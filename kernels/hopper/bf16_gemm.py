@@ -20,6 +20,7 @@ so that loads, products and stores of different tiles overlap. In the order of a
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
@@ -29,5 +30,5 @@ def bf16_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, each contiguous along either axis. Grid: one CTA per SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, traits.acc_dtype or tc.f32)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN, traits.acc_dtype)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)

@@ -18,8 +18,9 @@ from tensorcore_dsl.kernels.hopper.config import (
     HopperTraits,
 )
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, fp8_mma, promotion_registers
+from tensorcore_dsl.kernels.hopper.promotion import consume_promoted, promotion_registers
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
@@ -71,8 +72,9 @@ def block_fp8_gemm(
         left = [smem[stage, row], smem[stage, row + 8]]
         return [[x * smem[stage, rows + i] for x in left] for i in range(parts)]
 
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), storage,
+        pipeline, mma, TileScheduler(d.shape, config), storage,
         make_epilogue_op(None, 1, 0, traits),
         consume=partial(consume_promoted, width=width, scales=scales),
         registers=promotion_registers(config, width, 1),

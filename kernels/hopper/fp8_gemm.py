@@ -9,10 +9,10 @@ from functools import partial
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.promotion import (
     consume_promoted,
-    fp8_mma,
     part_width,
     promotion_registers,
 )
@@ -26,7 +26,7 @@ def fp8_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM."""
-    mma = fp8_mma(a.dtype, config.BN)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 
@@ -42,8 +42,9 @@ def promoted_fp8_gemm(
         d, tc.f32, config, traits.store_by_threads, traits.row_reductions
     )
     pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     run_warpgroups(
-        pipeline, fp8_mma(a.dtype, config.BN), TileScheduler(d.shape, config), storage,
+        pipeline, mma, TileScheduler(d.shape, config), storage,
         make_epilogue_op(c, alpha, beta, traits),
         consume=partial(consume_promoted, width=width),
         registers=promotion_registers(config, width),

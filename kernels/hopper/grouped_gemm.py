@@ -11,6 +11,7 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import WorkTile, strided_tiles
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
@@ -26,7 +27,7 @@ def grouped_gemm_kernel(
     """A is rows x K, B groups x K x N, D rows x N; group g starts at row offsets[g]."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(a.dtype, b.dtype, tc.f32)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     storage = make_epilogue_storage(d, mma.d.dtype, config)
     pipeline = make_pipeline(a, b, config, traits)
     tc.griddep_wait()  # the previous kernel of the stream may write the offsets

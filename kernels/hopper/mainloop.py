@@ -10,6 +10,18 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, load_operand
 
+
+def select_wgmma(a, b, columns: int, acc=None):
+    """The wgmma instruction for element types a and b: 64 rows, `columns` columns, 32 bytes of K.
+
+    acc: type of the accumulators; f32, or s32 for integers, if None.
+    """
+    shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
+    if a == tc.f32:  # f32 operands are multiplied as tf32
+        a = b = tc.tf32
+    return shape(a, b, acc or (tc.f32 if a.is_float else tc.s32))
+
+
 # -- producer ---------------------------------------------------------------------------------
 
 

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
-
-
-def fp8_mma(dtype, columns: int):
-    """The wgmma instruction for 64 rows and so many columns."""
-    return getattr(tc.wgmma, f"m64n{columns}k32")(dtype, dtype, tc.f32)
 
 
 def part_width(config: HopperConfig) -> int:
@@ -48,7 +44,8 @@ def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int,
             f"{config}"
         )
     stage, phase = tc.u32(0), tc.u32(0)
-    part_mma, parts = fp8_mma(pipeline.a.smem.dtype, width), config.BN // width
+    part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
+    parts = config.BN // width
     products = part_mma.d.zeros()
     row = products.coordinates(0)[0] + 64 * consumer
     for index in scheduler.tile_indices():

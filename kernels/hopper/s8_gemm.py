@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
@@ -16,7 +17,7 @@ def s8_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
 
 
@@ -34,6 +35,6 @@ def requantised_s8_gemm(
         factor = scale[min(col, scale.shape[0] - 1)] if hasattr(scale, "shape") else scale
         return tc.fma(value.to(tc.f32), factor, zero).to(tc.s8, rounding="rni")
 
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k32")(a.dtype, b.dtype, tc.s32)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     traits = replace(traits, epilogue=requantise)
     warp_specialized_gemm(mma, a, b, None, d, 1, 0, config, traits)

@@ -34,6 +34,9 @@ def sparse_gemm_kernel(
     format: tc.Const = None, config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: one CTA per SM."""
+    # No wgmma stays in flight: it reads its metadata registers late, and the next stage's metadata
+    # take the same registers.
+    config = replace(config, mma_in_flight=0)
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
     mma = sparse_mma(format.dtype, config.BN)
@@ -65,12 +68,7 @@ class SparsePipeline(Pipeline):
 def make_sparse_pipeline(
     a, metadata, b, format: Format, config: HopperConfig, traits: HopperTraits
 ):
-    """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it.
-
-    No wgmma stays in flight: it reads its metadata registers late, and the next stage's metadata
-    take the same registers.
-    """
-    config = replace(config, mma_in_flight=0)
+    """Shared tiles, tensor maps and barriers. Every thread of the cluster calls it."""
     depth, stages = format.depth, config.stages
     tiles_a = make_operand(a, 0, config.BM, depth // format.chunk * format.kept, True, config)
     tiles_b = make_operand(b, 1, config.BN, depth, traits.b_k_major, config)

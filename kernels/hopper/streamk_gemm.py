@@ -19,7 +19,12 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
     make_epilogue_op,
     make_epilogue_storage,
 )
-from tensorcore_dsl.kernels.hopper.mainloop import load_k_tiles, mma_mainloop, mma_stage
+from tensorcore_dsl.kernels.hopper.mainloop import (
+    load_k_tiles,
+    mma_mainloop,
+    mma_stage,
+    select_wgmma,
+)
 from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
 from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler, WorkTile
 from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
@@ -38,7 +43,7 @@ def streamk_gemm(
     """
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    mma = mma_of(a.dtype, b.dtype, config.BN)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     storage = make_epilogue_storage(
         d, mma.d.dtype, config, traits.store_by_threads, traits.row_reductions
     )
@@ -50,14 +55,6 @@ def streamk_gemm(
         partial(consume_parts, Workspace(partials, flags, config)),
         registers=config.registers_for(traits),
     )  # fmt: skip
-
-
-def mma_of(a, b, columns: int):
-    """The wgmma instruction for these element types: 64 rows, 32 bytes of K."""
-    shape = getattr(tc.wgmma, f"m64n{columns}k{32 // a.itemsize}")
-    if a == tc.f32:
-        return shape(tc.tf32, tc.tf32, tc.f32)
-    return shape(a, b, tc.f32 if a.is_float else tc.s32)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tensorcore_dsl.kernels.hopper.epilogue import (
     make_epilogue_storage,
     store_elements,
 )
-from tensorcore_dsl.kernels.hopper.mainloop import produce
+from tensorcore_dsl.kernels.hopper.mainloop import produce, select_wgmma
 from tensorcore_dsl.kernels.hopper.pipeline import (
     OperandTiles,
     Pipeline,
@@ -36,7 +36,7 @@ def swiglu_kernel(
     """X is M x K, G and U K x N, all with K contiguous; a tile of D is BM x BN / 2."""
     tc.launch_bounds(config.threads, 1)
     tc.cluster_size(config.cluster_size)
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k16")(x.dtype, gate.dtype, tc.f32)
+    mma = select_wgmma(x.dtype, gate.dtype, config.BN)
     halved = replace(config, BN=config.BN // 2)
     storage = make_epilogue_storage(d, mma.d.dtype, halved)
     pipeline = make_gated_pipeline(x, gate, up, config)

@@ -5,6 +5,7 @@ Operands are f32, of which the hardware reads the upper 19 bits. bf16_gemm.py de
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
 from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
@@ -14,5 +15,5 @@ def tf32_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM."""
-    mma = getattr(tc.wgmma, f"m64n{config.BN}k8")(tc.tf32, tc.tf32, tc.f32)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
     warp_specialized_gemm(mma, a, b, c, d, alpha, beta, config, traits)
