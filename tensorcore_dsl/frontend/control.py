@@ -10,7 +10,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Block, If
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import UNSET, Runtime, Scalar, Undefined
+from tensorcore_dsl.values.values import UNSET, RuntimeValue, Scalar, Undefined
 from tensorcore_dsl.values.variables import Copies, register_for, write
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
@@ -19,7 +19,7 @@ from tensorcore_dsl.frontend.environment import (  # isort: skip
 
 
 @dataclass
-class Side:
+class BranchSide:
     """One evaluated side of a run-time `if`: its nodes, its value and its variables."""
 
     block: Block
@@ -30,16 +30,16 @@ class Side:
 
 def evaluate_side(
     builder: Builder, before: Snapshot, evaluate: Callable[[], tuple[bool, Any]]
-) -> Side:
+) -> BranchSide:
     """Evaluate one side from the state `before`, and restore that state."""
     block = Block()
     with builder.inside(block):
         ended, value = evaluate()
     if not before.changed():
-        return Side(block, ended, value, None)
+        return BranchSide(block, ended, value, None)
     contents = before.contents()
     before.restore()
-    return Side(block, ended, value, contents)
+    return BranchSide(block, ended, value, contents)
 
 
 def run_branches(
@@ -61,8 +61,8 @@ def run_branches(
 
 
 def join_sides(
-    builder: Builder, frames: list[Frame], condition: Scalar, before: Snapshot, left: Side,
-    right: Side,
+    builder: Builder, frames: list[Frame], condition: Scalar, before: Snapshot, left: BranchSide,
+    right: BranchSide,
 ) -> tuple[bool, Any]:  # fmt: skip
     """Join the variables of the sides that did not end in a jump.
 
@@ -122,7 +122,7 @@ class Join:
         for side, other in ((a, b), (b, a)):
             if isinstance(side, Undefined):
                 return side
-            if side is UNSET and children(other) is None and not isinstance(other, Runtime):
+            if side is UNSET and children(other) is None and not isinstance(other, RuntimeValue):
                 return other
         a, b = shaped(a, b), shaped(b, a)
         items = columns([a, b])

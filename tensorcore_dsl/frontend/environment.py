@@ -22,7 +22,7 @@ from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.frontend.source import Source
 from tensorcore_dsl.lang.local import Local
 from tensorcore_dsl.tracing import is_library
-from tensorcore_dsl.values.values import Runtime, Struct, Undefined
+from tensorcore_dsl.values.values import RuntimeValue, Struct, Undefined
 
 _SIMPLE = (bool, int, float, str, bytes, type(None), np.generic)
 MISSING = Undefined("it was never assigned")
@@ -168,7 +168,7 @@ def same(left: Any, right: Any) -> bool:
     """Are two values the same object, register or constant?"""
     if left is right:
         return True
-    if isinstance(left, Runtime) and isinstance(right, Runtime):
+    if isinstance(left, RuntimeValue) and isinstance(right, RuntimeValue):
         return left.value is right.value and left.dtype == right.dtype  # type: ignore[attr-defined]
     if isinstance(left, _SIMPLE) and type(left) is type(right):
         return repr(left) == repr(right)  # 0.0 differs from -0.0, NaN equals NaN
@@ -204,7 +204,7 @@ class Snapshot:
 
     def _enter(self, value: Any) -> None:
         for item in children(value) or ():
-            if isinstance(item, (Runtime, *_SIMPLE)):
+            if isinstance(item, (RuntimeValue, *_SIMPLE)):
                 continue
             container = storage(item)
             if container is None or self._save(container):
@@ -224,7 +224,7 @@ class Snapshot:
         for copied, old in zip(contents, self.copies, strict=True):
             for key in keys_of(copied):
                 value = copied[key]
-                if isinstance(value, (Runtime, *_SIMPLE)) or _item(old, key) is value:
+                if isinstance(value, (RuntimeValue, *_SIMPLE)) or _item(old, key) is value:
                     continue
                 if self.number(storage(value)) is None:
                     copied[key] = own_copy(value)

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorcore_dsl.frontend.control import Side, evaluate_side, join_sides
+from tensorcore_dsl.frontend.control import BranchSide, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
 from tensorcore_dsl.frontend.source import may_change_variables
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
@@ -20,7 +20,7 @@ from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Runtime, Scalar, Undefined
+from tensorcore_dsl.values.values import RuntimeValue, Scalar, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
     CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax,
@@ -139,7 +139,7 @@ class Expressions:
             if isinstance(error, TensorCoreError):
                 raise
             text = str(error) or f"no attribute {node.attr!r}"
-            if isinstance(owner, Runtime):
+            if isinstance(owner, RuntimeValue):
                 text = f"{describe(owner)} has no attribute {node.attr!r}"
             raise CompileError(text) from error
 
@@ -273,7 +273,7 @@ class Expressions:
 
         pure: `follow` changes no variable.
         """
-        if not isinstance(left, Runtime):
+        if not isinstance(left, RuntimeValue):
             return follow() if bool(left) == is_and else left
         condition = arithmetic.truth(self.builder, left)
         stay = (not is_and) if condition is left else left
@@ -381,7 +381,7 @@ def _complain(node: ast.AST, value: Undefined) -> None:
     raise OperandError(f"{ast.unparse(node)!r} cannot be used here: {value.reason}")
 
 
-def _cheap(side: Side) -> bool:
+def _cheap(side: BranchSide) -> bool:
     """May the side run although Python would skip it? Only if it is pure and cheap."""
     return all(_is_cheap(node) for node in walk(side.block))
 

@@ -18,7 +18,7 @@ from tensorcore_dsl.ir.nodes import Block, Jump
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import promote_types
-from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar, Undefined
+from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Scalar, Undefined
 
 from tensorcore_dsl.frontend.environment import (  # isort: skip
     MISSING, Container, Contents, Frame, Snapshot, columns, name_of, rebuilt, same, structure,
@@ -35,7 +35,7 @@ class Carry:
     """A slot that becomes a register: of its value's type, or of `dtype` if that is a number."""
 
     dtype: DType | None = None
-    like: Group | None = None  # of a slot that was UNSET before the loop
+    like: RegisterGroup | None = None  # of a slot that was UNSET before the loop
 
 
 @dataclass
@@ -118,7 +118,7 @@ class _Variables:
     def guess(self, assigned: frozenset[str]) -> None:
         """Carry the registers that the body binds from the start."""
         for name, value in self.frames[-1].variables.items():
-            if name in assigned and isinstance(value, Runtime):
+            if name in assigned and isinstance(value, RuntimeValue):
                 self.carried[self._own(self.entry), name] = Carry()
 
     def _own(self, snapshot: Snapshot) -> int:
@@ -220,15 +220,16 @@ class _Variables:
         if items is not None:
             return rebuilt(entry, [self._kept(*pair) for pair in items])
         if entry is UNSET:
-            return _carried(head) if isinstance(head, Runtime) else head
+            return _carried(head) if isinstance(head, RuntimeValue) else head
         return Carry(_carried_type(head) if is_number(entry) else None)
 
     def _leaf(self, entry: Any, head: Any, afters: list[Any]) -> Any:
         for value in (entry, *afters):
             if isinstance(value, Undefined):
                 return value
-        if isinstance(entry, Group):
-            if all(isinstance(a, Group) and a.value.type == entry.value.type for a in afters):
+        if isinstance(entry, RegisterGroup):
+            wanted = entry.value.type
+            if all(isinstance(a, RegisterGroup) and a.value.type == wanted for a in afters):
                 return Carry()
         elif isinstance(entry, Scalar):
             if all(_fits(after, entry.dtype) for after in afters):
@@ -251,11 +252,12 @@ class _Variables:
     def _from_nothing(self, head: Any, afters: list[Any]) -> Any:
         """How to carry a slot that was UNSET: its later value, or a register."""
         values = [v for v in (head, *afters) if v is not UNSET]
-        if all(same(v, values[0]) and not isinstance(v, Runtime) for v in values):
+        if all(same(v, values[0]) and not isinstance(v, RuntimeValue) for v in values):
             return values[0]
-        if isinstance(values[0], Group):
+        if isinstance(values[0], RegisterGroup):
             alike = all(
-                isinstance(v, Group) and v.value.type == values[0].value.type for v in values
+                isinstance(v, RegisterGroup) and v.value.type == values[0].value.type
+                for v in values
             )
             return Carry(like=values[0]) if alike else None
         dtype = holding_type(values)
@@ -271,7 +273,7 @@ class _Variables:
         head = self.head.copies[self._own(self.head)]
         new = {name: value for name, value in variables.items() if name not in head}
         for name, value in new.items():
-            if isinstance(value, Runtime):  # it may be one of the registers written below
+            if isinstance(value, RuntimeValue):  # it may be one of the registers written below
                 new[name] = new_variable(self.builder, value)
         write(self.builder, self._copies(contents))
         self.head.restore()
@@ -284,7 +286,7 @@ class _Variables:
             copies = self._copies(way.contents)
             if way.leaves:
                 values = {} if way.returns else way.contents[self._own(self.head)]
-                born = [(n, v) for n, v in self.born.items() if isinstance(v, Runtime)]
+                born = [(n, v) for n, v in self.born.items() if isinstance(v, RuntimeValue)]
                 copies += [(variable, values.get(name, UNSET)) for name, variable in born]
             tail = Block()
             with self.builder.inside(tail):
@@ -311,7 +313,7 @@ class _Variables:
         if items is not None:
             for head_item, item in items:
                 self._collect(head_item, item, copies)
-        elif isinstance(head, Runtime):
+        elif isinstance(head, RuntimeValue):
             copies.append((head, after))
 
     def _born(self, loop: Loop) -> dict[str, Any]:
@@ -326,7 +328,7 @@ class _Variables:
             if not isinstance(head.get(name, MISSING), Undefined):
                 continue
             values = [way.get(name, MISSING) for way in ways]
-            if all(same(values[0], v) and not isinstance(v, Runtime) for v in values):
+            if all(same(values[0], v) and not isinstance(v, RuntimeValue) for v in values):
                 born[name] = values[0]
             elif (variable := register_for(self.builder, values)) is not None:
                 born[name] = variable
@@ -351,9 +353,9 @@ def _entries(container: Container) -> list[tuple[Any, Any]]:
     return list(container.items() if isinstance(container, dict) else enumerate(container))
 
 
-def _carried(head: Runtime) -> Carry:
+def _carried(head: RuntimeValue) -> Carry:
     """How to carry a register in a slot that was UNSET."""
-    return Carry(like=head) if isinstance(head, Group) else Carry(_carried_type(head))
+    return Carry(like=head) if isinstance(head, RegisterGroup) else Carry(_carried_type(head))
 
 
 def _carried_type(head: Any) -> DType | None:

@@ -18,7 +18,7 @@ from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, is_simple
-from tensorcore_dsl.values.values import UNSET, Runtime, Undefined
+from tensorcore_dsl.values.values import UNSET, RuntimeValue, Undefined
 
 INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul,
@@ -168,7 +168,7 @@ class Evaluator(Flow):
 
     def run_Assert(self, node: ast.Assert) -> None:
         condition = self.eval(node.test)
-        if isinstance(condition, Runtime):
+        if isinstance(condition, RuntimeValue):
             raise OperandError(
                 "assert checks values known at compile time; at run time use `if` with print or "
                 "tc.trap()"

@@ -21,12 +21,12 @@ from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Runtime, Scalar, Struct
+from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
 
 
 def has_runtime(value: Any, depth: int = 4) -> bool:
     """Does a value contain run-time values, at most `depth` containers deep?"""
-    if isinstance(value, (Runtime, Struct)):
+    if isinstance(value, (RuntimeValue, Struct)):
         return True
     if not depth:
         return False
@@ -143,6 +143,6 @@ def replacement(function: Any, args: list[Any]) -> Any:
         raise OperandError(f"{function.__name__}() takes several values, not {describe(args[0])}")
     if function is len and not isinstance(args[0], Array):
         return None
-    if function is range and not any(isinstance(a, Runtime) for a in args):
+    if function is range and not any(isinstance(a, RuntimeValue) for a in args):
         return None
     return replaced

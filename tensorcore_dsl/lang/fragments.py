@@ -15,10 +15,10 @@ from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, number_type, type_of
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
-def fragment(operand: Operand, registers: Sequence[Any]) -> Group:
+def fragment(operand: Operand, registers: Sequence[Any]) -> RegisterGroup:
     """The fragment of `operand` that consists of these registers."""
     if not isinstance(operand, Operand) or operand.layout is None:
         raise OperandError(
@@ -27,7 +27,7 @@ def fragment(operand: Operand, registers: Sequence[Any]) -> Group:
     return builder().pack(list(registers), type_of(operand), operand)
 
 
-def vector(elements: Sequence[Any]) -> Group:
+def vector(elements: Sequence[Any]) -> RegisterGroup:
     """A vector of scalars of one type; Python's numbers take the type of the others."""
     known = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
     types = known or list(dict.fromkeys(number_type(e) for e in elements))
@@ -38,7 +38,7 @@ def vector(elements: Sequence[Any]) -> Group:
     )
 
 
-def load_elements(tile: Tile | Array, operand: Operand) -> Group:
+def load_elements(tile: Tile | Array, operand: Operand) -> RegisterGroup:
     """Load a fragment element by element, at the coordinates that its layout gives."""
     layout = fragment_layout(tile, operand, (Tile, Array))
     thread = _thread(layout)
@@ -51,7 +51,7 @@ def load_elements(tile: Tile | Array, operand: Operand) -> Group:
     return builder().pack(registers, type_of(operand), operand)
 
 
-def store_elements(target: Tile | Array, value: Group) -> None:
+def store_elements(target: Tile | Array, value: RegisterGroup) -> None:
     """Store a fragment element by element to a tile or an array view of its shape."""
     layout = stored_layout(target, value, (Tile, Array))
     thread = _thread(layout)
@@ -84,7 +84,7 @@ def fragment_layout(tile: Any, operand: Any, spaces: tuple[Any, ...] = (Tile,)) 
 
 def stored_layout(target: Any, value: Any, spaces: tuple[Any, ...]) -> Layout:
     """The layout of the fragment `value`; OperandError unless `target` can hold it."""
-    if not isinstance(value, Group) or value.operand is None:
+    if not isinstance(value, RegisterGroup) or value.operand is None:
         raise OperandError(
             f"a fragment is needed, not {describe(value)}; store vectors with pointer.store(...)"
         )

@@ -14,7 +14,7 @@ from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
 def fma(a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
@@ -42,7 +42,7 @@ def _of_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @wraps(function)
     def converted(value: Any) -> Any:
-        if isinstance(value, Group):
+        if isinstance(value, RegisterGroup):
             return value.map(converted)
         value = _float(value, function.__name__)
         wide = value if value.dtype.bits >= 32 else builder().convert(value, dtypes.f32)

@@ -22,7 +22,7 @@ from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import type_of
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
@@ -45,7 +45,7 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     return _nest(fragments, tile.shape[0] // layout.rows, tile.shape[1] // layout.cols)
 
 
-def stmatrix(tile: Tile, value: Group) -> None:
+def stmatrix(tile: Tile, value: RegisterGroup) -> None:
     """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
     layout = stored_layout(tile, value, (Tile,))
     own_address(tile, names.STMATRIX)
@@ -146,7 +146,7 @@ def _nest(fragments: list[Any], rows: int, cols: int) -> Any:
 def _load_matrices(
     tile: Tile, operand: Operand, layout: Layout, plan: MatrixPlan, places: list[tuple[int, int]],
     along: str,
-) -> list[Group]:  # fmt: skip
+) -> list[RegisterGroup]:  # fmt: skip
     """All fragments of the tile, up to four matrices an instruction."""
     wanted = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
     registers: list[Scalar] = []

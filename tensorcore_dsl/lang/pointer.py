@@ -13,7 +13,7 @@ from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number, literal
-from tensorcore_dsl.values.values import Group, Scalar, Struct
+from tensorcore_dsl.values.values import RegisterGroup, Scalar, Struct
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
@@ -218,7 +218,7 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
     if dtype.kind == "p":
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)
-    elif isinstance(value, (Group, list, tuple)):
+    elif isinstance(value, (RegisterGroup, list, tuple)):
         registers, width = _stored_registers(value, dtype)
         count = len(registers)
         packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
@@ -235,7 +235,7 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
 def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:
     """The registers to store and their type; narrow elements are packed where they fill words."""
     build = builder()
-    if isinstance(value, Group):
+    if isinstance(value, RegisterGroup):
         value = value.to(dtype) if value.dtype != dtype else value
         if value.per_register > 1:
             return [Scalar(r.value, dtypes.b32) for r in value.registers], dtypes.b32

@@ -11,7 +11,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.printing import CONVERSIONS
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Group, Runtime, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
 
 _INTEGERS, _FLOATS = "dxXou", "eEfFgG"
 
@@ -52,10 +52,10 @@ def _piece(piece: Any, operands: list[Scalar]) -> str:
     if isinstance(piece, str):
         return piece.replace("%", "%%")
     value, spec = piece
-    if isinstance(value, Group):
+    if isinstance(value, RegisterGroup):
         elements = (_piece((element, spec), operands) for element in value.elements())
         return f"[{' '.join(elements)}]"
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Runtime) for v in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(v, RuntimeValue) for v in value):
         left, right = "[]" if isinstance(value, list) else "()"
         return left + ", ".join(_piece((v, spec), operands) for v in value) + right
     if not isinstance(value, Scalar):

@@ -14,14 +14,14 @@ from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
 def wgmma_async(
-    instr: Instruction, acc: Group, a: Any, b: Tile, *, accumulate: Any = True,
+    instr: Instruction, acc: RegisterGroup, a: Any, b: Tile, *, accumulate: Any = True,
     a_major: str = "k", b_major: str = "k", negate_a: bool = False, negate_b: bool = False,
     metadata: Sequence[Any] = (),
-) -> Group:  # fmt: skip
+) -> RegisterGroup:  # fmt: skip
     """Issue acc + a @ b for all steps along K; without acc where `accumulate` is false.
 
     a is a view of shared memory, or a list of fragments in registers, one for each step of K; b is

@@ -22,7 +22,7 @@ from tensorcore_dsl.values.conversion import convert, pack
 from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import common_type, promote, promote_types, weak
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates; eq is inverted afterwards
@@ -46,7 +46,7 @@ def coerce(builder: InstructionBuilder, value: Any, dtype: DType) -> Any:
 
 def apply(builder: InstructionBuilder, name: str, *operands: Any) -> Any:
     """One operator; on groups element by element."""
-    if any(isinstance(o, Group) for o in operands):
+    if any(isinstance(o, RegisterGroup) for o in operands):
         return on_groups(builder, lambda *each: apply(builder, name, *each), name, operands)
     if not all(map(is_simple, operands)):
         return NotImplemented
@@ -79,27 +79,29 @@ def on_groups(
 
     Fragments of 16-bit floats stay packed for operators that exist on pairs.
     """
-    group = next(o for o in operands if isinstance(o, Group))
+    group = next(o for o in operands if isinstance(o, RegisterGroup))
     for other in operands:
-        if not isinstance(other, Group) and not is_simple(other):
+        if not isinstance(other, RegisterGroup) and not is_simple(other):
             return NotImplemented
-        if isinstance(other, Group) and not _alike(group, other):
+        if isinstance(other, RegisterGroup) and not _alike(group, other):
             raise OperandError(f"{group.described} and {other.described} do not combine")
     if name in PACKED:
         pairs = [_pairs(builder, o, group) for o in operands]
         if all(p is not None for p in pairs):
             results = [function(*column) for column in zip(*pairs, strict=True)]  # type: ignore[arg-type]
             return builder.pack(results, group.value.type, group.operand)
-    columns = [o.elements() if isinstance(o, Group) else [o] * group.slots for o in operands]
+    columns = [
+        o.elements() if isinstance(o, RegisterGroup) else [o] * group.slots for o in operands
+    ]
     return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
 
 
-def _pairs(builder: InstructionBuilder, operand: Any, group: Group) -> list[Scalar] | None:
+def _pairs(builder: InstructionBuilder, operand: Any, group: RegisterGroup) -> list[Scalar] | None:
     """The operand as one f16x2 or bf16x2 for each register of `group`; None if impossible."""
     dtype = group.dtype
     if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
         return None
-    if isinstance(operand, Group):
+    if isinstance(operand, RegisterGroup):
         return operand.registers if operand.value.type == group.value.type else None
     if isinstance(operand, Scalar):
         both = pack(builder, [operand] * 2, dtype) if operand.dtype == dtype else None
@@ -112,7 +114,7 @@ def _pairs(builder: InstructionBuilder, operand: Any, group: Group) -> list[Scal
     return None if both is None else [both] * group.value.type.registers
 
 
-def _alike(left: Group, right: Group) -> bool:
+def _alike(left: RegisterGroup, right: RegisterGroup) -> bool:
     """Do corresponding slots of the two groups hold corresponding elements?"""
     if left.operand is None or right.operand is None:
         return left.slots == right.slots
@@ -369,7 +371,7 @@ def truth(builder: InstructionBuilder, value: Any) -> Any:
         if value.dtype.kind == "p":
             return value
         return apply(builder, "ne", value, 0)
-    if isinstance(value, Group):
+    if isinstance(value, RegisterGroup):
         raise OperandError(f"{value.described} has no truth value; reduce its elements first")
     return bool(value)
 
@@ -391,7 +393,7 @@ def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> An
         return yes if condition else no
     if yes is no:
         return yes
-    if isinstance(yes, Group) or isinstance(no, Group):
+    if isinstance(yes, RegisterGroup) or isinstance(no, RegisterGroup):
         return _select_groups(builder, condition, yes, no)
     if not is_simple(yes) or not is_simple(no):
         raise OperandError(
@@ -422,7 +424,7 @@ def _select_predicate(builder: InstructionBuilder, condition: Scalar, yes: Any, 
 
 
 def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no: Any) -> Any:
-    groups = isinstance(yes, Group) and isinstance(no, Group)
+    groups = isinstance(yes, RegisterGroup) and isinstance(no, RegisterGroup)
     if not groups or yes.value.type != no.value.type:
         raise OperandError(
             f"a run-time condition cannot choose between {describe(yes)} and {describe(no)}"
@@ -437,7 +439,7 @@ def _select_groups(builder: InstructionBuilder, condition: Scalar, yes: Any, no:
 
 def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any:
     """min or max; if one operand is NaN, the other one, as in PTX."""
-    if isinstance(left, Group) or isinstance(right, Group):
+    if isinstance(left, RegisterGroup) or isinstance(right, RegisterGroup):
         function = partial(extreme, builder, name)
         return on_groups(builder, function, name, (left, right))
     if is_number(left) and is_number(right):
@@ -451,7 +453,7 @@ def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any) -> An
 
 def fma(builder: InstructionBuilder, a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
     """a * b + c: floats are rounded once, integers give the low half."""
-    if any(isinstance(v, Group) for v in (a, b, c)):
+    if any(isinstance(v, RegisterGroup) for v in (a, b, c)):
         function = partial(fma, builder, rounding=rounding)
         return on_groups(builder, function, "fma", (a, b, c))
     known = [v for v in (a, b, c) if isinstance(v, Scalar)]
@@ -468,7 +470,7 @@ def fma(builder: InstructionBuilder, a: Any, b: Any, c: Any, rounding: str = "rn
 
 def rounded(builder: InstructionBuilder, value: Any, mode: str) -> Any:
     """A float rounded to an integer, still a float: rmi down, rpi up, rzi to zero, rni to even."""
-    if isinstance(value, Group):
+    if isinstance(value, RegisterGroup):
         return value.map(lambda element: rounded(builder, element, mode))
     if is_number(value):
         function: Any = {"rmi": math.floor, "rpi": math.ceil, "rzi": math.trunc, "rni": round}[mode]

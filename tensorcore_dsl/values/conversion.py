@@ -11,7 +11,7 @@ from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, is_number
-from tensorcore_dsl.values.values import Group, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 _BYTES_LOW = 0x3340  # prmt selector: two low bytes side by side, below zeros
 _HALVES_LOW = 0x5410  # prmt selector: two low halves side by side
@@ -22,7 +22,7 @@ def convert(
     relu: bool = False, satfinite: bool = False,
 ) -> Any:  # fmt: skip
     """`value` as `dtype`: float to integer truncates, to a narrower float rounds to nearest."""
-    if isinstance(value, Group):
+    if isinstance(value, RegisterGroup):
         return value.to(dtype, rounding=rounding, relu=relu, satfinite=satfinite)
     if is_number(value):
         return builder.literal(value, dtype)

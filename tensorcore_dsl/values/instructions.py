@@ -16,7 +16,7 @@ from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Instruction, Operand
-from tensorcore_dsl.values.values import Group, Runtime, Scalar
+from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
@@ -178,7 +178,7 @@ class InstructionBuilder:
 
     def _group(self, given: Any, wanted: Operand, instr: Instruction) -> Value:
         want = type_of(wanted)
-        if isinstance(given, Group):
+        if isinstance(given, RegisterGroup):
             have = given.value.type
             plain = have.layout is None and want.layout is None
             same_size = (have.registers, have.register_bits) == (want.registers, want.register_bits)
@@ -251,7 +251,7 @@ class InstructionBuilder:
             return value
         return self.literal(value, dtype or number_type(value))
 
-    def zeros(self, operand: Operand) -> Group:
+    def zeros(self, operand: Operand) -> RegisterGroup:
         """A fragment of zeros."""
         if operand.layout is None:
             raise OperandError(
@@ -259,17 +259,19 @@ class InstructionBuilder:
             )
         register = self.new_value(type_of(operand))
         self.append(Assign(register, (Const(0, element_type(operand)),)))
-        return Group(register, operand)
+        return RegisterGroup(register, operand)
 
-    def pack(self, parts: Sequence[Any], type: Type, operand: Operand | None = None) -> Group:
+    def pack(
+        self, parts: Sequence[Any], type: Type, operand: Operand | None = None
+    ) -> RegisterGroup:
         """A group made of one scalar for each register."""
         if len(parts) != type.registers:
             raise OperandError(f"{type} has {type.registers} registers, {len(parts)} were given")
         register = self.new_value(type)
         self.append(Assign(register, tuple(_part_source(p, type) for p in parts)))
-        return Group(register, operand)
+        return RegisterGroup(register, operand)
 
-    def part(self, group: Group, index: int) -> Scalar:
+    def part(self, group: RegisterGroup, index: int) -> Scalar:
         """Register `index` of a group as a scalar."""
         key = ("part", group.value, index)
         part: Scalar | None = self.known.get(key)
@@ -285,7 +287,7 @@ class InstructionBuilder:
 def _wrap(instr: Instruction, results: tuple[Value, ...]) -> Any:
     wrapped = tuple(
         [
-            Group(value, operand) if value.type.is_group else Scalar(value)
+            RegisterGroup(value, operand) if value.type.is_group else Scalar(value)
             for value, operand in zip(results, instr.results, strict=True)
         ]
     )
@@ -314,7 +316,7 @@ def _guard_of(instr: Instruction, options: Mapping[str, Any]) -> Any:
 
 def _filling(otherwise: Any, result: Operand, instr: Instruction) -> Value | Const:
     """The result of a guarded instruction where its guard fails."""
-    if not isinstance(otherwise, Runtime):
+    if not isinstance(otherwise, RuntimeValue):
         return constant(0 if otherwise is None else otherwise, element_type(result))
     if otherwise.value.type.registers != result.registers or (
         otherwise.value.type.register_bits != type_of(result).register_bits

@@ -12,7 +12,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Type
 from tensorcore_dsl.isa.spec import Operand
-from tensorcore_dsl.values.values import Runtime, Scalar
+from tensorcore_dsl.values.values import RuntimeValue, Scalar
 
 NUMBERS = (bool, int, float, np.generic)
 
@@ -83,7 +83,7 @@ def literal(value: Any, dtype: DType) -> Const:
 
 def describe(value: Any) -> str:
     """A value in words, for messages."""
-    if isinstance(value, Runtime):
+    if isinstance(value, RuntimeValue):
         return value.described
     if isinstance(value, (bool, int, float, str)) or value is None:
         return repr(value)

@@ -39,7 +39,7 @@ def _unary(name: str) -> Any:
     return method
 
 
-class Runtime:
+class RuntimeValue:
     """A value known only at run time, in one IR value."""
 
     value: Value
@@ -99,7 +99,7 @@ class Runtime:
         raise NotImplementedError
 
 
-class Scalar(Runtime):
+class Scalar(RuntimeValue):
     """One register."""
 
     __slots__ = ("dtype", "value")
@@ -140,7 +140,7 @@ class Scalar(Runtime):
         return f"<{self.value}: {self.dtype}>"
 
 
-class Group(Runtime):
+class RegisterGroup(RuntimeValue):
     """Several registers: a vector, or the fragment that `operand` describes.
 
     Elements are counted as the layout's slots: 8 halves in the 4 registers of an A fragment.
@@ -213,7 +213,7 @@ class Group(Runtime):
         return self.rebuild([e.to(dtype, **options) for e in self.elements()])
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, Runtime):
+        if isinstance(index, RuntimeValue):
             raise OperandError(
                 "registers are numbered at compile time: index a fragment or vector with a "
                 f"compile-time integer, not {index.described}"

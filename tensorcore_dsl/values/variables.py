@@ -14,7 +14,7 @@ from tensorcore_dsl.values.arithmetic import coerce
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import is_number, is_simple, literal
 from tensorcore_dsl.values.promotion import common_type
-from tensorcore_dsl.values.values import UNSET, Group, Runtime, Scalar
+from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Scalar
 
 Copies = list[tuple[Any, Any]]  # (variable, value)
 _BITS_TYPES = {bits: dtypes.named(f"b{bits}") for bits in (16, 32, 64, 128)}
@@ -23,9 +23,9 @@ _BITS_TYPES = {bits: dtypes.named(f"b{bits}") for bits in (16, 32, 64, 128)}
 def register_for(builder: Builder, values: Sequence[Any]) -> Any:
     """A new register that can hold each of the values, or None."""
     first = values[0]
-    if isinstance(first, Group):
-        if all(isinstance(v, Group) and v.value.type == first.value.type for v in values):
-            return Group(builder.new_value(first.value.type), first.operand)
+    if isinstance(first, RegisterGroup):
+        if all(isinstance(v, RegisterGroup) and v.value.type == first.value.type for v in values):
+            return RegisterGroup(builder.new_value(first.value.type), first.operand)
         return None
     dtype = holding_type(values)
     return None if dtype is None else Scalar(builder.new_value(Type(dtype)), dtype)
@@ -44,8 +44,8 @@ def holding_type(values: Sequence[Any]) -> DType | None:
 
 def new_variable(builder: Builder, value: Any, dtype: DType | None = None) -> Any:
     """A fresh register that starts as `value`."""
-    if isinstance(value, Group):
-        variable: Any = Group(builder.new_value(value.value.type), value.operand)
+    if isinstance(value, RegisterGroup):
+        variable: Any = RegisterGroup(builder.new_value(value.value.type), value.operand)
     else:
         variable = Scalar(builder.new_value(Type(dtype or value.dtype)))
     write(builder, [(variable, value)])
@@ -59,7 +59,7 @@ def write(builder: Builder, copies: Copies) -> None:
     for variable, value in copies:
         if isinstance(variable, Scalar) and value is not UNSET:
             value = coerce(builder, value, variable.dtype)
-        if isinstance(value, Runtime) and value.value in targets:
+        if isinstance(value, RuntimeValue) and value.value in targets:
             if value.value is variable.value:
                 continue
             value = new_variable(builder, value)
@@ -68,8 +68,8 @@ def write(builder: Builder, copies: Copies) -> None:
         builder.append(Assign(variable.value, (_source(value, variable),)))
 
 
-def _source(value: Any, variable: Runtime) -> Value | Const:
-    if isinstance(value, Runtime):
+def _source(value: Any, variable: RuntimeValue) -> Value | Const:
+    if isinstance(value, RuntimeValue):
         return value.value
     type = variable.value.type
     if value is UNSET:
