@@ -1,4 +1,4 @@
-"""GEMMs: `kernels.gemm` and its kin beside cuBLAS on the GPU, or in emulation on the CPU."""
+"""GEMMs: `kernels.gemm` and related functions beside cuBLAS on the GPU, or in emulation on the CPU."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Protocol
 
 from tensorcore_dsl.errors import OperandError
@@ -76,6 +77,7 @@ def reset_emitter(token: Any) -> None:
     _emitter.reset(token)
 
 
+@cache
 def is_library(module: str) -> bool:
     """Is the module part of the library? `tensorcore_dsl.kernels` is not: its functions are
     kernel code, and errors point at their lines."""

@@ -210,7 +210,7 @@ def mistaken(out: tc.Array, mistake: tc.Const = ""):
 
 
 MISTAKES = [
-    ("none", "takes roles: .1, bring., .2, multiply.; none were given"),
+    ("none", "takes roles: .1, produce., .2, consume.; none were given"),
     ("no pair", r"a role is a number of warpgroups and a function, such as .*; role 1 is 5"),
     ("turned round", "role 0 is a tuple of 2 items"),
     ("no warpgroups", "one warpgroup or more, a number known at compile time; role 1 has 0"),

@@ -6,6 +6,7 @@ Shapes, types and options are the `params` of the instructions; a namespace stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
@@ -16,6 +17,12 @@ from tensorcore_dsl.isa.spec import Instruction
 _TYPES = ("a", "b", "c", "d")
 _FIXED = ("shape", "family", "group", "sparse", "scale_kind", *_TYPES)
 _DEFAULTS = {"layout": "row.col"}
+
+
+@cache
+def _instructions(opcode: str, group: str) -> list[Instruction]:
+    every = lookup.instructions(opcode)
+    return [f for f in every if "shape" in f.params and f.params.get("group", "") == group]
 
 
 class UnknownShape(UnknownInstruction, AttributeError):
@@ -39,8 +46,7 @@ class Namespace:
         return f"{self._opcode}.{self._group}" if self._group else self._opcode
 
     def _instructions(self) -> list[Instruction]:
-        every = lookup.instructions(self._opcode)
-        return [f for f in every if "shape" in f.params and f.params.get("group", "") == self._group]
+        return _instructions(self._opcode, self._group)
 
     def __dir__(self) -> list[str]:
         return [*dict.fromkeys(f.params["shape"] for f in self._instructions()), *self._below]

@@ -119,7 +119,7 @@ def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
     """The roles, each with the number of its first warpgroup."""
     if not given:
         raise OperandError(
-            "tc.warp_specialize takes roles: (1, bring), (2, multiply); none were given"
+            "tc.warp_specialize takes roles: (1, produce), (2, consume); none were given"
         )
     for place, role in enumerate(given):
         _check_role(place, role)
@@ -140,7 +140,7 @@ def _roles(given: Sequence[Any], registers: Sequence[int] | None) -> list[Role]:
 def _check_role(place: int, role: Any) -> None:
     if not isinstance(role, (list, tuple)) or len(role) != 2 or not callable(role[1]):
         raise OperandError(
-            f"a role is a number of warpgroups and a function, such as (1, bring); role {place} "
+            f"a role is a number of warpgroups and a function, such as (1, produce); role {place} "
             f"is {describe(role)}"
         )
     count = role[0]
