@@ -8,7 +8,7 @@ def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
     """D = alpha acc + beta C for a warp's tile, which begins at row m0 and column n0 of D.
 
     Elements 2i and 2i + 1 of an accumulator fragment are neighbours in a row of D (PTX manual,
-    layouts of mma.m16n8k16 and similar ones), so they are stored as one vector where alignment allows.
+    layouts of mma.m16n8k16 and alike), so they are stored as one vector where alignment allows.
     """
     rows, cols, _ = mma.shape
     for i, fragments in enumerate(acc):

@@ -3,7 +3,7 @@
 Each consumer warpgroup stores 64 rows at a time, through two staging buffers of its own:
 
     barrier      all 128 threads; the TMA store that last read this buffer is done with it
-    stmatrix     each thread writes its elements into the swizzled buffer
+    stmatrix     each thread writes its elements into the swizzled buffer (16-bit D; others by st)
     fence        the writes become visible to the async proxy, which TMA reads through
     barrier      all threads have written
     TMA store    one thread issues it; it overlaps with the next part, in the other buffer
@@ -24,8 +24,8 @@ class EpilogueStorage:
     """D with its tensor map, and the shared memory through which results pass to it.
 
     map: None where TMA cannot write D. staging: (consumer, 2, 64 rows, columns), rows of at most
-    128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that each
-    thread's own accumulators lie 16 bytes apart; else None. row_reductions: see row_reduction.py.
+    128 bytes. partials: of split-K, (consumer, quads of elements, thread, 4), so that the quads of
+    neighbouring threads are adjacent; else None. row_reductions: see row_reduction.py.
     """
 
     d: Any

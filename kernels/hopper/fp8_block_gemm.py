@@ -41,7 +41,7 @@ def block_fp8_gemm(
     a: tc.Array, b: tc.Array, a_scales: tc.Array, b_scales: tc.Array, d: tc.Array,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N, both with K contiguous. Grid: one CTA per SM.
+    """A is M x K, B is K x N, both with K contiguous. Grid: at most one CTA per SM.
 
     a_scales is M x K/128, b_scales K/128 x N/128 (rounded up), f32.
     """

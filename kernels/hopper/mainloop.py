@@ -66,6 +66,7 @@ def load_k_tiles(pipeline, tile, stage, phase, load_stage=load_stage):
 def mma_stage(pipeline, mma, acc, block, stage, accumulate):
     """Issue acc[i] += A B for one stage; acc[i] is 64 rows, row block `block` + i of the tile."""
     a, b, k_slabs = pipeline.a, pipeline.b, pipeline.config.k_slabs
+    # The 64 rows of a wgmma: rows of a K-major tile, or one 128-byte block of an MN-major one.
     a_blocks = in_row_blocks(a.smem, 64 if a.k_major else 1)
     # Orders earlier accesses to the accumulators' registers before wgmma writes them.
     tc.wgmma_fence()

@@ -217,7 +217,7 @@ def multicast_peer(index, config: HopperConfig):
 
 
 def zero_fill(smem, config: HopperConfig):
-    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all 64.
+    """Zero the rows of A that TMA never loads (skinny problems), once: wgmma reads all BM.
 
     wgmma reads through the async proxy: the fence here, and then the cluster_sync of
     make_barriers, order these stores before the first wgmma of any thread.

@@ -33,7 +33,7 @@ def sparse_gemm_kernel(
     a: tc.Array, metadata: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha, beta,
     format: tc.Const = None, config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: one CTA per SM."""
+    """A: the stored half (M x K/2) and its metadata; B: K x N. Grid: at most one CTA per SM."""
     # No wgmma stays in flight: it reads its metadata registers late, and the next stage's metadata
     # take the same registers.
     config = replace(config, mma_in_flight=0)

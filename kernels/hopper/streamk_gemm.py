@@ -36,7 +36,7 @@ def streamk_gemm(
     flags: tc.Array, config: tc.Const = HopperConfig(streamk_units=132),
     traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """A is M x K, B is K x N. Grid: one CTA per SM.
+    """A is M x K, B is K x N. Grid: at most one CTA per SM.
 
     partials: a row of 64 x BN elements for each consumer of the grid. flags: a word for each, 0
     before the launch and after it. Both are the workspace.
@@ -106,7 +106,8 @@ class StreamKScheduler:
             last = min(end - tile * self.k_tiles, self.k_tiles)
         at = self.tiles.tile_at(tile)
         return TilePart(
-            at.m, at.n, at.batch_a, at.batch_b, at.batch_d, None, tile, first, last
+            at.m, at.n, at.batch_a, at.batch_b, at.batch_d,
+            index=tile, first_k_tile=first, end_k_tile=last,
         )
 
 
@@ -115,9 +116,9 @@ def make_scheduler(tiles, k_tiles):
 
     Units are numbered backwards: a unit waits for units with higher numbers, whose CTAs have lower
     indices. CTAs start in the order of their index (CUDA does not promise it, the hardware does
-    it), and with one CTA per SM all are usually resident at once, so nobody waits for a CTA that
-    has not started. A unit's parts of shared tiles come first, and it waits for nobody before it
-    has handed its own partials over: there is no circle of waiting units.
+    it), so even where not all are resident at once, nobody waits for a CTA that starts later. A
+    unit's parts of shared tiles come first, and it waits for nobody before it has handed its own
+    partials over: there is no circle of waiting units.
     """
     units = tc.gridDim.x // tiles.config.cluster_size
     unit = units - 1 - tc.blockIdx.x // tiles.config.cluster_size

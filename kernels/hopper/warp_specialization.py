@@ -42,7 +42,7 @@ def run_warpgroups(
 
     storage: of the epilogue, see epilogue.EpilogueStorage. epilogue_op: function of elements, see
     epilogue.make_epilogue_op. produce, consume: mainloops; store: writes 64 rows of accumulators.
-    registers: per thread of producer and consumer, where the configuration does not decide.
+    registers: per thread of producer and consumer; () takes those of the configuration.
     extra_producer(pipeline, scheduler): what the producer's second warp runs.
     """
     config = pipeline.config
@@ -57,7 +57,8 @@ def run_warpgroups(
         if extra_producer is not None and tc.warp_id() == 1:
             extra_producer(pipeline, scheduler)
         if config.split_k > 1:
-            tc.cluster_sync()  # matches the consumers' one in epilogue.reduce_split_k
+            # Matches the consumers' one in epilogue.reduce_split_k: split-K has one tile per CTA.
+            tc.cluster_sync()
 
     def consumers(consumer):
         def store_tile(acc, tile, row):

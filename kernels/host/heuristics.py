@@ -158,14 +158,14 @@ LARGE_TILES = {
     tc.s8: AmpereConfig(BK=128),
     tc.f64: AmpereConfig(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group_m=16),
 }
-MIN_TILES = 132  # fewer tiles leave most SMs idle
+MIN_TILES = 132  # fewer tiles leave SMs of an H100 or H200 idle
 
 
 def choose_ampere(dtype: Any, M: int, N: int) -> AmpereConfig:
     """The largest tile of which D has enough, and that shared memory holds."""
     config = LARGE_TILES[dtype]
-    stage_bytes = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
-    too_large = stage_bytes > target_arch().shared_kib * 1024
+    smem_bytes = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
+    too_large = smem_bytes > target_arch().shared_kib * 1024
     if config.BM > 128 and (_tiles(config, M, N) < MIN_TILES or too_large):
         config = replace(config, BM=128)
     if _tiles(config, M, N) < MIN_TILES:

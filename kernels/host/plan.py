@@ -88,7 +88,8 @@ def plan(
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
     wgmma kernels need sm_90a and operands that TMA can read (rows or columns at multiples of 16
-    bytes); the mma.sync kernels take all layouts, but no `epilogue`, `row_reductions` and batches.
+    bytes); the mma.sync kernels take all layouts, but neither `epilogue`, `row_reductions` nor
+    batches.
     """
     problem = GemmProblem.of(
         a, b, c, d, alpha=alpha, beta=beta, accumulate=accumulate, epilogue=epilogue,

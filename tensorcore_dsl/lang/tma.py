@@ -56,8 +56,9 @@ class TensorMap(Struct):
 def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     """The tensor map of an array argument, for boxes of shape `box` (in the order of the array).
 
-    The launch encodes it. The array's innermost stride must be 1, the other strides and its
-    address multiples of 16 bytes; coordinates outside the array read as zero.
+    The launch encodes it. One axis of the array, any of them, must be contiguous; the other strides
+    and the address are multiples of 16 bytes. Coordinates outside the array read as zero. swizzle:
+    of the tiles, in bytes; the box is no wider along the contiguous axis.
     """
     kernel = builder().kernel
     argument = getattr(array, "argument", None)

@@ -71,7 +71,10 @@ def wgmma_wait(pending: int = 0) -> None:
 
 
 def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
-    """The matrix descriptor of a view of shared memory at a compile-time offset in its tile.
+    """The matrix descriptor of a view of shared memory.
+
+    A run-time index may select whole swizzle periods (`tile[stage]`); the rest of the view's offset
+    is known at compile time.
 
     major "k": (rows, K) or (atoms, rows, K), K contiguous, rows of memory as wide as the swizzle.
     major "mn" (16-bit types): (atoms, K, width), each atom K rows of memory of `width` elements.

@@ -1,7 +1,8 @@
 """Runs a program for a chunk of CTAs: its registers, and the scheduler of its cohorts.
 
-On a branch where threads disagree the running cohort splits. The scheduler always runs the cohort
-that is furthest behind, and cohorts that meet merge, so structured code reconverges.
+On a branch where threads disagree the running cohort splits. Of the cohorts that have used the
+fewest time slices, the scheduler runs the one furthest behind, and cohorts that meet merge, so
+structured code reconverges.
 """
 
 from __future__ import annotations
