@@ -1,7 +1,9 @@
-"""Names of instructions that error messages advise."""
+"""Names of instructions that error messages advise, without the modifiers of a use."""
 
-BULK_WAIT_READ = "cp.async.bulk.wait_group.read"
-CLUSTER_BARRIER = "barrier.cluster"
-FENCE_PROXY_ASYNC = "fence.proxy.async"
-MBARRIER_INIT = "mbarrier.init"
+from tensorcore_dsl.isa import names
+
+BULK_WAIT_READ = names.bulk_wait(True)
+CLUSTER_BARRIER = names.CLUSTER_ARRIVE.partition(".arrive")[0]
+FENCE_PROXY_ASYNC = names.FENCE_PROXY_ASYNC.partition(".shared")[0]
+MBARRIER_INIT = names.MBARRIER_INIT.partition(".shared")[0]
 MBARRIER_INVAL = "mbarrier.inval"
