@@ -1,7 +1,7 @@
 """D = alpha A B + beta C with `mma.sync`, for sm_80 and later: one kernel per element type.
 
-A CTA computes one BM x BN tile of D, and the grid has one CTA per tile. A is M x K, B is K x N, each
-of any strides. `mainloop.py` has the parts that the kernels share.
+A CTA computes one BM x BN tile of D, and the grid has one CTA per tile. A is M x K, B is K x N,
+each of any strides. `mainloop.py` has the parts that the kernels share.
 """
 
 import tensorcore_dsl as tc
