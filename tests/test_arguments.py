@@ -237,7 +237,7 @@ def test_dlpack_byte_offset():
     numbers = np.arange(12, dtype=np.int32)
     shape = (ctypes.c_int64 * 1)(8)
     data = numbers.ctypes.data
-    tensor = protocols._DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
+    tensor = protocols.DLTensor(data, 1, 0, 1, 0, 32, 1, shape, None, 16)
     make = ctypes.pythonapi.PyCapsule_New
     make.argtypes, make.restype = (
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
@@ -272,6 +272,7 @@ def test_immutable_producers():
         (np.zeros(3, ">f4"), "byte order"),
         (np.zeros(3, complex), "complex128 are not supported"),
         (np.zeros(3, object), "dtype object"),
+        (np.ma.masked_array(np.zeros(3, np.float32), [0, 1, 0]), r"masked array.*x\.filled\("),
         (np.zeros(3, [("a", "f4")]), "no place"),
         (as_strided(np.zeros(9, np.float32), (2, 2), (6, 4)), r"strides \(6, 4\) bytes"),
         (aligned(41, np.uint8)[1:41].view(np.float32), "multiples of their own size"),

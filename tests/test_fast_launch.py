@@ -598,7 +598,74 @@ def test_pointers_whose_maps_are_known_are_bounded(monkeypatch):
             assert images(gpu.records[-1].parameters) == [pa, pb, pa]
 
 
+# Gradients.
+
+
+class Parameter(Tensor):
+    """A tensor that may require a gradient."""
+
+    requires_grad = False
+
+    def __init__(self, array, requires_grad):
+        super().__init__(array)
+        self.requires_grad = requires_grad
+
+
+Parameter.__module__, Parameter.__qualname__ = "torch.nn.parameter", "Parameter"
+
+
+def test_gradients_that_would_be_lost_are_noticed_by_machine_code(monkeypatch):
+    recording = [False]
+    library = sys.modules["torch"]
+    monkeypatch.setattr(library, "is_grad_enabled", lambda: recording[0], raising=False)
+    gpu, array = FakeGpu(), np.zeros((4, 4), np.float32)
+    run = launcher(gpu, names=("x",))
+    free, required = Parameter(array, False), Parameter(array, True)
+    warm(run, required)
+    key = key_function((Parameter,))
+    assert is_native(key)
+    assert key(required) == key(free)
+    with monkeypatch.context() as only_native:
+        only_native.setattr(Parameter, "is_neg", None)  # which Python calls
+        for tensor in (required, free):
+            run.fast(tensor)
+    recording[0] = True
+    run.fast(free)
+    count = len(gpu.records)
+    for launch in (run.fast, run):
+        with pytest.raises(ArgumentError, match="'x': a torch tensor that requires grad.*no_grad"):
+            launch(required)
+    with pytest.raises(ArgumentError, match="requires grad"):
+        key(required)
+    assert len(gpu.records) == count
+    assert key(free)
+
+
+def test_attributes_of_c_classes_are_read_without_a_look_up():
+    getter = memory_layout.getter_of(type(is_native), "__code__")
+    get = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(getter.get)
+    assert get(is_native, getter.closure) is is_native.__code__
+    assert memory_layout.getter_of(Parameter, "requires_grad") is None
+
+
 # torch itself.
+
+
+def test_tensors_of_torch_that_require_gradients(monkeypatch):
+    monkeypatch.undo()
+    torch = pytest.importorskip("torch")
+    key = key_function((torch.Tensor, torch.nn.Parameter))
+    plain, weight = torch.zeros(4, 4), torch.nn.Parameter(torch.zeros(4, 4))
+    with torch.no_grad():
+        known = key(plain, weight)
+    with pytest.raises(ArgumentError, match=r"x\.detach\(\)"):
+        key(plain, weight)
+    with torch.inference_mode():
+        assert key(plain, weight) == known
+    weight.requires_grad_(False)
+    assert key(plain, weight) == known
+    with pytest.raises(ArgumentError, match="without memory"):
+        torch.vmap(lambda x: key_function((torch.Tensor,))(x) and x)(plain)
 
 
 def test_keys_of_torch_tensors(monkeypatch):

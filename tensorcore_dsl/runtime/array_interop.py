@@ -48,6 +48,11 @@ def read_array(obj: Any) -> Raw | None:
 
 
 def _numpy(array: np.ndarray[Any, Any]) -> Raw:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            "a masked array, and kernels know no masks; pass x.filled(...), or x.data to use the "
+            "masked elements too"
+        )
     if array.dtype.hasobject or array.dtype.names:
         raise ArgumentError(f"NumPy arrays of dtype {array.dtype} have no place in a kernel")
     pointer = array.__array_interface__["data"][0]
@@ -67,7 +72,34 @@ def is_torch(cls: type) -> bool:
     )
 
 
+def grad_mode(cls: type) -> Callable[[], bool] | None:
+    """The function that tells whether the library of an array records gradients now.
+
+    None for classes whose arrays never require gradients.
+    """
+    if not hasattr(cls, "requires_grad"):
+        return None
+    return getattr(sys.modules.get("torch"), "is_grad_enabled", None)
+
+
+def _refuse_recorded(tensor: Any) -> None:
+    """Refuse a tensor whose gradient would be lost, as torch's own exports do.
+
+    torch does not see what a kernel reads and writes: its results would have no `grad_fn`, and a
+    leaf would change under the graph that it is part of.
+    """
+    if getattr(tensor, "requires_grad", False):
+        recording = grad_mode(type(tensor))
+        if recording is not None and recording():
+            raise ArgumentError(
+                "a torch tensor that requires grad, while torch records gradients: a kernel has no "
+                "backward, so the gradient would be lost. Pass x.detach(), or call inside `with "
+                "torch.no_grad():` or the forward of a torch.autograd.Function"
+            )
+
+
 def _torch(tensor: Any) -> Raw:
+    _refuse_recorded(tensor)
     where = tensor.device
     if where.type not in ("cpu", "cuda"):
         raise ArgumentError(
@@ -89,13 +121,17 @@ def _torch(tensor: Any) -> Raw:
     dtype = np.dtype(name)
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     device = (where.index or 0) if where.type == "cuda" else None
-    return Raw(dtype, tensor.data_ptr(), tuple(tensor.shape), strides, False, device)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as error:  # fake, functional and other tensors without memory
+        raise ArgumentError(f"a torch tensor without memory of its own: {error}") from None
+    return Raw(dtype, pointer, tuple(tensor.shape), strides, False, device)
 
 
 def _cuda_array_interface(obj: Any) -> Raw:
     interface = obj.__cuda_array_interface__
     if interface.get("mask") is not None:
-        raise ArgumentError("a masked array; kernels know no masks")
+        raise ArgumentError("a masked array, and kernels know no masks; pass its filled elements")
     pointer, readonly = interface["data"]
     device = getattr(getattr(obj, "device", None), "id", CURRENT_DEVICE)  # CuPy says
     return Raw(

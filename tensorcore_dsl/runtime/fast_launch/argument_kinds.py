@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,16 +13,20 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.runtime.arguments import integer_range, parameter_code
-from tensorcore_dsl.runtime.array_interop import capsule_pointer
+from tensorcore_dsl.runtime.array_interop import capsule_pointer, grad_mode
 from tensorcore_dsl.runtime.fast_launch.memory_layout import ExchangeAPI
 
 
 class Tensor(NamedTuple):
-    """Array of a class with a DLPack exchange API: addresses of two of its functions."""
+    """Array of a class with a DLPack exchange API: addresses of two of its functions.
+
+    grad_mode: see array_interop.grad_mode.
+    """
 
     cls: type
     tensor_from_object: int
     current_stream: int
+    grad_mode: Callable[[], bool] | None = None
 
 
 class AttributeArray(NamedTuple):
@@ -37,6 +41,7 @@ class AttributeArray(NamedTuple):
     strides: str = "strides"
     device: tuple[str, ...] = ()
     own_stream: bool = False
+    grad_mode: Callable[[], bool] | None = None
 
 
 class Integer(NamedTuple):
@@ -104,7 +109,8 @@ def array_kind(cls: type) -> Array | None:
     attributes = _ATTRIBUTES.get(f"{cls.__module__}.{cls.__qualname__}")
     if attributes is None:
         return None
-    return _exchange(cls) or AttributeArray(cls, *attributes)
+    kind = _exchange(cls) or AttributeArray(cls, *attributes)
+    return kind._replace(grad_mode=grad_mode(cls))
 
 
 def has_stream(kind: Kind) -> bool:

@@ -172,6 +172,8 @@ class Reader(Code):
             self._append(argument)
             return None
         self._require(self._equal(self._load_at(argument, TYPE_OFFSET), id(kind.cls)))
+        if isinstance(kind, argument_kinds.Array) and kind.grad_mode is not None:
+            self._require_no_gradient(argument, kind)
         if isinstance(kind, argument_kinds.Tensor):
             return self._tensor(i, argument, kind)
         if isinstance(kind, argument_kinds.AttributeArray):
@@ -183,6 +185,24 @@ class Reader(Code):
         if isinstance(kind, argument_kinds.Bool):
             return self.builder.zext(self._equal(argument, id(True)), _INT)
         return self._numpy_scalar(argument, kind)
+
+    def _require_no_gradient(self, argument: Any, kind: argument_kinds.Array) -> None:
+        """Go to `miss` if the array requires a gradient, and its library records gradients."""
+        getter = layout.getter_of(kind.cls, "requires_grad")
+        if getter is None:
+            required = self._get(argument, ("requires_grad",))
+        else:  # without Python's look-up of the attribute, which takes longer than reading it
+            required = self._call(getter.get, argument, getter.closure, returns=_WORD)
+            self._require_success(self.builder.not_(self._equal(required, 0)))
+        with self.builder.if_then(self._is_true(required), likely=False):
+            recording = self._python("PyObject_Vectorcall", id(kind.grad_mode), 0, 0, 0)
+            self._require_success(self.builder.not_(self._equal(recording, 0)))
+            self._require(self.builder.not_(self._is_true(recording)))
+
+    def _is_true(self, owned: Any) -> Any:
+        """Whether an object, which is released, is True."""
+        self._release(owned)
+        return self._equal(owned, id(True))
 
     def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
         self._append(device, dtype, self.builder.and_(pointer, _WORD(layout.ALIGNMENT_MASK)))

@@ -9,6 +9,8 @@ kernel argument follows each `Plan` in memory.
 from __future__ import annotations
 
 import ctypes
+import inspect
+import types
 from typing import Any
 
 WORD = 8
@@ -58,3 +60,22 @@ class ExchangeAPI(ctypes.Structure):
         ("object_from_managed", ctypes.c_uint64), ("tensor_from_object", ctypes.c_uint64),
         ("current_stream", ctypes.c_uint64),
     )  # fmt: skip
+
+
+class Getter(ctypes.Structure):
+    """CPython's PyGetSetDef: the C function get(object, closure) of an attribute."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p), ("get", ctypes.c_uint64), ("set", ctypes.c_uint64),
+        ("doc", ctypes.c_void_p), ("closure", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+def getter_of(cls: type, name: str) -> Getter | None:
+    """How C code computes an attribute of the instances of a class; None if it does not."""
+    attribute = inspect.getattr_static(cls, name, None)
+    if not isinstance(attribute, types.GetSetDescriptorType):
+        return None
+    # PyGetSetDescrObject: the head of an object, d_type, d_name, d_qualname, d_getset.
+    address = ctypes.c_uint64.from_address(id(attribute) + object.__basicsize__ + 3 * WORD).value
+    return Getter.from_address(address)
