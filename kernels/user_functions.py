@@ -1,42 +1,165 @@
-"""Checks of the functions that users pass to kernels: an epilogue, a transform of elements."""
+"""Functions that users pass to kernels, an epilogue or a transform of elements, and their arguments.
+
+An epilogue f(value, row, col) is called for each element of D. What else it takes, it takes by
+name: `batch`, the number of the matrix, and the arrays and numbers of `epilogue_args`.
+"""
 
 from __future__ import annotations
 
-from inspect import signature
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import Signature, signature
 from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Loc
 
+ELEMENT = ("value", "row", "col")  # what every epilogue takes, by position
 
-def check_epilogue(epilogue: Any) -> None:
-    """Refuse what cannot be called as epilogue(value, row, col); None is allowed."""
-    if epilogue is not None:
-        check_function("epilogue", epilogue, "value", "row", "col")
+
+@dataclass(frozen=True)
+class EpilogueCall:
+    """An epilogue that takes more than an element and its place. Methods are inlined into kernels.
+
+    names: of its further arguments; takes_batch: also the number of the matrix. values: the
+    arguments, in kernels; last: the last row and column of D.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...] = ()
+    takes_batch: bool = False
+    values: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+    def apply(self, value, coord):
+        """The function of an element at `coord`: [matrix,] row, column.
+
+        Tiles reach beyond D; what lies there has the place of D's last row or column, so that
+        arrays as large as D are read inside their bounds. It is not stored.
+        """
+        named = dict(zip(self.names, self.values, strict=True))
+        if self.takes_batch:
+            named["batch"] = coord[0] if len(coord) == 3 else 0
+        place = coord[-2:]
+        if len(self.last) > 0:
+            place = [min(x, last) for x, last in zip(place, self.last, strict=True)]
+        return self.function(value, *place, **named)
+
+
+def apply_epilogue(epilogue, value, coord):
+    """The epilogue's result for an element at `coord`; in kernels."""
+    if isinstance(epilogue, EpilogueCall):
+        function, result = epilogue.function, epilogue.apply(value, coord)
+    else:
+        function, result = epilogue, epilogue(value, *coord[-2:])
+    if isinstance(result, (bool, int, float)):
+        return value.dtype(result)
+    if not hasattr(result, "dtype") or hasattr(result, "shape") or result.dtype == tc.pred:
+        raise tc.CompileError(
+            f"the epilogue {name_of(function)} returns {kind_of(result)}; needed is a number, the "
+            f"element of D",
+            definition(function),
+        )
+    # Accumulators in f32 are packed in pairs as they are stored.
+    return result.to(tc.f32) if value.dtype == tc.f32 and result.dtype != tc.f32 else result
+
+
+@tc.kernel
+def with_epilogue_args(
+    *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, config: tc.Const,
+    traits: tc.Const, options: tc.Const,
+):  # fmt: skip
+    """`kernel`, with the arguments of its epilogue behind its own first ones.
+
+    result: which argument of the kernel is D. options: further Const values by name.
+    """
+    end = first + len(traits.epilogue.names)
+    own = (*arguments[:first], *arguments[end:])
+    last = [extent - 1 for extent in own[result].shape[-2:]]
+    epilogue = replace(traits.epilogue, values=arguments[first:end], last=last)
+    kernel(*own, config=config, traits=replace(traits, epilogue=epilogue), **dict(options))
+
+
+# -- checks on the host ------------------------------------------------------------------------
+
+
+def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Names and values of `epilogue_args`."""
+    if epilogue_args is None:
+        return (), ()
+    if not isinstance(epilogue_args, Mapping) or not all(isinstance(n, str) for n in epilogue_args):
+        raise tc.ArgumentError(
+            f"epilogue_args is a {type(epilogue_args).__name__}; needed is a dictionary of names "
+            f"and values, such as {{'bias': bias}}"
+        )
+    return tuple(epilogue_args), tuple(epilogue_args.values())
+
+
+def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:
+    """The epilogue as the traits of kernels hold it: None, a function, or an EpilogueCall.
+
+    names: of `epilogue_args`. Refuses what cannot be called with these.
+    """
+    if epilogue is None:
+        if names:
+            raise tc.ArgumentError(f"epilogue_args has {', '.join(names)}, but there is no epilogue")
+        return None
+    given = _signature("epilogue", epilogue, (*ELEMENT, *names))
+    takes_batch = given is not None and "batch" in given.parameters and "batch" not in names
+    named = (*names, "batch") if takes_batch else names
+    _check_call("epilogue", epilogue, given, ELEMENT, named)
+    return EpilogueCall(epilogue, names, takes_batch) if named else epilogue
 
 
 def check_function(name: str, function: Any, *parameters: str) -> None:
     """Refuse what cannot be called with these positional parameters."""
-    wanted = f"{name}({', '.join(parameters)})"
+    _check_call(name, function, _signature(name, function, parameters), parameters, ())
+
+
+def _signature(name: str, function: Any, parameters: tuple[str, ...]) -> Signature | None:
+    """None for a builtin without a signature; the kernel language checks those itself."""
     if not callable(function):
         raise tc.ArgumentError(
-            f"{name} is {function!r}; a function {wanted} of the kernel language is needed"
+            f"{name} is {function!r}; a function {name}({', '.join(parameters)}) of the kernel "
+            f"language is needed"
         )
     try:
-        given = signature(function)
-    except ValueError:  # a builtin without a signature; the kernel language checks those itself
-        return
+        return signature(function)
+    except ValueError:
+        return None
+
+
+def _check_call(
+    name: str, function: Any, given: Signature | None, by_place: tuple[str, ...],
+    by_name: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Refuse a function that cannot be called with these parameters."""
     try:
-        given.bind(*parameters)
-    except TypeError:
-        called = getattr(function, "__name__", type(function).__name__)
+        if given is not None:
+            given.bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError as error:
+        wanted = f"{name}({', '.join((*by_place, *by_name))})"
         raise tc.ArgumentError(
-            f"{name} is {called}{given}; a function {wanted} of the kernel language is needed",
-            _definition(function),
+            f"{name} is {name_of(function)}{given}; a function {wanted} of the kernel language is "
+            f"needed: {error}",
+            definition(function),
         ) from None
 
 
-def _definition(function: Any) -> Loc | None:
+def name_of(function: Any) -> str:
+    """How messages call a function."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def definition(function: Any) -> Loc | None:
     """The first line of a Python function, or of the function inside a partial."""
     code = getattr(getattr(function, "func", function), "__code__", None)
     return code and Loc(code.co_filename, code.co_firstlineno)
+
+
+def kind_of(result: Any) -> str:
+    """What an epilogue returned, for messages."""
+    if result is None:
+        return "None"
+    dtype = getattr(result, "dtype", None)
+    return f"a {type(result).__name__}" + (f" of {dtype}" if dtype is not None else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from copy import copy
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
@@ -65,10 +66,12 @@ _PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
     parameters = []
     for p in inspect.signature(function).parameters.values():
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        if p.kind == p.VAR_KEYWORD:
             raise ArgumentError(
                 f"kernel {function.__name__}: {p} is not possible; name every parameter"
             )
+        if p.kind == p.VAR_POSITIONAL:  # see Kernel.with_arguments
+            continue
         note = p.annotation
         if isinstance(note, str):
             note = _evaluated(function, p.name, note)
@@ -190,10 +193,40 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
         self.parameters = _parameters(function)
+        self.variadic = inspect.getfullargspec(function).varargs  # name of `*arguments`
+        self.collected: tuple[str, ...] | None = None if self.variadic else ()
+        self._with_arguments: dict[tuple[str, ...], Kernel] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
         self._specialisations: dict[Any, Specialisation] = {}
         self._launches: dict[Any, Launch] = {}
+
+    def with_arguments(self, *names: str) -> Kernel:
+        """A kernel with a parameter `*arguments` as the kernel whose parameters have these names.
+
+        They come first; inside, `arguments` is a tuple of them.
+        """
+        known = self._with_arguments.get(names)
+        if known is not None:
+            return known
+        taken = [p.name for p in self.parameters]
+        if self.variadic is None or len({*names, *taken}) < len(names) + len(taken):
+            raise ArgumentError(
+                f"{self.__name__} cannot have the parameters {listing(names)}: a kernel with a "
+                f"parameter *arguments takes any names that differ from {listing(taken) or 'others'}"
+            )
+        found = copy(self)
+        found.parameters = [
+            *(Parameter(name, False, False, None, inspect.Parameter.empty) for name in names),
+            *self.parameters,
+        ]
+        found.collected = names
+        found._prepare()
+        self._with_arguments[names] = found
+        return found
 
     def __getitem__(self, key: Any) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
@@ -282,6 +315,11 @@ class Kernel:
         If there are as many positional arguments as run-time parameters, they are those;
         otherwise they are the first parameters, as in Python.
         """
+        if self.collected is None:
+            raise ArgumentError(
+                f"{self.__name__} has a parameter *{self.variadic}: name its arguments by "
+                f"{self.__name__}.with_arguments(...)"
+            )
         names = [p.name for p in self.parameters]
         runtime = self.runtime_names
         named = any(name in named_args for name in runtime)

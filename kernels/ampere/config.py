@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class AmpereTraits:
     a_k_major, b_k_major: K is contiguous in A, in B. vec_a, vec_b, vec_d: bytes that one access
     may move. full: M, N and K are multiples of the tile, so that no access needs a bound check.
     prefetch: use `mainloop_with_register_prefetch`. scaled: D = alpha A B, else D = A B; has_c:
-    plus beta C.
+    plus beta C. epilogue: as in HopperTraits.
     """
 
     a_k_major: bool = True
@@ -47,3 +51,4 @@ class AmpereTraits:
     prefetch: bool = False
     scaled: bool = False
     has_c: bool = False
+    epilogue: Callable[..., Any] | EpilogueCall | None = None

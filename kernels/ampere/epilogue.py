@@ -2,6 +2,7 @@
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.user_functions import apply_epilogue
 
 
 def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
@@ -27,6 +28,9 @@ def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
         if traits.has_c:
             old = c.at(row, col).load(2)
             values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
+        if traits.epilogue is not None:
+            places = (row, col), (row, col + 1)
+            values = [epilogue_op(v, place, traits) for v, place in zip(values, places, strict=True)]
         d.at(row, col).store([v.to(d.dtype) for v in values])
         return
     # A tile that overlaps the edge of D: each element is checked by itself.
@@ -36,4 +40,11 @@ def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
         if inside:
             if traits.has_c:
                 value = beta * c[row, col + e].to(value.dtype) + value
+            if traits.epilogue is not None:
+                value = epilogue_op(value, (row, col + e), traits)
             d[row, col + e] = value.to(d.dtype)
+
+
+def epilogue_op(value, place, traits: AmpereTraits):
+    """The user's epilogue of an element; accumulators in f16 are passed as f32."""
+    return apply_epilogue(traits.epilogue, value.to(tc.f32) if value.dtype == tc.f16 else value, place)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReductions
+from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
@@ -155,7 +156,7 @@ class HopperTraits:
     c_in_pairs, c_is_row: C is read two columns at a time; C is one row, broadcast.
     acc_dtype: element type of the accumulators, where it is not the usual one.
     epilogue: epilogue(value, row, col), a function of the kernel language, applied to each element
-        before it is converted to D's type.
+        before it is converted to D's type; an EpilogueCall if it takes more.
     row_reductions: reductions over the rows of the result.
     """
 
@@ -167,10 +168,12 @@ class HopperTraits:
     c_in_pairs: bool = False
     c_is_row: bool = False
     acc_dtype: Any = None
-    epilogue: Callable[..., Any] | None = None
+    epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: RowReductions | None = None
 
     @property
     def needs_registers(self) -> bool:
-        """Does the epilogue keep registers of its own: C element by element, or reductions?"""
-        return self.row_reductions is not None or (self.has_c and not self.c_in_pairs)
+        """Does the epilogue keep registers of its own: arrays element by element, reductions?"""
+        reads_c = self.has_c and not self.c_in_pairs
+        takes_more = isinstance(self.epilogue, EpilogueCall) and bool(self.epilogue.names)
+        return self.row_reductions is not None or reads_c or takes_more

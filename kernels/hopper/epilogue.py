@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
+from tensorcore_dsl.kernels.user_functions import apply_epilogue
 
 
 @dataclass
@@ -232,7 +233,7 @@ def make_epilogue_op(c, alpha, beta, traits):
         if traits.epilogue is None:
             return values
         return [
-            traits.epilogue(value, *coord[-2:])
+            apply_epilogue(traits.epilogue, value, coord)
             for value, coord in zip(values, coords, strict=True)
         ]
 

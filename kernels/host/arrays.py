@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.host import stream_handle
 
 
@@ -28,6 +29,23 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     if hasattr(like, "copy_to_host"):
         return import_module("numba.cuda").device_array(shape, dtype.numpy)
     return np.empty(shape, dtype.numpy)
+
+
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x`, or a view of it as an array of this shape, as NumPy broadcasts it."""
+    if tuple(x.shape) == shape:
+        return x
+    library = library_of(x)
+    if library == "torch":
+        return x.expand(shape)
+    if library == "cupy":
+        return sys.modules["cupy"].broadcast_to(x, shape)
+    if isinstance(x, np.ndarray):
+        return np.broadcast_to(x, shape)
+    raise tc.ArgumentError(
+        f"a {type(x).__name__} of shape {tuple(x.shape)} cannot be broadcast to {shape}: pass a "
+        f"NumPy array, a torch tensor or a CuPy array, or a copy of the whole shape"
+    )
 
 
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:

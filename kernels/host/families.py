@@ -52,9 +52,7 @@ def sm80_obstacle(problem: GemmProblem) -> str:
         return f"they have no {problem.dtype}"
     if problem.batch is not None:
         return "they multiply single matrices, no batches"
-    if problem.row_reductions:
-        return "they have no row reductions"
-    return "" if problem.epilogue is None else "they apply no function to results"
+    return "they have no row reductions" if problem.row_reductions else ""
 
 
 def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: Any = None) -> str:

@@ -11,7 +11,7 @@ A repeated call finds its launch in the dispatch cache. A new call passes throug
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,22 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
 from tensorcore_dsl.kernels.host import operands, padding
-from tensorcore_dsl.kernels.host.arrays import on_stream
-from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call
+from tensorcore_dsl.kernels.host.arguments import (
+    check_stream,
+    described,
+    element_type,
+    present,
+)
+from tensorcore_dsl.kernels.host.arrays import broadcast_to, on_stream
+from tensorcore_dsl.kernels.host.launch import (
+    NO_ARGS,
+    EpilogueArgs,
+    PreparedCall,
+    cached_call,
+    launch_with_c,
+)
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
@@ -34,62 +47,90 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float | None = None,
     out: Any = None, out_dtype: Any = None, accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None, row_reductions: tuple[RowReduction, ...] = (),
-    row_out: Any = None, family: str | None = None, config: Any = None, stream: Any = None,
+    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    row_reductions: tuple[RowReduction, ...] = (), row_out: Any = None,
+    family: str | None = None, config: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
-    """alpha A B + beta C for matrices of NumPy, Numba, torch or CuPy.
+    """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
 
-    A is M x K, B is K x N, or both are batches of these in a leading axis (wgmma kernels), of
-    which one may be a single matrix for all; both have one element type: f16, bf16, f32
-    (multiplied as tf32), s8 (accumulated and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. A
-    may also be a `SparseMatrix`. beta is 1 when C is given without it.
-    `out` receives the result; otherwise a new array of `out_dtype` is made where A lives.
-    accumulate=tc.f16 accumulates f16 products in f16. fp8 accumulators are promoted to f32 every
-    128 of K; accumulate="fast" leaves them in the tensor cores, which keep 13 bits below the
-    leading one.
-    epilogue(value, row, col), a function in the kernel language, is applied to each element before
-    it is rounded (wgmma kernels). row_reductions asks for sums, maxima or minima of each row of
-    the finished elements: the result is then (D, row results), these f32 (s32 of s8 products) of
-    shape (len(row_reductions), [batch,] M), in `row_out` or a new array (wgmma kernels). family
-    "sm80" (mma.sync) or "sm90" (wgmma), and `config`, the tile, override the choice; see `plan`.
+    a, b: A is M x K and B is K x N, of one element type: f16, bf16, f32 (multiplied as tf32), s8,
+        f64, or (on sm_90a) e4m3 or e5m2. Both may be batches of matrices in a leading axis, or one
+        of them a batch and the other one matrix for all (wgmma kernels). A may be a
+        `SparseMatrix`.
+    c: added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
+        such as a row (N,) or a column (M, 1). Default: nothing is added.
+    alpha, beta: numbers, whole ones for s8. Default of beta: 1 with C, else 0.
+    out: receives the result, and is returned. It shares no memory with the operands, but may be C
+        itself. Default: a new array beside A.
+    out_dtype: element type of the result: f16 or f32 of f16, bf16 or f32 of bf16, f32 of f32, s32
+        of s8, f64 of f64, bf16, f16 or f32 of fp8. Default: that of `out`, else the first of these.
+    accumulate: tc.f16 adds f16 products up in f16. "fast" leaves accumulators of fp8 products in
+        the tensor cores, which keep 13 bits below the leading one; default is to promote them to
+        f32 every 128 of K. Otherwise sums are f32, s32 of s8, f64 of f64.
+    epilogue: epilogue(value, row, col), a function in the kernel language, whose result replaces
+        each element before it is rounded to the type of D. It may also take `batch`, the number of
+        the matrix, and what `epilogue_args` names.
+    epilogue_args: arrays and numbers by name, which the epilogue reads as it likes: bias[col].
+    row_reductions: sums, maxima or minima over each row of the finished elements; the result of
+        the call is then (D, row results) (wgmma kernels).
+    row_out: receives the row results, f32 (s32 of s8 products) of shape (len(row_reductions),
+        [batch,] M). Default: a new array.
+    family: "sm80" (kernels with mma.sync) or "sm90" (wgmma); config: a kernels.AmpereConfig or
+        HopperConfig, the tile and its pipeline. Default: the choice of `plan`.
+    stream: of Numba, torch, CuPy or cuda.core, or its handle. Default: the current stream of the
+        library of the arrays.
+
+    Raises ArgumentError for arguments that do not fit, among them torch tensors that require a
+    gradient while torch records gradients: the product has no backward. Errors in the epilogue are
+    a CompileError at its line.
     """
     if beta is None:
         beta = 0 if c is None else 1
+    extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
-        return sparse_gemm(a, b, c, out, alpha, beta, out_dtype, epilogue, config, stream)
+        return sparse_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
     options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
     given = (a, b, c, out, row_out)
-    arrays = [x for x in given if x is not None]
-    key = (c is None, row_out is None, *options)
-    call = cached_call(arrays, key, lambda: _prepare(*given, *options))
+    results = [x for x in (out, row_out) if x is not None]
+    arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
+    key = (c is None, row_out is None, *extra.key, *options)
+    call = cached_call(results, arrays, key, lambda: _prepare(*given, extra, *options))
     out = call.result(a, out)
-    if call.allocate_rows is None:
-        call.launch(a, b, out if c is None else c, out, *call.scalars)
-        return out
-    if row_out is None:
-        row_out = call.allocate_rows(a)
-    call.launch(a, b, out if c is None else c, out, *call.scalars, row_out)
-    return out, row_out
+    last: tuple[Any, ...] = ()
+    if call.allocate_rows is not None:
+        row_out = call.allocate_rows(a) if row_out is None else row_out
+        last = (row_out,)
+    call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values, *last)
+    return (out, row_out) if last else out
 
 
 def _prepare(
-    a: Any, b: Any, c: Any, out: Any, row_out: Any, alpha: float, beta: float, out_dtype: Any,
-    accumulate: Any, epilogue: Any, row_reductions: Any, family: str | None, config: Any,
-    stream: Any,
+    a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, alpha: float, beta: float,
+    out_dtype: Any, accumulate: Any, epilogue: Any, row_reductions: Any, family: str | None,
+    config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Take all steps of a new call up to its launch."""
+    check_stream(stream)
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
-    check_epilogue(epilogue)
+    epilogue = check_epilogue(epilogue, extra.names)
     dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
+    accumulate = accumulate if accumulate == FAST else element_type(accumulate)
+    operands.check_accumulate(dtype, accumulate)
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
     scalars = operands.convert_scalars(dtype, alpha, beta)
+    read = present(a=in_a, b=in_b, c=in_c) | extra.described()
+    check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
+    if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
+        scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
     options = (*scalars, accumulate, epilogue, tuple(row_reductions))
-    given = GemmProblem(in_a, in_b, in_c, in_d, *options)
+    whole_c = in_c and operands.broadcast(in_c, shape)
+    given = GemmProblem(in_a, in_b, whole_c, in_d, *options)
     if 0 in shape or given.K == 0:
         launch = _launch_of_empty(given, rows, stream)
+        launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
 
     new_a = padding.contiguous_vectors(a, given.a, -1)
@@ -102,10 +143,12 @@ def _prepare(
         new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
 
-    arguments = (new_a, new_b, d if c is None else c, d, *scalars)
+    new_c = d if c is None else broadcast_to(c, shape)
+    arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
     launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:
         launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
+    launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
 
 
@@ -119,10 +162,10 @@ def _launch_of_empty(
             "K is 0: no kernel runs that could apply `epilogue` or find `row_reductions`"
         )
 
-    def fill(a: Any, b: Any, c: Any, d: Any, alpha: Any, beta: Any, *row_out: Any) -> None:
+    def fill(a: Any, b: Any, c: Any, d: Any, alpha: Any, beta: Any, *others: Any) -> None:
         with on_stream(a, stream):
             if rows is not None:
-                rows.fill_identity(*row_out)
+                rows.fill_identity(others[-1])
             if has_elements and beta == 0:
                 d[...] = 0
             elif has_elements:

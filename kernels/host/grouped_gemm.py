@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_grouped
-from tensorcore_dsl.kernels.host.launch import PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host.launch import (
+    EpilogueArgs,
+    PreparedCall,
+    launch_nothing,
+    prepared_call,
+)
+from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters
 from tensorcore_dsl.kernels.user_functions import check_epilogue
@@ -22,24 +28,31 @@ from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 def grouped_gemm(
     a: Any, b: Any, offsets: Any, *, out: Any = None, epilogue: Callable[..., Any] | None = None,
-    config: HopperConfig | None = None, stream: Any = None,
+    epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
+    stream: Any = None,
 ) -> Any:  # fmt: skip
     """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
 
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
-    ascending s32 where A lives, from 0 to rows. The result is rows x N. Groups may be empty.
+    ascending s32 where A lives, from 0 to rows. The result is rows x N, in `out` or a new array.
+    Groups may be empty. epilogue, epilogue_args, stream and what is raised: see `gemm`; row counts
+    the rows of all groups.
     """
-    call = prepared_call(_prepare_grouped, (a, b, offsets), out, epilogue, config, stream)
+    extra = EpilogueArgs.of(epilogue_args)
+    call = prepared_call(_prepare_grouped, (a, b, offsets), out, extra, epilogue, config, stream)
     check_order(offsets, call.shape[0])
-    return call.run(out, a, b, offsets)
+    return call.run(out, a, b, offsets, values=extra.values)
 
 
 def _prepare_grouped(
-    a: Any, b: Any, offsets: Any, out: Any, epilogue: Any, config: Any, stream: Any
-) -> PreparedCall:
+    a: Any, b: Any, offsets: Any, out: Any, extra: EpilogueArgs, epilogue: Any, config: Any,
+    stream: Any,
+) -> PreparedCall:  # fmt: skip
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
-    check_epilogue(epilogue)
-    in_a, in_b, in_offsets = describe(a, "a"), describe(b, "b"), describe(offsets, "offsets")
+    check_stream(stream)
+    epilogue = check_epilogue(epilogue, extra.names)
+    read = described(a=a, b=b, offsets=offsets) | extra.described()
+    in_a, in_b, in_offsets = read["a"], read["b"], read["offsets"]
     dtype = operands.check_half_precision(a=in_a, b=in_b)
     rows, K = operands.check_rank("a", in_a, 2)
     groups, depth, N = operands.check_rank("b", in_b, 3)
@@ -52,6 +65,7 @@ def _prepare_grouped(
             f"{groups + 1} s32, one more than b has matrices, of which there may be {MAX_GROUPS}"
         )
     d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
+    check_written(described(**present(out=out)), read)
     if 0 in (rows, N, groups):
         return PreparedCall((rows, N), dtype, launch_nothing)
     if K == 0:
@@ -63,7 +77,7 @@ def _prepare_grouped(
     traits = HopperTraits(b_k_major=in_b.type.unit[1], epilogue=epilogue)
     grid = active_clusters(config) * config.cluster_size
     plan = Plan(grouped_gemm_kernel, config, traits, grid)
-    return PreparedCall((rows, N), dtype, plan.bind((a, b, offsets, d), stream))
+    return PreparedCall((rows, N), dtype, plan.bind((a, b, offsets, d, *extra.values), stream))
 
 
 def check_order(offsets: Any, rows: int) -> None:

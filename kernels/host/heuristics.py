@@ -26,7 +26,8 @@ SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
     """The family that runs a problem, and its configuration if the caller or tuning gives one.
 
-    If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run.
+    If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run, and so
+    does their emulation for products with an epilogue.
     """
     not_sm80 = families.sm80_obstacle(problem)
     not_sm90 = families.sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
@@ -39,7 +40,10 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     if only_sm90 and not_sm90:
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
-    if only_sm90 or (family is None and not not_sm90 and families.runs_on_hopper()):
+    emulates = problem.epilogue is not None and current_target() == "cpu"
+    if only_sm90 or (
+        family is None and not not_sm90 and (families.runs_on_hopper() or emulates)
+    ):
         return "sm90", config
     return "sm80", config
 

@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tensorcore_dsl.host import current_target, key_function, target_key
-from tensorcore_dsl.kernels.host.arrays import empty_like
+import numpy as np
+
+from tensorcore_dsl.host import (
+    Description,
+    current_target,
+    describe,
+    key_function,
+    target_key,
+)
+from tensorcore_dsl.kernels.host.arguments import described
+from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like
+from tensorcore_dsl.kernels.user_functions import split_args
 
 MAX_ENTRIES = 1024  # beyond, the oldest goes
 _cached: dict[Any, Any] = {}
@@ -51,11 +61,31 @@ class PreparedCall:
         """`out`, or a new array beside `like`."""
         return empty_like(like, self.shape, self.dtype) if out is None else out
 
-    def run(self, out: Any, *operands: Any) -> Any:
-        """Launch on operands that the kernel takes before its result; returns the result."""
+    def run(self, out: Any, *operands: Any, values: tuple[Any, ...] = ()) -> Any:
+        """Launch on operands that the kernel takes before its result; returns the result.
+
+        values: what it takes behind the result.
+        """
         out = self.result(operands[0], out)
-        self.launch(*operands, out)
+        self.launch(*operands, out, *values)
         return out
+
+
+def launch_with_c(
+    launch: Callable[..., None], c: Description | None, shape: tuple[int, ...], place: int
+) -> Callable[..., None]:
+    """`launch`, whose argument `place` is C, with a view of C as large as the product.
+
+    c: the caller's C; nothing changes if it has that shape.
+    """
+    if c is None or c.shape == shape:
+        return launch
+
+    def launch_broadcast(*arguments: Any) -> None:
+        view = broadcast_to(arguments[place], shape)
+        launch(*arguments[:place], view, *arguments[place + 1 :])
+
+    return launch_broadcast
 
 
 def launch_nothing(*operands: Any) -> None:
@@ -63,16 +93,21 @@ def launch_nothing(*operands: Any) -> None:
 
 
 def cached_call(
-    arrays: Sequence[Any], options: tuple[Any, ...], prepare: Callable[[], PreparedCall]
-) -> PreparedCall:
+    results: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...],
+    prepare: Callable[[], PreparedCall],
+) -> PreparedCall:  # fmt: skip
     """prepare(), or what it returned before for the same options and arrays alike.
 
-    Arrays are alike that have the same class, type, shape, strides, alignment and device; the
-    target belongs to the key as well. Errors are not cached.
+    results: the caller's arrays that the launch writes; arrays: those that it reads. Arrays are
+    alike that have the same class, type, shape, strides, alignment and device, where a result
+    shares memory with another array also the same distance; the target belongs to the key as well.
+    Errors are not cached.
     """
     key: Any
+    given = (*results, *arrays)
     try:
-        key = (key_function(tuple(map(type, arrays)))(*arrays), options, target_key())
+        array_key = key_function(tuple(map(type, given)), len(results))(*given)
+        key = (array_key, len(results), options, target_key())
         call: PreparedCall | None = _cached.get(key)
     except Exception:  # no array, or an option that is not hashable: `prepare` reports errors
         key = call = None
@@ -86,8 +121,49 @@ def cached_call(
 
 
 def prepared_call(
-    prepare: Callable[..., PreparedCall], operands: tuple[Any, ...], out: Any, *options: Any
-) -> PreparedCall:
-    """prepare(*operands, out, *options), or what it returned before."""
-    arrays = operands if out is None else (*operands, out)
-    return cached_call(arrays, (prepare, *options), lambda: prepare(*operands, out, *options))
+    prepare: Callable[..., PreparedCall], operands: tuple[Any, ...], out: Any,
+    epilogue_args: EpilogueArgs, *options: Any,
+) -> PreparedCall:  # fmt: skip
+    """prepare(*operands, out, epilogue_args, *options), or what it returned before."""
+    results = () if out is None else (out,)
+    return cached_call(
+        results, (*operands, *epilogue_args.arrays), (prepare, *epilogue_args.key, *options),
+        lambda: prepare(*operands, out, epilogue_args, *options),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EpilogueArgs:
+    """What an epilogue takes by name: arrays and numbers, in the order of the caller's mapping.
+
+    arrays: those among the values. key: what distinguishes calls beside them, the names and the
+    types of numbers.
+    """
+
+    names: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()
+    arrays: tuple[Any, ...] = ()
+    key: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, given: Any) -> EpilogueArgs:
+        """The arguments of a mapping; none of None."""
+        if given is None:
+            return NO_ARGS
+        names, values = split_args(given)
+        is_number = [isinstance(x, NUMBERS) for x in values]
+        arrays = [x for x, number in zip(values, is_number, strict=True) if not number]
+        types = [type(x) if number else None for x, number in zip(values, is_number, strict=True)]
+        return cls(names, values, tuple(arrays), (names, *types))
+
+    def described(self) -> dict[str, Description]:
+        """Descriptions of the arrays, by the names that messages give them."""
+        labelled = {f"epilogue_args[{n!r}]": x for n, x in zip(self.names, self.values, strict=True)}
+        for label, x in labelled.items():
+            if isinstance(x, NUMBERS):
+                describe(x, label)
+        return described(**{n: x for n, x in labelled.items() if not isinstance(x, NUMBERS)})
+
+
+NO_ARGS = EpilogueArgs()
+NUMBERS = (bool, int, float, np.generic)

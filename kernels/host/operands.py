@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe, from_numpy
-from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
-from tensorcore_dsl.kernels.host.arrays import empty_like
-from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+import numpy as np
 
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description, describe
+from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
+from tensorcore_dsl.kernels.host.arguments import described, element_type, number, present
+from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.kernels.user_functions import EpilogueCall
+
+F32_MAX = float(np.finfo(np.float32).max)
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
@@ -41,7 +45,7 @@ class GemmProblem:
     alpha: float = 1
     beta: float = 0
     accumulate: Any = None
-    epilogue: Callable[..., Any] | None = None
+    epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: tuple[RowReduction, ...] = ()
 
     @classmethod
@@ -91,18 +95,21 @@ def describe_operands(
     a: Any, b: Any, c: Any = None, beta: float = 0
 ) -> tuple[Description, Description, Description | None]:
     """Descriptions of A, B and C; refuses operands that cannot be multiplied and added."""
-    if isinstance(b, SparseMatrix):
-        raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
-    operands = describe(a, "a"), describe(b, "b"), None if c is None else describe(c, "c")
+    found = described(a=a, b=b, **present(c=c))
+    operands = found["a"], found["b"], found.get("c")
     check_operands(*operands, beta)
     return operands
 
 
 def check_operands(a: Description, b: Description, c: Description | None, beta: float) -> None:
     """Refuse operands whose ranks, types or shapes do not fit together."""
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        if x is not None and len(x.shape) not in (2, 3):
-            raise tc.ArgumentError(f"{name} has shape {x.shape}; a matrix is needed, or a batch")
+    for name, x in (("a", a), ("b", b)):
+        if len(x.shape) not in (2, 3):
+            as_matrix = f"; a vector is a matrix as {name}[None] or {name}[:, None]"
+            raise tc.ArgumentError(
+                f"{name} has shape {x.shape}; a matrix is needed, or a batch of them in a leading "
+                f"axis{as_matrix if len(x.shape) == 1 else ''}"
+            )
     dtype = a.type.dtype
     if dtype not in OUTPUTS:
         allowed = ", ".join(map(str, OUTPUTS))
@@ -113,11 +120,34 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
         raise tc.ArgumentError(
             f"a is {_size(a)} and b is {_size(b)}: a's columns must be as many as b's rows"
         )
-    shape = product_shape(a, b)
-    if c is not None and c.shape != shape:
-        raise tc.ArgumentError(f"c has shape {c.shape}; the product has {shape}")
-    if c is None and beta != 0:
+    if c is not None:
+        _check_c(c, product_shape(a, b))
+    elif beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
+
+
+def _check_c(c: Description, shape: tuple[int, ...]) -> None:
+    """Refuse a C that NumPy would not broadcast to the product, or that holds no numbers."""
+    extents = zip(reversed(c.shape), reversed(shape), strict=False)
+    if len(c.shape) > len(shape) or any(n not in (1, extent) for n, extent in extents):
+        raise tc.ArgumentError(
+            f"c has shape {c.shape}; the product has {shape}, and c has the same, or one that "
+            f"broadcasts to it as in NumPy, such as {shape[-1:]} or {(shape[-2], 1)}"
+        )
+    if not (c.type.dtype.is_float or c.type.dtype.is_integer):
+        raise tc.ArgumentError(f"c holds {c.type.dtype}, which cannot be added to a product")
+
+
+def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
+    """C as a view of this shape: strides are 0 along the axes that are repeated."""
+    missing = len(shape) - len(c.shape)
+    extents, strides = (1,) * missing + c.shape, (0,) * missing + c.strides
+    strides = tuple(
+        s if n == wanted else 0 for n, wanted, s in zip(extents, shape, strides, strict=True)
+    )
+    unit = tuple(stride == 1 for stride in strides)
+    kind = replace(c.type, ndim=len(shape), unit=unit)
+    return c._replace(type=kind, shape=shape, strides=strides)
 
 
 def _size(x: Description) -> str:
@@ -153,13 +183,13 @@ def output_dtype(dtype: Any, out_dtype: Any) -> Any:
     """The element type of D that the caller asks for, or the default for A's and B's `dtype`."""
     if out_dtype is None:
         return OUTPUTS[dtype][0]
-    if not isinstance(out_dtype, tc.DType):
-        with suppress(TypeError):  # no name of a type, such as "f32": refused below
-            out_dtype = from_numpy(out_dtype)
-    if out_dtype not in OUTPUTS[dtype]:
+    asked = element_type(out_dtype)
+    if not isinstance(asked, tc.DType) or asked not in OUTPUTS[dtype]:
         allowed = " or ".join(map(str, OUTPUTS[dtype]))
-        raise tc.ArgumentError(f"a product of {dtype} gives {allowed}, not {out_dtype!r}")
-    return out_dtype
+        raise tc.ArgumentError(
+            f"out_dtype: a product of {dtype} gives {allowed}, not {out_dtype!r}"
+        )
+    return asked
 
 
 def result_array(
@@ -167,21 +197,15 @@ def result_array(
 ) -> tuple[Any, Description]:
     """`out`, or a new array of `out_dtype` beside `like`, and its description.
 
-    Refuses an `out` that cannot receive a product of `dtype` of this shape.
+    Refuses an `out` that cannot receive a product of `dtype` of this shape, or whose elements are
+    not of `out_dtype`.
     """
-    out_dtype = output_dtype(dtype, out_dtype)
+    asked = output_dtype(dtype, out_dtype)
     if out is None:
-        out = empty_like(like, shape, out_dtype)
-    given = describe(out, "out")
-    if given.shape != shape:
-        raise tc.ArgumentError(f"out has shape {given.shape}; the product has {shape}")
-    if given.type.dtype not in OUTPUTS[dtype]:
-        allowed = " or ".join(map(str, OUTPUTS[dtype]))
-        raise tc.ArgumentError(
-            f"out holds {given.type.dtype}; a product of {dtype} gives {allowed}"
-        )
-    if not given.type.writable:
-        raise tc.ArgumentError("out is read-only")
+        return _new_result(like, shape, asked)
+    given = _described_result(out, shape, OUTPUTS[dtype], f"a product of {dtype}")
+    if out_dtype is not None and given.type.dtype != asked:
+        raise tc.ArgumentError(f"out holds {given.type.dtype}, but out_dtype is {asked}")
     return out, given
 
 
@@ -190,13 +214,27 @@ def result_array_of_type(
 ) -> tuple[Any, Description]:
     """The same for a result that can have only one type."""
     if out is None:
-        out = empty_like(like, shape, dtype)
-    given = describe(out, "out")
-    if given.shape != shape or given.type.dtype != dtype or not given.type.writable:
-        raise tc.ArgumentError(
-            f"out is {given.type} of shape {given.shape}; needed is writable {dtype} of {shape}"
-        )
-    return out, given
+        return _new_result(like, shape, dtype)
+    return out, _described_result(out, shape, (dtype,), "the product")
+
+
+def _new_result(like: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Description]:
+    out = empty_like(like, shape, dtype)
+    return out, describe(out, "out")
+
+
+def _described_result(
+    out: Any, shape: tuple[int, ...], allowed: tuple[Any, ...], product: str
+) -> Description:
+    given = described(out=out)["out"]
+    if given.shape != shape:
+        raise tc.ArgumentError(f"out has shape {given.shape}; the product has {shape}")
+    if given.type.dtype not in allowed:
+        names = " or ".join(map(str, allowed))
+        raise tc.ArgumentError(f"out holds {given.type.dtype}; {product} gives {names}")
+    if not given.type.writable:
+        raise tc.ArgumentError("out is read-only; pass an array that may be written")
+    return given
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -205,14 +243,17 @@ def accumulator_dtype(dtype: Any) -> Any:
 
 
 def check_accumulate(dtype: Any, accumulate: Any) -> None:
-    """Accumulators are f32 (s32 of s8); f16 products also have f16, and fp8 products FAST."""
-    if accumulate is None or accumulate == tc.f32 or (dtype, accumulate) == (tc.f16, tc.f16):
+    """Accumulators are f32 (s32 of s8, f64 of f64); f16 products also have f16, fp8 ones FAST."""
+    usual = tc.s32 if dtype == tc.s8 else tc.f64 if dtype == tc.f64 else tc.f32
+    if accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16):
         return
-    if accumulate not in (FAST, tc.f16):
+    if accumulate not in (FAST, tc.f16, tc.f32):
         raise tc.ArgumentError(
             f"accumulate is {accumulate!r}; allowed are tc.f32, tc.f16 (f16 products) and {FAST!r} "
             f"(fp8 products)"
         )
+    if accumulate == tc.f32:
+        raise tc.ArgumentError(f"products of {dtype} are summed in {usual}, not in f32")
     if accumulate != FAST:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
     if not (dtype.is_float and dtype.bits == 8):
@@ -221,8 +262,17 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
 
 def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
     """alpha and beta as kernels for `dtype` take them: integers for s8, else floats."""
-    if dtype != tc.s8:
-        return float(alpha), float(beta)
-    if int(alpha) != alpha or int(beta) != beta:
-        raise tc.ArgumentError(f"integer products take integer alpha and beta, not {alpha}, {beta}")
-    return int(alpha), int(beta)
+    return _scalar("alpha", alpha, dtype), _scalar("beta", beta, dtype)
+
+
+def _scalar(name: str, given: Any, dtype: Any) -> float | int:
+    value = number(name, given)
+    if dtype == tc.s8:
+        if not value.is_integer() or not -(2**31) <= value < 2**31:  # nor are NaN and infinities
+            raise tc.ArgumentError(
+                f"{name} is {given}; products of s8 take integer alpha and beta, of 32 bits"
+            )
+        return int(value)
+    if dtype != tc.f64 and math.isfinite(value) and abs(value) > F32_MAX:
+        raise tc.ArgumentError(f"{name} is {given}, beyond the range of f32, which scales {dtype}")
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
+from tensorcore_dsl.kernels.user_functions import check_epilogue, with_epilogue_args
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,18 @@ class Plan:
         self, arguments: tuple[Any, ...], stream: Any = None,
         rows: RowReductionResult | None = None, row_out: Any = None,
     ) -> Callable[..., None]:  # fmt: skip
-        """A function that launches the kernel on operands and scalars like these.
+        """A function that launches the kernel on operands, scalars and epilogue_args like these.
 
         rows: the result of row reductions; the function takes an array like `row_out` for it last.
         """
         workspace = self.workspace(arguments[0], stream)
+        kernel, options = self.kernel, dict(self.options)
+        names = getattr(self.traits.epilogue, "names", ())
+        if names:
+            kernel, options = self._with_epilogue_args(names, len(arguments) - len(names))
         launch = bind(
-            self.kernel, self.grid, self.config.threads, dict(self.options),
-            (*arguments, *workspace), stream=stream, pdl=isinstance(self.config, HopperConfig),
+            kernel, self.grid, self.config.threads, options, (*arguments, *workspace),
+            stream=stream, pdl=isinstance(self.config, HopperConfig),
         )  # fmt: skip
         if not workspace:
             return launch
@@ -78,22 +83,41 @@ class Plan:
 
         return launch_both
 
+    def _with_epilogue_args(self, names: tuple[str, ...], first: int) -> tuple[Any, dict[str, Any]]:
+        """The kernel that takes the epilogue's arguments from `first` on, and its Const values."""
+        own, options = self.kernel.runtime_names, dict(self.options)
+        constants = {"config": options.pop("config"), "traits": options.pop("traits")}
+        constants |= {"kernel": self.kernel, "first": first, "result": own.index("d")}
+        constants["options"] = tuple(options.items())
+        taken = [*own, *constants]
+        for name in names:  # a parameter has the name of its argument, for messages
+            while name in taken:
+                name = f"epilogue_{name}"
+            taken.append(name)
+        named = taken[-len(names) :]
+        return with_epilogue_args.with_arguments(*own[:first], *named, *own[first:]), constants
+
 
 def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None,
+    epilogue: Callable[..., Any] | None = None, epilogue_args: Iterable[str] = (),
     row_reductions: tuple[row_reduction.RowReduction, ...] = (),
     family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
-    wgmma kernels need sm_90a and operands that TMA can read (rows or columns at multiples of 16
-    bytes); the mma.sync kernels take all layouts, but neither `epilogue`, `row_reductions` nor
-    batches.
+    `epilogue_args` are the names of what the epilogue takes. wgmma kernels need sm_90a and operands
+    that TMA can read (rows or columns at multiples of 16 bytes); the mma.sync kernels take all
+    layouts, but neither `row_reductions` nor batches.
     """
-    problem = GemmProblem.of(
-        a, b, c, d, alpha=alpha, beta=beta, accumulate=accumulate, epilogue=epilogue,
-        row_reductions=row_reductions,
+    in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
+    in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
+    if 0 in (*in_d.shape, in_a.shape[-1]):
+        raise tc.ArgumentError(f"no kernel runs for a product of {in_a.shape} and {in_b.shape}")
+    problem = GemmProblem(
+        in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
+        *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,
+        check_epilogue(epilogue, tuple(epilogue_args)), tuple(row_reductions),
     )  # fmt: skip
     return make_plan(problem, family, config)
 
@@ -195,6 +219,7 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
         vec_b=_vector_bytes(problem.b, problem.b_k_major or K > 1),
         vec_d=vec_d, full=M % config.BM == 0 and N % config.BN == 0 and K % config.BK == 0,
         prefetch=prefetch, scaled=problem.alpha != 1, has_c=problem.reads_c,
+        epilogue=problem.epilogue,
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.row_reduction import THREADS, RowReduction, combine_parts
+from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream
 from tensorcore_dsl.kernels.host.launch import bind
 
@@ -60,7 +60,7 @@ def make_row_reduction_result(
         return None
     shape = (len(row_reductions), *product_shape[:-1])
     if row_out is not None:
-        given = describe(row_out, "row_out")
+        given = described(row_out=row_out)["row_out"]
         if (given.shape, given.type.dtype) != (shape, dtype):
             raise tc.ArgumentError(
                 f"row_out holds {given.type.dtype} and has shape {given.shape}; needed are "

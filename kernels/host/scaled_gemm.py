@@ -2,64 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from reprlib import repr as brief
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, describe
-from tensorcore_dsl.kernels.hopper.config import HopperTraits
+from tensorcore_dsl.host import Description
+from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.fp8_block_gemm import BLOCK, block_fp8_gemm, with_scales
 from tensorcore_dsl.kernels.hopper.s8_gemm import requantised_s8_gemm
 from tensorcore_dsl.kernels.host import operands
-from tensorcore_dsl.kernels.host.families import check_sm90, stores_without_tma
+from tensorcore_dsl.kernels.host.arguments import (
+    check_stream,
+    described,
+    is_array,
+    number,
+    present,
+)
+from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, is_plain
-from tensorcore_dsl.kernels.host.launch import PreparedCall, cached_call, prepared_call
+from tensorcore_dsl.kernels.host.launch import (
+    EpilogueArgs,
+    PreparedCall,
+    cached_call,
+    prepared_call,
+)
+from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
+NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units")  # fields of a configuration
+
 
 def scaled_gemm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
-    epilogue: Callable[..., Any] | None = None, config: Any = None, stream: Any = None,
+    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    config: HopperConfig | None = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
 
     A is M x K and B is K x N, e4m3 or e5m2 with K contiguous; a_scales are f32, M x K/128, and
     b_scales K/128 x N/128, rounded up, of any strides: weights that are stored as N x K with
     scales N/128 x K/128 are passed as `w.T, scales.T`. D is bf16, f16 or f32. Accumulators of 128
-    of K are scaled and added up in f32.
+    of K are scaled and added up in f32. out, out_dtype, epilogue, epilogue_args, stream and what is
+    raised: see `gemm`.
     """
-    given = (a, b, a_scales, b_scales)
-    call = prepared_call(_prepare_scaled, given, out, out_dtype, epilogue, config, stream)
-    return call.run(out, *given)
+    given, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
+    options = (out_dtype, epilogue, config, stream)
+    call = prepared_call(_prepare_scaled, given, out, extra, *options)
+    return call.run(out, *given, values=extra.values)
 
 
 def _prepare_scaled(
-    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, out_dtype: Any, epilogue: Any,
-    config: Any, stream: Any,
+    a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, extra: EpilogueArgs, out_dtype: Any,
+    epilogue: Any, config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
-    in_a, in_b, _ = operands.describe_operands(a, b)
-    check_epilogue(epilogue)
+    check_stream(stream)
+    epilogue = check_epilogue(epilogue, extra.names)
+    read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
+    in_a, in_b = read["a"], read["b"]
+    operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
+    operands.check_operands(in_a, in_b, None, 0)
     dtype = in_a.type.dtype
     if dtype not in (tc.e4m3, tc.e5m2):
         raise tc.ArgumentError(f"a holds {dtype}; block-scaled products are of e4m3 or e5m2")
     (M, K), N = in_a.shape, in_b.shape[1]
-    _check_scales("a_scales", a_scales, (M, -(-K // BLOCK)), "a row and 128 of K")
-    _check_scales("b_scales", b_scales, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
+    _check_scales("a_scales", read, (M, -(-K // BLOCK)), "a row and 128 of K")
+    _check_scales("b_scales", read, (-(-K // BLOCK), -(-N // BLOCK)), "128 of K and of N")
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
+    check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, epilogue)
     config = config or with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
+    check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N))
-    launch = plan.bind((a, b, a_scales, b_scales, d), stream)
+    launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
     return PreparedCall((M, N), in_d.type.dtype, launch)
 
 
-def _check_scales(name: str, scales: Any, shape: tuple[int, int], each: str) -> None:
-    given = describe(scales, name)
+def _check_scales(
+    name: str, read: Mapping[str, Description], shape: tuple[int, int], each: str
+) -> None:
+    given = read[name]
     if given.type.dtype != tc.f32 or given.shape != shape:
         raise tc.ArgumentError(
             f"{name} are {given.type.dtype} of shape {given.shape}; needed is one f32 for {each}: "
@@ -77,48 +100,44 @@ def requantised_gemm(
     instead of one scale there may be N (an f32 array), one for each column. Accumulators are s32,
     and converted to f32; halves round to even.
     """
-    by_column = hasattr(scale, "shape") and not isinstance(scale, np.generic)
-    number = () if by_column else (_number("scale", scale, ", or an f32 array: one a column"),)
-    arrays = [x for x in (a, b, *(() if number else (scale,)), out) if x is not None]
-    options = (number, _number("zero", zero), config, stream)
-    call = cached_call(
-        arrays, ("requantised", *options, out is None),
-        lambda: _prepare_requantised(a, b, scale, out, *options),
-    )  # fmt: skip
+    by_column = is_array(scale)
+    one = () if by_column else (number("scale", scale, ", or an f32 array: one a column"),)
+    results = () if out is None else (out,)
+    arrays = (a, b, scale) if by_column else (a, b)
+    options = (one, number("zero", zero), config, stream)
+    prepare = lambda: _prepare_requantised(a, b, scale, out, *options)
+    call = cached_call(results, arrays, ("requantised", *options), prepare)
     out = call.result(a, out)
-    call.launch(a, b, out, *(number or (scale,)), *call.scalars)
+    call.launch(a, b, out, *(one or (scale,)), *call.scalars)
     return out
 
 
-def _number(name: str, given: Any, otherwise: str = "") -> float:
-    """A float of a number; refuses what Python's float() would take as well, text and bool."""
-    if isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool):
-        return float(given)
-    raise tc.ArgumentError(
-        f"{name} is {brief(given)} ({type(given).__name__}); needed is a number{otherwise}"
-    )
-
-
 def _prepare_requantised(
-    a: Any, b: Any, scale: Any, out: Any, number: tuple[float, ...], zero: float, config: Any,
+    a: Any, b: Any, scale: Any, out: Any, one: tuple[float, ...], zero: float, config: Any,
     stream: Any,
 ) -> PreparedCall:  # fmt: skip
-    in_a, in_b, _ = operands.describe_operands(a, b)
+    check_stream(stream)
+    read = described(a=a, b=b, **({} if one else {"scale": scale}))
+    in_a, in_b = read["a"], read["b"]
+    operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
+    operands.check_operands(in_a, in_b, None, 0)
     if in_a.type.dtype != tc.s8:
         raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 are requantised")
     (M, K), N = in_a.shape, in_b.shape[1]
-    if not number:
-        given = describe(scale, "scale")
+    if not one:
+        given = read["scale"]
         if given.type.dtype != tc.f32 or given.shape != (N,):
             raise tc.ArgumentError(
                 f"scale holds {given.type.dtype} of shape {given.shape}; needed is a number, or an "
                 f"f32 for each of the {N} columns"
             )
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
+    check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, None)
     config = config or choose(ProblemShape(M, N, K, 1), is_plain)
+    check_supported("requantised products", config, "streamk_units")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N))
-    launch = plan.bind((a, b, d, *(number or (scale,)), zero), stream)
+    launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
     return PreparedCall((M, N), tc.s8, launch, (zero,))
 
 

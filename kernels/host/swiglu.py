@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.swiglu_gemm import swiglu_kernel
 from tensorcore_dsl.kernels.host import operands
+from tensorcore_dsl.kernels.host.arguments import check_stream, described, present
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported
 from tensorcore_dsl.kernels.host.heuristics import choose_swiglu
-from tensorcore_dsl.kernels.host.launch import PreparedCall, launch_nothing, prepared_call
+from tensorcore_dsl.kernels.host.launch import (
+    EpilogueArgs,
+    PreparedCall,
+    launch_nothing,
+    prepared_call,
+)
+from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.user_functions import check_epilogue
 
 
 def swiglu(
     x: Any, w_gate: Any, w_up: Any, *, out: Any = None, epilogue: Callable[..., Any] | None = None,
-    config: HopperConfig | None = None, stream: Any = None,
+    epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
+    stream: Any = None,
 ) -> Any:  # fmt: skip
     """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
 
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are stored as
-    N x K are passed as `w.T`.
+    N x K are passed as `w.T`. The result is M x N, in `out` or a new array. epilogue,
+    epilogue_args, stream and what is raised: see `gemm`.
     """
-    call = prepared_call(_prepare_swiglu, (x, w_gate, w_up), out, epilogue, config, stream)
-    return call.run(out, x, w_gate, w_up)
+    extra, operands = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
+    call = prepared_call(_prepare_swiglu, operands, out, extra, epilogue, config, stream)
+    return call.run(out, *operands, values=extra.values)
 
 
 def _prepare_swiglu(
-    x: Any, w_gate: Any, w_up: Any, out: Any, epilogue: Any, config: Any, stream: Any
-) -> PreparedCall:
-    check_epilogue(epilogue)
-    arrays = {"x": x, "w_gate": w_gate, "w_up": w_up}
-    given = {name: describe(array, name) for name, array in arrays.items()}
+    x: Any, w_gate: Any, w_up: Any, out: Any, extra: EpilogueArgs, epilogue: Any, config: Any,
+    stream: Any,
+) -> PreparedCall:  # fmt: skip
+    check_stream(stream)
+    epilogue = check_epilogue(epilogue, extra.names)
+    given = described(x=x, w_gate=w_gate, w_up=w_up)
     dtype = operands.check_half_precision(**given)
     shapes = [operands.check_rank(name, operand, 2) for name, operand in given.items()]
     (M, K), (depth, N), up = shapes
@@ -43,6 +53,7 @@ def _prepare_swiglu(
         text = ", ".join(f"{name} {operand.shape}" for name, operand in given.items())
         raise tc.ArgumentError(f"the shapes do not fit x (M, K), weights (K, N): {text}")
     d, in_d = operands.result_array_of_type(x, out, (M, N), dtype)
+    check_written(described(**present(out=out)), given | extra.described())
     if 0 in (M, N):
         return PreparedCall((M, N), dtype, launch_nothing)
     if K == 0:
@@ -57,4 +68,4 @@ def _prepare_swiglu(
     check_supported("products with a gate", config, *unsupported)
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.
     plan = plan_hopper(swiglu_kernel, config, HopperTraits(epilogue=epilogue), (M, 2 * N))
-    return PreparedCall((M, N), dtype, plan.bind((x, w_gate, w_up, d), stream))
+    return PreparedCall((M, N), dtype, plan.bind((x, w_gate, w_up, d, *extra.values), stream))

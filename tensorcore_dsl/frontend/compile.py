@@ -38,6 +38,8 @@ def compile_kernel(
     try:
         variables = {name: own_copy(value) for name, value in constants.items()}
         variables.update(_arguments(builder, kernel.runtime_names, types))
+        if kernel.variadic:
+            variables[kernel.variadic] = tuple([variables.pop(n) for n in kernel.collected])
         evaluator.run(kernel.function, variables)
         arch.check_shared(ir.name, ir.shared_bytes)
         coalesce(ir)

@@ -33,7 +33,7 @@ class AttributeArray(NamedTuple):
     """Array that is read by its attributes: paths to the pointer, the strides and the device.
 
     A name that ends in "()" is a method. own_stream: its library has a current stream, which
-    launches join.
+    launches join. stride_unit: path to the bytes that a stride counts; () where it counts bytes.
     """
 
     cls: type
@@ -41,6 +41,7 @@ class AttributeArray(NamedTuple):
     strides: str = "strides"
     device: tuple[str, ...] = ()
     own_stream: bool = False
+    stride_unit: tuple[str, ...] = ()
     grad_mode: Callable[[], bool] | None = None
 
 
@@ -81,7 +82,7 @@ class Same(NamedTuple):
 Array = Tensor | AttributeArray
 Kind = Array | Integer | Real | Bool | NumpyScalar | Same
 
-_TORCH = (("data_ptr()",), "stride()", ("get_device()",), True)
+_TORCH = (("data_ptr()",), "stride()", ("get_device()",), True, ("element_size()",))
 _ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "torch.Tensor": _TORCH,
     "torch.nn.parameter.Parameter": _TORCH,

@@ -22,6 +22,7 @@ from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
 
 TYPE_OFFSET = 8  # of the type in a Python object
 HEAD_BYTES = 16  # of a Python object
+MOST_ELEMENT_BYTES = 16
 _CUDA = 2  # DLDeviceType
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "f": 32, "d": 64}
 _WORD, _INT = ir.IntType(64), ir.IntType(32)
@@ -138,18 +139,24 @@ class Reader(Code):
     """Reads arguments of given kinds and writes their key: all facts but pointers and numbers.
 
     The key of an array is its device, dtype, alignment, extents and strides. `key` is its
-    address, `end` the address behind it.
+    address, `end` the address behind it. written: see plans.key_function.
     """
 
-    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
+    def __init__(
+        self, kinds: Sequence[argument_kinds.Kind], name: str, written: int = 0
+    ) -> None:
         super().__init__(name)
         self.kinds = kinds
         self.tensor = self._alloca(ctypes.sizeof(DLTensor))
-        words = len(kinds) * (5 + 2 * layout.MOST_AXES) or 1
+        self.spans: list[tuple[Any, Any]] | None = [] if written else None
+        words = len(kinds) * (5 + 2 * layout.MOST_AXES + written) or 1
         self.key = self.end = self._alloca(layout.WORD * words)
         self.devices: dict[int, Any] = {}  # of tensors, by argument
         self._require(self._equal(self.nargs, len(kinds)))
         self.values = [self._read(i, kind) for i, kind in enumerate(kinds)]
+        for i in range(written):
+            for j in range(i + 1, len(kinds)):
+                self._append(self._distance(i, j))
 
     @property
     def key_bytes(self) -> Any:
@@ -204,6 +211,40 @@ class Reader(Code):
         self._release(owned)
         return self._equal(owned, id(True))
 
+    def _add_span(self, pointer: Any, shape: Any, strides: Any, ndim: Any, unit: Any) -> None:
+        """Note the span of an array in bytes, if overlaps matter.
+
+        shape, strides: addresses of `ndim` words; unit: bytes that a stride counts. The span may
+        be a few bytes too long: the greatest element is added behind the last one.
+        """
+        if self.spans is None:
+            return
+        low, high = self._alloca(layout.WORD), self._alloca(layout.WORD)
+        self._store_at(low, pointer)
+        self._store_at(high, self.builder.add(pointer, _WORD(MOST_ELEMENT_BYTES)))
+
+        def widen(axis: Any) -> None:
+            steps = self.builder.sub(self._load_element(shape, axis), _WORD(1))
+            reach = self.builder.mul(self._load_element(strides, axis), steps)
+            reach = self.builder.mul(reach, unit)
+            negative = self.builder.icmp_signed("<", reach, _WORD(0))
+            end = self.builder.select(negative, low, high)
+            self._store_at(end, self.builder.add(self._load_at(end), reach))
+
+        self._repeat(ndim, widen)
+        self.spans.append((self._load_at(low), self._load_at(high)))
+
+    def _distance(self, i: int, j: int) -> Any:
+        """Bytes from array i to array j; a number that is none where their spans lie apart."""
+        assert self.spans is not None
+        (low, high), (other_low, other_high) = self.spans[i], self.spans[j]
+        near = self.builder.and_(
+            self.builder.icmp_unsigned("<", low, other_high),
+            self.builder.icmp_unsigned("<", other_low, high),
+        )
+        distance = self.builder.sub(self.values[j], self.values[i])
+        return self.builder.select(near, distance, _WORD(1 << 63))
+
     def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
         self._append(device, dtype, self.builder.and_(pointer, _WORD(layout.ALIGNMENT_MASK)))
 
@@ -221,11 +262,14 @@ class Reader(Code):
         dtype = self._load_at(tensor, DLTensor.code.offset, _INT)  # and bits, lanes
         self._append_array(device, self.builder.zext(dtype, _WORD), pointer)
         self._append(ndim)
-        for field in (DLTensor.shape, DLTensor.strides):
-            numbers = self._load(tensor, field)
-            given = self.builder.not_(self._equal(numbers, 0))
-            self._require(self.builder.or_(given, self._equal(ndim, 0)))
+        given = [self._load(tensor, field) for field in (DLTensor.shape, DLTensor.strides)]
+        for numbers in given:
+            known = self.builder.not_(self._equal(numbers, 0))
+            self._require(self.builder.or_(known, self._equal(ndim, 0)))
             self._append_all(ndim, partial(self._load_element, numbers))
+        bits = self._load_at(tensor, DLTensor.bits.offset, ir.IntType(8))
+        size = self.builder.lshr(self.builder.zext(bits, _WORD), _WORD(3))
+        self._add_span(pointer, *given, ndim, size)
         return pointer
 
     def _attribute_array(self, argument: Any, kind: argument_kinds.AttributeArray) -> Any:
@@ -234,8 +278,11 @@ class Reader(Code):
         dtype = self._get(argument, ("dtype",))
         self._release(dtype)  # the array, and the plan that this identity is compared with, hold it
         self._append_array(device, dtype, pointer)
-        self._append_tuple(argument, "shape")
-        self._append_tuple(argument, kind.strides)
+        shape, ndim = self._append_tuple(argument, "shape")
+        strides, _ = self._append_tuple(argument, kind.strides)
+        if self.spans is not None:
+            unit = self._number(argument, kind.stride_unit) if kind.stride_unit else _WORD(1)
+            self._add_span(pointer, shape, strides, ndim, unit)
         return pointer
 
     def _get(self, owner: Any, path: Sequence[str]) -> Any:
@@ -265,8 +312,8 @@ class Reader(Code):
         self._require_success(self._no_error())
         return value
 
-    def _append_tuple(self, owner: Any, name: str) -> None:
-        """Append the length of a tuple of integers, and its elements."""
+    def _append_tuple(self, owner: Any, name: str) -> tuple[Any, Any]:
+        """Append the length of a tuple of integers, and its elements; their address and count."""
         values = self._get(owner, (name,))
         count = self._python("PyTuple_Size", values)
         fits = self.builder.icmp_unsigned("<=", count, _WORD(layout.MOST_AXES))
@@ -277,9 +324,11 @@ class Reader(Code):
             item = self._python("PyTuple_GetItem", values, number)
             return self._python("PyLong_AsLongLongAndOverflow", item, self.scratch)
 
+        start = self.end
         self._append_all(count, element)
         self._release(values)
         self._require_success(self.builder.and_(fits, self._no_error()))
+        return start, count
 
     def _integer(self, argument: Any, kind: argument_kinds.Integer) -> Any:
         value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
@@ -311,8 +360,10 @@ class Reader(Code):
 class Key(Reader):
     """Returns the key of the arguments as bytes."""
 
-    def __init__(self, kinds: Sequence[argument_kinds.Kind], name: str) -> None:
-        super().__init__(kinds, name)
+    def __init__(
+        self, kinds: Sequence[argument_kinds.Kind], written: int, name: str
+    ) -> None:
+        super().__init__(kinds, name, written)
         self.builder.ret(self._python("PyBytes_FromStringAndSize", self.key, self.key_bytes))
         self._return_fallback()
 

@@ -62,15 +62,15 @@ def launch_function(
 
 
 def key_function(
-    kinds: Sequence[Kind], fallback: Callable[..., Any], optimise: bool = True
+    kinds: Sequence[Kind], fallback: Callable[..., Any], optimise: bool = True, written: int = 0
 ) -> Callable[..., Any] | None:
     """A function that returns the key of arguments of these kinds as bytes.
 
     It returns what `fallback` returns for arguments that machine code cannot read. Code that is
-    not optimised is compiled in a fifth of the time.
+    not optimised is compiled in a fifth of the time. written: see plans.key_function.
     """
     level = _OPTIMISED if optimise else 0
-    return _native(FunctionTable(fallback), level, machine_code.Key, tuple(kinds))
+    return _native(FunctionTable(fallback), level, machine_code.Key, tuple(kinds), written)
 
 
 def _native(table: FunctionTable, *code: Any) -> Callable[..., Any] | None:

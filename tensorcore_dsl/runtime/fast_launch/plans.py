@@ -12,6 +12,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.runtime.arguments import Description, arguments_key, describe
 from tensorcore_dsl.runtime.fast_launch import argument_kinds, native_function
 from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
+from tensorcore_dsl.runtime.host_staging import span_of
 from tensorcore_dsl.runtime.launch_buffer import LaunchBuffer
 
 MOST_PLANS = 32  # of one launch function; beyond, the oldest is dropped
@@ -19,25 +20,40 @@ MOST_POINTERS = 512  # whose tensor maps one argument of a plan holds; beyond, t
 
 
 @lru_cache(maxsize=256)
-def key_function(classes: tuple[type, ...]) -> Callable[..., Hashable]:
+def key_function(classes: tuple[type, ...], written: int = 0) -> Callable[..., Hashable]:
     """A function of arguments of these classes that returns a hashable key.
 
-    Keys are equal for equal types, shapes, strides, devices and alignments (up to 16 bytes).
+    Keys are equal for equal types, shapes, strides, devices and alignments (up to 16 bytes). They
+    also tell where the first `written` arrays lie beside those behind them that are as near as to
+    share memory, so that equal keys mean equal overlaps.
     """
 
     def python_key(*args: Any) -> Hashable:
-        return arguments_key(args, [describe(arg) for arg in args])
+        arguments = [describe(arg) for arg in args]
+        return arguments_key(args, arguments), distances(arguments, written)
 
     kinds = [kind for cls in classes if (kind := argument_kinds.array_kind(cls))]
     if len(kinds) < len(classes):
         return python_key
-    native = native_function.key_function(kinds, python_key)
+    native = native_function.key_function(kinds, python_key, written=written)
     if native is None:
         return python_key
     if all(isinstance(kind, argument_kinds.Tensor) for kind in kinds):
         return native
     # The key identifies dtypes by their address, so it has to keep them alive.
     return lambda *args: (native(*args), *[arg.dtype for arg in args])
+
+
+def distances(arguments: Sequence[Description], written: int) -> tuple[int | None, ...]:
+    """Bytes from each of the first `written` arrays to the arrays behind it; None: spans apart."""
+    spans = [span_of(argument, argument.pointer, 0) for argument in arguments]
+    return tuple(
+        arguments[j].pointer - arguments[i].pointer
+        if spans[i].low < spans[j].high and spans[j].low < spans[i].high
+        else None
+        for i in range(written)
+        for j in range(i + 1, len(arguments))
+    )
 
 
 class LaunchPlan(Protocol):

@@ -1,0 +1,115 @@
+"""Single arguments of the host functions: arrays, numbers, element types, streams."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from reprlib import repr as brief
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import (
+    CURRENT_DEVICE,
+    Description,
+    current_target,
+    describe,
+    from_numpy,
+    stream_handle,
+)
+from tensorcore_dsl.kernels.host.arrays import library_of
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
+
+# Element types by their names in this language.
+NAMED = {str(t): t for t in (tc.f16, tc.bf16, tc.f32, tc.f64, tc.s8, tc.s32, tc.e4m3, tc.e5m2)}
+
+
+def present(**arrays: Any) -> dict[str, Any]:
+    """The optional arrays that are given."""
+    return {name: x for name, x in arrays.items() if x is not None}
+
+
+def described(**arrays: Any) -> dict[str, Description]:
+    """Descriptions of arrays by name; refuses other objects.
+
+    All arrays must lie where kernels run; those of NumPy are copied there.
+    """
+    found = {name: describe_array(x, name) for name, x in arrays.items()}
+    for name, x in found.items():
+        _check_place(name, x, arrays[name])
+    devices = {x.device: name for name, x in found.items() if x.device not in (None, CURRENT_DEVICE)}
+    if len(devices) > 1:
+        places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
+        raise tc.ArgumentError(f"the arrays lie on several GPUs: {places}")
+    return found
+
+
+def describe_array(x: Any, name: str) -> Description:
+    """The description of an array; refuses numbers, None, lists and other objects."""
+    if isinstance(x, SparseMatrix):
+        raise tc.ArgumentError(f"{name} is a SparseMatrix; only a of gemm may be one")
+    if is_array(x):
+        return describe(x, name)
+    as_list = "; np.asarray makes one of a list" if isinstance(x, (list, tuple)) else ""
+    raise tc.ArgumentError(
+        f"{name} is {brief(x)} ({_class_name(x)}); needed is an array of NumPy, Numba, torch or "
+        f"CuPy, or another one with __cuda_array_interface__ or __dlpack__{as_list}"
+    )
+
+
+def is_array(x: Any) -> bool:
+    """Whether an object offers elements in memory by one of the protocols."""
+    if isinstance(x, (np.ndarray, np.generic)) or hasattr(type(x), "__dlpack__"):
+        return not isinstance(x, np.generic)
+    return hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+
+
+def _class_name(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+
+
+def _check_place(name: str, x: Description, array: Any) -> None:
+    """Refuse an array that kernels of the current target do not reach."""
+    if current_target() == "cpu":
+        if not x.on_host and not hasattr(array, "copy_to_host"):
+            raise tc.ArgumentError(
+                f"{name} is a {_class_name(array)} on a GPU, and the target is the CPU: copy it "
+                f"to the host, or choose the target 'cuda'"
+            )
+    elif x.on_host and not isinstance(array, np.ndarray):
+        raise tc.ArgumentError(
+            f"{name} is a {_class_name(array)} in host memory, and the kernel runs on the GPU: "
+            f"move it there, or pass a NumPy array, which is copied"
+        )
+
+
+def element_type(given: Any) -> Any:
+    """The element type that a tc.DType, NumPy's or torch's dtype, or a name of one stands for.
+
+    Other objects are returned as they are.
+    """
+    if isinstance(given, tc.DType) or given is None:
+        return given
+    name = str(given).removeprefix("torch.") if library_of(given) == "torch" else given
+    if isinstance(name, str) and name in NAMED:
+        return NAMED[name]
+    with suppress(TypeError, ValueError):  # also ArgumentError, which is a TypeError
+        return from_numpy(name)
+    return given
+
+
+def number(name: str, given: Any, otherwise: str = "") -> float:
+    """A float of a number; refuses what Python's float() would take as well: text, bool, arrays."""
+    scalar = isinstance(given, (int, float, np.generic)) and not isinstance(given, (bool, np.bool_))
+    if scalar and not np.iscomplexobj(given):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(given)
+    raise tc.ArgumentError(
+        f"{name} is {brief(given)} ({_class_name(given)}); needed is a number{otherwise}"
+    )
+
+
+def check_stream(stream: Any) -> None:
+    """Refuse what is no stream, on every target; None is the current one."""
+    if stream is not None:
+        stream_handle(stream)

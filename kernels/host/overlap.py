@@ -1,0 +1,69 @@
+"""Overlap of arrays in memory, decided exactly for views of any strides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description
+
+MAX_WORK = 1 << 20  # steps of the search for an address in common; then it counts as found
+
+
+def check_written(
+    written: Mapping[str, Description], read: Mapping[str, Description], in_place: str = ""
+) -> None:
+    """Refuse arrays for results that overlap themselves, each other or an operand.
+
+    in_place: the operand that may be the result itself, as each of its elements is read before
+    the same element is written.
+    """
+    others = dict(read)
+    for name, x in written.items():
+        if overlaps_itself(_memory(x)):
+            raise tc.ArgumentError(
+                f"{name} has shape {x.shape} and strides {x.strides}: several of its elements lie "
+                f"at one address, so they cannot hold different results; pass a copy"
+            )
+        for other, y in others.items():
+            if other == in_place and is_same(x, y):
+                continue
+            if x.on_host == y.on_host and share_memory(_memory(x), _memory(y)):
+                allowed = f"; only {in_place} may be {name} itself" if in_place else ""
+                raise tc.ArgumentError(
+                    f"{name} shares memory with {other}, which is read while {name} is written: "
+                    f"pass another array, or a copy of {other}{allowed}"
+                )
+        others[name] = x
+
+
+def is_same(x: Description, y: Description) -> bool:
+    """Whether two arrays are one: elements of one type at the same addresses, in one order."""
+    kinds = x.type.dtype == y.type.dtype and x.on_host == y.on_host
+    return kinds and (x.pointer, x.shape, x.strides) == (y.pointer, y.shape, y.strides)
+
+
+def overlaps_itself(x: np.ndarray) -> bool:
+    """Whether two elements share bytes: the first part along an axis and the others, or within."""
+    return x.ndim > 0 and x.size > 1 and (share_memory(x[:1], x[1:]) or overlaps_itself(x[0]))
+
+
+def share_memory(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether an element of one array shares bytes with one of the other."""
+    try:
+        return np.shares_memory(x, y, max_work=MAX_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _memory(x: Description) -> np.ndarray:
+    """The addresses of an array as an array of NumPy. They may be a GPU's: no element is read."""
+    size = x.type.dtype.itemsize
+    interface: dict[str, Any] = {
+        "data": (x.pointer, True), "shape": x.shape, "typestr": f"|V{size}", "version": 3,
+        "strides": tuple(stride * size for stride in x.strides),
+    }  # fmt: skip
+    return np.asarray(type("Memory", (), {"__array_interface__": interface})())
