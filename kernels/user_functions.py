@@ -1,4 +1,4 @@
-"""Functions that users pass to kernels, an epilogue or a transform of elements, and their arguments.
+"""Functions that users pass to kernels (an epilogue, a transform of elements), their arguments.
 
 An epilogue f(value, row, col) is called for each element of D. What else it takes, it takes by
 name: `batch`, the number of the matrix, and the arrays and numbers of `epilogue_args`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Signature, signature
+from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -89,8 +90,8 @@ def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return (), ()
     if not isinstance(epilogue_args, Mapping) or not all(isinstance(n, str) for n in epilogue_args):
         raise tc.ArgumentError(
-            f"epilogue_args is a {type(epilogue_args).__name__}; needed is a dictionary of names "
-            f"and values, such as {{'bias': bias}}"
+            f"epilogue_args is {brief(epilogue_args)}; needed is a dictionary of names and values, "
+            f"such as {{'bias': bias}}"
         )
     return tuple(epilogue_args), tuple(epilogue_args.values())
 
@@ -102,7 +103,8 @@ def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:
     """
     if epilogue is None:
         if names:
-            raise tc.ArgumentError(f"epilogue_args has {', '.join(names)}, but there is no epilogue")
+            given = ", ".join(names)
+            raise tc.ArgumentError(f"epilogue_args has {given}, but there is no epilogue")
         return None
     given = _signature("epilogue", epilogue, (*ELEMENT, *names))
     takes_batch = given is not None and "batch" in given.parameters and "batch" not in names

@@ -26,9 +26,10 @@ from tensorcore_dsl.runtime.targets import (
 )
 
 __all__ = [
-    "CURRENT_DEVICE", "ArrayType", "Description", "Loc", "cache_directory", "cupy_stream", "current_target",
-    "describe", "device_arch", "emulated_arch", "from_numpy", "has_program_assembler",
-    "key_function", "replace_file", "stream_handle", "target_arch", "target_key", "torch_stream",
+    "CURRENT_DEVICE", "ArrayType", "Description", "Loc", "cache_directory", "cupy_stream",
+    "current_target", "describe", "device_arch", "emulated_arch", "from_numpy",
+    "has_program_assembler", "key_function", "replace_file", "stream_handle", "target_arch",
+    "target_key", "torch_stream",
 ]  # fmt: skip
 
 

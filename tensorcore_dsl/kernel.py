@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from copy import copy
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -216,7 +216,7 @@ class Kernel:
         if self.variadic is None or len({*names, *taken}) < len(names) + len(taken):
             raise ArgumentError(
                 f"{self.__name__} cannot have the parameters {listing(names)}: a kernel with a "
-                f"parameter *arguments takes any names that differ from {listing(taken) or 'others'}"
+                f"parameter *arguments takes names that differ from each other and {listing(taken)}"
             )
         found = copy(self)
         found.parameters = [

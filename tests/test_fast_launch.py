@@ -18,9 +18,10 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.ir.nodes import TensorMap
-from tensorcore_dsl.runtime.arguments import ArrayType
+from tensorcore_dsl.runtime.arguments import ArrayType, describe
 from tensorcore_dsl.runtime.fast_launch import (
     argument_kinds,
+    function_code,
     key_function,
     machine_code,
     memory_layout,
@@ -101,7 +102,7 @@ _stream_c = ctypes.PYFUNCTYPE(
 )(_stream)
 NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")  # the capsule does not copy it
 API = (ctypes.c_uint64 * 7)(
-    1, 0, 1, 1, 1, *(machine_code.address_of(function) for function in (_tensor_c, _stream_c))
+    1, 0, 1, 1, 1, *(function_code.address_of(function) for function in (_tensor_c, _stream_c))
 )
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.argtypes, _capsule.restype = (
@@ -754,6 +755,43 @@ def test_keys(other):
     assert key(one, changed) != key(changed, one) == key(changed, same)
     assert len({key(one, one), key(one, changed), key(changed, one), key(changed, changed)}) == 4
     assert key(Tensor(whole, 1), one) != key(one, one)
+
+
+@pytest.mark.parametrize("library", [Tensor, "attributes", "cupy", DeviceNDArray])
+def test_keys_tell_where_results_lie(library):
+    """Beside what they are near to; what lies apart makes no difference."""
+    if library == "attributes":
+        library = type("Parameter", (Parameter,), {"__module__": "torch.nn.parameter"})
+        library.__qualname__, library.__dlpack_c_exchange_api__ = "Parameter", None
+        library.element_size = lambda tensor: tensor.array.itemsize
+        dtype = "torch.float32"  # one object, as torch's
+
+        def make(array):
+            tensor = library(array, False)
+            tensor.dtype = dtype
+            return tensor
+    else:
+        library = make = CupyArray if library == "cupy" else library
+    key, plain = key_function((library, library, library), 1), key_function((library, library, library))
+    memory = np.zeros((1 << 12, 8), np.float32)
+    rows = lambda first, last: make(memory[first:last])
+    known = lambda *places: key(*(rows(first, first + 8) for first in places))
+    far = known(0, 100, 200)
+    assert known(100, 0, 300) == known(0, 100, 104) == known(0, 200, 100) == far
+    near = [known(0, 0, 200), known(0, 7, 200), known(7, 0, 200), known(0, 200, 0), known(0, 4, 4)]
+    assert len({far, *near}) == 6
+    assert known(50, 57, 300) == known(0, 7, 200)
+    assert plain(rows(0, 8), rows(0, 8), rows(0, 8)) == plain(rows(0, 8), rows(9, 17), rows(0, 8))
+    backwards = key(make(memory[8:0:-1]), rows(0, 2), rows(100, 108))
+    assert backwards == key(make(memory[58:50:-1]), rows(50, 52), rows(100, 108))
+    assert backwards != key(make(memory[58:50:-1]), rows(0, 2), rows(100, 108))
+
+
+def test_distances_in_python_are_those_of_machine_code():
+    memory = np.zeros((64, 8), np.float32)
+    arguments = [describe(memory[first : first + 8]) for first in (0, 7, 8, 20)]
+    assert plans.distances(arguments, 2) == (7 * 32, None, None, 32, None)
+    assert plans.distances(arguments, 0) == ()
 
 
 def test_keys_of_arrays_that_machine_code_cannot_read():

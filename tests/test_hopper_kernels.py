@@ -265,7 +265,7 @@ BAD_PRODUCTS: list[Any] = [
     (dict(a=whole(2, 16, 64), b=whole(3, 64, 16)), "a is 2x16x64 and b is 3x64x16: the batches differ"),
     (dict(a=whole(1, 2, 16, 64)), "a has shape (1, 2, 16, 64); a matrix is needed, or a batch"),
     (dict(a=whole(2, 16, 72)), "a's columns must be as many as b's rows"),
-    (dict(a=whole(2, 16, 64), c=whole(16, 16)), "c has shape (16, 16); the product has (2, 16, 16)"),
+    (dict(a=whole(2, 16, 64), c=whole(3, 16, 16)), "c has shape (3, 16, 16); the product has (2, 16, 16)"),
     (dict(a=whole(2, 16, 64), out=whole(16, 16)), "out has shape (16, 16); the product has (2, 16, 16)"),
     (dict(a=whole(2, 16, 64, dtype=np.float64), b=whole(64, 16, dtype=np.float64)), "they have no f64"),
     (dict(a=whole(2, 16, 60), b=whole(60, 16)), "the rows or columns of a do not start at multiples of 16 bytes"),
@@ -274,7 +274,7 @@ BAD_PRODUCTS: list[Any] = [
 
 
 ONLY_SM90: list[Any] = [
-    (dict(epilogue=checkered), "cannot take this product: they apply no function to results"),
+    (dict(row_reductions=(kernels.RowReduction("sum"),)), "cannot take this product: they have no row reductions"),
     (dict(a=whole(2, 16, 64)), "cannot take this product: they multiply single matrices, no batches"),
     (dict(a=whole(16, 64, dtype=E4M3), b=whole(64, 16, dtype=E4M3)), "cannot take this product: they have no e4m3"),
     (dict(config=HopperConfig()), "needed is a kernels.AmpereConfig for sm80, or a kernels.HopperConfig for sm90, and sm80 was"),

@@ -418,3 +418,27 @@ def test_launches_are_prepared_where_there_is_no_gpu():
         with pytest.raises(tc.ArgumentError, match=r"prepared for 1 arguments \(x\), 2 were given"):
             handle(x, y)
     assert (x == 6).all() and (y == 6).all()
+
+
+def test_kernels_of_any_arguments():
+    @tc.kernel
+    def total(*arguments, times: tc.Const = 1):
+        first, *others = arguments
+        for x in others:
+            first[tc.threadIdx.x] += x[tc.threadIdx.x] * times if hasattr(x, "shape") else x
+
+    x, y = np.zeros(32, np.float32), np.arange(32, dtype=np.float32)
+    with tc.target("cpu"):
+        total.with_arguments("x", "y")[1, 32](x, y)
+        assert np.array_equal(x, y)
+        total.with_arguments("x", "y", "z")[1, 32](x, y=y, z=1.0, times=3)
+        assert np.array_equal(x, 4 * y + 1)
+    assert total.with_arguments("x", "y") is total.with_arguments("x", "y")
+    assert "x_shape0" in total.with_arguments("x", "y").ir(x, y, arch="sm_80")
+    with pytest.raises(tc.ArgumentError, match=r"total has a parameter \*arguments: name its arguments"):
+        total[1, 32](x, y)
+    for names in (("x", "x"), ("times",)):
+        with pytest.raises(tc.ArgumentError, match="total cannot have the parameters"):
+            total.with_arguments(*names)
+    with pytest.raises(tc.ArgumentError, match="argument 'z' is missing"), tc.target("cpu"):
+        total.with_arguments("x", "z")[1, 32](x)

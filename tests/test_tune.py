@@ -118,13 +118,15 @@ def test_mma_sync_entries_where_wgmma_cannot_go(hopper):
     assert chosen.BK == 16, "the rest is as gemm would have it"
 
 
-def test_a_function_at_the_end_needs_wgmma(hopper):
+def test_row_reductions_need_wgmma(hopper):
     a, b = operands()
     d = np.zeros((512, 256), BF16)
     config = kernels.AmpereConfig(BK=64)
     tune(a, b, candidates=[config], timer=timer(lambda c: 1.0), device=GPU)
     assert plan(a, b, None, d).config == config
-    assert isinstance(plan(a, b, None, d, epilogue=lambda v, row, col: v).config, HopperConfig)
+    assert plan(a, b, None, d, epilogue=lambda v, row, col: v).config == config
+    rows = (kernels.RowReduction("sum"),)
+    assert isinstance(plan(a, b, None, d, row_reductions=rows).config, HopperConfig)
 
 
 def test_what_fails_is_left_behind():

@@ -30,7 +30,7 @@ def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
             values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
         if traits.epilogue is not None:
             places = (row, col), (row, col + 1)
-            values = [epilogue_op(v, place, traits) for v, place in zip(values, places, strict=True)]
+            values = [epilogue_op(v, at, traits) for v, at in zip(values, places, strict=True)]
         d.at(row, col).store([v.to(d.dtype) for v in values])
         return
     # A tile that overlaps the edge of D: each element is checked by itself.
@@ -47,4 +47,5 @@ def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
 
 def epilogue_op(value, place, traits: AmpereTraits):
     """The user's epilogue of an element; accumulators in f16 are passed as f32."""
-    return apply_epilogue(traits.epilogue, value.to(tc.f32) if value.dtype == tc.f16 else value, place)
+    value = value.to(tc.f32) if value.dtype == tc.f16 else value
+    return apply_epilogue(traits.epilogue, value, place)

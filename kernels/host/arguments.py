@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from reprlib import repr as brief
 from typing import Any
@@ -18,8 +19,8 @@ from tensorcore_dsl.host import (
     stream_handle,
 )
 from tensorcore_dsl.kernels.host.arrays import library_of
-from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 
+F32_MAX = float(np.finfo(np.float32).max)
 # Element types by their names in this language.
 NAMED = {str(t): t for t in (tc.f16, tc.bf16, tc.f32, tc.f64, tc.s8, tc.s32, tc.e4m3, tc.e5m2)}
 
@@ -37,7 +38,8 @@ def described(**arrays: Any) -> dict[str, Description]:
     found = {name: describe_array(x, name) for name, x in arrays.items()}
     for name, x in found.items():
         _check_place(name, x, arrays[name])
-    devices = {x.device: name for name, x in found.items() if x.device not in (None, CURRENT_DEVICE)}
+    unnamed = (None, CURRENT_DEVICE)
+    devices = {x.device: name for name, x in found.items() if x.device not in unnamed}
     if len(devices) > 1:
         places = ", ".join(f"{name} on GPU {device}" for device, name in devices.items())
         raise tc.ArgumentError(f"the arrays lie on several GPUs: {places}")
@@ -46,13 +48,11 @@ def described(**arrays: Any) -> dict[str, Description]:
 
 def describe_array(x: Any, name: str) -> Description:
     """The description of an array; refuses numbers, None, lists and other objects."""
-    if isinstance(x, SparseMatrix):
-        raise tc.ArgumentError(f"{name} is a SparseMatrix; only a of gemm may be one")
     if is_array(x):
         return describe(x, name)
     as_list = "; np.asarray makes one of a list" if isinstance(x, (list, tuple)) else ""
     raise tc.ArgumentError(
-        f"{name} is {brief(x)} ({_class_name(x)}); needed is an array of NumPy, Numba, torch or "
+        f"{name} is {shown(x)}; needed is an array of NumPy, Numba, torch or "
         f"CuPy, or another one with __cuda_array_interface__ or __dlpack__{as_list}"
     )
 
@@ -62,6 +62,11 @@ def is_array(x: Any) -> bool:
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(type(x), "__dlpack__"):
         return not isinstance(x, np.generic)
     return hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+
+
+def shown(x: Any) -> str:
+    """An object and its class, for messages."""
+    return f"{brief(x)} ({_class_name(x)})"
 
 
 def _class_name(x: Any) -> str:
@@ -104,9 +109,15 @@ def number(name: str, given: Any, otherwise: str = "") -> float:
     if scalar and not np.iscomplexobj(given):
         with suppress(TypeError, ValueError, OverflowError):
             return float(given)
-    raise tc.ArgumentError(
-        f"{name} is {brief(given)} ({_class_name(given)}); needed is a number{otherwise}"
-    )
+    raise tc.ArgumentError(f"{name} is {shown(given)}; needed is a number{otherwise}")
+
+
+def f32_number(name: str, given: Any, otherwise: str = "", what: str = "the product") -> float:
+    """A number that f32 holds; refuses what is beyond its range. Infinities and NaN pass."""
+    value = number(name, given, otherwise)
+    if math.isfinite(value) and abs(value) > F32_MAX:
+        raise tc.ArgumentError(f"{name} is {given}, beyond the range of f32, which scales {what}")
+    return value
 
 
 def check_stream(stream: Any) -> None:

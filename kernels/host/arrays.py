@@ -32,9 +32,7 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x`, or a view of it as an array of this shape, as NumPy broadcasts it."""
-    if tuple(x.shape) == shape:
-        return x
+    """A view of `x` as an array of this shape, as NumPy broadcasts it."""
     library = library_of(x)
     if library == "torch":
         return x.expand(shape)
@@ -43,8 +41,8 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(x, np.ndarray):
         return np.broadcast_to(x, shape)
     raise tc.ArgumentError(
-        f"a {type(x).__name__} of shape {tuple(x.shape)} cannot be broadcast to {shape}: pass a "
-        f"NumPy array, a torch tensor or a CuPy array, or a copy of the whole shape"
+        f"c is a {type(x).__name__}, which has no views that are broadcast to {shape}: pass an "
+        f"array of NumPy, torch or CuPy, or a copy of that shape"
     )
 
 

@@ -115,7 +115,7 @@ def _prepare(
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     epilogue = check_epilogue(epilogue, extra.names)
     dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
-    accumulate = accumulate if accumulate == FAST else element_type(accumulate)
+    accumulate = accumulate if isinstance(accumulate, str) else element_type(accumulate)
     operands.check_accumulate(dtype, accumulate)
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
     row_dtype = operands.accumulator_dtype(dtype)
@@ -129,6 +129,7 @@ def _prepare(
     whole_c = in_c and operands.broadcast(in_c, shape)
     given = GemmProblem(in_a, in_b, whole_c, in_d, *options)
     if 0 in shape or given.K == 0:
+        _check_fillable(given, c, d)
         launch = _launch_of_empty(given, rows, stream)
         launch = launch_with_c(launch, in_c, shape, place=2)
         return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
@@ -143,13 +144,24 @@ def _prepare(
         new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
 
-    new_c = d if c is None else broadcast_to(c, shape)
+    new_c = d if c is None else c if in_c.shape == shape else broadcast_to(c, shape)
     arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
     launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:
         launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
     launch = launch_with_c(launch, in_c, shape, place=2)
     return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
+
+
+def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:
+    """Refuse arrays of libraries that cannot fill D with beta C, as no kernel runs."""
+    for name, x, method in (("out", d, "__setitem__"), ("c", c, "__mul__")):
+        used = x is not None and 0 not in problem.d.shape and (name == "out" or problem.reads_c)
+        if used and not hasattr(type(x), method):
+            raise tc.ArgumentError(
+                f"K is 0, so no kernel runs, and {name} is a {type(x).__name__}, with which its "
+                f"library does not compute: pass an array of NumPy, torch or CuPy"
+            )
 
 
 def _launch_of_empty(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.grouped_gemm import MAX_GROUPS, grouped_gemm_kernel
 from tensorcore_dsl.kernels.host import operands
@@ -40,7 +41,6 @@ def grouped_gemm(
     """
     extra = EpilogueArgs.of(epilogue_args)
     call = prepared_call(_prepare_grouped, (a, b, offsets), out, extra, epilogue, config, stream)
-    check_order(offsets, call.shape[0])
     return call.run(out, a, b, offsets, values=extra.values)
 
 
@@ -67,7 +67,7 @@ def _prepare_grouped(
     d, in_d = operands.result_array_of_type(a, out, (rows, N), dtype)
     check_written(described(**present(out=out)), read)
     if 0 in (rows, N, groups):
-        return PreparedCall((rows, N), dtype, launch_nothing)
+        return PreparedCall((rows, N), dtype, _with_check(launch_nothing, in_offsets, rows))
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     check_sm90(in_a, in_b, in_d, rows_only=True)
@@ -77,16 +77,30 @@ def _prepare_grouped(
     traits = HopperTraits(b_k_major=in_b.type.unit[1], epilogue=epilogue)
     grid = active_clusters(config) * config.cluster_size
     plan = Plan(grouped_gemm_kernel, config, traits, grid)
-    return PreparedCall((rows, N), dtype, plan.bind((a, b, offsets, d, *extra.values), stream))
+    launch = plan.bind((a, b, offsets, d, *extra.values), stream)
+    return PreparedCall((rows, N), dtype, _with_check(launch, in_offsets, rows))
 
 
-def check_order(offsets: Any, rows: int) -> None:
-    """Refuse NumPy offsets that do not ascend from 0 to `rows`.
+def _with_check(
+    launch: Callable[..., None], offsets: Description, rows: int
+) -> Callable[..., None]:
+    """`launch`, which first checks the order of offsets in host memory.
 
     Offsets on a GPU are not checked: that would have to wait for them.
     """
-    if not isinstance(offsets, np.ndarray):
-        return
+    if not offsets.on_host:
+        return launch
+
+    def checked(a: Any, b: Any, offsets: Any, *others: Any) -> None:
+        is_dlpack = not hasattr(offsets, "__array__")
+        check_order(np.from_dlpack(offsets) if is_dlpack else np.asarray(offsets), rows)
+        launch(a, b, offsets, *others)
+
+    return checked
+
+
+def check_order(offsets: np.ndarray, rows: int) -> None:
+    """Refuse offsets that do not ascend from 0 to `rows`."""
     if offsets[0] != 0 or offsets[-1] != rows:
         raise tc.ArgumentError(
             f"offsets go from {offsets[0]} to {offsets[-1]}; needed is from 0 to {rows}, the rows "

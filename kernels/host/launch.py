@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.host import (
     Description,
     current_target,
@@ -19,7 +20,7 @@ from tensorcore_dsl.host import (
     key_function,
     target_key,
 )
-from tensorcore_dsl.kernels.host.arguments import described
+from tensorcore_dsl.kernels.host.arguments import described, is_array, shown
 from tensorcore_dsl.kernels.host.arrays import broadcast_to, empty_like
 from tensorcore_dsl.kernels.user_functions import split_args
 
@@ -158,11 +159,16 @@ class EpilogueArgs:
 
     def described(self) -> dict[str, Description]:
         """Descriptions of the arrays, by the names that messages give them."""
-        labelled = {f"epilogue_args[{n!r}]": x for n, x in zip(self.names, self.values, strict=True)}
-        for label, x in labelled.items():
+        arrays = {}
+        for name, x in zip(self.names, self.values, strict=True):
+            label = f"epilogue_args[{name!r}]"
             if isinstance(x, NUMBERS):
                 describe(x, label)
-        return described(**{n: x for n, x in labelled.items() if not isinstance(x, NUMBERS)})
+            elif is_array(x):
+                arrays[label] = x
+            else:
+                raise tc.ArgumentError(f"{label} is {shown(x)}; needed is an array or a number")
+        return described(**arrays)
 
 
 NO_ARGS = EpilogueArgs()

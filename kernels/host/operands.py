@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, describe
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
-from tensorcore_dsl.kernels.host.arguments import described, element_type, number, present
+from tensorcore_dsl.kernels.host.arguments import (
+    described,
+    element_type,
+    f32_number,
+    number,
+    present,
+)
 from tensorcore_dsl.kernels.host.arrays import empty_like
+from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
-F32_MAX = float(np.finfo(np.float32).max)
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
@@ -28,6 +31,9 @@ OUTPUTS = {
     tc.e4m3: (tc.bf16, tc.f16, tc.f32),
     tc.e5m2: (tc.bf16, tc.f16, tc.f32),
 }
+# Element types of C, beside those that products of s8 take.
+ADDENDS = (tc.f16, tc.bf16, tc.f32, tc.f64, tc.e4m3, tc.e5m2, tc.s64, tc.u32, tc.u64)
+S32_ADDENDS = (tc.s32, tc.s16, tc.s8, tc.u16, tc.u8)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ def describe_operands(
     a: Any, b: Any, c: Any = None, beta: float = 0
 ) -> tuple[Description, Description, Description | None]:
     """Descriptions of A, B and C; refuses operands that cannot be multiplied and added."""
+    if isinstance(b, SparseMatrix):
+        raise tc.ArgumentError("b is a SparseMatrix; only a may be one")
     found = described(a=a, b=b, **present(c=c))
     operands = found["a"], found["b"], found.get("c")
     check_operands(*operands, beta)
@@ -121,21 +129,28 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
             f"a is {_size(a)} and b is {_size(b)}: a's columns must be as many as b's rows"
         )
     if c is not None:
-        _check_c(c, product_shape(a, b))
+        _check_c(c, dtype, product_shape(a, b))
     elif beta != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
 
 
-def _check_c(c: Description, shape: tuple[int, ...]) -> None:
-    """Refuse a C that NumPy would not broadcast to the product, or that holds no numbers."""
+def _check_c(c: Description, dtype: Any, shape: tuple[int, ...]) -> None:
+    """Refuse a C that NumPy would not broadcast to the product, or of a type that cannot be added.
+
+    All integers that are added to products of s8 fit the accumulators, s32.
+    """
     extents = zip(reversed(c.shape), reversed(shape), strict=False)
     if len(c.shape) > len(shape) or any(n not in (1, extent) for n, extent in extents):
         raise tc.ArgumentError(
             f"c has shape {c.shape}; the product has {shape}, and c has the same, or one that "
             f"broadcasts to it as in NumPy, such as {shape[-1:]} or {(shape[-2], 1)}"
         )
-    if not (c.type.dtype.is_float or c.type.dtype.is_integer):
-        raise tc.ArgumentError(f"c holds {c.type.dtype}, which cannot be added to a product")
+    added = S32_ADDENDS if dtype == tc.s8 else (*ADDENDS, *S32_ADDENDS)
+    if c.type.dtype not in added:
+        allowed = ", ".join(map(str, added))
+        raise tc.ArgumentError(
+            f"c holds {c.type.dtype}; to a product of {dtype} are added {allowed}"
+        )
 
 
 def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
@@ -245,9 +260,10 @@ def accumulator_dtype(dtype: Any) -> Any:
 def check_accumulate(dtype: Any, accumulate: Any) -> None:
     """Accumulators are f32 (s32 of s8, f64 of f64); f16 products also have f16, fp8 ones FAST."""
     usual = tc.s32 if dtype == tc.s8 else tc.f64 if dtype == tc.f64 else tc.f32
-    if accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16):
+    known = isinstance(accumulate, (tc.DType, str, type(None)))  # others may have no one truth
+    if known and (accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16)):
         return
-    if accumulate not in (FAST, tc.f16, tc.f32):
+    if not known or accumulate not in (FAST, tc.f16, tc.f32):
         raise tc.ArgumentError(
             f"accumulate is {accumulate!r}; allowed are tc.f32, tc.f16 (f16 products) and {FAST!r} "
             f"(fp8 products)"
@@ -266,13 +282,11 @@ def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:
 
 
 def _scalar(name: str, given: Any, dtype: Any) -> float | int:
-    value = number(name, given)
     if dtype == tc.s8:
+        value = number(name, given)
         if not value.is_integer() or not -(2**31) <= value < 2**31:  # nor are NaN and infinities
             raise tc.ArgumentError(
                 f"{name} is {given}; products of s8 take integer alpha and beta, of 32 bits"
             )
         return int(value)
-    if dtype != tc.f64 and math.isfinite(value) and abs(value) > F32_MAX:
-        raise tc.ArgumentError(f"{name} is {given}, beyond the range of f32, which scales {dtype}")
-    return value
+    return number(name, given) if dtype == tc.f64 else f32_number(name, given)

@@ -18,8 +18,8 @@ def check_written(
 ) -> None:
     """Refuse arrays for results that overlap themselves, each other or an operand.
 
-    in_place: the operand that may be the result itself, as each of its elements is read before
-    the same element is written.
+    in_place: the operand that may be `out` itself, as each of its elements is read before the same
+    element is written.
     """
     others = dict(read)
     for name, x in written.items():
@@ -29,13 +29,14 @@ def check_written(
                 f"at one address, so they cannot hold different results; pass a copy"
             )
         for other, y in others.items():
-            if other == in_place and is_same(x, y):
+            if name == "out" and other == in_place and is_same(x, y):
                 continue
             if x.on_host == y.on_host and share_memory(_memory(x), _memory(y)):
-                allowed = f"; only {in_place} may be {name} itself" if in_place else ""
+                what = "is written too" if other in written else f"is read while {name} is written"
+                allowed = f"; only {in_place} may be out itself" if in_place else ""
                 raise tc.ArgumentError(
-                    f"{name} shares memory with {other}, which is read while {name} is written: "
-                    f"pass another array, or a copy of {other}{allowed}"
+                    f"{name} shares memory with {other}, which {what}: pass another array, or a "
+                    f"copy of {other}{allowed}"
                 )
         others[name] = x
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import (
     check_stream,
     described,
+    f32_number,
     is_array,
-    number,
     present,
 )
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
@@ -101,15 +102,23 @@ def requantised_gemm(
     and converted to f32; halves round to even.
     """
     by_column = is_array(scale)
-    one = () if by_column else (number("scale", scale, ", or an f32 array: one a column"),)
+    one = () if by_column else (_finite("scale", scale, ", or an f32 array: one a column"),)
     results = () if out is None else (out,)
     arrays = (a, b, scale) if by_column else (a, b)
-    options = (one, number("zero", zero), config, stream)
+    options = (one, _finite("zero", zero), config, stream)
     prepare = lambda: _prepare_requantised(a, b, scale, out, *options)
     call = cached_call(results, arrays, ("requantised", *options), prepare)
     out = call.result(a, out)
     call.launch(a, b, out, *(one or (scale,)), *call.scalars)
     return out
+
+
+def _finite(name: str, given: Any, otherwise: str = "") -> float:
+    """A number that f32 holds; refuses NaN and infinities, which leave nothing to round."""
+    value = f32_number(name, given, otherwise, "sums of s8")
+    if not math.isfinite(value):
+        raise tc.ArgumentError(f"{name} is {given}; needed is a finite number{otherwise}")
+    return value
 
 
 def _prepare_requantised(

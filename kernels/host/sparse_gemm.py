@@ -49,21 +49,23 @@ def _prepare(
     in_a, in_b = read["a"]._replace(shape=a.shape), read["b"]
     if len(in_b.shape) != 2 or 0 in in_b.shape:
         raise tc.ArgumentError(f"b has shape {in_b.shape}; a matrix with elements is needed")
-    operands.check_operands(in_a, in_b, read.get("c"), beta)
+    in_c = read.get("c")
+    operands.check_operands(in_a, in_b, in_c, beta)
     dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
     d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read, in_place="c")
     families.check_sm90(in_a, in_b, in_d)
     scalars = operands.convert_scalars(dtype, alpha, beta)
     traits = HopperTraits(
-        b_k_major=in_b.type.unit[0], scaled=scalars[0] != 1, has_c=c is not None and scalars[1] != 0,
+        b_k_major=in_b.type.unit[0], scaled=scalars[0] != 1,
+        has_c=c is not None and scalars[1] != 0,
         store_by_threads=families.stores_without_tma(in_d), epilogue=epilogue,
     )  # fmt: skip
     config = config or choose_sparse(M, N, K, a.format, traits.b_k_major)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), format=a.format)
-    whole_c = d if c is None else broadcast_to(c, (M, N))
+    whole_c = d if c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
     arguments = (a.values, a.metadata, b, whole_c, d, *scalars, *extra.values)
-    launch = launch_with_c(plan.bind(arguments, stream), read.get("c"), (M, N), place=3)
+    launch = launch_with_c(plan.bind(arguments, stream), in_c, (M, N), place=3)
     return PreparedCall((M, N), in_d.type.dtype, launch, scalars)

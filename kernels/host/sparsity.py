@@ -15,6 +15,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import describe
 from tensorcore_dsl.kernels.hopper import sparse_packing
 from tensorcore_dsl.kernels.hopper.sparse_packing import FORMATS, NIBBLES, ROWS, THREADS, Format
+from tensorcore_dsl.kernels.host.arguments import described
 from tensorcore_dsl.kernels.host.arrays import empty_like
 
 NOTHING = 2**31 - 1  # no chunk has too many non-zeros
@@ -34,7 +35,7 @@ class SparseMatrix:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        values, metadata = describe(self.values, "values"), describe(self.metadata, "metadata")
+        values, metadata = described(values=self.values, metadata=self.metadata).values()
         format = format_of(values.type.dtype)
         for name, given, wanted in (
             ("values have", values.shape, values_shape(self.shape, format)),
@@ -88,7 +89,9 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     prune: keep the two largest magnitudes of every four elements of a row (f32: one of two), the
     first of equal ones. Without it, a chunk with more non-zeros is an error.
     """
-    kind = describe(a, "a")
+    kind = described(a=a)["a"]
+    if not isinstance(prune, (bool, np.bool_)):
+        raise tc.ArgumentError(f"prune is {prune!r}; needed is True or False")
     if len(kind.shape) != 2 or 0 in kind.shape:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
     format, (rows, cols) = format_of(kind.type.dtype), kind.shape

@@ -6,7 +6,7 @@ import math
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -66,15 +66,17 @@ class Tuning:
 
 def tune(
     a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
-    epilogue: Callable[..., Any] | None = None, candidates: Iterable[Any] | None = None,
+    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    candidates: Iterable[Any] | None = None,
     remember: bool = True, timer: Timer | None = None, device: str | None = None,
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
-    Operands are those of `gemm`; `out` is overwritten. `candidates` are kernels.HopperConfig and
-    kernels.AmpereConfig; by default, tiles that suit the operands are tried, then rasterisations
-    of the fastest tiles. timer(launch) returns the seconds of one launch; by default, CUDA events
-    measure it. `device` names the GPU, if it is not the current one.
+    Operands, epilogue and epilogue_args are those of `gemm`; `out` is overwritten. `candidates` are
+    kernels.HopperConfig and kernels.AmpereConfig; by default, tiles that suit the operands are
+    tried, then rasterisations of the fastest tiles. timer(launch) returns the seconds of one
+    launch; by default, CUDA events measure it. `device` names the GPU, if it is not the current
+    one.
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
@@ -89,7 +91,9 @@ def tune(
         a, b, d = padded_operands(a, b, d, problem)
         problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
-    launch = partial(gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue)
+    launch = partial(
+        gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue, epilogue_args=epilogue_args
+    )
     bench = Bench(launch, timer or event_timer(a))
     trials = _search(bench, None if candidates is None else list(candidates), problem)
     if not trials or trials[0].failure:

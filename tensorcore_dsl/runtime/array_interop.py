@@ -192,7 +192,10 @@ def _dlpack(obj: Any) -> Raw:
         )
     on_gpu = kind in (_CUDA, _CUDA_MANAGED)
     stream = {"stream": 1} if on_gpu else {}  # 1: the legacy default stream
-    capsule = obj.__dlpack__(**stream)
+    try:
+        capsule = obj.__dlpack__(**stream)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"its __dlpack__ method refuses: {error}") from None
     tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:

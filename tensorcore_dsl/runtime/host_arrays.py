@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.runtime.array_interop import Raw, read_array
 
 # Types that torch passes to NumPy only as bits.
 _BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -33,11 +34,23 @@ def _view(arg: Any, back: list[tuple[Any, np.ndarray[Any, Any]]]) -> Any:
         array = arg.copy_to_host()
         back.append((arg, array))
         return array
-    if hasattr(arg, "__dlpack__") and not hasattr(arg, "__cuda_array_interface__"):
-        return np.from_dlpack(arg)
+    raw = read_array(arg)
+    if raw is not None and raw.device is None:  # another array on the host, by DLPack
+        return _memory_of(raw)
     raise ArgumentError(
         f"a {type(arg).__name__} cannot be read by the CPU: pass a NumPy array or a CPU tensor"
     )
+
+
+def _memory_of(raw: Raw) -> Any:
+    """A NumPy array over the memory of another one, which has to live as long."""
+    interface = {
+        "data": (raw.pointer, raw.readonly), "shape": tuple(raw.shape), "version": 3,
+        "strides": None if raw.strides is None else tuple(raw.strides),
+        "typestr": f"|V{raw.dtype.itemsize}",
+    }  # fmt: skip
+    memory = np.asarray(type("Memory", (), {"__array_interface__": interface})())
+    return memory.view(raw.dtype)
 
 
 def _torch_view(tensor: Any) -> Any:

@@ -1,9 +1,4 @@
-"""Machine code of the fast launch path, generated as LLVM IR.
-
-A generated function has CPython's METH_FASTCALL signature `(self, args, nargs)`, where `self` is
-a bytearray that holds a `Table`. The GIL is held except during cuLaunchKernelEx. Pointers are
-64-bit integers in the IR.
-"""
+"""Machine code of the fast launch path, generated as LLVM IR; function_code.py has its parts."""
 
 from __future__ import annotations
 
@@ -19,120 +14,14 @@ from tensorcore_dsl.runtime.arguments import F32_MAX
 from tensorcore_dsl.runtime.array_interop import DLTensor
 from tensorcore_dsl.runtime.fast_launch import argument_kinds
 from tensorcore_dsl.runtime.fast_launch import memory_layout as layout
+from tensorcore_dsl.runtime.fast_launch.function_code import I32, I64, VOID, Code
 
 TYPE_OFFSET = 8  # of the type in a Python object
 HEAD_BYTES = 16  # of a Python object
 MOST_ELEMENT_BYTES = 16
 _CUDA = 2  # DLDeviceType
 _BITS = {"b": 8, "B": 8, "h": 16, "H": 16, "i": 32, "I": 32, "q": 64, "Q": 64, "f": 32, "d": 64}
-_WORD, _INT = ir.IntType(64), ir.IntType(32)
-_DOUBLE, _FLOAT, _VOID = ir.DoubleType(), ir.FloatType(), ir.VoidType()
-
-# Functions of Python that the code calls.
-PYTHON_FUNCTIONS = (
-    "PyByteArray_AsString", "PyBytes_FromStringAndSize", "PyErr_Clear", "PyErr_Occurred",
-    "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble", "PyLong_AsLongLongAndOverflow",
-    "PyLong_AsUnsignedLongLong", "PyLong_FromLongLong", "PyObject_GetAttr", "PyObject_Vectorcall",
-    "PyObject_VectorcallMethod", "PyTuple_GetItem", "PyTuple_Size", "Py_DecRef", "Py_IncRef",
-)  # fmt: skip
-
-
-def address_of(function: Any) -> int:
-    """The address of a ctypes function."""
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
-
-
-class Code:
-    """One METH_FASTCALL function under construction. Block `miss` calls the fallback."""
-
-    def __init__(self, name: str) -> None:
-        self.module = ir.Module(name)
-        function = ir.Function(self.module, ir.FunctionType(_WORD, [_WORD] * 3), name)
-        table, self.args, self.nargs = function.args
-        self.builder = ir.IRBuilder(function.append_basic_block())
-        self.miss = function.append_basic_block("miss")
-        self.scratch = self._alloca(layout.WORD)
-        self.table = self._python("PyByteArray_AsString", table)
-
-    def _return_fallback(self) -> None:
-        """Return the result of the table's fallback for the same arguments."""
-        self.builder.position_at_end(self.miss)
-        fallback = self._load(self.table, layout.Table.fallback)
-        self.builder.ret(self._python("PyObject_Vectorcall", fallback, self.args, self.nargs, 0))
-
-    def _alloca(self, size: int) -> Any:
-        words = self.builder.alloca(_WORD, size=_INT(-(-size // layout.WORD)))
-        return self.builder.ptrtoint(words, _WORD)
-
-    def _load(self, base: Any, field: Any) -> Any:
-        """A field of a ctypes structure, widened to a word."""
-        value = self._load_at(base, field.offset, ir.IntType(8 * field.size))
-        return value if field.size == layout.WORD else self.builder.zext(value, _WORD)
-
-    def _load_at(self, base: Any, offset: int = 0, kind: Any = _WORD) -> Any:
-        return self.builder.load(self._pointer(base, offset, kind))
-
-    def _store(self, base: Any, field: Any, value: Any) -> None:
-        self._store_at(base, _WORD(value) if isinstance(value, int) else value, field.offset)
-
-    def _store_at(self, base: Any, value: Any, offset: int = 0) -> None:
-        self.builder.store(value, self._pointer(base, offset, value.type))
-
-    def _pointer(self, base: Any, offset: int, kind: Any) -> Any:
-        return self.builder.inttoptr(self.builder.add(base, _WORD(offset)), kind.as_pointer())
-
-    def _element(self, base: Any, index: Any) -> Any:
-        """The address of a word of an array."""
-        return self.builder.add(base, self.builder.mul(index, _WORD(layout.WORD)))
-
-    def _load_element(self, base: Any, index: Any) -> Any:
-        return self._load_at(self._element(base, index))
-
-    def _equal(self, value: Any, other: Any) -> Any:
-        other = value.type(other) if isinstance(other, int) else other
-        return self.builder.icmp_unsigned("==", value, other)
-
-    def _require(self, condition: Any) -> None:
-        """Go to `miss` unless the condition holds."""
-        holds = self.builder.append_basic_block()
-        self.builder.cbranch(condition, holds, self.miss)
-        self.builder.position_at_end(holds)
-
-    def _require_success(self, condition: Any) -> None:
-        """Clear Python's error and go to `miss` unless the condition holds."""
-        with self.builder.if_then(self.builder.not_(condition), likely=False):
-            self._python("PyErr_Clear", returns=_VOID)
-            self.builder.branch(self.miss)
-
-    def _no_error(self) -> Any:
-        return self._equal(self._python("PyErr_Occurred"), 0)
-
-    def _repeat(self, times: Any, body: Callable[[Any], None]) -> None:
-        """`body(number)` for numbers from 0 to `times`, exclusive."""
-        before = self.builder.block
-        test, again, end = (self.builder.append_basic_block() for _ in range(3))
-        self.builder.branch(test)
-        self.builder.position_at_end(test)
-        number = self.builder.phi(_WORD)
-        number.add_incoming(_WORD(0), before)
-        self.builder.cbranch(self.builder.icmp_unsigned("<", number, times), again, end)
-        self.builder.position_at_end(again)
-        body(number)
-        number.add_incoming(self.builder.add(number, _WORD(1)), self.builder.block)
-        self.builder.branch(test)
-        self.builder.position_at_end(end)
-
-    def _python(self, name: str, *arguments: Any, returns: Any = _WORD) -> Any:
-        return self._call(address_of(getattr(ctypes.pythonapi, name)), *arguments, returns=returns)
-
-    def _call(self, address: int, *arguments: Any, returns: Any = _INT) -> Any:
-        values = [_WORD(a) if isinstance(a, int) else a for a in arguments]
-        kind = ir.FunctionType(returns, [a.type for a in values])
-        target = self.builder.inttoptr(_WORD(address), kind.as_pointer())
-        return self.builder.call(target, values)
-
-    def _release(self, owned: Any) -> None:
-        self._python("Py_DecRef", owned, returns=_VOID)
+_DOUBLE, _FLOAT = ir.DoubleType(), ir.FloatType()
 
 
 class Reader(Code):
@@ -165,7 +54,7 @@ class Reader(Code):
     def _append(self, *words: Any) -> None:
         for word in words:
             self._store_at(self.end, word)
-            self.end = self.builder.add(self.end, _WORD(layout.WORD))
+            self.end = self.builder.add(self.end, I64(layout.WORD))
 
     def _append_all(self, count: Any, word: Callable[[Any], Any]) -> None:
         start = self.end
@@ -190,7 +79,7 @@ class Reader(Code):
         if isinstance(kind, argument_kinds.Real):
             return self._real(argument, kind)
         if isinstance(kind, argument_kinds.Bool):
-            return self.builder.zext(self._equal(argument, id(True)), _INT)
+            return self.builder.zext(self._equal(argument, id(True)), I32)
         return self._numpy_scalar(argument, kind)
 
     def _require_no_gradient(self, argument: Any, kind: argument_kinds.Array) -> None:
@@ -199,7 +88,7 @@ class Reader(Code):
         if getter is None:
             required = self._get(argument, ("requires_grad",))
         else:  # without Python's look-up of the attribute, which takes longer than reading it
-            required = self._call(getter.get, argument, getter.closure, returns=_WORD)
+            required = self._call(getter.get, argument, getter.closure, returns=I64)
             self._require_success(self.builder.not_(self._equal(required, 0)))
         with self.builder.if_then(self._is_true(required), likely=False):
             recording = self._python("PyObject_Vectorcall", id(kind.grad_mode), 0, 0, 0)
@@ -221,13 +110,13 @@ class Reader(Code):
             return
         low, high = self._alloca(layout.WORD), self._alloca(layout.WORD)
         self._store_at(low, pointer)
-        self._store_at(high, self.builder.add(pointer, _WORD(MOST_ELEMENT_BYTES)))
+        self._store_at(high, self.builder.add(pointer, I64(MOST_ELEMENT_BYTES)))
 
         def widen(axis: Any) -> None:
-            steps = self.builder.sub(self._load_element(shape, axis), _WORD(1))
+            steps = self.builder.sub(self._load_element(shape, axis), I64(1))
             reach = self.builder.mul(self._load_element(strides, axis), steps)
             reach = self.builder.mul(reach, unit)
-            negative = self.builder.icmp_signed("<", reach, _WORD(0))
+            negative = self.builder.icmp_signed("<", reach, I64(0))
             end = self.builder.select(negative, low, high)
             self._store_at(end, self.builder.add(self._load_at(end), reach))
 
@@ -243,24 +132,24 @@ class Reader(Code):
             self.builder.icmp_unsigned("<", other_low, high),
         )
         distance = self.builder.sub(self.values[j], self.values[i])
-        return self.builder.select(near, distance, _WORD(1 << 63))
+        return self.builder.select(near, distance, I64(1 << 63))
 
     def _append_array(self, device: Any, dtype: Any, pointer: Any) -> None:
-        self._append(device, dtype, self.builder.and_(pointer, _WORD(layout.ALIGNMENT_MASK)))
+        self._append(device, dtype, self.builder.and_(pointer, I64(layout.ALIGNMENT_MASK)))
 
     def _tensor(self, i: int, argument: Any, kind: argument_kinds.Tensor) -> Any:
         tensor = self.tensor
         failed = self._call(kind.tensor_from_object, argument, tensor)
         self._require_success(self._equal(failed, 0))
         ndim = self._load(tensor, DLTensor.ndim)
-        self._require(self.builder.icmp_unsigned("<=", ndim, _WORD(layout.MOST_AXES)))
+        self._require(self.builder.icmp_unsigned("<=", ndim, I64(layout.MOST_AXES)))
         pointer = self.builder.add(
             self._load(tensor, DLTensor.data), self._load(tensor, DLTensor.byte_offset)
         )
-        self.devices[i] = self._load_at(tensor, DLTensor.device_id.offset, _INT)
+        self.devices[i] = self._load_at(tensor, DLTensor.device_id.offset, I32)
         device = self._load_at(tensor, DLTensor.device_type.offset)  # and device_id
-        dtype = self._load_at(tensor, DLTensor.code.offset, _INT)  # and bits, lanes
-        self._append_array(device, self.builder.zext(dtype, _WORD), pointer)
+        dtype = self._load_at(tensor, DLTensor.code.offset, I32)  # and bits, lanes
+        self._append_array(device, self.builder.zext(dtype, I64), pointer)
         self._append(ndim)
         given = [self._load(tensor, field) for field in (DLTensor.shape, DLTensor.strides)]
         for numbers in given:
@@ -268,20 +157,20 @@ class Reader(Code):
             self._require(self.builder.or_(known, self._equal(ndim, 0)))
             self._append_all(ndim, partial(self._load_element, numbers))
         bits = self._load_at(tensor, DLTensor.bits.offset, ir.IntType(8))
-        size = self.builder.lshr(self.builder.zext(bits, _WORD), _WORD(3))
-        self._add_span(pointer, *given, ndim, size)
+        size = self.builder.lshr(self.builder.zext(bits, I64), I64(3))
+        self._add_span(pointer, given[0], given[1], ndim, size)
         return pointer
 
     def _attribute_array(self, argument: Any, kind: argument_kinds.AttributeArray) -> Any:
         pointer = self._number(argument, kind.pointer)
-        device = self._number(argument, kind.device) if kind.device else _WORD(0)
+        device = self._number(argument, kind.device) if kind.device else I64(0)
         dtype = self._get(argument, ("dtype",))
         self._release(dtype)  # the array, and the plan that this identity is compared with, hold it
         self._append_array(device, dtype, pointer)
         shape, ndim = self._append_tuple(argument, "shape")
         strides, _ = self._append_tuple(argument, kind.strides)
         if self.spans is not None:
-            unit = self._number(argument, kind.stride_unit) if kind.stride_unit else _WORD(1)
+            unit = self._number(argument, kind.stride_unit) if kind.stride_unit else I64(1)
             self._add_span(pointer, shape, strides, ndim, unit)
         return pointer
 
@@ -316,8 +205,8 @@ class Reader(Code):
         """Append the length of a tuple of integers, and its elements; their address and count."""
         values = self._get(owner, (name,))
         count = self._python("PyTuple_Size", values)
-        fits = self.builder.icmp_unsigned("<=", count, _WORD(layout.MOST_AXES))
-        count = self.builder.select(fits, count, _WORD(0))
+        fits = self.builder.icmp_unsigned("<=", count, I64(layout.MOST_AXES))
+        count = self.builder.select(fits, count, I64(0))
         self._append(count)
 
         def element(number: Any) -> Any:
@@ -332,10 +221,10 @@ class Reader(Code):
 
     def _integer(self, argument: Any, kind: argument_kinds.Integer) -> Any:
         value = self._python("PyLong_AsLongLongAndOverflow", argument, self.scratch)
-        overflow = self._load_at(self.scratch, 0, _INT)
+        overflow = self._load_at(self.scratch, 0, I32)
         self._require(self._equal(overflow, 0))
-        self._require(self.builder.icmp_signed(">=", value, _WORD(kind.low)))
-        self._require(self.builder.icmp_signed("<=", value, _WORD(kind.high)))
+        self._require(self.builder.icmp_signed(">=", value, I64(kind.low)))
+        self._require(self.builder.icmp_signed("<=", value, I64(kind.high)))
         bits = _BITS[kind.code]
         return value if bits == 64 else self.builder.trunc(value, ir.IntType(bits))
 
@@ -409,7 +298,7 @@ class Launch(Reader):
         )
         self.builder.branch(plans)
         self.builder.position_at_end(plans)
-        plan = self.builder.phi(_WORD)
+        plan = self.builder.phi(I64)
         plan.add_incoming(first, before)
         self.builder.cbranch(self._equal(plan, 0), self.miss, size)
         self.builder.position_at_end(size)
@@ -417,12 +306,12 @@ class Launch(Reader):
         key = self._load(plan, layout.Plan.key)
         self.builder.cbranch(same, words, following)
         self.builder.position_at_end(words)
-        offset = self.builder.phi(_WORD)
-        offset.add_incoming(_WORD(0), size)
+        offset = self.builder.phi(I64)
+        offset.add_incoming(I64(0), size)
         self.builder.cbranch(self._equal(offset, key_bytes), found, word)
         self.builder.position_at_end(word)
         mine, its = (self._load_at(self.builder.add(base, offset)) for base in (self.key, key))
-        offset.add_incoming(self.builder.add(offset, _WORD(layout.WORD)), word)
+        offset.add_incoming(self.builder.add(offset, I64(layout.WORD)), word)
         self.builder.cbranch(self._equal(mine, its), words, following)
         self.builder.position_at_end(following)
         plan.add_incoming(self._load(plan, layout.Plan.next_plan), following)
@@ -435,7 +324,7 @@ class Launch(Reader):
         numbered = enumerate(self.kinds)
         i, kind = next((i, kind) for i, kind in numbered if argument_kinds.has_stream(kind))
         if isinstance(kind, argument_kinds.Tensor):
-            failed = self._call(kind.current_stream, _INT(_CUDA), self.devices[i], self.scratch)
+            failed = self._call(kind.current_stream, I32(_CUDA), self.devices[i], self.scratch)
             self._require_success(self._equal(failed, 0))
             return self._load_at(self.scratch)
         function = self._load(plan, layout.Plan.stream_function)
@@ -454,19 +343,19 @@ class Launch(Reader):
         self.builder.position_at_end(check)
         first = self._load(maps, layout.Maps.entries)
         end = self._load(maps, layout.Maps.entries_end)
-        size = self._element(_WORD(layout.WORD), self._load(maps, layout.Maps.count))
+        size = self._element(I64(layout.WORD), self._load(maps, layout.Maps.count))
         placed = self._equal(self._load(maps, layout.Maps.pointer), pointer)
         self.builder.cbranch(placed, done, search)
         self.builder.position_at_end(search)
-        entry = self.builder.phi(_WORD)
+        entry = self.builder.phi(I64)
         entry.add_incoming(first, check)
         self.builder.cbranch(self._equal(entry, end), self.miss, test)
         self.builder.position_at_end(test)
         entry.add_incoming(self.builder.add(entry, size), test)
         self.builder.cbranch(self._equal(self._load_at(entry), pointer), done, search)
         self.builder.position_at_end(done)
-        result = self.builder.phi(_WORD)
-        for value, block in ((_WORD(0), start), (_WORD(0), check), (entry, test)):
+        result = self.builder.phi(I64)
+        for value, block in ((I64(0), start), (I64(0), check), (entry, test)):
             result.add_incoming(value, block)
         return result
 
@@ -488,9 +377,9 @@ class Launch(Reader):
         given = [self._load(plan, getattr(layout.Plan, name)) for name in names]
         state = self._python("PyEval_SaveThread")
         code = self._call(driver, *given)
-        self._python("PyEval_RestoreThread", state, returns=_VOID)
+        self._python("PyEval_RestoreThread", state, returns=VOID)
         with self.builder.if_then(self.builder.not_(self._equal(code, 0)), likely=False):
-            number = self._python("PyLong_FromLongLong", self.builder.zext(code, _WORD))
+            number = self._python("PyLong_FromLongLong", self.builder.zext(code, I64))
             self._store_at(self.scratch, number)
             on_error = self._load(plan, layout.Plan.on_error)
             result = self._python("PyObject_Vectorcall", on_error, self.scratch, 1, 0)
@@ -498,8 +387,8 @@ class Launch(Reader):
             self._store(plan, layout.Plan.busy, 0)
             self.builder.ret(result)
         self._store(plan, layout.Plan.busy, 0)
-        self._python("Py_IncRef", id(None), returns=_VOID)
-        self.builder.ret(_WORD(id(None)))
+        self._python("Py_IncRef", id(None), returns=VOID)
+        self.builder.ret(I64(id(None)))
 
 
 def _argument(i: int, field: Any) -> int:

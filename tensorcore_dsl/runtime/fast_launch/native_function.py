@@ -16,7 +16,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tensorcore_dsl.runtime.fast_launch import machine_code
+from tensorcore_dsl.runtime.fast_launch import function_code, machine_code
 from tensorcore_dsl.runtime.fast_launch.argument_kinds import Kind
 from tensorcore_dsl.runtime.fast_launch.memory_layout import WORD, Table
 
@@ -44,7 +44,7 @@ def available() -> bool:
         and object.__basicsize__ == machine_code.HEAD_BYTES
         and ctypes.c_uint64.from_address(id(object) + machine_code.TYPE_OFFSET).value == id(type)
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and all(hasattr(ctypes.pythonapi, name) for name in machine_code.PYTHON_FUNCTIONS)
+        and all(hasattr(ctypes.pythonapi, name) for name in function_code.PYTHON_FUNCTIONS)
     )
 
 
@@ -57,7 +57,7 @@ def launch_function(
     """
     if not isinstance(driver, _CTYPES_FUNCTION):
         return None
-    address = machine_code.address_of(driver)
+    address = function_code.address_of(driver)
     return _native(table, _OPTIMISED, machine_code.Launch, tuple(kinds), own_stream, address)
 
 
