@@ -75,8 +75,11 @@ def test_arguments_that_do_not_fit_the_parameters():
 
 
 def test_kernels_that_cannot_be():
-    says("spread has a parameter *xs: name its arguments by", lambda: tc.kernel(spread)[1, 32](1))
-    says("kernel gather: **xs is not possible; name every", lambda: tc.kernel(gather))
+    says(
+        "spread has a parameter *xs: name its arguments by spread.with_arguments(...)",
+        lambda: tc.kernel(spread)[1, 32](1),
+    )
+    says("kernel gather: **xs is not possible; name every parameter", lambda: tc.kernel(gather))
     says(
         "kernel noted: the annotation 'nowhere.f32' of 'x' cannot be evaluated: NameError: name 'nowhere' is not defined",
         lambda: tc.kernel(noted),

@@ -150,6 +150,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "out is a row of c": (gemm, (H, H, X[0].view(np.float16)[:64]), {"out": X.view(np.float16)[:, :64]},
                           "out shares memory with c"),
     "out_dtype: name": (gemm, (H, H), {"out_dtype": "foo"}, "a product of f16 gives f16 or f32, not 'foo'"),
+    "out_dtype: our name": (gemm, (H, H), {"out_dtype": "f32"}, "a product of f16 gives f16 or f32, not 'f32'"),
     "out_dtype: a number": (gemm, (H, H), {"out_dtype": 3}, "out_dtype: a product of f16 gives f16 or f32, not 3"),
     "out_dtype: class": (gemm, (H, H), {"out_dtype": dict}, "not <class 'dict'>"),
     "out_dtype: list": (gemm, (H, H), {"out_dtype": [1]}, "not [1]"),
@@ -259,7 +260,7 @@ def test_refused(name: str) -> None:
     "options",
     [
         {"out_dtype": np.float32}, {"out_dtype": np.dtype("f4")}, {"out_dtype": "float32"},
-        {"out_dtype": "f32"}, {"out_dtype": "f16"}, {"accumulate": np.float16},
+        {"out_dtype": np.float16}, {"accumulate": np.float16},
         {"alpha": np.float32(1)}, {"alpha": ml_dtypes.bfloat16(1)}, {"stream": 0},
         {"out": np.zeros((64, 64), np.float32), "out_dtype": np.float32},
         {"out": np.zeros((128, 128), np.float16)[::2, ::2]}, {"out": np.zeros((64, 64), np.float16).T},

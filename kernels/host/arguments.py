@@ -21,8 +21,6 @@ from tensorcore_dsl.host import (
 from tensorcore_dsl.kernels.host.arrays import library_of
 
 F32_MAX = float(np.finfo(np.float32).max)
-# Element types by their names in this language.
-NAMED = {str(t): t for t in (tc.f16, tc.bf16, tc.f32, tc.f64, tc.s8, tc.s32, tc.e4m3, tc.e5m2)}
 
 
 def present(**arrays: Any) -> dict[str, Any]:
@@ -89,15 +87,13 @@ def _check_place(name: str, x: Description, array: Any) -> None:
 
 
 def element_type(given: Any) -> Any:
-    """The element type that a tc.DType, NumPy's or torch's dtype, or a name of one stands for.
+    """The element type that a tc.DType, or NumPy's or torch's dtype stands for.
 
     Other objects are returned as they are.
     """
     if isinstance(given, tc.DType) or given is None:
         return given
     name = str(given).removeprefix("torch.") if library_of(given) == "torch" else given
-    if isinstance(name, str) and name in NAMED:
-        return NAMED[name]
     with suppress(TypeError, ValueError):  # also ArgumentError, which is a TypeError
         return from_numpy(name)
     return given
