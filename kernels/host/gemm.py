@@ -92,17 +92,20 @@ def gemm(
         return sparse_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
     options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
     given = (a, b, c, out, row_out)
-    results = [x for x in (out, row_out) if x is not None]
+    results = () if out is None else (out,)
+    if row_out is not None:
+        results = (*results, row_out)
     arrays = (a, b, *extra.arrays) if c is None else (a, b, c, *extra.arrays)
     key = (c is None, row_out is None, *extra.key, *options)
     call = cached_call(results, arrays, key, lambda: _prepare(*given, extra, *options))
     out = call.result(a, out)
-    last: tuple[Any, ...] = ()
-    if call.allocate_rows is not None:
-        row_out = call.allocate_rows(a) if row_out is None else row_out
-        last = (row_out,)
-    call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values, *last)
-    return (out, row_out) if last else out
+    if call.allocate_rows is None:
+        call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values)
+        return out
+    if row_out is None:
+        row_out = call.allocate_rows(a)
+    call.launch(a, b, out if c is None else c, out, *call.scalars, *extra.values, row_out)
+    return out, row_out
 
 
 def _prepare(
