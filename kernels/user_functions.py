@@ -67,18 +67,23 @@ def apply_epilogue(epilogue, value, coord):
 
 @tc.kernel
 def with_epilogue_args(
-    *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, config: tc.Const,
-    traits: tc.Const, options: tc.Const,
+    *arguments, kernel: tc.Const, first: tc.Const, result: tc.Const, epilogue: tc.Const,
+    options: tc.Const,
 ):  # fmt: skip
     """`kernel`, with the arguments of its epilogue behind its own first ones.
 
-    result: which argument of the kernel is D. options: further Const values by name.
+    result: which argument of the kernel is D. options: its Const values by name; the epilogue is
+    one of them, or belongs to the traits.
     """
-    end = first + len(traits.epilogue.names)
-    own = (*arguments[:first], *arguments[end:])
+    end = first + len(epilogue.names)
+    own, named = (*arguments[:first], *arguments[end:]), dict(options)
     last = [extent - 1 for extent in own[result].shape[-2:]]
-    epilogue = replace(traits.epilogue, values=arguments[first:end], last=last)
-    kernel(*own, config=config, traits=replace(traits, epilogue=epilogue), **dict(options))
+    bound = replace(epilogue, values=arguments[first:end], last=last)
+    if "traits" in named:
+        named["traits"] = replace(named["traits"], epilogue=bound)
+    else:
+        named["epilogue"] = bound
+    kernel(*own, **named)
 
 
 # -- checks on the host ------------------------------------------------------------------------
@@ -94,6 +99,30 @@ def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
             f"such as {{'bias': bias}}"
         )
     return tuple(epilogue_args), tuple(epilogue_args.values())
+
+
+def kernel_of_epilogue(
+    kernel: Any, options: dict[str, Any], epilogue: Any, first: int
+) -> tuple[Any, dict[str, Any]]:
+    """The kernel that takes the epilogue's arguments from `first` on, and its Const values.
+
+    `kernel` with its own options, if the epilogue has no arguments.
+    """
+    names = getattr(epilogue, "names", ())
+    if not names:
+        return kernel, options
+    own = kernel.runtime_names
+    constants = {
+        "kernel": kernel, "first": first, "result": own.index("d"), "epilogue": epilogue,
+        "options": tuple(options.items()),
+    }  # fmt: skip
+    taken = [*own, *constants]
+    for name in names:  # a parameter has the name of its argument, for messages
+        while name in taken:
+            name = f"epilogue_{name}"
+        taken.append(name)
+    named = taken[-len(names) :]
+    return with_epilogue_args.with_arguments(*own[:first], *named, *own[first:]), constants
 
 
 def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:

@@ -364,6 +364,7 @@ IN_PLACE: dict[str, dict[str, Any]] = {
     "split-K": {"config": HopperConfig(BM=64, BN=64, stages=3, split_k=2)},
     "stream-K": {"config": HopperConfig(BM=64, BN=64, stages=3, streamk_units=3)},
     "rows": {"config": HopperConfig(BN=64, stages=3), "row_reductions": SUM},
+    "sm80 split-K": {"config": AmpereConfig(BM=64, BN=64, WM=32, WN=32, split_k=3)},
 }
 
 
@@ -430,12 +431,20 @@ EPILOGUES = {
     "sm80 bf16": case(BF16, "sm80", (100, 77, 64)),
     "sm80 whole tiles": case(BF16, "sm80", (64, 64, 64)),
     "sm80 f16 in f16": case(np.float16, "sm80", accumulate=tc.f16),
-    "sm80 tf32": case(np.float32, "sm80"),
+    "sm80 tf32": case(np.float32, "sm80", precision="tf32"),
+    "sm80 f32": case(np.float32, "sm80", (100, 77, 64)),
+    "sm80 f32, split-K": case(
+        np.float32, shape=(100, 77, 200), config=AmpereConfig(BM=64, BN=64, WM=32, WN=32, split_k=3)
+    ),
+    "sm80 bf16, split-K": case(
+        BF16, shape=(64, 72, 200), config=AmpereConfig(BM=64, BN=64, WM=32, WN=32, split_k=2)
+    ),
     "sm80 s8": case(np.int8, "sm80"),
     "sm80 f64": case(np.float64, "sm80"),
     "sm90 bf16": case(BF16, config=SMALL, shape=(100, 77, 64)),
     "sm90 f16 in f16": case(np.float16, config=SMALL, accumulate=tc.f16),
-    "sm90 tf32": case(np.float32, config=SMALL),
+    "sm90 tf32": case(np.float32, config=SMALL, precision="tf32"),
+    "sm90 f32": case(np.float32, "sm90"),
     "sm90 s8": case(np.int8, config=SMALL),
     "sm90 e4m3": case(E4M3, config=SMALL),
     "split-K": case(BF16, shape=(100, 72, 512), config=HopperConfig(BM=64, BN=64, stages=3, split_k=2)),

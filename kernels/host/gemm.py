@@ -49,14 +49,13 @@ def gemm(
     out: Any = None, out_dtype: Any = None, accumulate: Any = None,
     epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
     row_reductions: tuple[RowReduction, ...] = (), row_out: Any = None,
-    family: str | None = None, config: Any = None, stream: Any = None,
+    precision: str | None = None, family: str | None = None, config: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
 
-    a, b: A is M x K and B is K x N, of one element type: f16, bf16, f32 (multiplied as tf32), s8,
-        f64, or (on sm_90a) e4m3 or e5m2. Both may be batches of matrices in a leading axis, or one
-        of them a batch and the other one matrix for all (wgmma kernels). A may be a
-        `SparseMatrix`.
+    a, b: A is M x K and B is K x N, of one element type: f16, bf16, f32, s8, f64, or (on sm_90a)
+        e4m3 or e5m2. Both may be batches of matrices in a leading axis, or one of them a batch and
+        the other one matrix for all (wgmma kernels). A may be a `SparseMatrix`.
     c: added to the product: as large as the product, or of a shape that NumPy broadcasts to it,
         such as a row (N,) or a column (M, 1). Default: nothing is added.
     alpha, beta: numbers, whole ones for s8. Default of beta: 1 with C, else 0.
@@ -75,6 +74,9 @@ def gemm(
         the call is then (D, row results) (wgmma kernels).
     row_out: receives the row results, f32 (s32 of s8 products) of shape (len(row_reductions),
         [batch,] M). Default: a new array.
+    precision: of f32 products. "f32", the default, has the accuracy of f32: each element is split
+        in two tf32, which makes three products of one. "tf32" is about three times as fast, and
+        multiplies only the first 11 significant bits.
     family: "sm80" (kernels with mma.sync) or "sm90" (wgmma); config: a kernels.AmpereConfig or
         HopperConfig, the tile and its pipeline. Default: the choice of `plan`.
     stream: of Numba, torch, CuPy or cuda.core, or its handle. Default: the current stream of the
@@ -89,8 +91,12 @@ def gemm(
     extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
-        return sparse_gemm(a, b, c, out, extra, alpha, beta, out_dtype, epilogue, config, stream)
-    options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
+        options = (alpha, beta, out_dtype, epilogue, precision, config, stream)
+        return sparse_gemm(a, b, c, out, extra, *options)
+    options = (
+        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, family, config,
+        stream,
+    )  # fmt: skip
     given = (a, b, c, out, row_out)
     results = () if out is None else (out,)
     if row_out is not None:
@@ -110,8 +116,8 @@ def gemm(
 
 def _prepare(
     a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, alpha: float, beta: float,
-    out_dtype: Any, accumulate: Any, epilogue: Any, row_reductions: Any, family: str | None,
-    config: Any, stream: Any,
+    out_dtype: Any, accumulate: Any, epilogue: Any, row_reductions: Any, precision: str | None,
+    family: str | None, config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Take all steps of a new call up to its launch."""
     check_stream(stream)
@@ -121,6 +127,7 @@ def _prepare(
     accumulate = accumulate if isinstance(accumulate, str) else element_type(accumulate)
     operands.check_accumulate(dtype, accumulate)
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
+    operands.check_precision(dtype, precision)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
     scalars = operands.convert_scalars(dtype, alpha, beta)
@@ -128,7 +135,7 @@ def _prepare(
     check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
-    options = (*scalars, accumulate, epilogue, tuple(row_reductions))
+    options = (*scalars, accumulate, epilogue, tuple(row_reductions), precision)
     whole_c = in_c and operands.broadcast(in_c, shape)
     given = GemmProblem(in_a, in_b, whole_c, in_d, *options)
     if 0 in shape or given.K == 0:

@@ -41,7 +41,8 @@ def sparse_gemm(
 
 def _prepare(
     a: SparseMatrix, b: Any, c: Any, out: Any, extra: EpilogueArgs, alpha: float, beta: float,
-    out_dtype: Any, epilogue: Callable[..., Any] | None, config: HopperConfig | None, stream: Any,
+    out_dtype: Any, epilogue: Callable[..., Any] | None, precision: str | None,
+    config: HopperConfig | None, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     check_stream(stream)
     epilogue = check_epilogue(epilogue, extra.names)
@@ -52,6 +53,11 @@ def _prepare(
     in_c = read.get("c")
     operands.check_operands(in_a, in_b, in_c, beta)
     dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
+    operands.check_precision(dtype, precision)
+    if dtype == tc.f32 and precision != "tf32":
+        raise tc.ArgumentError(
+            "sparse f32 is multiplied as tf32 only, of 11 significant bits: precision='tf32'"
+        )
     d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read, in_place="c")
     families.check_sm90(in_a, in_b, in_d)
