@@ -121,7 +121,7 @@ def test_operands_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
             assert np.array_equal(found.astype(float), by_groups(a, b, offsets))
     assert len(seen) == 4
     out.flags.writeable = False
-    with pytest.raises(tc.ArgumentError, match="needed is writable bf16"):
+    with pytest.raises(tc.ArgumentError, match="out is read-only"):
         kernels.grouped_gemm(a, b, offsets, out=out)
 
 
@@ -135,7 +135,7 @@ def test_gates_alike_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
             found = kernels.swiglu(x, gate, up, out=given, epilogue=finish)
             assert np.array_equal(found.astype(float), wanted.astype(BF16).astype(float))
     assert len(seen) == 4
-    with pytest.raises(tc.ArgumentError, match="x is a NoneType"):
+    with pytest.raises(tc.ArgumentError, match="x is None"):
         kernels.swiglu(None, gate, up)
 
 
@@ -175,7 +175,7 @@ BAD_GROUPS: list[Any] = [
     (dict(a=whole(16, 64, order="F")), "rows of the first operand and of the result start at"),
     (dict(b=whole(2, 64, 12)), "the rows or columns of b do not start at multiples of 16 bytes"),
     (dict(b=whole(2, 64, 12, order="F")), "rows of the first operand and of the result start at"),
-    (dict(out=whole(16, 16)), "out is bf16[strides ?, 1; 16 B aligned] of shape (16, 16); needed is writable bf16 of (16, 8)"),
+    (dict(out=whole(16, 16)), "out has shape (16, 16); the product has (16, 8)"),
     (dict(a=whole(16, 0), b=whole(2, 0, 8)), "K is 0: there is nothing to multiply"),
     (
         dict(b=np.zeros((MAX_GROUPS + 1, 64, 8), BF16), offsets=np.zeros(MAX_GROUPS + 2, np.int32)),
@@ -249,7 +249,7 @@ BAD_GATES: list[Any] = [
     (dict(w_up=whole(64, 24, dtype=F16)), "not x bf16, w_gate bf16, w_up f16"),
     (dict(w_gate=whole(64, 20, order="F"), w_up=whole(64, 20, order="F")), "start at multiples of 16"),
     (dict(x=whole(16, 60), w_gate=whole(60, 24, order="F"), w_up=whole(60, 24, order="F")), "the rows or columns of a"),
-    (dict(out=whole(16, 24, dtype=F16)), "needed is writable bf16 of (16, 24)"),
+    (dict(out=whole(16, 24, dtype=F16)), "out holds f16; the product gives bf16"),
     (dict(x=whole(16, 0), w_gate=whole(24, 0).T, w_up=whole(24, 0).T), "K is 0"),
 ]  # fmt: skip
 

@@ -223,7 +223,7 @@ BAD_BYTES: list[Any] = [
     (dict(a=np.zeros((64, 64), BF16), b=np.zeros((64, 64), BF16)), "a holds bf16"),
     (dict(scale=np.ones(63, np.float32)), "an f32 for each of the 64 columns"),
     (dict(scale=np.ones(64)), "scale holds f64"),
-    (dict(out=np.zeros((64, 64), np.int32)), "needed is writable s8 of (64, 64)"),
+    (dict(out=np.zeros((64, 64), np.int32)), "out holds s32; the product gives s8"),
     (dict(b=BYTE), "must both have K contiguous"),
     (dict(scale="0.5"), "scale is '0.5' (str); needed is a number, or an f32 array: one a column"),
     (dict(scale=True), "scale is True (bool); needed is a number, or"),
@@ -233,7 +233,7 @@ BAD_BYTES: list[Any] = [
     (dict(scale=np.array(0.5, np.float32)), "scale holds f32 of shape (); needed is a number, or"),
     (dict(zero="3"), "zero is '3' (str); needed is a number"),
     (dict(zero=True), "zero is True (bool); needed is a number"),
-    (dict(zero=np.zeros(64, np.float32)), "(ndarray); needed is a number"),
+    (dict(zero=np.zeros(64, np.float32)), "(numpy.ndarray); needed is a number"),
 ]
 
 
