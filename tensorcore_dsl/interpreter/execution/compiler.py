@@ -75,7 +75,7 @@ class _Compiler:
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
-        self.add(Step(steps.exit_, None))
+        self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
 
     def place(self, key: Any) -> tuple[int, bool]:
@@ -146,8 +146,12 @@ class _Compiler:
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
+            if op.instr.aligned:
+                run = steps.undivided(run, self.here)
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
-        if warp or mask is not None:
+        if op.instr.aligned:
+            run = steps.aligned(run, self.here)
+        elif warp or mask is not None:
             run = steps.gathered(run, self.here, op.instr.threads, mask)
         self.add(Step(run, op.loc, op.instr, reads, guard))
 
@@ -261,7 +265,8 @@ class _Compiler:
 
     def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":
-            self.add(Step(steps.exit_, node.loc))
+            nodes_ = self.program.kernel.body.nodes
+            self.add(Step(steps.finish if node is nodes_[-1] else steps.exit_, node.loc))
         else:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 
