@@ -25,6 +25,10 @@ from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.debugging.debugger import Debugger
+from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
+from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
+from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
@@ -141,11 +145,27 @@ class Specialisation:
     def program(self) -> Program:
         return compile_program(self.ir)
 
+    @cached_property
+    def debug_ir(self) -> nodes.Kernel:
+        """The IR of a debug build, which computes the same."""
+        return compile_kernel(self.kernel, self.types, self.constants, self.arch, debug=True)
+
+    @cached_property
+    def debug_program(self) -> Program:
+        return compile_program(self.debug_ir)
+
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool,
-        order: int | None,
+        order: int | None, traced: Traced = (),
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
+        recorder = Recorder(traced)
+        observers: list[Observer] = [recorder] if recorder.wanted else []
+        if self.ir.stops and debugger_enabled():
+            observers.append(Debugger())
+        ir, program = (
+            (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
+        )
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
         names = self.kernel.runtime_names
@@ -154,11 +174,15 @@ class Specialisation:
                 values += _parameter_values(given, kind, name)
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
-            return run(
-                self.ir, config.grid, config.block, values, arch=self.arch.name,
-                dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
-                cluster=config.cluster, profile=profile, order=order,
+            report = run(
+                ir, config.grid, config.block, values, arch=self.arch.name,
+                dynamic_shared=config.shared_bytes, checks=checks, program=program,
+                cluster=config.cluster, profile=profile, order=order, observers=observers,
             )  # fmt: skip
+        if recorder.wanted:
+            recorder.check(ir)
+            report.trace = recorder.trace
+        return report
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
@@ -224,14 +248,17 @@ class Kernel:
 
     def emulator(
         self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
-        order: int | None = None,
+        order: int | None = None, trace: Traced = (),
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
         order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
         reveal races that the default order hides. None: the default order.
+
+        trace: names of variables whose values the report's `trace` has, at each assignment; or a
+        dict from names to the threads of a block (numbers, None for all) that are recorded.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order))
+        return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
@@ -430,6 +457,7 @@ class Emulator:
     checks: bool = True
     profile: bool = False
     order: int | None = None
+    trace: Traced = ()
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
@@ -440,7 +468,7 @@ class Emulator:
         runtime, constants = self.kernel.split(args, named_args)
         arch = self.arch or emulated_arch()
         chosen = self.kernel.specialised(self.kernel.types_of(runtime), constants, arch)
-        return chosen.emulate(config, runtime, self.checks, self.profile, self.order)
+        return chosen.emulate(config, runtime, self.checks, self.profile, self.order, self.trace)
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

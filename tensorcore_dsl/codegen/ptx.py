@@ -22,6 +22,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
+from tensorcore_dsl.ir.views import ArrayView, Printed, TileView
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 
@@ -242,6 +243,8 @@ class _Printer:
 
     def _op(self, op: nodes.Op) -> None:
         instr = op.instr
+        if "print" in instr.effects:
+            self._check_print(op)
         pairs = zip(op.operands, instr.operands, strict=True)
         text = instr.text(
             [self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs]
@@ -255,6 +258,18 @@ class _Printer:
             self._place(skip)
         else:
             self._emit_if(op.guard, not op.negated, text)
+
+    def _check_print(self, op: nodes.Op) -> None:
+        """OperandError for tiles and arrays, whose elements no format string can name."""
+        text = op.operands[0]
+        assert isinstance(text, nodes.Const)
+        for part in self.kernel.prints.get(int(text.value), ()):
+            if isinstance(part, Printed) and isinstance(part.view, (TileView, ArrayView)):
+                kind = "a shared tile" if isinstance(part.view, TileView) else "an array"
+                raise OperandError(
+                    f"print of {kind} works in emulation only: kernel.emulate[grid, block](...); "
+                    "on the GPU, print elements", op.loc,
+                )  # fmt: skip
 
     def _assign(self, node: nodes.Assign) -> None:
         """All sources are read before any register is written."""

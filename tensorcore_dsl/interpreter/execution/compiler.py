@@ -77,6 +77,7 @@ class _Compiler:
         self.block(kernel.body)
         self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
+        self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
@@ -262,6 +263,14 @@ class _Compiler:
         self.add(Step(lambda machine: top, node.loc))
         end.at = self.here
         self.loops.pop()
+
+    def _keep(self, node: nodes.Keep) -> None:
+        run = steps.copy(self.value(node.target), self.value(node.source))
+        self.add(Step(run, node.loc))
+
+    def _mark(self, node: nodes.Mark) -> None:
+        self.program.marks[self.here] = node
+        self.add(Step(steps.observed(node, self.here), node.loc))
 
     def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":

@@ -7,8 +7,9 @@ structured code reconverges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.ir.nodes import Mark
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
@@ -106,20 +108,28 @@ class RegisterFile:
                 )
 
 
+class Observer(Protocol):
+    """Follows a debug build while it runs."""
+
+    def visit(self, machine: Machine, mark: Mark, at: int) -> None:
+        """The active threads stand at a mark, which is the step `at`."""
+
+
 class Machine:
     """One chunk of a launch.
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. quiet: slices in a
-    row in which everybody only polled.
+    row in which everybody only polled. observers: see the marks of a debug build.
     """
 
     def __init__(
-        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None
-    ) -> None:
+        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        self.fuzzer = fuzzer
+        self.fuzzer, self.observers = fuzzer, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
         self.rounds = self.budget = self.quiet = 0
         self.marked = (0, 0)

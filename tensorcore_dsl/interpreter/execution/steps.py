@@ -15,6 +15,7 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
+from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -251,6 +252,16 @@ def advance(index: int, step: int) -> Run:
         registers = machine.registers.values
         value = registers[index] + registers[step]
         machine.registers.write(index, value, value.dtype)
+
+    return run
+
+
+def observed(mark: Mark, at: int) -> Run:
+    """A place of a debug build, which the machine's observers see."""
+
+    def run(machine: Machine) -> None:
+        for observer in machine.observers:
+            observer.visit(machine, mark, at)
 
     return run
 
