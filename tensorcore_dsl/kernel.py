@@ -19,7 +19,8 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
-from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
+from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
+from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
@@ -112,6 +113,10 @@ class Specialisation:
         return print_kernel(self.ir, self.arch)
 
     @cached_property
+    def ptx_with_lines(self) -> str:
+        return print_kernel(self.ir, self.arch, lineinfo=True)
+
+    @cached_property
     def cubin(self) -> Cubin:
         """The machine code, from the disk if it is there; warns of what costs speed in it."""
         cubin, diagnostics = self._cached_or_assembled()
@@ -120,19 +125,24 @@ class Specialisation:
         return cubin
 
     def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
-        kernel, assembler = self.kernel, assemble.versions()
-        entry = kernel_cache.entry_name(kernel, self.types, self.constants, self.arch, assembler)
+        kernel, assembler, lineinfo = self.kernel, assemble.versions(), wanted(self.kernel.lineinfo)
+        entry = kernel_cache.entry_name(
+            kernel, self.types, self.constants, self.arch, assembler, lineinfo
+        )
         cached = kernel_cache.load(entry)
         if cached is not None:
             return cached
         cubin = replace(
-            assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name)),
+            assemble.assemble(
+                self.ptx_with_lines if lineinfo else self.ptx, self.arch, entry_name(self.ir.name),
+                lineinfo=lineinfo,
+            ),
             block_shared=extern_shared(self.ir), threads=self.ir.threads,
             cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
         )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
-        lines = lambda: source_lines(print_kernel(self.ir, self.arch, annotate=True))
+        lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
         diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
         return cubin, diagnostics
@@ -208,11 +218,13 @@ class Kernel:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
         max_registers: int | None = None, min_blocks: int | None = None,
+        lineinfo: bool | None = None,
     ) -> None:  # fmt: skip
         self.function = self.__kernel_function__ = function
         self.__name__ = name or function.__name__
         self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
+        self.lineinfo = lineinfo
         self.parameters = _parameters(function)
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
@@ -288,9 +300,12 @@ class Kernel:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
-    def ptx(self, *args: Any, arch: Any = None, **constants: Any) -> str:
-        """The PTX text."""
-        return self.specialise(args, constants, arch).ptx
+    def ptx(
+        self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
+        """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
+        chosen = self.specialise(args, constants, arch)
+        return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
@@ -475,6 +490,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
     threads fixes the block size (`.reqntid`), so that the assembler can use more registers.
+    lineinfo=False leaves the lines of the source out of the machine code; by default they are in
+    it, unless the environment variable TENSORCORE_DSL_LINEINFO is 0.
     """
     if function is None:
         return partial(kernel, **options)

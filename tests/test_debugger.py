@@ -1,4 +1,5 @@
 """The debugger of the emulator, traces of variables, and print of matrices."""
+# ruff: noqa: F841  variables that the debugger shows
 
 from __future__ import annotations
 
