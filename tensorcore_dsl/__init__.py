@@ -10,7 +10,8 @@ from tensorcore_dsl.dtypes import (
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
     EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
-    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax, VerifyError,
+    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax,
+    VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate

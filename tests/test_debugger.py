@@ -62,7 +62,7 @@ class TestStops:
         assert printed[1] == "10.0  (lane 5)"
         assert printed[2] == "6  (lane 5)"
         assert printed[3].splitlines() == [
-            "block 0, warp 0, lanes 5",
+            "block 0, warp 0, lane 5",
             f"> {__file__}({line(sums, 'breakpoint')})sums()",
             "-> breakpoint()",
         ]
@@ -219,7 +219,7 @@ class TestValues:
             "(fa == a).all()": "True",
             "acc.shape, acc[15, 7]": None,
             "np.ma.is_masked(tile), tile[:, 16:32].tolist() == a.tolist()": "(True, True)",
-            "tile[3, 16], tile[0, 0] is np.ma.masked": f"({wide[3, 0]!r}, True)",
+            "tile[3, 16], tile[0, 0] is np.ma.masked": f"({wide[3, 0]}, True)",
             "d.sum()": None,
             "row[:2]": "[0. 1.]",
         }

@@ -102,7 +102,7 @@ class Viewpoint:
         if not self.whole_warp:
             return f"{block}, {warp}, lane {self.thread % WARP}"
         lanes = np.flatnonzero(self.here[self.warp])
-        return f"{block}, {warp}, lanes {ranges(lanes)}"
+        return f"{block}, {warp}, {'lane' if len(lanes) == 1 else 'lanes'} {ranges(lanes)}"
 
     def moved(self, **changes: Any) -> Viewpoint:
         return replace(self, **changes)
