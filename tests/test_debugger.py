@@ -14,6 +14,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
+from tensorcore_dsl.kernels.tutorial import hopper_gemm_6_persistent
 
 X = np.arange(64, dtype=np.float32)
 
@@ -470,6 +471,23 @@ class TestTrace:
             ("loop", 0.0, (16, 8)),
             *(v for n in (1, 2, 3) for v in (*inside(n), ("loop", float(n), (16, 8)))),
         ]
+
+    def test_asynchronous_products_and_roles(self) -> None:
+        """A debug build keeps accumulators in flight and changes no bit, nor does it add hazards."""
+        random = np.random.default_rng(0)
+        a, b = (
+            random.standard_normal((n, 192)).astype(ml_dtypes.bfloat16) for n in (128, 256)
+        )  # fmt: skip
+        plain, recorded = np.zeros((2, 128, 256), ml_dtypes.bfloat16)
+        matmul = hopper_gemm_6_persistent.matmul
+        matmul.emulator("sm_90a")[1, 384](a, b, plain)
+        trace = matmul.emulator("sm_90a", trace=("acc", "stage"))[1, 384](a, b, recorded).trace
+        assert plain.any() and np.array_equal(plain.view(np.uint16), recorded.view(np.uint16))
+        exact = a.astype(np.float32) @ b.astype(np.float32).T
+        last = [trace.of("acc", warp=warp)[-1].value for warp in (4, 8)]
+        assert np.allclose(np.concatenate(last), exact, atol=1e-3)
+        stages = [int(record.value[0]) for record in trace.of("stage", warp=4)]
+        assert stages[0] == 0 and 1 in stages and len(stages) >= 4
 
     def test_mistakes(self) -> None:
         args = X, np.zeros_like(X), 1
