@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -188,6 +188,11 @@ class TestStops:
         assert printed[5] == "150  (lane 0)"
 
 
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
 @dataclass
 class State:
     count: int
@@ -271,6 +276,7 @@ class TestValues:
         def mixed(x: tc.Array, n: tc.s32, size: tc.Const = 3):
             i = tc.threadIdx.x
             pair = [i, i * 2]
+            point = Point(i, 1)
             named = {"one": i, "two": 2}
             state = State(size, x[i])
             state.count += 1
@@ -288,12 +294,13 @@ class TestValues:
             "p local", "p vector", "p flag, half", "p once", "p size, X[3], double.__name__", "p i *",
             "p unknown", "p", "lane", "p flag", "p vector.shape", "p pair[1]", "p threadIdx.x + 1",
             "p blockDim.x, gridDim", "lane 32", "warp 3", "thread x", "thread (9) (0)",
-            "thread (32)", "c", args=(X, 1),
+            "thread (32)", "lane 6", "p point, point.x", "c", args=(X, 1),
         )  # fmt: skip
         assert printed[1:8] == [
             "[6, 12]", "{'one': 6, 'two': 2}", "State(count=4, scale=6.0)", "6.0",
             "[[1. 6.]\n [1. 1.]]", "[24. 25. 26. 27.]", "(True, 6.0)",
         ]  # fmt: skip
+        assert printed[-2] == "(Point(x=6, y=1), 6)"
         assert printed[8].startswith("*** NameError: once cannot be shown: only one path")
         assert printed[9].replace("np.float32(3.0)", "3.0") == "(3, 3.0, 'double')"
         assert printed[10].startswith("*** SyntaxError")

@@ -49,10 +49,13 @@ def view_of(value: Any, depth: int = _DEPTH) -> Any:
 def _container(value: Any, depth: int) -> Any:
     """The view of a container, or of a value known at compile time."""
     items: dict[Any, Any]
-    if isinstance(value, (list, tuple)):
-        items = dict(enumerate(value))
+    kind = type(value).__name__
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        items = dict(zip(value._fields, value, strict=True))
+    elif isinstance(value, (list, tuple)):
+        items, kind = dict(enumerate(value)), "list" if isinstance(value, list) else "tuple"
     elif isinstance(value, dict):
-        items = value
+        items, kind = value, "dict"
     elif isinstance(value, Struct):
         items = {name: getattr(value, name) for name in value.parts}
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -61,8 +64,12 @@ def _container(value: Any, depth: int) -> Any:
         return views.Plain(value)
     parts = {key: view_of(item, depth - 1) for key, item in items.items()}
     if all(isinstance(part, views.Plain) for part in parts.values()):
-        return views.Plain(type(value)(value) if isinstance(value, (list, dict)) else value)
-    return views.Container(type(value).__name__, parts)
+        return views.Plain({"list": list, "dict": dict}.get(kind, _same)(value))  # it may change
+    return views.Container(kind, parts)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def memory_view(value: Tile | Array, register: Register) -> Any:

@@ -165,7 +165,7 @@ class Contents:
         slots = np.stack(parts, axis=1).reshape(-1, self.ctx.threads)
         if count > 1:
             slots = slots & np.uint32((1 << int(width)) - 1)
-        if view.layout.container and view.dtype.bits == 4:
+        if view.layout.container == 8 and view.dtype.bits == 4:
             slots = slots >> np.uint32(2)  # e2m1 is in bits 2 to 5 of its byte
         return self._matrix_of(decoded(slots, view.dtype), valid, view.layout)
 
