@@ -206,3 +206,16 @@ def cupy_stream() -> Callable[[], int]:
     """A function that returns CuPy's current stream."""
     current = sys.modules["cupy"].cuda.get_current_stream
     return lambda: int(current().ptr)
+
+
+def stream_of(args: Sequence[Any], device: int) -> Callable[[], int] | None:
+    """A function that returns the current stream of the library of the arrays among `args`.
+
+    None: no library has a current stream, so the default stream is meant.
+    """
+    for arg in args:
+        if is_torch(type(arg)):
+            return torch_stream(device)
+        if type(arg).__module__.partition(".")[0] == "cupy":
+            return cupy_stream()
+    return None
