@@ -20,7 +20,7 @@ Launch = Callable[[], Any]
 SAMPLE = 2e-3  # approximate seconds of launches in a row
 SHORTEST = 1e-7  # seconds: no launch counts as shorter
 MOST_LAUNCHES = 200  # in a row
-MOST_SAMPLES = 10_000  # of separate launches
+MOST_SAMPLES = 1000  # of separate launches
 L2_TIMES = 2  # what is written to flush the L2 cache, as a multiple of its size
 
 
