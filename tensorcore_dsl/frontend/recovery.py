@@ -6,8 +6,8 @@ code of the function, so that a wrong source is never used.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import io
 import itertools
 import linecache
@@ -83,7 +83,8 @@ def _compiled(text: str, flags: int) -> types.CodeType | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return compile(text, "<recovered>", "exec", flags, dont_inherit=True)
+            code: types.CodeType = compile(text, "<recovered>", "exec", flags, dont_inherit=True)
+            return code
     except (SyntaxError, ValueError):
         return None
 
@@ -99,7 +100,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _command_texts() -> Iterator[str]:
-    """What `python -c` may run: arguments of the command line, also behind their option's letter."""
+    """What `python -c` may run: arguments of the command line, also behind the option's letter."""
     for argument in sys.orig_argv[1:] if sys.argv[:1] == ["-c"] else ():
         for text in (argument, re.sub(r"^-\w*?c", "", argument)):
             yield text
