@@ -18,7 +18,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.codegen.json_store import read_again
 from tensorcore_dsl.runtime import targets
 from tensorcore_dsl.runtime.trials import FINALISTS, ROUNDS
-from tensorcore_dsl.tuning import autotune as module
+from tensorcore_dsl.tuning import memory
 
 needs_assembler = pytest.mark.skipif(not ASSEMBLES, reason="needs numba-cuda")
 CONFIGS = [tc.Config(BLOCK=block) for block in (32, 64, 128)]
@@ -29,7 +29,7 @@ def cache(tmp_path: Any, monkeypatch: Any) -> Any:
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TENSORCORE_DSL_TARGET", raising=False)
     read_again()
-    yield tmp_path / "cache" / module.STORE.filename
+    yield tmp_path / "cache" / memory.STORE.filename
     read_again()
 
 

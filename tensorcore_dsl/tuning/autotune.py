@@ -7,9 +7,7 @@ first configuration runs.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -17,42 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.codegen import assemble
-from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Resources
-from tensorcore_dsl.codegen.json_store import JsonStore
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import ArgumentError, AssemblyError, TensorCoreError, listing
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
-from tensorcore_dsl.runtime import driver, restore
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target, target_arch
-from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, separately
-from tensorcore_dsl.runtime.trials import ROUNDS, Bench, DeviceFailure, Trial, Tuning
+from tensorcore_dsl.runtime.trials import ROUNDS, Bench, Trial, Tuning
+from tensorcore_dsl.tuning import measure, memory
 from tensorcore_dsl.tuning.config import Config
-
-STORE = JsonStore("autotune.json")
-
-Timer = Callable[[Callable[[], Any]], float]
-Prune = Callable[[list[Config], dict[str, Any]], Iterable[Config]]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How an autotuned kernel is measured, as `autotune` describes it."""
-
-    key: tuple[str, ...]
-    prune: Prune | None
-    restore_value: tuple[str, ...]
-    reset_to_zero: tuple[str, ...]
-    warmup: float
-    rep: float
-    timer: Timer | None
-    remember: bool
+from tensorcore_dsl.tuning.measure import Call, Prune, Settings, Timer
 
 
 class Autotuned(Named):
@@ -167,7 +143,7 @@ class Autotuned(Named):
 
     def forget(self) -> None:
         """Forget what was measured, on disk as well: the next launch measures again."""
-        STORE.forget(*(n for n, e in STORE.entries().items() if e.get("kernel") == self._place))
+        memory.forget(self._place)
         self.cache.clear()
 
     @property
@@ -248,24 +224,30 @@ class Autotuned(Named):
     def _remembered_or_measured(self, launch: TunedLaunch, call: Call, key: Any) -> Tuning:
         configs = self.pruned(call)
         title = self._title(call)
-        entry = self._entry_name(configs, key)
-        found = _recalled(STORE.entries().get(entry), configs, title) if entry else None
+        entry = None
+        if self.settings.remember:  # which of several equal GPUs it is does not matter
+            entry = memory.entry_name(self.kernel, configs, (*key[:4], *key[5:]))
+        found = memory.recall(entry, configs, title) if entry is not None else None
         if found is not None:
             return found
-        measure = partial(self._seconds, launch, call)
-        bench = Bench(measure, partial(measure, share=1 / ROUNDS))
+
+        def seconds(config: Config, share: float = 1) -> float:
+            made, constants = launch.of(config, call)
+            return measure.seconds(made, constants, call, self.settings, share)
+
+        bench = Bench(seconds, partial(seconds, share=1 / ROUNDS))
         trials = bench.trials(configs, f"tuning {self.__name__}")
         if trials[0].failure:
             raise self._nothing_runs(trials, bench)
         tuning = Tuning(title, tuple(bench.finals(trials)))
         bench.warn(tuning.best)
         if entry is not None:
-            STORE.remember(entry, _stored(tuning, self._place, _device(), configs))
+            memory.remember(entry, tuning, self._place, configs)
         return tuning
 
     def _title(self, call: Call) -> str:
         values = [f"{name}={_shown(call.arguments[name])}" for name in self.settings.key]
-        return f"{self.__name__}({', '.join(values)}) on {_device()}"
+        return f"{self.__name__}({', '.join(values)}) on {memory.device()}"
 
     def _nothing_runs(self, trials: Sequence[Trial], bench: Bench) -> ArgumentError:
         first = bench.errors[trials[0].config]
@@ -276,81 +258,6 @@ class Autotuned(Named):
         )
         error.__cause__ = first
         return error
-
-    def _entry_name(self, configs: list[Config], key: Any) -> str | None:
-        """The name under which the result is remembered; None if the kernel has no cache key."""
-        if not self.settings.remember or STORE.location() is None:
-            return None
-        machine: tuple[Any, ...] = ("cpu",)
-        try:
-            if current_target() == "cuda":
-                machine = (_device(), driver.cuda_driver().version(), assemble.versions())
-            return cache_key(
-                "autotune", self.kernel, self.kernel.parameters, configs, key[:4], key[5:], machine
-            )
-        except (Unhashable, AssemblyError):
-            return None
-
-    # -- measuring -----------------------------------------------------------------------------
-
-    def _seconds(
-        self, launch: TunedLaunch, call: Call, config: Config, share: float = 1
-    ) -> float:
-        """Seconds of a launch with a configuration: the median of many, or of a share of them."""
-        warmup, rep = (share * ms / 1e3 for ms in (self.settings.warmup, self.settings.rep))
-        made, constants = launch.of(config, call)
-        with self._prepared(made, constants, call) as (once, reset, clock):
-            if self.settings.timer is not None:
-                if reset is None:
-                    return self.settings.timer(once)
-                return self.settings.timer(lambda: (reset(), once())[1])
-            return statistics.median(separately(once, clock, warmup, rep, setup=reset))
-
-    @contextmanager
-    def _prepared(
-        self, made: KernelLaunch, constants: dict[str, Any], call: Call
-    ) -> Iterator[tuple[Callable[[], None], Callable[[], None] | None, Any]]:
-        """A launch without arguments, what resets its arrays, and the clock that measures it."""
-        names = self.kernel.runtime_names
-        kept = [names.index(name) for name in self.settings.restore_value]
-        zeroed = [names.index(name) for name in self.settings.reset_to_zero]
-        if current_target() == "cpu":
-            once = partial(made, **call.runtime_named, **constants)
-            with restore.on_cpu(call.runtime, kept, zeroed) as reset:
-                yield once, reset if kept or zeroed else None, HostClock()
-            return
-        again = made.launcher(constants).repeatable(*call.runtime)
-        with restore.on_gpu(again, kept, zeroed) as reset:
-            clock = DeviceClock(again.stream, again.device)
-            try:
-                yield again.launch, reset if kept or zeroed else None, clock
-            except (TensorCoreError, ValueError, RuntimeError):
-                raise
-            except Exception as error:  # the driver's own: the GPU's context is lost
-                raise DeviceFailure(
-                    f"{self.__name__}: the GPU failed while a configuration was measured with "
-                    f"{constants}: {error}; the kernel is wrong with it, and this process cannot "
-                    "use the GPU any more"
-                ) from error
-
-
-@dataclass(frozen=True)
-class Call:
-    """Arguments of a launch: run-time ones by name, and Const values that are not tuned."""
-
-    runtime_named: dict[str, Any]
-    constants: dict[str, Any]
-
-    @property
-    def runtime(self) -> list[Any]:
-        """The run-time arguments in order."""
-        return list(self.runtime_named.values())
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """All arguments by name."""
-        return {**self.runtime_named, **self.constants}
-
 
 class TunedLaunch:
     """An autotuned kernel with its grid and block; calling it launches, and tunes before."""
@@ -531,34 +438,3 @@ def _shown(value: Any) -> str:
 def describe_device(value: Any) -> int | None:
     """The GPU of an array; None for host memory and for scalars."""
     return None if isinstance(value, (bool, int, float)) else describe(value).device
-
-
-def _device() -> str:
-    if current_target() == "cpu":
-        return f"the CPU as {target_arch()}"
-    return driver.cuda_driver().device_name()
-
-
-def _stored(tuning: Tuning, place: str, device: str, configs: list[Config]) -> dict[str, Any]:
-    """The entry on disk; configurations are numbers, their text is for readers."""
-    return {
-        "kernel": place, "device": device, "tuned": tuning.key,
-        "trials": [
-            {"config": configs.index(trial.config), "text": str(trial.config),
-             "failure": trial.failure, "seconds": None if trial.failure else trial.seconds}
-            for trial in tuning.trials
-        ],
-    }  # fmt: skip
-
-
-def _recalled(entry: Any, configs: list[Config], title: str) -> Tuning | None:
-    """The tuning of an entry; None if there is none, or it is damaged."""
-    try:
-        trials = [
-            Trial(configs[t["config"]], failure=t["failure"]) if t["failure"]
-            else Trial(configs[t["config"]], float(t["seconds"]))
-            for t in entry["trials"]
-        ]  # fmt: skip
-        return Tuning(title, tuple(trials)) if trials and not trials[0].failure else None
-    except (TypeError, KeyError, IndexError, ValueError):
-        return None
