@@ -8,6 +8,7 @@ first configuration runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -22,6 +23,7 @@ from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target, target_arch
@@ -49,6 +51,7 @@ class Autotuned(Named):
         self.best_config: Config | None = None
         self._names = frozenset(name for config in self.configs for name in config.constants)
         self._variants: dict[Any, Kernel] = {}
+        self.launchers: dict[Any, Launcher] = {}
         self._lock = RLock()
         _check(self)
 
@@ -145,6 +148,7 @@ class Autotuned(Named):
         """Forget what was measured, on disk as well: the next launch measures again."""
         memory.forget(self._place)
         self.cache.clear()
+        self.launchers.clear()
 
     @property
     def _place(self) -> str:
@@ -196,11 +200,15 @@ class Autotuned(Named):
         The grid is none of these, nor are functions: a launch may write `lambda` each time.
         """
         fixed = {n: v for n, v in sorted(options.items()) if n != "grid" and not callable(v)}
-        types = self.kernel.types_of(call.runtime)
-        values = [(name, _key_value(call.arguments[name])) for name in self.settings.key]
-        where = None
-        if current_target() == "cuda":
-            where = tuple(describe_device(value) for value in call.runtime)
+        parameters = self.kernel.runtime_parameters
+        described = [
+            describe(value, f"{self.__name__}: argument {p.name!r}", p.dtype)
+            for value, p in zip(call.runtime, parameters, strict=True)
+        ]
+        types = self.kernel.types_of([argument.type for argument in described])
+        values = [_key_value(call.arguments[name]) for name in self.settings.key]
+        on_gpu = current_target() == "cuda"
+        where = tuple([argument.device for argument in described]) if on_gpu else None
         return (
             types, constants_key(call.constants), tuple(values), target_arch().name, where,
             constants_key(fixed),
@@ -210,9 +218,9 @@ class Autotuned(Named):
         """Whether launches measure: on a GPU, or with a timer of the user."""
         return self.settings.timer is not None or current_target() == "cuda"
 
-    def tuning(self, launch: TunedLaunch, call: Call) -> Tuning:
-        """What was measured for a launch, now or before."""
-        key = self.key_of(call, launch.options)
+    def tuning(self, launch: TunedLaunch, call: Call, key: Any = None) -> Tuning:
+        """What was measured for a launch, now or before; `key` is that of the arguments."""
+        key = key or self.key_of(call, launch.options)
         known = self.cache.get(key)
         if known is not None:
             return known
@@ -280,9 +288,29 @@ class TunedLaunch:
 
     def __call__(self, *args: Any, **named: Any) -> None:
         call = self.tuned._call(args, named)
-        config = self._config(call)
-        made, constants = self.of(config, call)
-        made(**call.runtime_named, **constants)
+        if current_target() == "cpu":
+            made, constants = self.of(self._config(call), call)
+            made(**call.runtime_named, **constants)
+        else:
+            self._launcher(call)(*call.runtime)
+
+    def _launcher(self, call: Call) -> Callable[..., None]:
+        """What launches on the GPU, kept for the next launch with this key and these options."""
+        tuned = self.tuned
+        key = tuned.key_of(call, self.options)
+        config: Config = tuned.tuning(self, call, key).best
+        tuned.best_config = config
+        options = self.resolved(config, call)
+        place = key, id(self.stream), tuple(options.items())
+        try:
+            return tuned.launchers[place]
+        except (KeyError, TypeError):  # a list is a grid too
+            made, constants = self.of(config, call, options)
+        launcher = made.launcher(constants)
+        if self.stream is None:
+            with suppress(TypeError):
+                tuned.launchers[place] = launcher
+        return launcher
 
     def prepare(self, *args: Any, **named: Any) -> Callable[..., None]:
         """Tune, compile and load for these arguments now; returns a function that launches fast.
@@ -309,10 +337,12 @@ class TunedLaunch:
         tuned.best_config = config
         return config
 
-    def of(self, config: Config, call: Call) -> tuple[KernelLaunch, dict[str, Any]]:
+    def of(
+        self, config: Config, call: Call, options: dict[str, Any] | None = None
+    ) -> tuple[KernelLaunch, dict[str, Any]]:
         """The launch with a configuration, and all Const values."""
         constants = {**call.constants, **config.constants}
-        options = self.resolved(config, call)
+        options = options or self.resolved(config, call)
         launch = self.tuned.variant(config).configured(stream=self.stream, **options)
         return launch, constants
 
@@ -433,8 +463,3 @@ def _shown(value: Any) -> str:
     """An argument in the title of a tuning: an array by its shape."""
     shape = getattr(value, "shape", None)
     return repr(value) if shape is None or shape == () else "x".join(map(str, shape))
-
-
-def describe_device(value: Any) -> int | None:
-    """The GPU of an array; None for host memory and for scalars."""
-    return None if isinstance(value, (bool, int, float)) else describe(value).device
