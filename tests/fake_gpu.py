@@ -137,9 +137,12 @@ class FakeGpu:
     def memory(self, stream):
         return FakeMemory(self, stream)
 
-    def event(self, stream):
-        self.events.append(Event(stream, self.context, self.now))
+    def event(self):
+        self.events.append(Event(self.context))
         return self.events[-1]
+
+    def record(self, event, stream):
+        event.stream, event.at = stream, self.now
 
     def seconds_between(self, start, end):
         return end.at - start.at
@@ -156,9 +159,9 @@ class FakeGpu:
 
 @dataclass
 class Event:
-    stream: int
     device: int
-    at: float
+    stream: int | None = None
+    at: float | None = None
 
 
 @dataclass

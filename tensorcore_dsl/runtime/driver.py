@@ -195,11 +195,13 @@ class NumbaDriver:
     def synchronize(self, stream: int) -> None:
         self._driver.cuStreamSynchronize(stream)
 
-    def event(self, stream: int) -> Any:
-        """A new event, recorded on the stream."""
-        event = self._cuda.event(timing=True)
+    def event(self) -> Any:
+        """A new event that keeps the time."""
+        return self._cuda.event(timing=True)
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event becomes the moment at which the stream's work so far has ended."""
         self._driver.cuEventRecord(int(event.handle), stream)
-        return event
 
     def seconds_between(self, start: Any, end: Any) -> float:
         """Seconds between two events; waits for the second."""

@@ -75,8 +75,11 @@ class Driver(Protocol):
     def synchronize(self, stream: int) -> None: ...
     def memory(self, stream: int) -> Memory: ...
 
-    def event(self, stream: int) -> Any:
-        """A new event, recorded on the stream."""
+    def event(self) -> Any:
+        """A new event that keeps the time."""
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event becomes the moment at which the stream's work so far has ended."""
 
     def seconds_between(self, start: Any, end: Any) -> float:
         """Seconds between two events; waits for the second."""

@@ -88,8 +88,8 @@ class LaunchConfig:
 def _dims(what: str, given: int | Sequence[int], most: Dim) -> Dim:
     if callable(given):
         raise LaunchError(
-            f"{what} is a function; kernels under tc.autotune take functions of the arguments, this "
-            "one takes one to three integers"
+            f"{what} is a function; kernels under tc.autotune take functions of the arguments, "
+            "this one takes one to three integers"
         )
     dims = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     try:

@@ -27,11 +27,14 @@ L2_TIMES = 2  # what is written to flush the L2 cache, as a multiple of its size
 class Clock(Protocol):
     """Measures the time between two moments of one stream's work."""
 
-    def mark(self) -> Any:
-        """The moment at which all that was launched so far has ended."""
+    def event(self) -> Any:
+        """A new event, for one moment. Events are made beforehand, as that takes time."""
+
+    def record(self, event: Any) -> None:
+        """The event is the moment at which all that was launched so far has ended."""
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Seconds between two moments; waits for the second."""
+        """Seconds between two events; waits for the second."""
 
     def flush(self) -> None:
         """Evict the L2 cache of a GPU."""
@@ -44,9 +47,13 @@ class DeviceClock:
         self._driver, self._stream, self._device = driver.cuda_driver(), stream, device
         self._cache: tuple[int, Any, int] | None = None  # address, owner and size
 
-    def mark(self) -> Any:
+    def event(self) -> Any:
         with self._driver.on_device(self._device):
-            return self._driver.event(self._stream)
+            return self._driver.event()
+
+    def record(self, event: Any) -> None:
+        with self._driver.on_device(self._device):
+            self._driver.record(event, self._stream)
 
     def seconds(self, start: Any, end: Any) -> float:
         with self._driver.on_device(self._device):
@@ -65,11 +72,14 @@ class DeviceClock:
 class HostClock:
     """The system's clock, for work that has ended when its function returns."""
 
-    def mark(self) -> float:
-        return time.perf_counter()
+    def event(self) -> list[float]:
+        return []
 
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
+    def record(self, event: list[float]) -> None:
+        event[:] = [time.perf_counter()]
+
+    def seconds(self, start: list[float], end: list[float]) -> float:
+        return end[0] - start[0]
 
     def flush(self) -> None:
         pass
@@ -97,23 +107,23 @@ def separately(
     `setup` runs before each launch and is not timed. `cold` empties the L2 cache before each.
     """
 
-    def once() -> tuple[Any, Any]:
-        if setup is not None:
-            setup()
-        if cold:
-            clock.flush()
-        start = clock.mark()
-        launch()
-        return start, clock.mark()
+    def times(count: int) -> list[float]:
+        pairs = [(clock.event(), clock.event()) for _ in range(count)]
+        for start, end in pairs:
+            if setup is not None:
+                setup()
+            if cold:
+                clock.flush()
+            clock.record(start)
+            launch()
+            clock.record(end)
+        return [clock.seconds(start, end) for start, end in pairs]
 
-    clock.seconds(*once())  # compiles and loads
-    estimate = max(sum(clock.seconds(*once()) for _ in range(3)) / 3, SHORTEST)
-    for _ in range(_count(warmup, estimate) if warmup > 0 else 0):
-        last = once()
+    times(1)  # compiles and loads
+    estimate = max(sum(times(3)) / 3, SHORTEST)
     if warmup > 0:
-        clock.seconds(*last)
-    moments = [once() for _ in range(_count(least, estimate))]
-    return [clock.seconds(*each) for each in moments]
+        times(_count(warmup, estimate))
+    return times(_count(least, estimate))
 
 
 def _count(seconds: float, each: float) -> int:
@@ -124,10 +134,12 @@ def in_a_row(launch: Launch, clock: Clock, least: float = SAMPLE) -> float:
     """Seconds of one launch, of as many in a row as take `least`, after two that warm up."""
 
     def batch(count: int) -> float:
-        start = clock.mark()
+        start, end = clock.event(), clock.event()
+        clock.record(start)
         for _ in range(count):
             launch()
-        return clock.seconds(start, clock.mark()) / count
+        clock.record(end)
+        return clock.seconds(start, end) / count
 
     launch()
     once = max(batch(1), SHORTEST)
