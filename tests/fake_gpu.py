@@ -64,6 +64,7 @@ class FakeGpu:
     events: list[Any] = field(default_factory=list)
     duration: Any = None  # seconds of a launch, from its record
     now: float = 0.0
+    captured: tuple[int, ...] = ()  # streams
     device_names: tuple[str, ...] = ("FAKE GPU",)
 
     def __post_init__(self):
@@ -146,6 +147,9 @@ class FakeGpu:
 
     def seconds_between(self, start, end):
         return end.at - start.at
+
+    def is_capturing(self, stream):
+        return stream in self.captured
 
     def l2_bytes(self):
         return 1024

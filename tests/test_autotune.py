@@ -277,6 +277,13 @@ def test_configurations_that_fail_are_left_out():
     assert "failed  Config(SIZE=3): " in str(found)
 
 
+@pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
+def test_numbers_are_not_restored(option: str):
+    kernel = tuned(timer=lambda launch: 1.0, **{option: ["n"]})
+    with tc.target("cpu"), pytest.raises(tc.ArgumentError, match=f"{option} names 'n', which is no array but 1000"):
+        kernel[grid, block](*arrays(), 1000)
+
+
 def test_if_nothing_runs_the_reasons_are_told():
     kernel = tc.autotune([tc.Config(SIZE=10**6), tc.Config(SIZE=3)], timer=lambda launch: launch() or 1.0)(choosy)
     with tc.target("cpu"), pytest.raises(tc.ArgumentError) as caught:
@@ -529,6 +536,19 @@ def test_numpy_arrays_are_copied_once_for_all_launches(gpu: FakeGpu):
         kernel[grid, block](x, y, 1000)
     launches = len(gpu.records)
     assert launches > 30 and len(gpu.allocations) < launches / 2
+
+
+@needs_assembler
+def test_captured_launches_are_not_measured(gpu: FakeGpu):
+    gpu.captured = (7,)
+    kernel = tuned(warmup=0, rep=1)
+    with pytest.raises(tc.ArgumentError, match="scale is tuned at its first launch, and a CUDA graph captures this"):
+        kernel[grid, block, 7](*on_gpu(), 1000)
+    assert not gpu.records and not kernel.cache
+    kernel[grid, block](*on_gpu(), 1000)
+    count = len(gpu.records)
+    kernel[grid, block, 7](*on_gpu(), 1000)
+    assert len(gpu.records) == count + 1 and gpu.records[-1].stream == 7
 
 
 @needs_assembler

@@ -280,6 +280,26 @@ def test_tuning_restores(cache: Any) -> None:
     assert torch.equal(base, wanted)
 
 
+def test_tuning_and_graphs(cache: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x, sums = torch.ones(1 << 16, device="cuda"), torch.zeros(4, device="cuda")
+    kernel = tuned()
+    launch = kernel[parts, lambda meta: meta["THREADS"]]
+    graph = torch.cuda.CUDAGraph()
+    refused = pytest.raises(tc.ArgumentError, match="a CUDA graph captures this one")
+    with refused, torch.cuda.graph(graph):
+        launch(x, sums, 1 << 16)
+    torch.cuda.synchronize()
+    launch(x, sums, 1 << 16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(x, sums, 1 << 16)
+    assert float(sums[0].item()) == 1 << 16
+    graph.replay()
+    graph.replay()
+    assert float(sums[0].item()) == 3 << 16
+
+
 def test_do_bench() -> None:
     torch = pytest.importorskip("torch")
     x = torch.zeros(1 << 26, device="cuda")

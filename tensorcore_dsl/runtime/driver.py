@@ -25,6 +25,7 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 @lru_cache
@@ -207,6 +208,16 @@ class NumbaDriver:
         """Seconds between two events; waits for the second."""
         end.synchronize()
         return float(self._cuda.event_elapsed_time(start, end)) / 1e3
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what is launched on the stream."""
+        self._cuda.current_context()
+        try:
+            return int(self._driver.cuStreamIsCapturing(stream)) != 0
+        except Exception as error:  # the default stream, while another one is captured
+            if int(getattr(error, "code", 0)) == _IMPLICIT_CAPTURE:
+                return True
+            raise
 
     def l2_bytes(self) -> int:
         """Size of the current GPU's L2 cache."""

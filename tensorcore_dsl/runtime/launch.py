@@ -84,6 +84,9 @@ class Driver(Protocol):
     def seconds_between(self, start: Any, end: Any) -> float:
         """Seconds between two events; waits for the second."""
 
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what is launched on the stream."""
+
     def l2_bytes(self) -> int: ...
     def device_name(self) -> str: ...
 

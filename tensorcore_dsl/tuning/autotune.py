@@ -238,6 +238,7 @@ class Autotuned(Named):
         found = memory.recall(entry, configs, title) if entry is not None else None
         if found is not None:
             return found
+        measure.check(self.__name__, call, self.settings, launch.stream)
 
         def seconds(config: Config, share: float = 1) -> float:
             made, constants = launch.of(config, call)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError
 from tensorcore_dsl.kernel import Launch
-from tensorcore_dsl.runtime import restore
+from tensorcore_dsl.runtime import driver, restore
+from tensorcore_dsl.runtime.arguments import ArrayType, describe
+from tensorcore_dsl.runtime.array_interop import stream_handle
 from tensorcore_dsl.runtime.targets import current_target
-from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, separately
+from tensorcore_dsl.runtime.timing import DeviceClock, HostClock, current_stream, separately
 from tensorcore_dsl.runtime.trials import DeviceFailure
 from tensorcore_dsl.tuning.config import Config
 
@@ -51,6 +53,25 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """All arguments by name."""
         return {**self.runtime_named, **self.constants}
+
+
+def check(name: str, call: Call, settings: Settings, stream: Any) -> None:
+    """ArgumentError where these arguments cannot be measured, whatever the configuration."""
+    for title in ("restore_value", "reset_to_zero"):
+        for parameter in getattr(settings, title):
+            value = call.runtime_named[parameter]
+            if not isinstance(describe(value, f"argument {parameter!r}").type, ArrayType):
+                raise ArgumentError(
+                    f"{name}: {title} names {parameter!r}, which is no array but {value!r}"
+                )
+    if current_target() == "cpu":
+        return
+    handle = current_stream(call.runtime) if stream is None else stream_handle(stream)
+    if driver.cuda_driver().is_capturing(handle):
+        raise ArgumentError(
+            f"{name} is tuned at its first launch, and a CUDA graph captures this one: launch or "
+            "tune it with such arguments before"
+        )
 
 
 def seconds(
