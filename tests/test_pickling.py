@@ -126,6 +126,13 @@ def test_launches_keep_their_configuration():
         pickle.dumps(add[1, 32, 7])
 
 
+def test_configurations_and_results_of_tuning():
+    config = tc.Config(BLOCK=64, DTYPE=tc.bf16, max_registers=64)
+    assert returned(config) == config and returned(config)["DTYPE"] is tc.bf16
+    tuning = tc.Tuning("key", (tc.Trial(config, 1.0), tc.Trial(config, failure="LaunchError: no")))
+    assert returned(tuning) == tuning and str(returned(tuning)) == str(tuning)
+
+
 def test_errors_travel():
     with pytest.raises(tc.OutOfBounds) as caught:
         add.emulate[1, 32](np.zeros(4, np.float32), np.zeros(4, np.float32), 1.0, 32)
