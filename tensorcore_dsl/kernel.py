@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from pickle import PicklingError
@@ -242,10 +241,10 @@ class Kernel(Named):
         self._base = self  # of a kernel that with_arguments returned: the one with *arguments
         self._prepare()
 
-    def __reduce__(self) -> Any:
-        if self.variadic is None or self.collected is None:
-            return super().__reduce__()
-        return Kernel.with_arguments, (self._base, *self.collected)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._base is self:
+            return super().__reduce_ex__(protocol)
+        return Kernel.with_arguments, (self._base, *(self.collected or ()))
 
     def _prepare(self) -> None:
         self.runtime_parameters = [p for p in self.parameters if not p.const]
@@ -267,7 +266,8 @@ class Kernel(Named):
                 f"{self.__name__} cannot have the parameters {listing(names)}: a kernel with a "
                 f"parameter *arguments takes names that differ from each other and {listing(taken)}"
             )
-        found = copy(self)
+        found = object.__new__(Kernel)
+        found.__dict__.update(self.__dict__)
         found.parameters = [
             *(Parameter(name, False, False, None, inspect.Parameter.empty) for name in names),
             *self.parameters,

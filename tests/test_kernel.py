@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import weakref
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from running import ASSEMBLES
 import tensorcore_dsl as tc
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.kernel import constants_key
+from tensorcore_dsl.kernels.user_functions import with_epilogue_args
 from tensorcore_dsl.runtime import targets
 
 X = np.arange(8, dtype=np.float32)
@@ -434,6 +436,10 @@ def test_kernels_of_any_arguments():
         total.with_arguments("x", "y", "z")[1, 32](x, y=y, z=1.0, times=3)
         assert np.array_equal(x, 4 * y + 1)
     assert total.with_arguments("x", "y") is total.with_arguments("x", "y")
+    assert total.with_arguments("x", "z").runtime_names == ["x", "z"]
+    assert total.with_arguments("x", "y").runtime_names == ["x", "y"]
+    of_module = with_epilogue_args.with_arguments("x", "d")
+    assert pickle.loads(pickle.dumps(of_module)) is of_module
     assert "x_shape0" in total.with_arguments("x", "y").ir(x, y, arch="sm_80")
     with pytest.raises(tc.ArgumentError, match=r"total has a parameter \*arguments: name its arguments"):
         total[1, 32](x, y)
