@@ -15,7 +15,6 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.fragments import fragment_layout, load_elements, stored_layout
 from tensorcore_dsl.lang.pointer import Pointer, own_address
 from tensorcore_dsl.lang.special_registers import lane_id
 from tensorcore_dsl.lang.tiles import Tile
@@ -23,6 +22,10 @@ from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import type_of
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
+
+from tensorcore_dsl.lang.fragments import (  # isort: skip
+    check_place, check_type, layout_of, load_elements, stored_layout,
+)  # fmt: skip
 
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
@@ -33,7 +36,8 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     their transposition where the order of the tile needs it; element types that ldmatrix cannot
     transpose are loaded element by element.
     """
-    layout = fragment_layout(tile, operand)
+    layout = layout_of(operand)
+    _check_tile(tile, layout)
     own_address(tile, names.LDMATRIX)
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
@@ -47,7 +51,13 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
 
 def stmatrix(tile: Tile, value: RegisterGroup) -> None:
     """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
-    layout = stored_layout(tile, value, (Tile,))
+    layout = stored_layout(value)
+    _check_tile(tile, layout)
+    if tile.shape != (layout.rows, layout.cols):
+        raise OperandError(
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is larger: store "
+            "to a view of it"
+        )
     own_address(tile, names.STMATRIX)
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
@@ -123,6 +133,17 @@ def _corners(coords: Any, pattern: Any) -> tuple[tuple[int, int], ...] | None:
 
 
 # -- instructions ------------------------------------------------------------------------------
+
+
+def _check_tile(tile: Any, layout: Layout) -> None:
+    """OperandError unless the tile consists of whole fragments of its type."""
+    check_place(tile, layout, (0, 0), True, (Tile,))
+    check_type(tile, layout)
+    if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
+        raise OperandError(
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "
+            "of it"
+        )
 
 
 def _places(tile: Tile, layout: Layout) -> Iterator[tuple[int, int]]:

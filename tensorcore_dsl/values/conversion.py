@@ -41,6 +41,22 @@ def convert(
     return _cvt(builder, value, dtype, options + (".satfinite" if satfinite else ""))
 
 
+def convert_pairs(
+    builder: InstructionBuilder, elements: list[Any], dtype: DType, **options: Any
+) -> list[Scalar] | None:
+    """f32 to f16 or bf16, two at a time into one register; None for other types and options."""
+    pairs = dtype in (dtypes.f16, dtypes.bf16) and len(elements) % 2 == 0
+    if not pairs or options or builder.arch.number < 80:
+        return None
+    if any(e.dtype != dtypes.f32 for e in elements):
+        return None
+    name = names.convert(f"{dtype}x2", dtypes.f32, ".rn")
+    return [
+        builder.named(name, high, low)
+        for low, high in zip(elements[::2], elements[1::2], strict=True)
+    ]
+
+
 def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:
     one, zero = (const_bits(constant(n, dtype)) for n in (1, 0))
     chosen = builder.named(names.select(dtype.register_bits), one, zero, value)
@@ -137,14 +153,17 @@ def _to_narrow(builder: InstructionBuilder, value: Scalar, dtype: DType, options
 
 
 def pack(builder: InstructionBuilder, elements: list[Any], dtype: DType) -> Scalar:
-    """Elements of 8 or 16 bits in one 32-bit register, low to high."""
+    """Elements of 8 or 16 bits in one 32-bit register, low to high; or one in the low bits."""
     scalars = [builder.scalar(e, dtype) for e in elements]
     if dtype.bits == 16:
+        scalars = scalars if len(scalars) == 2 else [*scalars, builder.literal(0, dtypes.b16)]
         result = builder.named(names.pack(32), *scalars)
         return Scalar(result.value, dtypes.ALL.get(f"{dtype.name}x2", dtypes.b32))
     if dtype.bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be packed one by one")
     zero = builder.literal(0, dtypes.b16)
+    if len(scalars) == 1:
+        return builder.named(names.pack(32), scalars[0], zero)  # type: ignore[no-any-return]
     words = [builder.named(names.pack(32), s, zero) for s in scalars]
     low, high = (
         builder.named(names.PERMUTE_BYTES, words[i], words[i + 1], _BYTES_LOW) for i in (0, 2)
