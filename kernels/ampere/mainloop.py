@@ -93,7 +93,7 @@ def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig):
         # read its fragments of tile - 1, and the copies may overwrite them.
         load_stage(tile + (config.stages - 1), write)
         for k in tc.static_range(0, config.BK, mma.shape[2]):
-            mma_step(acc, mma, *load_operands(read, k))
+            acc[:] = tc.tiled_mma(mma, acc, *load_operands(read, k))
         read, write = next_stage(read, config.stages), next_stage(write, config.stages)
 
 
@@ -125,16 +125,8 @@ def mainloop_with_register_prefetch(
                 tc.barrier()
                 read = next_stage(read, config.stages)
             next_fragments = load_operands(read, (step + 1) % steps * depth)
-            mma_step(acc, mma, fa, fb)
+            acc[:] = tc.tiled_mma(mma, acc, fa, fb)
             fa, fb = next_fragments
-
-
-def mma_step(acc, mma, fa, fb):
-    """acc[i][j] += fa[i] fb[j], in serpentine order: neighbouring instructions share a fragment."""
-    for i in tc.static_range(len(acc)):
-        for j in tc.static_range(len(acc[0])):
-            j = len(acc[0]) - 1 - j if i % 2 else j
-            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
 
 
 def shared_stages(dtype, extent: int, config: AmpereConfig, k_major: bool):
@@ -259,8 +251,7 @@ def load_fragments(tile, first, k: int, extent: int, operand, k_major: bool, tra
         view = tile[first : first + extent, k : k + depth]
     else:
         view = tile[k : k + depth, first : first + extent].T
-    fragments = tc.ldmatrix(view.T if transposed else view, operand)
-    return fragments if isinstance(fragments, list) else [fragments]
+    return tc.ldmatrix(view.T if transposed else view, operand)
 
 
 # `ldmatrix` does not load 8-byte elements. A warp loads those of a fragment directly: 32 bytes of

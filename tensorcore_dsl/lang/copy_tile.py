@@ -187,7 +187,11 @@ def _source(plan: _Plan, index: Index) -> tuple[Pointer, Any]:
     """The pointer to a vector of the array, and how many of its elements exist; None: all do."""
     if not plan.bounded:
         return plan.array.at(*index), None
-    return unchecked_pointer(plan.array, index), _existing(plan, index)
+    count = _existing(plan, index)
+    pointer = unchecked_pointer(plan.array, index)
+    # Outside, strides of axes of extent 1 may misalign the address: take that of the array instead.
+    address = select(count > 0, pointer.address, plan.array.address)
+    return pointer.with_parts(address=address), count
 
 
 def _existing(plan: _Plan, index: Index) -> Any:

@@ -9,7 +9,6 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type
-from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
@@ -17,8 +16,10 @@ from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import constant, describe, is_number, number_type
 
+from tensorcore_dsl.values.operands import (  # isort: skip
+    check_register, constant, describe, is_number, number_type,
+)  # fmt: skip
 from tensorcore_dsl.values.values import (  # isort: skip
     RegisterGroup, Scalar, of_converted, of_elements, of_registers, this_thread,
 )  # fmt: skip
@@ -41,7 +42,7 @@ def fragment(operand: Operand, registers: Sequence[Any]) -> RegisterGroup:
     if len(given) == layout.slots != layout.registers:
         return of_elements(operand, layout, [_element(e, layout) for e in given])
     for register in given:
-        _check_register(register, layout)
+        check_register(register, layout)
     return of_registers(operand, layout, given)
 
 
@@ -54,26 +55,6 @@ def _element(given: Any, layout: Layout) -> Any:
             f"elements of {layout.name} are {layout.dtype}, not {describe(given)}; .to() converts"
         )
     return given
-
-
-def _check_register(given: Any, layout: Layout) -> None:
-    """OperandError if a register surely holds something else than the layout's elements."""
-    wide = layout.dtype.storage_bits >= 32
-    if isinstance(given, float) and not wide and given:
-        raise OperandError(
-            f"a register of {layout.name} holds {layout.per_register} {layout.dtype}: give the "
-            f"{layout.slots} elements of a thread, or tc.pack(...), not {given}"
-        )
-    if not isinstance(given, Scalar) or given.dtype.register_bits not in (32, 64):
-        return
-    have = given.dtype
-    fits = agree(have, layout.dtype) if wide else (
-        have.kind in "bu" or have.is_integer or have.name == f"{layout.dtype}x2"
-    )  # fmt: skip
-    if have.register_bits == max(32, layout.dtype.storage_bits) and not fits:
-        raise OperandError(
-            f"a register of {layout.name} holds {layout.dtype}, not {describe(given)}"
-        )
 
 
 def vector(elements: Sequence[Any]) -> RegisterGroup:
@@ -107,8 +88,8 @@ def pack(*elements: Any) -> Scalar:
 def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
     """The elements of a register, low to high.
 
-    `dtype` is the type of the elements: 16, 8 or 4 bits (s4 and u4 come as s32 and u32). f16x2 and
-    bf16x2 need none.
+    `dtype` is the type of the elements: 16, 8 or 4 bits (s4 and u4 come as s32, the type in which
+    narrow integers are computed). f16x2 and bf16x2 need none.
     """
     have = getattr(register, "dtype", None)
     if dtype is None and have in (dtypes.f16x2, dtypes.bf16x2):
@@ -131,10 +112,12 @@ def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
     if dtype.bits >= 8:
         return build.unpack(word, dtype)[:count]
     wide = dtypes.named(f"{dtype.kind}32")
-    return [
-        build.named(names.extract_field(wide), Scalar(word.value, wide), dtype.bits * i, dtype.bits)
+    field = names.extract_field(wide)
+    parts = [
+        build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits)
         for i in range(count)
     ]
+    return [Scalar(part.value, dtypes.s32) for part in parts]
 
 
 # -- element-wise loads and stores -------------------------------------------------------------

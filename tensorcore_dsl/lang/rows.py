@@ -22,6 +22,7 @@ from tensorcore_dsl.lang.warp import shfl_xor
 from tensorcore_dsl.layout import Layout, sharing_bits
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import RegisterGroup, Scalar, of_elements, this_thread
 
 Fragments = Any  # a fragment, or (nested) lists of fragments
@@ -34,19 +35,23 @@ _AXES = {"rows": 0, "cols": 1}
 def row_values(
     like: Operand | RegisterGroup, fill: Any = 0, dtype: DType | None = None
 ) -> RegisterGroup:
-    """`fill` for each row of a fragment of `like`; of its element type, or of `dtype`."""
+    """`fill` for each row of a fragment of `like`.
+
+    They have the type in which its elements are computed (f32 for tf32, s32 for s8), or `dtype`.
+    """
     return _filled("rows", like, fill, dtype)
 
 
 def column_values(
     like: Operand | RegisterGroup, fill: Any = 0, dtype: DType | None = None
 ) -> RegisterGroup:
-    """`fill` for each column of a fragment of `like`; of its element type, or of `dtype`."""
+    """`fill` for each column of a fragment of `like`; the type is as that of `row_values`."""
     return _filled("cols", like, fill, dtype)
 
 
 def _filled(axis: str, like: Any, fill: Any, dtype: DType | None) -> RegisterGroup:
-    layout = along(layout_of(like), axis, dtype)
+    of_like = layout_of(like)
+    layout = along(of_like, axis, dtype or promote_types(of_like.dtype, of_like.dtype))
     value = builder().convert(fill, layout.dtype)
     return of_elements(_operand(layout), layout, [value] * layout.slots)
 

@@ -23,7 +23,7 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
 )  # fmt: skip
 from tensorcore_dsl.values.operands import (  # isort: skip
-    constant, describe, element_type, is_number, literal, number_type, type_of,
+    check_register, constant, describe, element_type, is_number, literal, number_type, type_of,
 )  # fmt: skip
 
 MAX_DIVISOR = 1024
@@ -189,8 +189,13 @@ class InstructionBuilder:
             if have == want or (plain and same_size):
                 return given.value
         if isinstance(given, (list, tuple)) and len(given) == wanted.registers:
+            if wanted.layout is not None:
+                for register in given:
+                    check_register(register, wanted.layout)
             return self.pack(list(given), want).value
         if isinstance(given, Scalar) and wanted.registers == 1:
+            if wanted.layout is not None:
+                check_register(given, wanted.layout)
             return self.pack([given], want).value
         raise self._mismatch(given, wanted, instr)
 
