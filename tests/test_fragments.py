@@ -415,6 +415,51 @@ def test_accumulators_become_operands(source: Any, operand: Any, grid: Any, tran
     assert "shfl" not in text and "shared" not in text
 
 
+# -- matrices of shared memory ----------------------------------------------------------------------
+
+
+@tc.kernel
+def through_a_tile(
+    x: tc.Array, out: tc.Array, source: tc.Const, target: tc.Const, grid: tc.Const,
+    turned: tc.Const = False,
+):  # fmt: skip
+    """Fragments by stmatrix to a tile, by ldmatrix from it as another operand, and to `out`."""
+    rows, cols = grid[0] * source.layout.rows, grid[1] * source.layout.cols
+    tile = tc.shared((cols, rows) if turned else (rows, cols), target.dtype, swizzle=128)
+    view = tile.T if turned else tile
+    fragments = [
+        [tc.load_elements(x, source, origin=(r, c)).to(target.dtype) for c in range(0, cols, source.layout.cols)]
+        for r in range(0, rows, source.layout.rows)
+    ]
+    tc.stmatrix(view, fragments)
+    tc.barrier()
+    found = tc.ldmatrix(view, target)
+    found = found if isinstance(found, list) else [found]
+    if not isinstance(found[0], list):
+        found = [found] if grid[0] == 1 else [[f] for f in found]
+    for i, row in enumerate(found):
+        for j, fragment in enumerate(row):
+            tc.store_elements(out, fragment, origin=(i * target.layout.rows, j * target.layout.cols))
+
+
+STORED = [(F16.d, F16.a, (4, 8)), (F16.d, BF16.b, (4, 8)), (WGMMA.d, WGMMA.a, (1, 1)), (F16.a, F16.a, (1, 4))]
+
+
+@pytest.mark.parametrize("source, target, of", STORED, ids=short)
+@pytest.mark.parametrize("turned", [False, True])
+def test_converted_accumulators_through_shared_memory(source: Any, target: Any, of: Any, turned: bool):
+    if turned and of == (1, 4):
+        of = 4, 1
+    x = numbers((of[0] * source.layout.rows, of[1] * source.layout.cols), memory_type(source))
+    out = np.zeros(x.shape, np.float32)
+    block = source.layout.threads
+    constants = {"source": source, "target": target, "turned": turned}
+    through_a_tile.emulator("sm_90a")[1, block](x, out, grid=of, **constants)
+    assert np.array_equal(out, x)
+    if running.ASSEMBLES:
+        assert through_a_tile.cubin(x, out, grid=of, **constants, arch="sm_90a")
+
+
 # -- tiled products ------------------------------------------------------------------------------
 
 
@@ -810,7 +855,7 @@ def stmatrix_of_another_type():
 
 
 @refused(
-    "mma.A.16x16.f16 covers 16x16; a shared f16 tile of 32x16 is larger: store to a view of it",
+    "a shared f16 tile of 32x16 takes 2 fragments of 16x16; 1 were given",
     "tc.stmatrix(tile, F16.a.zeros())", arch="sm_90",
 )  # fmt: skip
 def stmatrix_to_a_larger_tile():
