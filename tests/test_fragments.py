@@ -618,6 +618,28 @@ def test_fragments_of_elements_and_of_registers():
     assert np.array_equal(of_threads[2], x)
 
 
+@tc.kernel
+def of_coordinates(out: tc.Array, operand: tc.Const, together: tc.Const):
+    cols = operand.layout.cols
+
+    def values(row, col):
+        down = operand.name == "b"
+        place = [(row + e, col) if down else (row, col + e) for e in range(together)]
+        found = [(cols * i + j).to(operand.dtype) for i, j in place]
+        return found if together > 1 else found[0]
+
+    tc.store_elements(out, tc.fragment(operand, values))
+
+
+@pytest.mark.parametrize("operand, together", [(F16.a, 1), (F16.a, 2), (F16.b, 2), (F16.d, 2), (S8.b, 4), (S8.a, 2), (WGMMA.d, 2), (TF32.a, 1)], ids=short)
+def test_fragments_of_functions(operand: Any, together: int):
+    rows, cols = operand.layout.rows, operand.layout.cols
+    out = np.zeros((rows, cols), np.float32)
+    launch(operand, of_coordinates, out, operand=operand, together=together)
+    expected = np.arange(rows * cols).reshape(rows, cols)
+    assert np.array_equal(out, expected.astype(np.int8) if operand.dtype == tc.s8 else expected)
+
+
 # -- copies of tiles --------------------------------------------------------------------------------
 
 
@@ -915,6 +937,14 @@ def numbers_as_pairs():
 )  # fmt: skip
 def elements_of_another_type(x: tc.f32):
     tc.fragment(F16.a, [x] * 8)
+
+
+@refused(
+    "4 elements were given from slot 0 of mma.A.16x16.f16 on, which are not neighbours in a row or column",
+    "tc.fragment(F16.a, lambda i, j: [x] * 4)", tc.f16,
+)  # fmt: skip
+def elements_that_are_no_neighbours(x: tc.f16):
+    tc.fragment(F16.a, lambda i, j: [x] * 4)
 
 
 @refused("2.5 is no s32: convert it explicitly, s32(2.5)", "tc.vector([n, 2.5])", tc.s32)

@@ -47,13 +47,15 @@ def copy_tile(
     barrier (sm_90): TMA copies instead, and zeros what lies outside the array. Exactly one thread
     calls it; the barrier's phase then waits for one arrival and for the bytes of the tile.
     """
-    tile, array = (target, source) if isinstance(target, Tile) else (source, target)
+    tile: Any = target if isinstance(target, Tile) else source
+    array: Any = source if isinstance(target, Tile) else target
     if not isinstance(tile, Tile) or not isinstance(array, Array) or tile.ndim > array.ndim:
         raise OperandError(
             "a copy has a shared tile and an array of as many dimensions or more, not "
             f"{describe(target)} and {describe(source)}"
         )
-    if tile.dtype != array.dtype:
+    plain = tile.dtype.bits == array.dtype.bits and "b" in (tile.dtype.kind, array.dtype.kind)
+    if tile.dtype != array.dtype and not plain:
         raise OperandError(
             f"{describe(source)} is copied to memory of its element type, not to {describe(target)}"
         )

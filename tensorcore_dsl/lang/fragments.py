@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
@@ -31,19 +33,42 @@ ORIGIN: Place = (0, 0)
 # -- fragments of scalars ------------------------------------------------------------------------
 
 
-def fragment(operand: Operand, registers: Sequence[Any]) -> RegisterGroup:
+def fragment(
+    operand: Operand, values: Sequence[Any] | Callable[[Any, Any], Any]
+) -> RegisterGroup:
     """The fragment of `operand` that consists of these registers, or of these elements.
 
     Registers are of the fragment's type, of pairs of it (f16x2), or plain bits; elements are of its
     type. Python's numbers are elements, or the bits of packed registers.
+
+    values may also be a function of (row, col) that gives the element there, or a list of it and
+    its next neighbours along the row or column in which successive slots of a thread run.
     """
     layout = layout_of(operand)
-    given = list(registers)
-    if len(given) == layout.slots != layout.registers:
+    given = _computed(layout, values) if callable(values) else list(values)
+    if callable(values) or len(given) == layout.slots != layout.registers:
         return of_elements(operand, layout, [_element(e, layout) for e in given])
     for register in given:
         check_register(register, layout)
     return of_registers(operand, layout, given)
+
+
+def _computed(layout: Layout, function: Callable[[Any, Any], Any]) -> list[Any]:
+    """The elements that `function` gives for the slots of this thread."""
+    thread, elements = this_thread(layout), list[Any]()
+    while (slot := len(elements)) < layout.slots:
+        found = builder().call(function, list(layout.formula(thread, slot)), {})
+        several = list(found) if isinstance(found, (list, tuple)) else [found]
+        last = slot + len(several) - 1
+        steps = np.diff(layout.coords[:, slot : last + 1], axis=1)
+        straight = (steps == (0, 1)).all() or (steps == (1, 0)).all()
+        if not several or last >= layout.slots or not straight:
+            raise OperandError(
+                f"{len(several)} elements were given from slot {slot} of {layout.name} on, which "
+                "are not neighbours in a row or column"
+            )
+        elements += several
+    return elements
 
 
 def _element(given: Any, layout: Layout) -> Any:
