@@ -195,6 +195,41 @@ def test_comparisons_of_fragments_select_elements():
     assert np.array_equal(out[4], np.where(top > 7, x, y))
 
 
+@tc.kernel
+def chosen_mask(x: tc.Array, out: tc.Array, count: tc.s32):
+    a = tc.load_elements(x, F16.d)
+    mask = a > 0
+    if count > 2:
+        mask = a < 0
+    for _ in range(count):
+        mask = ~mask
+    tc.store_elements(out, tc.select(mask, a, 100))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_masks_in_branches_and_loops(count: int):
+    x, out = numbers((16, 8), np.float32), np.zeros((16, 8), np.float32)
+    warp(chosen_mask, x, out, count)
+    mask = (x < 0 if count > 2 else x > 0) ^ bool(count % 2)
+    assert np.array_equal(out, np.where(mask, x, 100))
+
+
+@tc.kernel
+def turned_pairs(x: tc.Array, out: tc.Array):
+    """The transpose of each 8x8 matrix of an accumulator is one of a B."""
+    pairs = [tc.movmatrix(r) for r in tc.load_elements(x, F16.d, convert=True).to(tc.f16).registers]
+    for i, pair in enumerate(pairs):
+        low, high = tc.unpack(pair)
+        row, col = tc.lane_id() // 4, 2 * (tc.lane_id() % 4)
+        out[row, 8 * i + col], out[row, 8 * i + col + 1] = low, high
+
+
+def test_movmatrix_transposes_and_keeps_the_type():
+    x, out = numbers((16, 8), np.float32), np.zeros((8, 16), np.float16)
+    warp(turned_pairs, x, out)
+    assert np.array_equal(out, x.T)
+
+
 # -- item assignment --------------------------------------------------------------------------
 
 
@@ -937,6 +972,15 @@ def numbers_as_pairs():
 )  # fmt: skip
 def elements_of_another_type(x: tc.f32):
     tc.fragment(F16.a, [x] * 8)
+
+
+@refused(
+    "movmatrix.sync.aligned.m8n8.trans.b16 takes registers of two 16-bit elements, as tc.pack(low, high) makes them, "
+    "not a run-time value of type f32",
+    "tc.movmatrix(x)", tc.f32,
+)  # fmt: skip
+def movmatrix_of_floats(x: tc.f32):
+    tc.movmatrix(x)
 
 
 @refused(

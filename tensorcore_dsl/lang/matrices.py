@@ -21,7 +21,7 @@ from tensorcore_dsl.lang.special_registers import lane_id, warp_id
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import type_of
+from tensorcore_dsl.values.operands import describe, type_of
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 from tensorcore_dsl.lang.fragments import (  # isort: skip
@@ -81,8 +81,14 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
 
 
 def movmatrix(value: Scalar) -> Scalar:
-    """Transpose an 8x8 matrix of 16-bit elements held in one register per lane."""
-    return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
+    """Transpose an 8x8 matrix of 16-bit elements, a pair of neighbours of a row in each lane."""
+    if isinstance(value, Scalar) and value.dtype.is_float and value.dtype.lanes != 2:
+        raise OperandError(
+            f"{names.MOVMATRIX} takes registers of two 16-bit elements, as tc.pack(low, high) "
+            f"makes them, not {describe(value)}"
+        )
+    moved = emit(names.MOVMATRIX, value)
+    return Scalar(moved.value, value.dtype)
 
 
 # -- which matrices fill which registers -------------------------------------------------------
