@@ -35,7 +35,7 @@ class Emitter(Protocol):
         """`value` as `dtype`."""
 
     def convert_pairs(self, elements: list[Any], dtype: Any, **options: Any) -> list[Any] | None:
-        """One register for each two elements, converted together; None if no instruction does."""
+        """32-bit registers of elements converted two at a time; None if no instruction does."""
 
     def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Evaluate a call of a user's function."""

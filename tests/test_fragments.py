@@ -123,13 +123,14 @@ def halved(x: tc.Array, out: tc.Array, dtype: tc.Const):
     tc.store_elements(out, tc.load_elements(x, F16.d).to(dtype))
 
 
-@pytest.mark.parametrize("dtype", [tc.f16, tc.bf16], ids=str)
+@pytest.mark.parametrize("dtype", [tc.f16, tc.bf16, tc.e4m3, tc.e5m2], ids=str)
 def test_pairs_are_converted_together_and_rounded_to_nearest(dtype: Any):
     x = np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)
     out = np.zeros((16, 8), dtype.numpy)
-    warp(halved, x, out, dtype=dtype)
+    warp(halved, x, out, dtype=dtype, arch="sm_90a")
     assert np.array_equal(out, x.astype(dtype.numpy))
-    assert halved.ptx(x, out, arch="sm_80", dtype=dtype).count(f"cvt.rn.{dtype}x2.f32") == 2
+    mode = ".satfinite" if dtype.bits == 8 else ""
+    assert halved.ptx(x, out, arch="sm_90a", dtype=dtype).count(f"cvt.rn{mode}.{dtype}x2.f32") == 2
 
 
 @tc.kernel

@@ -35,7 +35,7 @@ class Builder(InstructionBuilder):
     def convert_pairs(
         self, elements: list[Any], dtype: DType, **options: Any
     ) -> list[Scalar] | None:
-        """One register for each two elements, converted together; None if no instruction does."""
+        """32-bit registers of elements converted two at a time; None if no instruction does."""
         return conversion.convert_pairs(self, elements, dtype, **options)
 
     def pack_register(self, elements: list[Any], dtype: DType) -> Scalar:

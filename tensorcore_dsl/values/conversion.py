@@ -44,17 +44,24 @@ def convert(
 def convert_pairs(
     builder: InstructionBuilder, elements: list[Any], dtype: DType, **options: Any
 ) -> list[Scalar] | None:
-    """f32 to f16 or bf16, two at a time into one register; None for other types and options."""
-    pairs = dtype in (dtypes.f16, dtypes.bf16) and len(elements) % 2 == 0
-    if not pairs or options or builder.arch.number < 80:
+    """32-bit registers of f32 elements converted to f16, bf16 or fp8, two with one instruction.
+
+    None for other types and options.
+    """
+    halves, bytes = dtype in (dtypes.f16, dtypes.bf16), dtype in (dtypes.e4m3, dtypes.e5m2)
+    if options or not (halves or bytes) or builder.arch.number < (80 if halves else 89):
         return None
-    if any(e.dtype != dtypes.f32 for e in elements):
+    if any(e.dtype != dtypes.f32 for e in elements) or len(elements) % (2 if halves else 4):
         return None
-    name = names.convert(f"{dtype}x2", dtypes.f32, ".rn")
-    return [
+    name = names.convert(f"{dtype}x2", dtypes.f32, ".rn" if halves else ".rn.satfinite")
+    pairs = [
         builder.named(name, high, low)
         for low, high in zip(elements[::2], elements[1::2], strict=True)
     ]
+    if halves:
+        return pairs
+    words = zip(pairs[::2], pairs[1::2], strict=True)
+    return [builder.named(names.pack(32), low, high) for low, high in words]
 
 
 def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:

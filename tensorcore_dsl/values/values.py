@@ -343,7 +343,7 @@ def of_converted(
     operand: Operand, layout: Layout, elements: list[Scalar], **options: Any
 ) -> RegisterGroup:
     """The same of elements of another type, converted in pairs where an instruction does."""
-    if layout.per_register == 2:
+    if layout.per_register > 1:
         packed = emitter().convert_pairs(elements, layout.dtype, **options)
         if packed is not None:
             return of_registers(operand, layout, packed)
