@@ -930,12 +930,31 @@ def unconverted_load(x):
 
 
 @refused(
-    "mma.C.16x8.f32 covers 16x8; at (4, 0) it leaves a shared f32 tile of 16x8",
+    "mma.C.16x8.f32 covers 16x8; from 4 on 16 leave a shared f32 tile of 16x8, which has 16 there",
     "tc.store_elements(tile, F16.d.zeros(), origin=(4, 0))",
 )
 def beyond_a_tile():
     tile = tc.shared((16, 8), tc.f32)
     tc.store_elements(tile, F16.d.zeros(), origin=(4, 0))
+
+
+@refused(
+    "mma.A.16x16.f16 covers 16x16; a shared f16 tile of 32x16 has 32 where these are 16: say where they lie, origin=..., "
+    "or give a view",
+    "tc.load_elements(tile, F16.a)",
+)
+def load_from_a_larger_tile():
+    tile = tc.shared((32, 16), tc.f16)
+    tc.load_elements(tile, F16.a)
+
+
+@refused(
+    "there are 8 values; a shared f32 tile of 16 has 16 where these are 8: say where they lie, origin=..., or give a view",
+    "tc.load_columns(tile, F16.d)",
+)
+def columns_of_a_larger_tile():
+    tile = tc.shared(16, tc.f32)
+    tc.load_columns(tile, F16.d)
 
 
 @refused("origin is a row and a column, not 4", "tc.load_elements(x, F16.d, origin=4)", MATRIX)

@@ -27,7 +27,6 @@ from tensorcore_dsl.values.values import (  # isort: skip
 )  # fmt: skip
 
 Place = tuple[Any, Any]  # row and column, each known at compile time or at run time
-ORIGIN: Place = (0, 0)
 
 
 # -- fragments of scalars ------------------------------------------------------------------------
@@ -149,18 +148,19 @@ def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
 
 
 def load_elements(
-    source: Tile | Array, operand: Operand, *, origin: Place = ORIGIN, bounded: bool = False,
+    source: Tile | Array, operand: Operand, *, origin: Place | None = None, bounded: bool = False,
     otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
     """Load a fragment element by element, at the coordinates that its layout gives.
 
-    origin: where element (0, 0) of the fragment lies in `source`, at compile time or at run time.
+    origin: where element (0, 0) of the fragment lies in `source`, at compile time or at run time;
+    without it, `source` has the shape of the fragment.
     bounded: elements outside the shape of `source` are not loaded and become `otherwise`. convert:
     elements of another type are converted. Neighbours are loaded together where their alignment is
     known.
     """
     layout = layout_of(operand)
-    check_place(source, layout, origin, bounded)
+    origin = check_place(source, layout, origin, bounded)
     if not convert:
         check_type(source, layout)
     elements = load_places(source, _coordinates(layout, origin), bounded, otherwise)
@@ -170,15 +170,17 @@ def load_elements(
 
 
 def store_elements(
-    target: Tile | Array, value: RegisterGroup, *, origin: Place = ORIGIN, bounded: bool = False
-) -> None:
+    target: Tile | Array, value: RegisterGroup, *, origin: Place | None = None,
+    bounded: bool = False,
+) -> None:  # fmt: skip
     """Store a fragment element by element, converted to the type of `target`.
 
-    origin: where element (0, 0) of the fragment lies in `target`. bounded: elements outside the
-    shape of `target` are not stored. Neighbours are stored together where their alignment is known.
+    origin: where element (0, 0) of the fragment lies in `target`; without it, `target` has the
+    shape of the fragment. bounded: elements outside the shape of `target` are not stored.
+    Neighbours are stored together where their alignment is known.
     """
     layout = stored_layout(value)
-    check_place(target, layout, origin, bounded)
+    origin = check_place(target, layout, origin, bounded)
     value = value if value.dtype == target.dtype else value.to(target.dtype)
     store_places(target, _coordinates(layout, origin), value.elements(), bounded)
 
@@ -318,22 +320,39 @@ def check_type(memory: Tile | Array, layout: Layout) -> None:
         )
 
 
-def check_place(
-    memory: Any, layout: Layout, origin: Place, bounded: bool,
-    spaces: tuple[Any, ...] = (Tile, Array),
-) -> None:  # fmt: skip
-    """OperandError unless `memory` has two dimensions and, as far as known, room at `origin`."""
+def check_matrix(memory: Any, spaces: tuple[Any, ...] = (Tile, Array)) -> None:
+    """OperandError unless `memory` is a tile (or array) of two dimensions."""
     if not isinstance(memory, spaces) or memory.ndim != 2:
         allowed = " or ".join("array" if s is Array else "shared tile" for s in spaces)
         raise OperandError(f"a two-dimensional {allowed} is needed, not {describe(memory)}")
-    if not isinstance(origin, (tuple, list)) or len(origin) != 2:
+
+
+def check_place(memory: Any, layout: Layout, origin: Place | None, bounded: bool) -> Place:
+    """The origin; OperandError unless `memory` has room for the fragment there, as far as known."""
+    check_matrix(memory)
+    if origin is not None and (not isinstance(origin, (tuple, list)) or len(origin) != 2):
         raise OperandError(f"origin is a row and a column, not {describe(origin)}")
-    if bounded:
-        return
-    for extent, start, size in zip(memory.shape, origin, (layout.rows, layout.cols), strict=True):
-        numbers = not isinstance(extent, Scalar) and not isinstance(start, Scalar)
-        if numbers and not 0 <= start <= extent - size:
+    covers = f"{layout.name} covers {layout.rows}x{layout.cols}"
+    check_extents(memory, (layout.rows, layout.cols), origin, bounded, covers)
+    return (0, 0) if origin is None else origin
+
+
+def check_extents(
+    memory: Tile | Array, sizes: Sequence[int], origin: Sequence[Any] | None, bounded: bool,
+    covers: str,
+) -> None:  # fmt: skip
+    """OperandError unless a box of `sizes` fits, as far as known; without origin, exactly."""
+    starts = [0] * len(sizes) if origin is None else list(origin)
+    for extent, start, size in zip(memory.shape, starts, sizes, strict=True):
+        if isinstance(extent, Scalar) or isinstance(start, Scalar):
+            continue
+        if origin is None and extent > size:
             raise OperandError(
-                f"{layout.name} covers {layout.rows}x{layout.cols}; at {tuple(origin)} it leaves "
-                f"{memory.described}"
+                f"{covers}; {memory.described} has {extent} where these are {size}: say where they "
+                "lie, origin=..., or give a view"
+            )
+        if not bounded and not 0 <= start <= extent - size:
+            raise OperandError(
+                f"{covers}; from {start} on {size} leave {memory.described}, which has {extent} "
+                "there"
             )

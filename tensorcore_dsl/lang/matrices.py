@@ -25,7 +25,7 @@ from tensorcore_dsl.values.operands import describe, type_of
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 from tensorcore_dsl.lang.fragments import (  # isort: skip
-    check_place, check_type, layout_of, load_elements, stored_layout,
+    check_matrix, check_type, layout_of, load_elements, stored_layout,
 )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def _corners(coords: Any, pattern: Any) -> tuple[tuple[int, int], ...] | None:
 
 def _check_tile(tile: Any, layout: Layout) -> None:
     """OperandError unless the tile consists of whole fragments of its type."""
-    check_place(tile, layout, (0, 0), True, (Tile,))
+    check_matrix(tile, (Tile,))
     check_type(tile, layout)
     if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
         raise OperandError(

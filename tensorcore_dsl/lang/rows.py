@@ -15,7 +15,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
-from tensorcore_dsl.lang.fragments import layout_of, load_places, store_places
+from tensorcore_dsl.lang.fragments import check_extents, layout_of, load_places, store_places
 from tensorcore_dsl.lang.math import maximum, minimum
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.lang.warp import shfl_xor
@@ -168,11 +168,12 @@ def flat(fragments: Fragments) -> list[RegisterGroup]:
 
 
 def load_rows(
-    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = 0, bounded: bool = False,
-    otherwise: Any = 0, convert: bool = False,
+    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
+    bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
     """Row values from a one-dimensional array or tile: element origin + i for row i.
 
+    Without origin, `source` has as many elements as the fragment has rows.
     like: the fragment, or operand, whose rows they are. They have the type of `source`, or with
     `convert` that of `like`. bounded: those beyond the end of `source` become `otherwise`.
     """
@@ -180,8 +181,8 @@ def load_rows(
 
 
 def load_columns(
-    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = 0, bounded: bool = False,
-    otherwise: Any = 0, convert: bool = False,
+    source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
+    bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
     """Column values from a one-dimensional array or tile: element origin + j for column j.
 
@@ -195,14 +196,15 @@ def _loaded(
 ) -> RegisterGroup:
     of_like = layout_of(like)
     layout = along(of_like, axis, None if convert else _memory(source).dtype)
-    elements = load_places(_memory(source), _places(layout, axis, origin), bounded, otherwise)
+    places = _places(source, layout, axis, origin, bounded)
+    elements = load_places(source, places, bounded, otherwise)
     if convert:
         elements = [element.to(layout.dtype) for element in elements]
     return of_elements(_operand(layout), layout, elements)
 
 
 def store_rows(
-    target: Tile | Array, values: RegisterGroup, *, origin: Any = 0, bounded: bool = False
+    target: Tile | Array, values: RegisterGroup, *, origin: Any = None, bounded: bool = False
 ) -> None:
     """Store row values to a one-dimensional array or tile: row i to element origin + i.
 
@@ -213,7 +215,7 @@ def store_rows(
 
 
 def store_columns(
-    target: Tile | Array, values: RegisterGroup, *, origin: Any = 0, bounded: bool = False
+    target: Tile | Array, values: RegisterGroup, *, origin: Any = None, bounded: bool = False
 ) -> None:
     """Store column values to a one-dimensional array or tile, as `store_rows` does."""
     _stored("cols", target, values, origin, bounded)
@@ -229,7 +231,7 @@ def _stored(axis: str, target: Any, values: Any, origin: Any, bounded: bool) -> 
     first: Any = None if not bits else (thread & sum(bits)) == 0
     memory = _memory(target)
     elements = values.to(memory.dtype).elements()
-    store_places(memory, _places(layout, axis, origin), elements, bounded, first)
+    store_places(memory, _places(memory, layout, axis, origin, bounded), elements, bounded, first)
 
 
 def _memory(memory: Any) -> Tile | Array:
@@ -240,8 +242,13 @@ def _memory(memory: Any) -> Tile | Array:
     return memory
 
 
-def _places(layout: Layout, axis: str, origin: Any) -> list[tuple[Any]]:
-    if not isinstance(origin, (int, Scalar)):
+def _places(
+    memory: Tile | Array, layout: Layout, axis: str, origin: Any, bounded: bool
+) -> list[tuple[Any]]:
+    if origin is not None and not isinstance(origin, (int, Scalar)):
         raise OperandError(f"origin is the index of the first value, not {describe(origin)}")
-    thread, place = this_thread(layout), _AXES[axis]
-    return [(layout.formula(thread, slot)[place] + origin,) for slot in range(layout.slots)]
+    thread, place, count = this_thread(layout), _AXES[axis], layout.rows * layout.cols
+    where = None if origin is None else (origin,)
+    check_extents(memory, (count,), where, bounded, f"there are {count} values")
+    first = 0 if origin is None else origin
+    return [(layout.formula(thread, slot)[place] + first,) for slot in range(layout.slots)]
