@@ -41,11 +41,8 @@ def cta_tile(M, N, config: AmpereConfig):
 
 
 def mma_step(acc, mma, fa, fb):
-    """acc[i][j] += fa[i] fb[j], in serpentine order: neighbouring instructions share a fragment."""
-    for i in tc.static_range(len(acc)):
-        for j in tc.static_range(len(acc[0])):
-            j = len(acc[0]) - 1 - j if i % 2 else j
-            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
+    """acc[i][j] += fa[i] fb[j]."""
+    acc[:] = tc.tiled_mma(mma, acc, fa, fb)
 
 
 def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step):
@@ -111,7 +108,7 @@ def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig, m
         # read its fragments of tile - 1, and the copies may overwrite them.
         load_stage(tile + (config.stages - 1), write)
         for k in tc.static_range(0, config.BK, mma.shape[2]):
-            acc[:] = tc.tiled_mma(mma, acc, *load_operands(read, k))
+            mma_step(acc, mma, *load_operands(read, k))
         read, write = next_stage(read, config.stages), next_stage(write, config.stages)
 
 
@@ -143,7 +140,7 @@ def mainloop_with_register_prefetch(
                 tc.barrier()
                 read = next_stage(read, config.stages)
             next_fragments = load_operands(read, (step + 1) % steps * depth)
-            acc[:] = tc.tiled_mma(mma, acc, fa, fb)
+            mma_step(acc, mma, fa, fb)
             fa, fb = next_fragments
 
 
@@ -269,7 +266,8 @@ def load_fragments(tile, first, k: int, extent: int, operand, k_major: bool, tra
         view = tile[first : first + extent, k : k + depth]
     else:
         view = tile[k : k + depth, first : first + extent].T
-    return tc.ldmatrix(view.T if transposed else view, operand)
+    fragments = tc.ldmatrix(view.T if transposed else view, operand)
+    return fragments if isinstance(fragments, list) else [fragments]
 
 
 # `ldmatrix` does not load 8-byte elements. A warp loads those of a fragment directly: 32 bytes of
