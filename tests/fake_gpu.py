@@ -61,6 +61,7 @@ class FakeGpu:
     allocations: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     encoded: list[Any] = field(default_factory=list)
+    failure: int = 0  # of the kernel, seen when a stream is waited for
 
     def __post_init__(self):
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -127,6 +128,10 @@ class FakeGpu:
 
     def synchronize(self, stream):
         self.synchronized.append(stream)
+
+    def finish(self, stream):
+        self.synchronized.append(stream)
+        return self.failure
 
     def memory(self, stream):
         return FakeMemory(self, stream)

@@ -20,15 +20,17 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 
 def entry_name(
-    kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str
-) -> str | None:
+    kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
+    checks: bool = False,
+) -> str | None:  # fmt: skip
     """The name of a kernel's entry; None if the cache is off or the kernel has no cache key."""
     if disk_cache.cache_directory() is None:
         return None
     try:
         key = cache_key(
-            kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler
-        )
+            kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
+            checks,
+        )  # fmt: skip
     except Unhashable:
         return None
     return disk_cache.entry_name("kernel", key)
@@ -51,6 +53,7 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
             TensorMap(argument, tuple(axes), tuple(box), swizzle)
             for argument, axes, box, swizzle in head["tensor_maps"]
         ),
+        checks=head["checks"],
     )  # fmt: skip
     return cubin, tuple(Diagnostic(*fields) for fields in head["diagnostics"])
 
@@ -68,6 +71,7 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "threads": cubin.threads,
         "cluster": cubin.cluster,
         "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle) for m in cubin.tensor_maps],
+        "checks": cubin.checks,
         "diagnostics": diagnostics,
     }
     disk_cache.store(entry, ptx + log + cubin.code, json.dumps(head))

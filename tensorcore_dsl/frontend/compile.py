@@ -23,14 +23,19 @@ RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration ne
 
 
 def compile_kernel(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch
-) -> Kernel:
-    """Evaluate `kernel.function` for argument types and Const values; the IR is verified."""
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+    checks: bool = False,
+) -> Kernel:  # fmt: skip
+    """Evaluate `kernel.function` for argument types and Const values; the IR is verified.
+
+    checks: the kernel checks indices at run time.
+    """
     ir = Kernel(
         re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
         min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
     )  # fmt: skip
     builder = Builder(ir, arch, lambda: None)
+    builder.checks = checks
     evaluator = Evaluator(builder)
     token = set_emitter(builder)
     limit = sys.getrecursionlimit()
@@ -58,7 +63,7 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
         if isinstance(kind, ArrayType):
-            arguments[name] = _array(registers, place, kind)
+            arguments[name] = _array(registers, place, kind, name)
         elif kind.dtype.kind == "p":
             arguments[name] = registers[place, ""] != 0
         else:
@@ -66,9 +71,11 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     return arguments
 
 
-def _array(registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType) -> Array:
+def _array(
+    registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType, name: str
+) -> Array:
     shape = tuple(registers[place, f"_shape{d}"] for d in range(kind.ndim))
     strides = tuple(
         1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit)
     )
-    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place)
+    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place, f"{name!r}")

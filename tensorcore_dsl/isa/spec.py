@@ -157,6 +157,15 @@ class Instruction:
         return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
 
     @property
+    def word_bytes(self) -> int:
+        """Bytes that each thread loads or stores at its address; 1 where its text does not say."""
+        width = re.search(r"\.[bsuf](\d+)$", self.mnemonic)
+        if self.opcode not in ("ld", "st", "atom", "red") or not width:
+            return 1
+        moved = self.operands[-1:] if self.opcode == "st" else self.results
+        return int(width[1]) // 8 * max((o.registers for o in moved), default=1)
+
+    @property
     def reads_signals(self) -> bool:
         """Does it read words by which other threads may signal: strong loads and atomics?"""
         strong = {"load", "volatile"} <= self.effects and "async" not in self.effects

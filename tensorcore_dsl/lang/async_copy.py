@@ -28,11 +28,26 @@ def cp_async(
         )
     cache = cache or ("cg" if size == 16 else "ca")
     name = names.cp_async(cache, zero_fill=valid is not None)
+    start = target.accessed(size, pred)
     if valid is None:
-        emit(name, target.address, source.address, size, pred=pred)
+        emit(name, start, source.accessed(size, pred), size, pred=pred)
     else:
         count = builder().convert(valid, dtypes.u32)
-        emit(name, target.address, source.address, size, count, pred=pred)
+        _check_read(source, count, pred)
+        emit(name, start, source.address, size, count, pred=pred)
+
+
+def _check_read(source: Pointer, count: Any, pred: Any) -> None:
+    """Check the first and the last of `count` bytes, if any are read."""
+    build = builder()
+    if build.checks and source.bounds:
+        some = count != 0
+        reads = some if pred is None else build.apply("and", some, pred)
+        source.accessed(1, reads)
+        last = build.convert(count - 1, dtypes.s32)
+        for bound in source.bounds:
+            if bound.size:
+                bound.moved(last // bound.size).check(1, reads)
 
 
 def cp_async_commit() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import Pointer
+from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
@@ -23,7 +23,7 @@ def atomic(operation: str, pointer: Pointer, *values: Any) -> Scalar:
     dtype = pointer.dtype
     given = [builder().convert(v, dtype) for v in values]
     name = names.atomic(pointer.space, operation, dtype)
-    return Scalar(emit(name, pointer.address, *given).value, dtype)
+    return Scalar(emit(name, pointer.accessed(element_size(dtype)), *given).value, dtype)
 
 
 def reduce(operation: str, pointer: Pointer, value: Any) -> None:
@@ -31,7 +31,8 @@ def reduce(operation: str, pointer: Pointer, value: Any) -> None:
     check_choice("a reduction", operation, (*ATOMICS[:6], "inc", "dec"))
     _check_pointer("tc.reduce", pointer)
     name = names.reduction(pointer.space, operation, pointer.dtype)
-    emit(name, pointer.address, builder().convert(value, pointer.dtype))
+    given = builder().convert(value, pointer.dtype)
+    emit(name, pointer.accessed(element_size(pointer.dtype)), given)
 
 
 def _check_pointer(what: str, pointer: Any) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.lang.bounds import Bounded
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Scalar
 
 
-class Indexed(Struct):
+class Indexed(Bounded):
     """An array of elements in memory, indexed as in NumPy: `_view` gives a pointer or a view."""
 
     shape: tuple[Any, ...]

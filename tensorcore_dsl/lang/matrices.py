@@ -24,6 +24,8 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import type_of
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
+ROW_BYTES = 16  # of an 8x8 matrix in memory
+
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
     """Load the fragment of `operand` from a shared tile of its shape.
@@ -58,7 +60,8 @@ def stmatrix(tile: Tile, value: RegisterGroup) -> None:
         count = len(_first_matrices(corners))
         pointer = _row_pointer(tile, corners[:count], along)
         words = [Scalar(r.value, dtypes.b32) for r in registers[:count]]
-        emit(names.stmatrix(count, plan.trans), pointer.address, words if count > 1 else words[0])
+        row = pointer.accessed(ROW_BYTES)
+        emit(names.stmatrix(count, plan.trans), row, words if count > 1 else words[0])
         registers, corners = registers[count:], corners[count:]
 
 
@@ -172,7 +175,7 @@ def _first_matrices(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _issue(tile: Tile, corners: list[tuple[int, int]], trans: bool, along: str) -> list[Scalar]:
     """One ldmatrix: lane l gives the address of row l % 8 of matrix l // 8."""
     pointer = _row_pointer(tile, corners, along)
-    loaded = emit(names.ldmatrix(len(corners), trans), pointer.address)
+    loaded = emit(names.ldmatrix(len(corners), trans), pointer.accessed(ROW_BYTES))
     return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.ir.nodes import Block, While
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.bounds import Bound, Bounded
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import peer_address
+from tensorcore_dsl.lang.pointer import peer_address, rank_bounds
 from tensorcore_dsl.lang.tiles import Tile, shared
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
@@ -20,31 +21,34 @@ def mbarriers(count: int) -> MbarrierArray:
     return MbarrierArray(shared(count, dtypes.u64, align=8))
 
 
-class Mbarrier(Struct):
+class Mbarrier(Bounded):
     """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster."""
 
     parts = ("address",)
 
-    def __init__(self, address: Scalar, in_cluster: bool = False) -> None:
-        self.address, self.in_cluster = address, in_cluster
+    def __init__(
+        self, address: Scalar, in_cluster: bool = False, bounds: tuple[Bound, ...] = ()
+    ) -> None:
+        self.address, self.in_cluster, self.bounds = address, in_cluster, bounds
 
     def init(self, count: Any) -> None:
         """Set the arrivals that end a phase. One thread initialises, then the CTA synchronises."""
-        emit(names.MBARRIER_INIT, self.address, count)
+        emit(names.MBARRIER_INIT, self.accessed(), count)
 
     def arrive(self, count: Any = None, *, pred: Any = None) -> None:
         """Arrive once, or `count` times."""
         name = names.mbarrier_arrive(self.in_cluster, counted=count is not None)
-        operands = [self.address] if count is None else [self.address, count]
+        place = self.accessed(pred=pred)
+        operands = [place] if count is None else [place, count]
         emit(name, *operands, pred=pred)
 
     def arrive_expect_tx(self, bytes: Any, *, pred: Any = None) -> None:
         """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for."""
-        emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.address, bytes, pred=pred)
+        emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
     def test(self, parity: Any) -> Scalar:
         """Has the phase of this parity ended? A predicate, without waiting."""
-        return emit(names.MBARRIER_TEST_WAIT, self.address, _parity(parity))  # type: ignore[no-any-return]
+        return emit(names.MBARRIER_TEST_WAIT, self.accessed(), _parity(parity))  # type: ignore[no-any-return]
 
     def wait(self, parity: Any) -> None:
         """Wait while the barrier is in a phase of this parity.
@@ -53,16 +57,17 @@ class Mbarrier(Struct):
         returns at once. A wait cannot tell a phase from the one two later.
         """
         build = builder()
-        parity = _parity(parity)
+        parity, place = _parity(parity), self.accessed()
         loop = While(Block(), build.scalar(True).value, Block())
         build.append(loop)
         with build.inside(loop.test):
-            over = emit(names.MBARRIER_TRY_WAIT, self.address, parity)
+            over = emit(names.MBARRIER_TRY_WAIT, place, parity)
             loop.condition = arithmetic.logical_not(build, over).value
 
     def remote(self, rank: Any) -> Mbarrier:
         """The same barrier in CTA `rank` of the cluster."""
-        return Mbarrier(peer_address(self.address, rank), True)
+        bounds = (*self.bounds, *rank_bounds(rank))
+        return Mbarrier(peer_address(self.address, rank), True, bounds)
 
 
 class MbarrierArray(Struct):
@@ -77,7 +82,8 @@ class MbarrierArray(Struct):
         return self.tile.shape[0]
 
     def __getitem__(self, index: Any) -> Mbarrier:
-        return Mbarrier(self.tile.at(index).address)
+        place = self.tile.at(index)
+        return Mbarrier(place.address, bounds=place.bounds)
 
 
 def _parity(value: Any) -> Any:

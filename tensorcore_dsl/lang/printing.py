@@ -40,11 +40,8 @@ def printf(*values: Any, sep: str = " ", end: str = "\n") -> None:
         pieces = value.parts if isinstance(value, Text) else [(value, "")]
         parts.append("".join(_piece(piece, operands) for piece in pieces))
     text = sep.join(parts) + end
-    kernel = builder().kernel
-    if text not in kernel.strings:
-        kernel.strings.append(text)
     name = names.printf([operand.dtype for operand in operands])
-    builder().named(name, kernel.strings.index(text), *operands)
+    builder().named(name, builder().string(text), *operands)
 
 
 def _piece(piece: Any, operands: list[Scalar]) -> str:

@@ -100,7 +100,8 @@ def tma_load(
     options = [] if multicast is None else [_u16(multicast)]
     options += [] if policy is None else [policy]
     where = source.coordinates(index)
-    emit(name, tile.address, source.address, *where, barrier.address, *options, pred=pred)
+    place, bar = tile.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(name, place, source.address, *where, bar, *options, pred=pred)
 
 
 def tma_store(
@@ -113,7 +114,7 @@ def tma_store(
     """
     _check_tile(tile, target)
     name = names.tensor_store(len(target.axes), reduce)
-    emit(name, target.address, *target.coordinates(index), tile.address, pred=pred)
+    emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
 
 
 def tma_store_commit() -> None:
@@ -147,9 +148,9 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
             f"a bulk copy moves tiles of one kind, dense, from one swizzle's period on, and by "
             f"multiples of 16 bytes; it was given {source.described} and {target.described}"
         )
-    emit(
-        names.BULK_COPY_TO_CLUSTER, target.address, start, source.bytes, barrier.address, pred=pred
-    )
+    source.check_bounds(pred=pred)
+    place, bar = target.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(names.BULK_COPY_TO_CLUSTER, place, start, source.bytes, bar, pred=pred)
 
 
 def fence_proxy_async() -> None:

@@ -81,6 +81,7 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     """
     build = builder()
     own_address(tile, names.WGMMA)
+    tile.check_bounds()
     size = tile.dtype.itemsize
     if major not in ("k", "mn") or tile.strides[-1] != 1 or tile.ndim not in (2, 3):
         raise LayoutError(

@@ -91,6 +91,10 @@ class NumbaDriver:
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
         self._driver.ensure_initialized()
         self.launch = prototype(("cuLaunchKernelEx", self._driver.lib))
+        wait = ctypes.CFUNCTYPE(ctypes.c_int, pointer)
+        self._wait = wait(("cuStreamSynchronize", self._driver.lib))
+        ask = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.POINTER(ctypes.c_int))
+        self._is_capturing = ask(("cuStreamIsCapturing", self._driver.lib))
 
     def capability(self) -> tuple[int, int]:
         """Compute capability of the current GPU."""
@@ -194,6 +198,12 @@ class NumbaDriver:
 
     def synchronize(self, stream: int) -> None:
         self._driver.cuStreamSynchronize(stream)
+
+    def finish(self, stream: int) -> int:
+        """Wait for the stream, unless a graph captures it; the CUresult of what it ran."""
+        capturing = ctypes.c_int(0)
+        code: int = self._is_capturing(stream, ctypes.byref(capturing))
+        return code if code or capturing.value else self._wait(stream)
 
     def memory(self, stream: int) -> NumbaMemory:
         return NumbaMemory(self._cuda, self._driver, stream)

@@ -119,6 +119,9 @@ class InstructionBuilder:
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise _wrong_count(instr, len(operands))
+        for given, wanted in zip(operands, instr.operands, strict=True):
+            if wanted.kind == "addr" and (check := getattr(given, "check_bounds", None)):
+                check(instr.word_bytes, options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -244,6 +247,32 @@ class InstructionBuilder:
         register = self.new_value(Type(dtype))
         self.append(Assign(register, (literal(value, dtype),)))
         return Scalar(register, dtype)
+
+    def copy(self, value: Value) -> Value:
+        """A copy of a register, which stays as it is when the register changes."""
+        key = ("copy", value)
+        known: Value | None = self.known.get(key)
+        if known is None:
+            known = self.new_value(value.type)
+            self.append(Assign(known, (value,)))
+            self._remember(key, known)
+        return known
+
+    def is_first_check(self, index: Any, extent: Any, count: int, guard: Any) -> bool:
+        """Is this check new here? The same one, or one without a guard, may have been passed."""
+        operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
+        guards = [None] if guard is None else [None, getattr(guard, "value", guard)]
+        keys = [("check", *operands, count, where) for where in guards]
+        if any(key in self.known for key in keys):
+            return False
+        self._remember(keys[-1], True)
+        return True
+
+    def string(self, text: str) -> int:
+        """The number of a string of the kernel."""
+        if text not in self.kernel.strings:
+            self.kernel.strings.append(text)
+        return self.kernel.strings.index(text)
 
     def scalar(self, value: Any, dtype: DType | None = None) -> Scalar:
         """`value` in a register, a Python number as `dtype` or its own run-time type."""
