@@ -338,7 +338,7 @@ def barriers(out: tc.Array, mistake: tc.Const = ""):
     if mistake != "no barrier":
         tc.barrier()
     if mistake == "overlap":
-        other[t % 8] = tc.u64(1)
+        (other.at(0) + t % 8).store(tc.u64(1))
     if warp == 0:
         bar.arrive(2)
         out[t] = tc.select(bar.test(0), 1, 0)
@@ -429,7 +429,7 @@ class TestBarriers:
             "block 0 may end before another CTA of its cluster arrives",
         ),
         ("not open", EmulationError, "before the cluster has met .* after it was initialised"),
-        ("no such rank", EmulationError, "CTA 2 of the cluster does not exist: the cluster has 2"),
+        ("no such rank", OutOfBounds, "rank 2 leaves the cluster, which has 2 CTAs"),
         ("remote wait", EmulationError, "only arrivals and bytes reach the barriers of other CTAs"),
         ("arrive twice", EmulationError, "arrives at the cluster's barrier twice"),
         ("wait alone", EmulationError, "waits at the cluster's barrier without having arrived"),

@@ -8,8 +8,11 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import Pointer
+from tensorcore_dsl.lang.indexing import integer_operand
+from tensorcore_dsl.lang.pointer import Pointer, element_size
+from tensorcore_dsl.lang.tiles import same_elements
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number
 
 
 def cp_async(
@@ -21,18 +24,36 @@ def cp_async(
     valid: how many bytes are read, a run-time value; the rest of the target becomes zero. cache:
     "ca", or "cg" (16 bytes only), which is the default where it exists.
     """
+    for given in (target, source):
+        if not isinstance(given, Pointer):
+            raise OperandError(
+                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not "
+                f"{describe(given)}"
+            )
     if target.space != "shared" or source.space != "global":
         raise OperandError(
             f"{names.CP_ASYNC} copies from global to shared memory, not from {source.space} to "
             f"{target.space}"
         )
+    if not same_elements(target.dtype, source.dtype):
+        raise OperandError(
+            f"{names.CP_ASYNC} copies bytes: {source.described} and {target.described} do not "
+            "have the same elements; pointer.as_type(dtype) reads them as others"
+        )
+    if not isinstance(size, int) or size % element_size(source.dtype):
+        raise OperandError(
+            f"{names.CP_ASYNC} copies 4, 8 or 16 bytes of whole {source.dtype} elements, not "
+            f"{describe(size)}"
+        )
+    if is_number(valid) and not 0 <= valid <= size:
+        raise OperandError(f"valid= is 0 to {size} of the {size} bytes, not {valid}")
     cache = cache or ("cg" if size == 16 else "ca")
     name = names.cp_async(cache, zero_fill=valid is not None)
     start = target.accessed(size, pred)
     if valid is None:
         emit(name, start, source.accessed(size, pred), size, pred=pred)
     else:
-        count = builder().convert(valid, dtypes.u32)
+        count = builder().convert(integer_operand(valid, dtypes.u32, "valid="), dtypes.u32)
         _check_read(source, count, pred)
         emit(name, start, source.address, size, count, pred=pred)
 

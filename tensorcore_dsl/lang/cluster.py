@@ -18,7 +18,10 @@ def cluster_size(*size: int) -> None:
             f"parameter is one"
         )
     x, y, z = [*size, 1, 1][:3]
-    builder().kernel.cluster = (x, y, z)
+    kernel = builder().kernel
+    if kernel.cluster not in (None, (x, y, z)):
+        raise OperandError(f"the cluster has {kernel.cluster} CTAs already; {(x, y, z)} were given")
+    kernel.cluster = (x, y, z)
 
 
 def cluster_arrive() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.lang.bounds import Bounded
 from tensorcore_dsl.values.builder import builder
@@ -111,6 +114,15 @@ def static_difference(stop: Any, start: Any) -> Any:
         if b1 is not None and b0 is not None and b1.value is b0.value:
             return c1 - c0
     return stop - start
+
+
+def integer_operand(value: Any, dtype: DType, what: str) -> Any:
+    """An integer as an operand of `dtype`: a register, or a Python number; OperandError else."""
+    if isinstance(value, Scalar) and (value.dtype.is_integer or value.dtype.kind in "pb"):
+        return builder().convert(value, dtype)
+    if isinstance(value, Scalar) or not isinstance(value, (int, np.integer)):
+        raise OperandError(f"{what} is an integer, not {describe(value)}")
+    return int(value)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

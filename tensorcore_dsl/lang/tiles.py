@@ -219,6 +219,13 @@ class Tile(Indexed):
         return f"a {where} {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
 
 
+def same_elements(have: DType, want: DType) -> bool:
+    """Is memory of `have` elements memory of `want`: equal types, f32 for tf32, or plain bits."""
+    if have == want or {have.name, want.name} == {"f32", "tf32"}:
+        return True
+    return have.bits == want.bits and "b" in (have.kind, want.kind)
+
+
 def _inside(start: Any, length: int, axis: int, tile: Tile) -> Any:
     """A start within the tile, counted from its beginning; a run-time start is not checked."""
     if isinstance(start, Scalar):
