@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import Deadlock, EmulationError, Uninitialised
+from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Uninitialised
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(5)

@@ -78,4 +78,12 @@ def cp_async_commit() -> None:
 
 def cp_async_wait(pending: int = 0) -> None:
     """Wait until at most `pending` of this thread's newest groups are in flight."""
+    check_pending(pending)
     emit(names.CP_ASYNC_WAIT, pending)
+
+
+def check_pending(pending: Any, most: int | None = None) -> None:
+    """OperandError unless `pending` can be the number of groups in flight after a wait."""
+    if isinstance(pending, int) and (pending < 0 or (most is not None and pending > most)):
+        allowed = "0 or more" if most is None else f"0 to {most}"
+        raise OperandError(f"{allowed} groups may be in flight after a wait, not {pending}")

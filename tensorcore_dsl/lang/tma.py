@@ -7,10 +7,11 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.errors import LayoutError, OperandError, listing
 from tensorcore_dsl.ir import nodes
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import names, reductions
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.indexing import integer_operand, row_major
 from tensorcore_dsl.lang.mbarrier import Mbarrier
@@ -125,6 +126,11 @@ def tma_store(
     The writers of the tile must fence (`fence_proxy_async`) and synchronise before.
     """
     _check_tile(tile, target)
+    allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
+    if target.dtype.name not in allowed:
+        raise OperandError(
+            f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}"
+        )
     name = names.tensor_store(len(target.axes), reduce)
     emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
 
@@ -139,6 +145,7 @@ def tma_store_wait(pending: int = 0, *, read: bool = False) -> None:
 
     read: wait only until the tiles have been read and may be reused.
     """
+    check_pending(pending)
     emit(names.bulk_wait(read), pending)
 
 
@@ -180,8 +187,9 @@ def _check_tile(tile: Tile, tensor: TensorMap) -> None:
         raise OperandError(f"a tensor copy moves a shared tile, not {describe(tile)}")
     own_address(tile, "a tensor copy")
     box = tuple(tensor.box[axis] for axis in reversed(tensor.axes) if tensor.box[axis] != 1)
-    longest_first = sorted(range(tile.ndim), key=lambda axis: -tile.strides[axis])
-    kept = [axis for axis in longest_first if tile.shape[axis] != 1]
+    row_order = tensor.axes[0] == len(tensor.box) - 1  # else a tile may have either order
+    order = sorted(range(tile.ndim), key=lambda axis: 0 if row_order else -tile.strides[axis])
+    kept = [axis for axis in order if tile.shape[axis] != 1]
     shape, strides = (tuple(of[axis] for axis in kept) for of in (tile.shape, tile.strides))
     inner, parts = set(row_major(shape)), set(row_major(box))  # axes may be split or joined
     fits = prod(shape) == prod(box) and shape[-1:] == box[-1:]
@@ -189,12 +197,9 @@ def _check_tile(tile: Tile, tensor: TensorMap) -> None:
     fits = fits and strides == row_major(shape) and tile.swizzle == tensor.swizzle
     if not fits or not same_elements(tile.dtype, tensor.dtype):
         swizzle = f" with a {tensor.swizzle}-byte swizzle" if tensor.swizzle else ""
-        order = "" if tensor.axes[0] == len(tensor.box) - 1 else (
-            f" (in memory {'x'.join(map(str, box))}, as the array's axis {tensor.axes[0]} is the "
-            "contiguous one)"
-        )  # fmt: skip
+        memory = "" if row_order else f" (in memory {'x'.join(map(str, box))})"
         raise OperandError(
-            f"the map copies boxes of {'x'.join(map(str, tensor.box))} {tensor.dtype}{order} to "
+            f"the map copies boxes of {'x'.join(map(str, tensor.box))} {tensor.dtype}{memory} to "
             f"dense tiles{swizzle}; {tile.described}, strides {tuple(tile.strides)}, was given"
         )
     if tile.swizzle and is_number(tile.offset) and tile.offset:

@@ -10,12 +10,16 @@ from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
 from tensorcore_dsl.lang.tiles import Tile, same_elements
+from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
+
+MOST_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
 
 
 def wgmma_async(
@@ -34,6 +38,8 @@ def wgmma_async(
     of A and of the metadata are read asynchronously: do not write them before wgmma_wait.
     """
     _check_form(instr, a)
+    check_choice("a_major", a_major, ("k", "mn"))
+    check_choice("b_major", b_major, ("k", "mn"))
     assert instr.shape is not None
     rows, columns, depth = instr.shape
     stored = depth // 2 if "sparse" in instr.params else depth
@@ -72,6 +78,7 @@ def wgmma_commit() -> None:
 
 def wgmma_wait(pending: int = 0) -> None:
     """Wait until at most `pending` groups of wgmma are in flight."""
+    check_pending(pending, MOST_PENDING)
     emit(names.WGMMA_WAIT, pending)
 
 

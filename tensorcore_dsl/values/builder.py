@@ -23,7 +23,6 @@ class Builder(InstructionBuilder):
     call: Callable[[Any, list[Any], dict[str, Any]], Any]
     branch: Callable[[Scalar, Callable[[], None], Callable[[], None]], None]
     in_role = False  # of tc.warp_specialize
-    checks = False  # a checked build: indices are checked at run time
 
     def apply(self, operator: str, *operands: Any) -> Any:
         """The result of one of Python's operators."""

@@ -52,6 +52,7 @@ class InstructionBuilder:
         self._order: list[Any] = []  # keys of known, oldest first
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
+        self.checks = False  # a checked build: indices are checked at run time
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self._ids = 0
 
@@ -119,9 +120,8 @@ class InstructionBuilder:
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise _wrong_count(instr, len(operands))
-        for given, wanted in zip(operands, instr.operands, strict=True):
-            if wanted.kind == "addr" and (check := getattr(given, "check_bounds", None)):
-                check(instr.word_bytes, options.get("pred"))
+        if self.checks:
+            self._check_addresses(instr, operands, options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -132,6 +132,16 @@ class InstructionBuilder:
         if guard is True:
             return self._unguarded(instr, sources)
         return self._guarded(instr, sources, guard, options.get("otherwise"))
+
+    def _check_addresses(self, instr: Instruction, operands: Sequence[Any], pred: Any) -> None:
+        """Check the bounds of pointers, tiles and barriers that are given as addresses."""
+        for given, wanted in zip(operands, instr.operands, strict=True):
+            check = getattr(given, "check_bounds", None)
+            if check is None or wanted.kind != "addr" or not instr.accesses_memory:
+                continue
+            if instr.addressing_lanes < 32:
+                pred = self.special("laneid") < instr.addressing_lanes
+            check(instr.word_bytes, pred)
 
     def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
         reusable = not instr.effects and bool(instr.results)
@@ -256,11 +266,13 @@ class InstructionBuilder:
             known = self.new_value(value.type)
             self.append(Assign(known, (value,)))
             self._remember(key, known)
+            self._remember(("original", known), value)
         return known
 
     def is_first_check(self, index: Any, extent: Any, count: int, guard: Any) -> bool:
         """Is this check new here? The same one, or one without a guard, may have been passed."""
         operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
+        operands = [self.known.get(("original", value), value) for value in operands]
         guards = [None] if guard is None else [None, getattr(guard, "value", guard)]
         keys = [("check", *operands, count, where) for where in guards]
         if any(key in self.known for key in keys):
