@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ import pytest
 from fake_gpu import CUBIN, FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import isa, kernels
+from tensorcore_dsl import isa
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.errors import LaunchError, OutOfBounds, UnknownInstruction
 from tensorcore_dsl.ir.text import format_kernel, parse_kernel
 from tensorcore_dsl.ir.verify import verify
+from tensorcore_dsl.kernels.copy_rows import copy_kernel
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
@@ -299,6 +300,16 @@ def views_inside(x: tc.Array):
     x[::2][i % 4, 0] = x[1::2].T[0, i % 4]
     x[:, 1][i % 8] = x[..., -1][i % 8]
     x[2:-1, 1:-1][i % 5, i % 2] = 2.0
+
+
+@caught("index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))", (4, 4))
+def array_of_another_shape(x: tc.Array):
+    x.with_parts(shape=(8,), strides=(1,))[tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_)
+def booleans(x: tc.Array):
+    x[tc.threadIdx.x] = tc.threadIdx.x > 1  # here
 
 
 # -- pointers and vectors -----------------------------------------------------------------------
@@ -813,8 +824,6 @@ def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypa
 
 
 def test_a_launch_with_checks_waits_and_reports() -> None:
-    from dataclasses import replace
-
     gpu = FakeGpu()
     run = Launcher(lambda types: replace(CUBIN, checks=True), LaunchConfig.of(1, 32), gpu)
     x = OnGpu(np.zeros(8, np.float32))
@@ -863,24 +872,7 @@ def test_a_check_under_a_condition_does_not_serve_others() -> None:
     assert found.value.loc.line == later.function.__code__.co_firstlineno + 5
 
 
-# -- the library's kernels, with checks ---------------------------------------------------------
-
-
-@pytest.fixture
-def library_with_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
-
-
-def product(m: int, n: int, k: int, **options: Any) -> None:
-    rng = np.random.default_rng(m + n + k)
-    a = rng.integers(-3, 4, (m, k)).astype(tc.bf16.numpy)
-    b = rng.integers(-3, 4, (k, n)).astype(tc.bf16.numpy)
-    out = kernels.gemm(a, b, out_dtype=tc.f32, **options)
-    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("size", [(64, 64, 64), (1, 8, 8), (129, 72, 40), (200, 264, 136), (33, 7, 19)], ids=str)
-def test_gemms_with_checks(library_with_checks: None, arch: str, size: tuple[int, int, int]) -> None:
-    with tc.target("cpu", arch=arch):
-        product(*size)
+def test_the_librarys_kernels_are_emulated_without_checks() -> None:
+    assert not copy_kernel.emulate._checks_indices()
+    assert copy_kernel.emulator(checks=True)._checks_indices()
+    assert tc.kernel(row.function).emulate._checks_indices()

@@ -177,14 +177,14 @@ SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
         ({"view": lambda t: t.T}, f"{SMALL}; a shared bf16 tile of 64x64, strides (1, 64), was given"),
         ({"shape": (64, 128), "view": lambda t: t[:, :64]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
         ({"shape": (128, 64), "view": lambda t: t[::2]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
-        ({"index": (0.5, 0)}, "a coordinate of a box is an integer, not 0.5"),
+        ({"index": (0.5, 0)}, "a coordinate of a box must be an integer, not 0.5"),
         ({"index": (0,)}, "2 coordinates are needed, 1 were given"),
         ({"box": (64, 64.0)}, "the box of a tensor map has positive extents known at compile time, not 64, 64.0"),
         ({"box": (0, 64)}, "the box of a tensor map has positive extents"),
         ({"box": (64,)}, "a tensor map needs a contiguous axis and a box of 2 extents; the box is (64,)"),
         ({"options": {"multicast": 1 << 16}}, "has a bit for each CTA that receives the box, of 16 CTAs; 65536 was"),
         ({"options": {"multicast": 0}}, "has a bit for each CTA that receives the box, of 16 CTAs; 0 was given"),
-        ({"options": {"multicast": 1.5}}, "a multicast mask is an integer, not 1.5"),
+        ({"options": {"multicast": 1.5}}, "a multicast mask must be an integer, not 1.5"),
         (
             {
                 "shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[4:68],
@@ -299,7 +299,7 @@ def reads_more_than_it_copies(x):
 
 
 @refused(
-    "valid= is an integer, not a run-time value of type f32",
+    "valid= must be an integer, not a run-time value of type f32",
     "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])", F32,
 )  # fmt: skip
 def reads_a_fraction(x):
@@ -343,7 +343,7 @@ def parity_of_a_stage():
 
 
 @refused(
-    "the parity of a phase is an integer, not a run-time value of type f32",
+    "the parity of a phase must be an integer, not a run-time value of type f32",
     "tc.mbarriers(1)[0].test(x[0])", F32, **HOPPER,
 )  # fmt: skip
 def parity_of_a_float(x):

@@ -332,7 +332,7 @@ def barriers(out: tc.Array, mistake: tc.Const = ""):
     bar = tc.mbarriers(1)[0]
     t, warp = tc.threadIdx.x, tc.warp_id()
     if (t == 0) & (mistake != "not initialised"):
-        bar.init(0 if mistake == "no arrivals" else 96)
+        bar.init(t if mistake == "no arrivals" else 96)
         if mistake == "twice":
             bar.init(96)
     if mistake != "no barrier":

@@ -37,6 +37,14 @@ class Array(Indexed):
         self.name = name or self.described
         self.axes = plain_axes(self.name, strides, element_size(dtype))
 
+    def with_parts(self, **changed: Any) -> Array:
+        """The array with other attributes; new extents or another place drop what is checked."""
+        twin: Array = super().with_parts(**changed)
+        if "axes" not in changed and not changed.keys().isdisjoint({"address", "shape", "strides"}):
+            twin.axes = plain_axes(twin.described, twin.strides, element_size(twin.dtype))
+            twin.bounds = ()
+        return twin
+
     def fixed(self) -> dict[str, Any]:
         return {"dtype": self.dtype}
 

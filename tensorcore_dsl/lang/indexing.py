@@ -121,7 +121,7 @@ def integer_operand(value: Any, dtype: DType, what: str) -> Any:
     if isinstance(value, Scalar) and (value.dtype.is_integer or value.dtype.kind in "pb"):
         return builder().convert(value, dtype)
     if isinstance(value, Scalar) or not isinstance(value, (int, np.integer)):
-        raise OperandError(f"{what} is an integer, not {describe(value)}")
+        raise OperandError(f"{what} must be an integer, not {describe(value)}")
     return int(value)
 
 
