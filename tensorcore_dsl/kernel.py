@@ -113,9 +113,12 @@ class Specialisation:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """The machine code, from the disk if it is there; warns of what costs speed in it."""
+        """The machine code, from the disk if it is there; warns of what costs speed in it.
+
+        Checks cost speed anyway: of a build with checks it says nothing.
+        """
         cubin, diagnostics = self._cached_or_assembled()
-        for diagnostic in diagnostics:
+        for diagnostic in () if self.checks else diagnostics:
             diagnostic.warn(self.kernel.__name__)
         return cubin
 

@@ -370,6 +370,50 @@ def pointer_of_before_a_loop(x: tc.Array, start):
             place.store(1.0)  # here
 
 
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 12)
+def checked_before_and_in_a_loop(x: tc.Array, i, n):
+    x[i] = 1.0
+    while i < n:
+        x[i] = 2.0  # here
+        i += 1
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 10)
+def checked_in_and_after_a_loop(x: tc.Array, i, n):
+    x[i] = 1.0
+    while i < n:
+        x[i] = 2.0
+        i += 1
+    x[i] = 3.0  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+def checked_in_the_test_of_a_loop(x: tc.Array, i):
+    while x[i] > 0:  # here
+        x[i] = 2.0
+        i += 1
+
+
+@caught("index 20 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (3,0,0))", (10,), 0)
+def checked_before_a_branch_changes_it(x: tc.Array, i):
+    x[i] = 1.0
+    if tc.threadIdx.x > 2:
+        x[i] = 1.0
+        i = 20
+    x[i] = 2.0  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
+    for j in tc.range(4):
+        x[i] = 1.0
+        for k in tc.range(2):
+            x[i + k] = 1.0
+            i += 2
+            x[i] = 2.0  # here
+            i += 1 - k
+
+
 @fine((10,), 9)
 def pointer_of_an_index_that_changes(x: tc.Array, start):
     i = start
@@ -876,3 +920,25 @@ def test_the_librarys_kernels_are_emulated_without_checks() -> None:
     assert not copy_kernel.emulate._checks_indices()
     assert copy_kernel.emulator(checks=True)._checks_indices()
     assert tc.kernel(row.function).emulate._checks_indices()
+
+
+def test_no_warnings_of_the_speed_of_checks(recwarn: pytest.WarningsRecorder) -> None:
+    """The calls serialise wgmma, as the assembler says."""
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+
+    def multiply(x: tc.Array):
+        tc.launch_bounds(128)
+        mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+        a = tc.shared((64, 64), tc.bf16, swizzle=128)
+        acc = mma.d.zeros()
+        for i in range(x.shape[0]):
+            tc.wgmma_fence()
+            acc = tc.wgmma_async(mma, acc, a, a)
+            tc.wgmma_commit()
+            x[i] = 1.0
+            tc.wgmma_wait(0)
+        x[tc.threadIdx.x] = acc[0]
+
+    found = checked(tc.kernel(multiply, threads=128), (X[0],)).cubin
+    assert found.checks and "C7509" in found.log
+    assert not [w for w in recwarn if issubclass(w.category, tc.PerformanceWarning)]

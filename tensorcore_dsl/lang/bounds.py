@@ -41,7 +41,7 @@ def check_index(
             return
         if pred is None:
             raise OperandError(message.replace("%lld", "{}").format(index, extent))
-    if not build.checks:
+    if not build.checks or (is_number(pred) and not pred):
         return
     dtype = _common_type(index, extent)
     index, extent = _as_type(index, dtype), _as_type(extent, dtype)
