@@ -20,12 +20,17 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
-from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
+from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
+from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.debugging.debugger import Debugger
+from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
+from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
+from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
@@ -112,6 +117,10 @@ class Specialisation:
         return print_kernel(self.ir, self.arch)
 
     @cached_property
+    def ptx_with_lines(self) -> str:
+        return print_kernel(self.ir, self.arch, lineinfo=True)
+
+    @cached_property
     def cubin(self) -> Cubin:
         """The machine code, from the disk if it is there; warns of what costs speed in it.
 
@@ -123,21 +132,24 @@ class Specialisation:
         return cubin
 
     def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
-        kernel, assembler = self.kernel, assemble.versions()
+        kernel, assembler, lineinfo = self.kernel, assemble.versions(), wanted(self.kernel.lineinfo)
         entry = kernel_cache.entry_name(
-            kernel, self.types, self.constants, self.arch, assembler, self.checks
+            kernel, self.types, self.constants, self.arch, assembler, lineinfo, self.checks
         )
         cached = kernel_cache.load(entry)
         if cached is not None:
             return cached
         cubin = replace(
-            assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name)),
+            assemble.assemble(
+                self.ptx_with_lines if lineinfo else self.ptx, self.arch, entry_name(self.ir.name),
+                lineinfo=lineinfo,
+            ),
             block_shared=extern_shared(self.ir), threads=self.ir.threads,
             cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=self.checks,
         )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
-        lines = lambda: source_lines(print_kernel(self.ir, self.arch, annotate=True))
+        lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
         diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
         return cubin, diagnostics
@@ -150,11 +162,28 @@ class Specialisation:
     def program(self) -> Program:
         return compile_program(self.ir)
 
+    @cached_property
+    def debug_ir(self) -> nodes.Kernel:
+        """The IR of a debug build, which computes the same."""
+        given = self.kernel, self.types, self.constants, self.arch
+        return compile_kernel(*given, self.checks, debug=True)
+
+    @cached_property
+    def debug_program(self) -> Program:
+        return compile_program(self.debug_ir)
+
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool,
-        order: int | None,
+        order: int | None, traced: Traced = (),
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
+        recorder = Recorder(traced)
+        observers: list[Observer] = [recorder] if recorder.wanted else []
+        if self.ir.stops and debugger_enabled():
+            observers.append(Debugger())
+        ir, program = (
+            (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
+        )
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
         names = self.kernel.runtime_names
@@ -163,11 +192,15 @@ class Specialisation:
                 values += _parameter_values(given, kind, name)
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
-            return run(
-                self.ir, config.grid, config.block, values, arch=self.arch.name,
-                dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
-                cluster=config.cluster, profile=profile, order=order,
+            report = run(
+                ir, config.grid, config.block, values, arch=self.arch.name,
+                dynamic_shared=config.shared_bytes, checks=checks, program=program,
+                cluster=config.cluster, profile=profile, order=order, observers=observers,
             )  # fmt: skip
+        if recorder.wanted:
+            recorder.check(ir)
+            report.trace = recorder.trace
+        return report
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
@@ -193,13 +226,14 @@ class Kernel:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
         max_registers: int | None = None, min_blocks: int | None = None,
-        checks: bool | None = None,
+        checks: bool | None = None, lineinfo: bool | None = None,
     ) -> None:  # fmt: skip
         self.checks = checks
         self.function = self.__kernel_function__ = function
         self.__name__ = name or function.__name__
         self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
+        self.lineinfo = lineinfo
         self.parameters = _parameters(function)
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
@@ -235,7 +269,7 @@ class Kernel:
 
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None,
+        order: int | None = None, trace: Traced = (),
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
@@ -243,8 +277,11 @@ class Kernel:
         None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
         order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
         reveal races that the default order hides. None: the default order.
+
+        trace: names of variables whose values the report's `trace` has, at each assignment; or a
+        dict from names to the threads of a block (numbers, None for all) that are recorded.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order))
+        return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
@@ -286,9 +323,12 @@ class Kernel:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
-    def ptx(self, *args: Any, arch: Any = None, **constants: Any) -> str:
-        """The PTX text."""
-        return self.specialise(args, constants, arch).ptx
+    def ptx(
+        self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
+        """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
+        chosen = self.specialise(args, constants, arch)
+        return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
@@ -455,6 +495,7 @@ class Emulator:
     checks: bool | None = None
     profile: bool = False
     order: int | None = None
+    trace: Traced = ()
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
@@ -464,7 +505,8 @@ class Emulator:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
         chosen = self.compiled(runtime, constants)
-        return chosen.emulate(config, runtime, self.checks is not False, self.profile, self.order)
+        checks = self.checks is not False
+        return chosen.emulate(config, runtime, checks, self.profile, self.order, self.trace)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
@@ -489,7 +531,9 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:
     whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
-    environment has TENSORCORE_DSL_CHECKS=1.
+    environment has TENSORCORE_DSL_CHECKS=1. lineinfo=False leaves the lines of the source out of
+    the machine code; by default they are in it, unless the environment variable
+    TENSORCORE_DSL_LINEINFO is 0.
     """
     if function is None:
         return partial(kernel, **options)

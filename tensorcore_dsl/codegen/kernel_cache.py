@@ -21,15 +21,18 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 def entry_name(
     kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
-    checks: bool = False,
+    lineinfo: bool = False, checks: bool = False,
 ) -> str | None:  # fmt: skip
-    """The name of a kernel's entry; None if the cache is off or the kernel has no cache key."""
+    """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
+
+    lineinfo: the machine code names the source files. checks: it checks indices, and names them.
+    """
     if disk_cache.cache_directory() is None:
         return None
     try:
         key = cache_key(
             kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
-            checks,
+            lineinfo, checks, paths=lineinfo or checks,
         )  # fmt: skip
     except Unhashable:
         return None

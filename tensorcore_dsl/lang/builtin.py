@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import operator
@@ -15,6 +16,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang import math as device_math
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.printing import printf
 from tensorcore_dsl.lang.ranges import RuntimeRange
@@ -133,6 +135,8 @@ def replacement(function: Any, args: list[Any]) -> Any:
     """The replacement of a Python function for these arguments; None if Python may call it."""
     if function is print:
         return printf
+    if function is builtins.breakpoint:
+        return breakpoint
     try:
         replaced = RUNTIME.get(function)
     except TypeError:  # not hashable

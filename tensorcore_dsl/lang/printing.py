@@ -7,8 +7,12 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir import views
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.printing import CONVERSIONS
+from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.inspection import memory_view
+from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
@@ -33,15 +37,62 @@ class Text:
 
 
 def printf(*values: Any, sep: str = " ", end: str = "\n") -> None:
-    """Print from each thread: any mixture of strings and run-time values."""
-    parts: list[str] = []
+    """Print from each thread: any mixture of strings and run-time values.
+
+    In emulation, fragments, tiles and arrays print their contents, once a warp. On the GPU,
+    fragments print the elements of each thread, and tiles and arrays cannot be printed.
+    """
+    pieces: list[Any] = []
+    for position, value in enumerate(values):
+        pieces += [sep] if position else []
+        pieces += value.parts if isinstance(value, Text) else [(value, "")]
+    pieces.append(end)
     operands: list[Scalar] = []
-    for value in values:
-        pieces = value.parts if isinstance(value, Text) else [(value, "")]
-        parts.append("".join(_piece(piece, operands) for piece in pieces))
-    text = sep.join(parts) + end
+    texts: list[str] = []
+    parts: list[Any] = []
+    for piece in pieces:
+        first = len(operands)
+        texts.append(_piece(piece, operands))
+        parts.append(_matrix(piece, operands) or (texts[-1], first))
+    whole = any(isinstance(part, views.Printed) for part in parts)
     name = names.printf([operand.dtype for operand in operands])
-    builder().named(name, builder().string(text), *operands)
+    builder().named(name, _string("".join(texts), tuple(parts) if whole else None), *operands)
+
+
+def _string(text: str, matrices: tuple[Any, ...] | None) -> int:
+    """The number of a format string of the kernel, and of what the emulator prints instead."""
+    kernel = builder().kernel
+    for number, known in enumerate(kernel.strings):
+        if known == text and kernel.prints.get(number) == matrices:
+            return number
+    kernel.strings.append(text)
+    if matrices is not None:
+        kernel.prints[len(kernel.strings) - 1] = matrices
+    return len(kernel.strings) - 1
+
+
+def _matrix(piece: Any, operands: list[Scalar]) -> Any:
+    """The view of a value that the emulator prints as a whole; None for any other.
+
+    The operands of a fragment are there already; those of tiles and arrays are appended.
+    """
+    if isinstance(piece, str):
+        return None
+    value, spec = piece
+    if isinstance(value, (Tile, Array)):
+        return views.Printed(memory_view(value, lambda scalar: _operand(scalar, operands)), spec)
+    layout = value.operand.layout if isinstance(value, RegisterGroup) and value.operand else None
+    if layout is None:
+        return None
+    first = len(operands) - layout.slots
+    slots = tuple(views.Register(first + i, operands[first + i].dtype) for i in range(layout.slots))
+    return views.Printed(views.Matrix(slots, layout), spec)
+
+
+def _operand(scalar: Scalar, operands: list[Scalar]) -> views.Register:
+    """The leaf of a view: an operand of the print."""
+    operands.append(promoted(scalar))
+    return views.Register(len(operands) - 1, operands[-1].dtype)
 
 
 def _piece(piece: Any, operands: list[Scalar]) -> str:
@@ -49,6 +100,8 @@ def _piece(piece: Any, operands: list[Scalar]) -> str:
     if isinstance(piece, str):
         return piece.replace("%", "%%")
     value, spec = piece
+    if isinstance(value, (Tile, Array)):
+        return f"({value.described})"
     if isinstance(value, RegisterGroup):
         elements = (_piece((element, spec), operands) for element in value.elements())
         return f"[{' '.join(elements)}]"
