@@ -51,3 +51,7 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.trials import Trial, Tuning
+from tensorcore_dsl.tuning.autotune import Autotuned, autotune
+from tensorcore_dsl.tuning.config import Config
+from tensorcore_dsl import testing

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
+from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.runtime.targets import target as target
@@ -63,6 +65,11 @@ class Parameter:
     array: bool
     dtype: DType | None
     default: Any
+
+    def __str__(self) -> str:
+        kind = "Const" if self.const else "Array" if self.array else str(self.dtype or "")
+        text = f"{self.name}: {kind}" if kind else self.name
+        return text if self.default is inspect.Parameter.empty else f"{text} = {self.default!r}"
 
 
 CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # of the environment; 1: every build checks indices
@@ -220,7 +227,7 @@ def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorM
     return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)
 
 
-class Kernel:
+class Kernel(Named):
     """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ..."""
 
     def __init__(
@@ -230,8 +237,8 @@ class Kernel:
     ) -> None:  # fmt: skip
         self.checks = checks
         self.function = self.__kernel_function__ = function
+        self._stand_for(function)
         self.__name__ = name or function.__name__
-        self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
         self.lineinfo = lineinfo
         self.parameters = _parameters(function)
@@ -339,15 +346,23 @@ class Kernel:
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)
 
+    def variant(self, **options: Any) -> Kernel:
+        """The same kernel with other options, such as max_registers."""
+        made = Kernel.__new__(type(self))
+        vars(made).update(vars(self), _specialisations={}, _launches={}, **options)
+        return made
+
     def split(
-        self, args: Sequence[Any], named_args: dict[str, Any]
+        self, args: Sequence[Any], named_args: dict[str, Any], without: Collection[str] = ()
     ) -> tuple[list[Any], dict[str, Any]]:
         """The run-time arguments in order, and the Const values by name.
 
         If there are as many positional arguments as run-time parameters, they are those;
-        otherwise they are the first parameters, as in Python.
+        otherwise they are the first parameters, as in Python. The caller knows the Const
+        parameters `without`.
         """
-        names = [p.name for p in self.parameters]
+        parameters = [p for p in self.parameters if p.name not in without]
+        names = [p.name for p in parameters]
         runtime = self.runtime_names
         named = any(name in named_args for name in runtime)
         positional = runtime if len(args) == len(runtime) and not named else names
@@ -365,7 +380,7 @@ class Kernel:
                     f"{listing(names)}"
                 )
             given[name] = value
-        for p in self.parameters:
+        for p in parameters:
             if p.name not in given:
                 if p.default is inspect.Parameter.empty:
                     raise ArgumentError(
@@ -373,7 +388,7 @@ class Kernel:
                         f"{listing(names)}"
                     )
                 given[p.name] = p.default
-        constants = {p.name: given[p.name] for p in self.parameters if p.const}
+        constants = {p.name: given[p.name] for p in parameters if p.const}
         return [given[name] for name in runtime], constants
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
@@ -395,7 +410,7 @@ class Kernel:
         return value
 
     def __repr__(self) -> str:
-        return f"<kernel {self.__name__}({', '.join(p.name for p in self.parameters)})>"
+        return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
 
 
 def constants_key(constants: dict[str, Any]) -> Any:
@@ -431,6 +446,14 @@ class Launch:
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
         self._default: Launcher | None = None  # with the default Const values, on the GPU
+
+    def __reduce__(self) -> Any:
+        if self.stream is not None:
+            raise PicklingError(
+                f"a launch of {self.kernel.__name__} on a stream cannot be pickled: streams belong "
+                "to one process"
+            )
+        return _relaunch, (self.kernel, self.config)
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
@@ -484,6 +507,12 @@ class Launch:
             self(**dict(zip(names, given, strict=True)), **constants)
 
         return launch
+
+
+def _relaunch(kernel: Kernel, config: LaunchConfig) -> Launch:
+    """The launch that was pickled."""
+    options = {name: value for name, value in vars(config).items() if name != "cluster_in_code"}
+    return kernel.configured(**options)
 
 
 @dataclass(frozen=True)
