@@ -470,7 +470,9 @@ def vectors_inside(x: tc.Array):
 # -- fragments ----------------------------------------------------------------------------------
 
 
-@caught("index 16 leaves axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))", (64, 16))
+@caught(
+    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))", (64, 16)
+)
 def fragment_at_a_ragged_edge(d: tc.Array):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     tc.store_elements(d[16:32, 16:24], mma.d.zeros())  # here
@@ -481,6 +483,19 @@ def fragment_at_the_last_rows(d: tc.Array):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
     row = tc.blockDim.x // 2
     tc.load_elements(d[row : row + 16, 0:8], mma.c)  # here
+
+
+@caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16), 16)
+def bounded_by_a_view_that_hangs_over(d: tc.Array, m):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[m : m + 16, 0:8], mma.d.zeros(), bounded=True)  # here
+
+
+@fine((20, 12), 16)
+def bounded_by_the_array(d: tc.Array, m):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[m:, 8:], mma.d.zeros(), bounded=True)
+    tc.load_elements(d, mma.c, origin=(m, 8), bounded=True)
 
 
 @fine((32, 16))
