@@ -7,6 +7,7 @@ architecture (a *specialisation*); its IR, PTX, cubin and emulator program are m
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
@@ -71,6 +72,7 @@ class Parameter:
         return text if self.default is inspect.Parameter.empty else f"{text} = {self.default!r}"
 
 
+CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # of the environment; 1: every build checks indices
 _PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
 
 
@@ -106,16 +108,18 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
 
 
 class Specialisation:
-    """A kernel for given argument types, Const values and architecture."""
+    """A kernel for given argument types, Const values and architecture; `checks`: of indices."""
 
     def __init__(
-        self, kernel: Kernel, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch
-    ) -> None:
+        self, kernel: Kernel, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+        checks: bool = False,
+    ) -> None:  # fmt: skip
         self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
+        self.checks = checks
 
     @cached_property
     def ir(self) -> nodes.Kernel:
-        return compile_kernel(self.kernel, self.types, self.constants, self.arch)
+        return compile_kernel(self.kernel, self.types, self.constants, self.arch, self.checks)
 
     @cached_property
     def ptx(self) -> str:
@@ -127,16 +131,19 @@ class Specialisation:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """The machine code, from the disk if it is there; warns of what costs speed in it."""
+        """The machine code, from the disk if it is there; warns of what costs speed in it.
+
+        Checks cost speed anyway: of a build with checks it says nothing.
+        """
         cubin, diagnostics = self._cached_or_assembled()
-        for diagnostic in diagnostics:
+        for diagnostic in () if self.checks else diagnostics:
             diagnostic.warn(self.kernel.__name__)
         return cubin
 
     def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
         kernel, assembler, lineinfo = self.kernel, assemble.versions(), wanted(self.kernel.lineinfo)
         entry = kernel_cache.entry_name(
-            kernel, self.types, self.constants, self.arch, assembler, lineinfo
+            kernel, self.types, self.constants, self.arch, assembler, lineinfo, self.checks
         )
         cached = kernel_cache.load(entry)
         if cached is not None:
@@ -147,7 +154,7 @@ class Specialisation:
                 lineinfo=lineinfo,
             ),
             block_shared=extern_shared(self.ir), threads=self.ir.threads,
-            cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
+            cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=self.checks,
         )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
@@ -167,7 +174,8 @@ class Specialisation:
     @cached_property
     def debug_ir(self) -> nodes.Kernel:
         """The IR of a debug build, which computes the same."""
-        return compile_kernel(self.kernel, self.types, self.constants, self.arch, debug=True)
+        given = self.kernel, self.types, self.constants, self.arch
+        return compile_kernel(*given, self.checks, debug=True)
 
     @cached_property
     def debug_program(self) -> Program:
@@ -227,8 +235,9 @@ class Kernel(Named):
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
         max_registers: int | None = None, min_blocks: int | None = None,
-        lineinfo: bool | None = None,
+        checks: bool | None = None, lineinfo: bool | None = None,
     ) -> None:  # fmt: skip
+        self.checks = checks
         self.function = self.__kernel_function__ = function
         self._stand_for(function)
         self.__name__ = name or function.__name__
@@ -305,11 +314,13 @@ class Kernel(Named):
         return Emulator(self, None)
 
     def emulator(
-        self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
+        self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
         order: int | None = None, trace: Traced = (),
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
+        checks: of indices, alignment, the state of shared memory and asynchronous operations.
+        None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
         order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
         reveal races that the default order hides. None: the default order.
 
@@ -332,15 +343,27 @@ class Kernel(Named):
         return self.specialised(self.types_of(runtime), given, arch)
 
     def specialised(
-        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any
-    ) -> Specialisation:
-        """The specialisation for types of run-time arguments and Const values."""
+        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any,
+        checks: bool | None = None,
+    ) -> Specialisation:  # fmt: skip
+        """The specialisation for types of run-time arguments and Const values.
+
+        checks: whether it checks indices; None: as a build for the GPU does.
+        """
         chosen = arch_named(arch) if arch is not None else target_arch()
-        key = (types, constants_key(constants), chosen.name)
+        checks = self.checks_indices(False) if checks is None else checks
+        key = (types, constants_key(constants), chosen.name, checks)
         known = self._specialisations.get(key)
         if known is None:
-            known = self._specialisations[key] = Specialisation(self, types, constants, chosen)
+            known = Specialisation(self, types, constants, chosen, checks)
+            self._specialisations[key] = known
         return known
+
+    def checks_indices(self, otherwise: bool) -> bool:
+        """Whether a build checks indices: by the environment, the decorator, or `otherwise`."""
+        if os.environ.get(CHECKS_VARIABLE, "0") not in ("", "0"):
+            return True
+        return otherwise if self.checks is None else self.checks
 
     def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The IR as text."""
@@ -517,7 +540,7 @@ class Launch:
         self, runtime: Sequence[Any], constants: dict[str, Any]
     ) -> Callable[..., None]:
         kernel, names = self.kernel, self.kernel.runtime_names
-        _ = kernel.specialised(kernel.types_of(runtime), constants, emulated_arch()).program
+        kernel.emulate.compiled(runtime, constants)
 
         def launch(*given: Any) -> None:
             if len(given) != len(names):
@@ -542,7 +565,7 @@ class Emulator:
 
     kernel: Kernel
     arch: str | None
-    checks: bool = True
+    checks: bool | None = None
     profile: bool = False
     order: int | None = None
     trace: Traced = ()
@@ -554,17 +577,36 @@ class Emulator:
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
-        arch = self.arch or emulated_arch()
-        chosen = self.kernel.specialised(self.kernel.types_of(runtime), constants, arch)
-        return chosen.emulate(config, runtime, self.checks, self.profile, self.order, self.trace)
+        chosen = self.compiled(runtime, constants)
+        checks = self.checks is not False
+        return chosen.emulate(config, runtime, checks, self.profile, self.order, self.trace)
+
+    def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
+        """The specialisation that it runs, with its program."""
+        types, arch = self.kernel.types_of(runtime), self.arch or emulated_arch()
+        chosen = self.kernel.specialised(types, constants, arch, self._checks_indices())
+        _ = chosen.program
+        return chosen
+
+    def _checks_indices(self) -> bool:
+        if self.checks is not None:
+            return self.checks
+        return self.kernel.checks_indices(not is_library_kernel(self.kernel.function))
+
+
+def is_library_kernel(function: Callable[..., Any]) -> bool:
+    """Is it one of `tensorcore_dsl.kernels`, which are tested with checks and emulate without?"""
+    return f"{function.__module__}.".startswith(f"{__package__}.kernels.")
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
-    threads fixes the block size (`.reqntid`), so that the assembler can use more registers.
-    lineinfo=False leaves the lines of the source out of the machine code; by default they are in
-    it, unless the environment variable TENSORCORE_DSL_LINEINFO is 0.
+    threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:
+    whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
+    environment has TENSORCORE_DSL_CHECKS=1. lineinfo=False leaves the lines of the source out of
+    the machine code; by default they are in it, unless the environment variable
+    TENSORCORE_DSL_LINEINFO is 0.
     """
     if function is None:
         return partial(kernel, **options)

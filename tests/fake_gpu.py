@@ -61,6 +61,7 @@ class FakeGpu:
     allocations: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     encoded: list[Any] = field(default_factory=list)
+    failure: int = 0  # of the kernel, seen when a stream is waited for
     events: list[Any] = field(default_factory=list)
     duration: Any = None  # seconds of a launch, from its record
     now: float = 0.0
@@ -134,6 +135,10 @@ class FakeGpu:
 
     def synchronize(self, stream):
         self.synchronized.append(stream)
+
+    def finish(self, stream):
+        self.synchronized.append(stream)
+        return self.failure
 
     def memory(self, stream):
         return FakeMemory(self, stream)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,6 +183,69 @@ def test_registers_change_hands_where_ptxas_is() -> None:
     assert np.array_equal(x, np.repeat(np.float32([1, 2]), 128))
     if ptxas.find((8, 0)) is not None:
         assert changing_registers.resources(x, arch="sm_90a").registers == 240
+
+
+OUTSIDE = """
+import sys
+import numpy as np
+import tensorcore_dsl as tc
+
+@tc.kernel
+def put(x: tc.Array, i):
+    x[i, tc.threadIdx.x] = 1.0
+
+x = np.zeros((8, 4), np.float32)
+put[2, 4](x, 1)
+assert x[1].all()
+try:
+    put[2, 4](x, 8)
+except tc.LaunchError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("asked", ["decorator", "environment"])
+def test_a_check_that_fails_prints_its_line(tmp_path: Path, asked: str) -> None:
+    """In a process of its own, because the trap ends the context."""
+    script, environment = tmp_path / "outside.py", dict(os.environ)
+    if asked == "environment":
+        environment["TENSORCORE_DSL_CHECKS"] = "1"
+    decorator = "@tc.kernel(checks=True)" if asked == "decorator" else "@tc.kernel"
+    script.write_text(OUTSIDE.replace("@tc.kernel", decorator))
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 3, done.stderr
+    line = f"{script}:8: OutOfBounds: index 8 leaves axis 0 of 'x', which has extent 8 (block ("
+    assert line in done.stdout
+    assert "put, a build with checks, was stopped: CUDA_ERROR_LAUNCH_FAILED (719)" in done.stdout
+
+
+@tc.kernel(checks=True)
+def add_checked(x: tc.Array, y: tc.Array):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    y.at(i).store(x.at(i).load(pred=i < x.shape[0]) + 1.0, pred=i < y.shape[0])
+
+
+def test_checks_let_good_kernels_pass() -> None:
+    x, y = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
+    add_checked[8, 128](x, y)
+    assert np.array_equal(y, x + 1)
+
+
+def test_graphs_capture_checked_launches() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    add_checked[8, 128](x, y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        add_checked[8, 128](x, y)
+    y.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (y == 2).all()
 
 
 # -- tuning -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class TestLoads:
         ("no meeting", EmulationError, "before the cluster has met .* block 1 may not have"),
         ("only a barrier", EmulationError, "before the cluster has met .* block 1 may not have"),
         ("unwritten", Uninitialised, "uninitialised: shared::cluster load of 16 bytes at 0x200 of"),
-        ("rank 9 of 4", EmulationError, "CTA 9 of the cluster does not exist: the cluster has 4"),
+        ("rank 9 of 4", OutOfBounds, "rank 9 leaves the cluster, which has 4 CTAs"),
         ("outside", OutOfBounds, "load of 16 bytes at 0x2000 of block 1 .*bytes 0 to 0x3ff"),
         ("misaligned", Misaligned, "at 0x4 of block 1 by thread 0 of block 0, which is no mul"),
     ]

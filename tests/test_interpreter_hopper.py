@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import Deadlock, EmulationError, Uninitialised
+from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Uninitialised
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(5)
@@ -332,13 +332,13 @@ def barriers(out: tc.Array, mistake: tc.Const = ""):
     bar = tc.mbarriers(1)[0]
     t, warp = tc.threadIdx.x, tc.warp_id()
     if (t == 0) & (mistake != "not initialised"):
-        bar.init(0 if mistake == "no arrivals" else 96)
+        bar.init(t if mistake == "no arrivals" else 96)
         if mistake == "twice":
             bar.init(96)
     if mistake != "no barrier":
         tc.barrier()
     if mistake == "overlap":
-        other[t % 8] = tc.u64(1)
+        (other.at(0) + t % 8).store(tc.u64(1))
     if warp == 0:
         bar.arrive(2)
         out[t] = tc.select(bar.test(0), 1, 0)
@@ -429,7 +429,7 @@ class TestBarriers:
             "block 0 may end before another CTA of its cluster arrives",
         ),
         ("not open", EmulationError, "before the cluster has met .* after it was initialised"),
-        ("no such rank", EmulationError, "CTA 2 of the cluster does not exist: the cluster has 2"),
+        ("no such rank", OutOfBounds, "rank 2 leaves the cluster, which has 2 CTAs"),
         ("remote wait", EmulationError, "only arrivals and bytes reach the barriers of other CTAs"),
         ("arrive twice", EmulationError, "arrives at the cluster's barrier twice"),
         ("wait alone", EmulationError, "waits at the cluster's barrier without having arrived"),

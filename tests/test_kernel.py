@@ -164,8 +164,10 @@ def test_a_specialisation_is_compiled_once(monkeypatch: Any):
     once.emulate[1, 8](fresh(), n=2)
     once.emulator("sm_80")[1, 8](fresh())
     assert len(compiled) == 5
-    once.ptx(X, arch="sm_80"), once.ir(X, arch="sm_80")
-    assert len(compiled) == 5
+    once.ptx(X, arch="sm_80"), once.ir(X, arch="sm_80")  # without checks of indices
+    assert len(compiled) == 6
+    once.emulator("sm_80", checks=False)[1, 8](fresh())
+    assert len(compiled) == 6
 
 
 def test_kernels_are_garbage_collected_with_their_launches():

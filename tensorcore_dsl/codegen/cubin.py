@@ -46,7 +46,7 @@ class Cubin:
     block_shared: bytes of `extern` shared memory of the kernel's own tiles; a launch adds them to
     the dynamic shared memory of its caller. threads, cluster: threads of a block and blocks of a
     cluster, where the code fixes them. tensor_maps: the kernel's last parameters, which a launch
-    encodes from its arrays.
+    encodes from its arrays. checks: it prints a line and traps where an index is outside.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Cubin:
     threads: int | None = None
     cluster: tuple[int, int, int] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
+    checks: bool = False
 
     @cached_property
     def resources(self) -> Resources:

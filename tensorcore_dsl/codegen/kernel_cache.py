@@ -21,18 +21,18 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 def entry_name(
     kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
-    lineinfo: bool = False,
+    lineinfo: bool = False, checks: bool = False,
 ) -> str | None:  # fmt: skip
     """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
 
-    lineinfo: the machine code names the source files.
+    lineinfo: the machine code names the source files. checks: it checks indices, and names them.
     """
     if disk_cache.cache_directory() is None:
         return None
     try:
         key = cache_key(
             kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
-            lineinfo, paths=lineinfo,
+            lineinfo, checks, paths=lineinfo or checks,
         )  # fmt: skip
     except Unhashable:
         return None
@@ -56,6 +56,7 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
             TensorMap(argument, tuple(axes), tuple(box), swizzle)
             for argument, axes, box, swizzle in head["tensor_maps"]
         ),
+        checks=head["checks"],
     )  # fmt: skip
     return cubin, tuple(Diagnostic(*fields) for fields in head["diagnostics"])
 
@@ -73,6 +74,7 @@ def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) ->
         "threads": cubin.threads,
         "cluster": cubin.cluster,
         "tensor_maps": [(m.argument, m.axes, m.box, m.swizzle) for m in cubin.tensor_maps],
+        "checks": cubin.checks,
         "diagnostics": diagnostics,
     }
     disk_cache.store(entry, ptx + log + cubin.code, json.dumps(head))

@@ -24,17 +24,20 @@ RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration ne
 
 
 def compile_kernel(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch, debug: bool = False
-) -> Kernel:
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+    checks: bool = False, debug: bool = False,
+) -> Kernel:  # fmt: skip
     """Evaluate `kernel.function` for argument types and Const values; the IR is verified.
 
-    debug: with marks and registers for the debugger, for the emulator only.
+    checks: the kernel checks indices at run time. debug: with marks and registers for the
+    debugger, for the emulator only.
     """
     ir = Kernel(
         re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
         min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
     )  # fmt: skip
     builder = Builder(ir, arch, lambda: None)
+    builder.checks = checks
     evaluator = Evaluator(builder)
     if debug:
         builder.scopes = lambda: scopes_of(evaluator.frames)
@@ -69,7 +72,7 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
         if isinstance(kind, ArrayType):
-            arguments[name] = _array(builder, registers, place, kind)
+            arguments[name] = _array(builder, registers, place, kind, name)
         elif kind.dtype.kind == "p":
             arguments[name] = registers[place, ""] != 0
         else:
@@ -78,7 +81,8 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
 
 
 def _array(
-    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType
+    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType,
+    name: str,
 ) -> Array:
     shape = tuple(registers[place, f"_shape{d}"] for d in range(kind.ndim))
     strides = tuple(
@@ -88,4 +92,4 @@ def _array(
     for stride in strides:
         if isinstance(stride, Scalar):
             builder.multiples[stride.value] = max(kind.align * 8 // storage_bits(kind.dtype), 1)
-    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place)
+    return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place, f"{name!r}")

@@ -183,6 +183,10 @@ class Context(Protocol):
     def print(self, text: int, values: list[np.ndarray]) -> None:
         """Device-side print, one line a thread; `text` is the number of a format string."""
 
+    def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> None:
+        """Raise OutOfBounds for the first thread of `outside`, with its index and the extent;
+        `text` is the number of a format string (see `isa.bounds`)."""
+
 
 CLUSTER_SHIFT = 24
 OWN = 0xFF  # where the rank would be, in addresses of a CTA's own memory; see `Program.ranked`

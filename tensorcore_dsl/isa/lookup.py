@@ -21,7 +21,7 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa import (  # isort: skip
-    barrier, block_scale, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
+    barrier, block_scale, bounds, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
     warp, wgmma, wmma,
 )  # fmt: skip
 
@@ -38,6 +38,10 @@ class Family(Protocol):
 _MODULES = (
     scalar, convert, special, warp, memory, barrier, bulk, matrix, mma, sparse, block_scale, wgmma, wmma,
 )  # fmt: skip
+
+
+# Instructions that are not in the table: those that refer to strings of the kernel.
+_MADE = {"vprintf": printing.instruction, "check": bounds.instruction}
 
 
 def _rows() -> dict[str, list[Family]]:
@@ -76,8 +80,9 @@ def instructions(opcode: str | None = None) -> Iterator[Instruction]:
 def instruction(mnemonic: str) -> Instruction:
     """The instruction with this mnemonic, for example "add.rn.f32"."""
     text = mnemonic.strip().rstrip(";")
-    if text.split(".", 1)[0] == "vprintf":
-        return printing.instruction(text)
+    made = _MADE.get(text.split(".", 1)[0])
+    if made is not None:
+        return made(text)
     result = _family(text.split(".", 1)[0]).get(text)
     if result is None:
         raise UnknownInstruction(_explain(text))

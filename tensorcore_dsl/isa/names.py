@@ -320,6 +320,17 @@ def printf(dtypes: list[DType]) -> str:
     return ".".join([PRINT_OPCODE, *(dtype.name for dtype in dtypes)])
 
 
+# -- checked builds ---------------------------------------------------------------------------
+
+
+CHECK_OPCODE = "check"
+
+
+def check_index(dtype: DType) -> str:
+    """A check of an index of s32, u32 or s64; see `isa.bounds`."""
+    return f"check.index.{dtype}"
+
+
 # -- operands in messages ---------------------------------------------------------------------
 
 FRAGMENT_EXAMPLE = "mma.a"  # an operand with a layout, as a kernel names it

@@ -157,6 +157,28 @@ class Instruction:
         return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
 
     @property
+    def word_bytes(self) -> int:
+        """Bytes that each thread loads or stores at its address; 1 where its text does not say."""
+        if self.opcode in ("ldmatrix", "stmatrix"):
+            return 16
+        width = re.search(r"\.[bsuf](\d+)$", self.mnemonic)
+        if self.opcode not in ("ld", "st", "atom", "red") or not width:
+            return 1
+        moved = self.operands[-1:] if self.opcode == "st" else self.results
+        return int(width[1]) // 8 * max((o.registers for o in moved), default=1)
+
+    @property
+    def addressing_lanes(self) -> int:
+        """The lanes of a warp whose addresses are used."""
+        matrices = re.search(r"^(?:ld|st)matrix\..*\.x([124])", self.mnemonic)
+        return 8 * int(matrices[1]) if matrices else 32
+
+    @property
+    def accesses_memory(self) -> bool:
+        """Does it read or write at its addresses: not so prefetches and conversions of addresses?"""
+        return not self.effects.isdisjoint({"load", "store", "async", "bulk", "mbarrier"})
+
+    @property
     def aligned(self) -> bool:
         """Must the threads of a warp that have not exited execute it together (`.aligned`)?
 

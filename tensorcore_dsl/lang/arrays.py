@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
 from tensorcore_dsl.lang.indexing import Indexed, full_index, normal_index, slice_bounds
 from tensorcore_dsl.lang.pointer import Pointer, byte_offset, element_size
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
 
@@ -15,7 +19,10 @@ class Array(Indexed):
 
     A stride known to be 1 is the Python number 1. `align` is the power of two in bytes that
     divides the pointer and every other stride of the argument. `argument` is the position of the
-    kernel's argument, and None for a view of one.
+    kernel's argument, and None for a view of one; `name` names it in errors.
+
+    `axes` say what an index of each axis must stay in, `bounds` is about the indices that a view
+    has fixed. Neither outlives control flow that joins two arrays.
     """
 
     parts = ("address", "shape", "strides")
@@ -23,10 +30,20 @@ class Array(Indexed):
 
     def __init__(
         self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
-        align: int, argument: int | None = None,
+        align: int, argument: int | None = None, name: str = "",
     ) -> None:  # fmt: skip
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
         self.align, self.argument = align, argument
+        self.name = name or self.described
+        self.axes = plain_axes(self.name, strides, element_size(dtype))
+
+    def with_parts(self, **changed: Any) -> Array:
+        """The array with other attributes; new extents or another place drop what is checked."""
+        twin: Array = super().with_parts(**changed)
+        if "axes" not in changed and not changed.keys().isdisjoint({"address", "shape", "strides"}):
+            twin.axes = plain_axes(twin.described, twin.strides, element_size(twin.dtype))
+            twin.bounds = ()
+        return twin
 
     def fixed(self) -> dict[str, Any]:
         return {"dtype": self.dtype}
@@ -40,17 +57,29 @@ class Array(Indexed):
     @property
     def T(self) -> Array:
         """The transpose, without a copy."""
-        return self.with_parts(shape=self.shape[::-1], strides=self.strides[::-1], argument=None)
+        return self.with_parts(
+            shape=self.shape[::-1], strides=self.strides[::-1], axes=self.axes[::-1], argument=None
+        )
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element."""
-        address = self.address
-        for i, extent, stride in zip(
-            full_index(index, self), self.shape, self.strides, strict=True
+        """Pointer to an element; loads and stores through it check the indices."""
+        return self._pointer(full_index(index, self), frozen)
+
+    def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
+        """Pointer to an element; `keep` copies what its checks need, if they come later."""
+        address, bounds = self.address, list(self.bounds)
+        for i, extent, stride, axis in zip(
+            index, self.shape, self.strides, self.axes, strict=True
         ):
-            i = extent + i if isinstance(i, int) and i < 0 else i
-            address = self._step(address, i, stride)
-        return Pointer(address, self.dtype, self.space)
+            start = extent + i if isinstance(i, int) and i < 0 else i
+            address = self._step(address, start, stride)
+            bounds += self._bounds(start, extent, axis, keep)
+        return Pointer(address, self.dtype, self.space, tuple(bounds))
+
+    @staticmethod
+    def _bounds(index: Any, extent: Any, axis: Axis, keep: Callable[[Any], Any]) -> Iterable[Bound]:
+        known = is_number(index) and is_number(extent)
+        return axis.bounds(keep(index), keep(extent)) if known or builder().checks else ()
 
     def _step(self, address: Any, index: Any, stride: Any) -> Any:
         size = element_size(self.dtype)
@@ -63,20 +92,30 @@ class Array(Indexed):
     def _view(self, index: Any) -> Any:
         index = normal_index(index, self)
         if not any(isinstance(i, slice) for i in index):
-            return self.at(*index)
+            return self._pointer(index, lambda value: value)
         address = self.address
         shape: list[Any] = []
         strides: list[Any] = []
-        for i, extent, stride in zip(index, self.shape, self.strides, strict=True):
+        axes: list[Axis] = []
+        bounds = list(self.bounds)
+        for i, extent, stride, axis in zip(
+            index, self.shape, self.strides, self.axes, strict=True
+        ):
             start = extent + i if isinstance(i, int) and i < 0 else i
             if isinstance(i, slice):
                 start, length, step = slice_bounds(i, extent)
+                part = Axis(len(shape), f"a view of {self.name}", axis.size if step == 1 else 0)
+                whole = i.start is None and i.stop is None and step == 1
+                axes.append(axis if whole else axis.cut(start, step, extent, part))
                 shape.append(length)
                 strides.append(stride if step == 1 else stride * step)
+            else:
+                bounds += self._bounds(start, extent, axis, frozen)
             address = self._step(address, start, stride)
         return self.with_parts(
-            address=address, shape=tuple(shape), strides=tuple(strides), argument=None
-        )
+            address=address, shape=tuple(shape), strides=tuple(strides), argument=None,
+            axes=tuple(axes), bounds=tuple(bounds),
+        )  # fmt: skip
 
     @property
     def described(self) -> str:

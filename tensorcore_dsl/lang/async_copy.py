@@ -8,8 +8,11 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import Pointer
+from tensorcore_dsl.lang.indexing import integer_operand
+from tensorcore_dsl.lang.pointer import Pointer, element_size
+from tensorcore_dsl.lang.tiles import same_elements
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number
 
 
 def cp_async(
@@ -21,18 +24,51 @@ def cp_async(
     valid: how many bytes are read, a run-time value; the rest of the target becomes zero. cache:
     "ca", or "cg" (16 bytes only), which is the default where it exists.
     """
+    for given in (target, source):
+        if not isinstance(given, Pointer):
+            raise OperandError(
+                f"{names.CP_ASYNC} takes pointers, tile.at(...) and array.at(...), not "
+                f"{describe(given)}"
+            )
     if target.space != "shared" or source.space != "global":
         raise OperandError(
             f"{names.CP_ASYNC} copies from global to shared memory, not from {source.space} to "
             f"{target.space}"
         )
+    if not same_elements(target.dtype, source.dtype):
+        raise OperandError(
+            f"{names.CP_ASYNC} copies bytes: {source.described} and {target.described} do not "
+            "have the same elements; pointer.as_type(dtype) reads them as others"
+        )
+    if not isinstance(size, int) or size % element_size(source.dtype):
+        raise OperandError(
+            f"{names.CP_ASYNC} copies 4, 8 or 16 bytes of whole {source.dtype} elements, not "
+            f"{describe(size)}"
+        )
+    if is_number(valid) and not 0 <= valid <= size:
+        raise OperandError(f"valid= is 0 to {size} of the {size} bytes, not {valid}")
     cache = cache or ("cg" if size == 16 else "ca")
     name = names.cp_async(cache, zero_fill=valid is not None)
+    start = target.accessed(size, pred)
     if valid is None:
-        emit(name, target.address, source.address, size, pred=pred)
+        emit(name, start, source.accessed(size, pred), size, pred=pred)
     else:
-        count = builder().convert(valid, dtypes.u32)
-        emit(name, target.address, source.address, size, count, pred=pred)
+        count = builder().convert(integer_operand(valid, dtypes.u32, "valid="), dtypes.u32)
+        _check_read(source, count, pred)
+        emit(name, start, source.address, size, count, pred=pred)
+
+
+def _check_read(source: Pointer, count: Any, pred: Any) -> None:
+    """Check the first and the last of `count` bytes, if any are read."""
+    build = builder()
+    if build.checks and source.bounds:
+        some = count != 0
+        reads = some if pred is None else build.apply("and", some, pred)
+        source.accessed(1, reads)
+        last = build.convert(count - 1, dtypes.s32)
+        for bound in source.bounds:
+            if bound.size:
+                bound.moved(last // bound.size).check(1, reads)
 
 
 def cp_async_commit() -> None:
@@ -42,4 +78,12 @@ def cp_async_commit() -> None:
 
 def cp_async_wait(pending: int = 0) -> None:
     """Wait until at most `pending` of this thread's newest groups are in flight."""
+    check_pending(pending)
     emit(names.CP_ASYNC_WAIT, pending)
+
+
+def check_pending(pending: Any, most: int | None = None) -> None:
+    """OperandError unless `pending` can be the number of groups in flight after a wait."""
+    if isinstance(pending, int) and (pending < 0 or (most is not None and pending > most)):
+        allowed = "0 or more" if most is None else f"0 to {most}"
+        raise OperandError(f"{allowed} groups may be in flight after a wait, not {pending}")

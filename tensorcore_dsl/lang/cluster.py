@@ -11,14 +11,17 @@ from tensorcore_dsl.values.values import Scalar
 
 def cluster_size(*size: int) -> None:
     """Fix the number of CTAs of a cluster, in up to three axes (`.reqnctapercluster`)."""
-    if not 1 <= len(size) <= 3 or not all(isinstance(n, int) for n in size):
+    if not 1 <= len(size) <= 3 or not all(type(n) is int for n in size):
         given = ", ".join(n.described if isinstance(n, Scalar) else repr(n) for n in size)
         raise OperandError(
             f"tc.cluster_size takes one to three compile-time integers, not ({given}); a tc.Const "
             f"parameter is one"
         )
     x, y, z = [*size, 1, 1][:3]
-    builder().kernel.cluster = (x, y, z)
+    kernel = builder().kernel
+    if kernel.cluster not in (None, (x, y, z)):
+        raise OperandError(f"the cluster has {kernel.cluster} CTAs already; {(x, y, z)} were given")
+    kernel.cluster = (x, y, z)
 
 
 def cluster_arrive() -> None:

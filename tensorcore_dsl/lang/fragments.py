@@ -14,6 +14,7 @@ from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.bounds import frozen
 from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
@@ -274,13 +275,21 @@ def inside_of(memory: Tile | Array, place: tuple[Any, ...]) -> Any:
 
 
 def unchecked_pointer(memory: Tile | Array, place: tuple[Any, ...]) -> Pointer:
-    """The pointer to an element that may lie outside: it is then not accessed."""
+    """The pointer to an element that may lie outside: it is then not accessed.
+
+    An access checks the array of which a view is a part.
+    """
     if isinstance(memory, Tile):
-        return Pointer(memory.moved(place, (), ()).address, memory.dtype, memory.space)
-    address = memory.address
-    for index, stride in zip(place, memory.strides, strict=True):
+        address = memory.moved(place, (), ()).address
+        return Pointer(address, memory.dtype, memory.space, memory.bounds)
+    address, bounds = memory.address, list(memory.bounds)
+    for index, extent, stride, axis in zip(
+        place, memory.shape, memory.strides, memory.axes, strict=True
+    ):
         address = memory._step(address, index, stride)
-    return Pointer(address, memory.dtype, memory.space)
+        if builder().checks:
+            bounds += axis.bounds(frozen(index), frozen(extent))
+    return Pointer(address, memory.dtype, memory.space, tuple(bounds))
 
 
 # -- checks -----------------------------------------------------------------------------------

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.lang.bounds import Bounded
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Scalar
 
 
-class Indexed(Struct):
+class Indexed(Bounded):
     """An array of elements in memory, indexed as in NumPy: `_view` gives a pointer or a view."""
 
     shape: tuple[Any, ...]
@@ -127,6 +131,15 @@ def static_difference(stop: Any, start: Any) -> Any:
         if b1 is not None and b0 is not None and b1.value is b0.value:
             return c1 - c0
     return stop - start
+
+
+def integer_operand(value: Any, dtype: DType, what: str) -> Any:
+    """An integer as an operand of `dtype`: a register, or a Python number; OperandError else."""
+    if isinstance(value, Scalar) and (value.dtype.is_integer or value.dtype.kind in "pb"):
+        return builder().convert(value, dtype)
+    if isinstance(value, Scalar) or not isinstance(value, (int, np.integer)):
+        raise OperandError(f"{what} must be an integer, not {describe(value)}")
+    return int(value)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.lang.bounds import check_index
 from tensorcore_dsl.lang.indexing import normal_index, row_major, static_shape
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
@@ -83,10 +84,13 @@ class Local:
         shape: list[int] = []
         strides: list[int] = []
         offset, chosen = self.offset, []
-        for i, extent, stride in zip(
-            normal_index(index, self), self.shape, self.strides, strict=True
+        full = normal_index(index, self)
+        for axis, (i, extent, stride) in enumerate(
+            zip(full, self.shape, self.strides, strict=True)
         ):
             if isinstance(i, Scalar):
+                text = f"index %lld leaves axis {axis} of {self.described}, which has extent %lld"
+                check_index(i, extent, text)
                 chosen.append((i, extent, stride))
             elif isinstance(i, slice):
                 part = range(*i.indices(extent))

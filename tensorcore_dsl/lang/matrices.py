@@ -28,6 +28,8 @@ from tensorcore_dsl.lang.fragments import (  # isort: skip
     check_matrix, check_type, layout_of, load_elements, stored_layout,
 )  # fmt: skip
 
+ROW_BYTES = 16  # of an 8x8 matrix in memory
+
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
     """Load the fragment of `operand` from a shared tile of its shape.
@@ -76,7 +78,8 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
         count = len(_first_matrices(corners))
         pointer = _row_pointer(tile, corners[:count], along, plan)
         words = [Scalar(r.value, dtypes.b32) for r in registers[:count]]
-        emit(names.stmatrix(count, plan.trans), pointer.address, words if count > 1 else words[0])
+        row = pointer.accessed(ROW_BYTES)
+        emit(names.stmatrix(count, plan.trans), row, words if count > 1 else words[0])
         registers, corners = registers[count:], corners[count:]
 
 
@@ -216,7 +219,7 @@ def _issue(
 ) -> list[Scalar]:
     """One ldmatrix: lane l gives the address of row l % 8 of matrix l // 8."""
     pointer = _row_pointer(tile, corners, along, plan)
-    loaded = emit(names.ldmatrix(len(corners), plan.trans), pointer.address)
+    loaded = emit(names.ldmatrix(len(corners), plan.trans), pointer.accessed(ROW_BYTES))
     return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
 
 

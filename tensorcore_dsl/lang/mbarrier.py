@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.nodes import Block, While
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.bounds import Bound, Bounded
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import peer_address
+from tensorcore_dsl.lang.indexing import integer_operand
+from tensorcore_dsl.lang.pointer import peer_address, rank_bounds
 from tensorcore_dsl.lang.tiles import Tile, shared
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.values import Scalar, Struct
+
+MAX_COUNT = (1 << 20) - 1  # arrivals and pending bytes of one phase
 
 
 def mbarriers(count: int) -> MbarrierArray:
@@ -20,31 +25,40 @@ def mbarriers(count: int) -> MbarrierArray:
     return MbarrierArray(shared(count, dtypes.u64, align=8))
 
 
-class Mbarrier(Struct):
+class Mbarrier(Bounded):
     """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster."""
 
     parts = ("address",)
 
-    def __init__(self, address: Scalar, in_cluster: bool = False) -> None:
-        self.address, self.in_cluster = address, in_cluster
+    def __init__(
+        self, address: Scalar, in_cluster: bool = False, bounds: tuple[Bound, ...] = ()
+    ) -> None:
+        self.address, self.in_cluster, self.bounds = address, in_cluster, bounds
 
     def init(self, count: Any) -> None:
         """Set the arrivals that end a phase. One thread initialises, then the CTA synchronises."""
-        emit(names.MBARRIER_INIT, self.address, count)
+        self._check_own("init")
+        count = _count(count, "the arrivals of a phase")
+        emit(names.MBARRIER_INIT, self.accessed(), count)
 
     def arrive(self, count: Any = None, *, pred: Any = None) -> None:
         """Arrive once, or `count` times."""
+        count = None if count is None else _count(count, "the arrivals")
         name = names.mbarrier_arrive(self.in_cluster, counted=count is not None)
-        operands = [self.address] if count is None else [self.address, count]
+        place = self.accessed(pred=pred)
+        operands = [place] if count is None else [place, count]
         emit(name, *operands, pred=pred)
 
     def arrive_expect_tx(self, bytes: Any, *, pred: Any = None) -> None:
         """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for."""
-        emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.address, bytes, pred=pred)
+        self._check_own("arrive_expect_tx")
+        bytes = _count(bytes, "the bytes that a phase waits for", least=0)
+        emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
     def test(self, parity: Any) -> Scalar:
         """Has the phase of this parity ended? A predicate, without waiting."""
-        return emit(names.MBARRIER_TEST_WAIT, self.address, _parity(parity))  # type: ignore[no-any-return]
+        self._check_own("test")
+        return emit(names.MBARRIER_TEST_WAIT, self.accessed(), _parity(parity))  # type: ignore[no-any-return]
 
     def wait(self, parity: Any) -> None:
         """Wait while the barrier is in a phase of this parity.
@@ -52,17 +66,27 @@ class Mbarrier(Struct):
         Phases alternate between parity 0 and 1. A new barrier is in phase 0, so a wait for parity 1
         returns at once. A wait cannot tell a phase from the one two later.
         """
+        self._check_own("wait")
         build = builder()
-        parity = _parity(parity)
+        parity, place = _parity(parity), self.accessed()
         loop = While(Block(), build.scalar(True).value, Block())
         build.append(loop)
         with build.inside(loop.test):
-            over = emit(names.MBARRIER_TRY_WAIT, self.address, parity)
+            over = emit(names.MBARRIER_TRY_WAIT, place, parity)
             loop.condition = arithmetic.logical_not(build, over).value
 
     def remote(self, rank: Any) -> Mbarrier:
-        """The same barrier in CTA `rank` of the cluster."""
-        return Mbarrier(peer_address(self.address, rank), True)
+        """The same barrier in CTA `rank` of the cluster, to arrive at."""
+        if self.in_cluster:
+            raise OperandError("the mbarrier is another CTA's already")
+        bounds = (*self.bounds, *rank_bounds(rank))
+        return Mbarrier(peer_address(self.address, rank), True, bounds)
+
+    def _check_own(self, method: str) -> None:
+        if self.in_cluster:
+            raise OperandError(
+                f"{method}() works on the CTA's own mbarriers; a remote one has only arrive()"
+            )
 
 
 class MbarrierArray(Struct):
@@ -77,11 +101,22 @@ class MbarrierArray(Struct):
         return self.tile.shape[0]
 
     def __getitem__(self, index: Any) -> Mbarrier:
-        return Mbarrier(self.tile.at(index).address)
+        place = self.tile.at(index)
+        return Mbarrier(place.address, bounds=place.bounds)
 
 
 def _parity(value: Any) -> Any:
-    return builder().convert(value, dtypes.u32) if isinstance(value, Scalar) else int(value)
+    value = integer_operand(value, dtypes.u32, "the parity of a phase")
+    if not isinstance(value, Scalar) and value not in (0, 1):
+        raise OperandError(f"the parity of a phase is 0 or 1, not {value}")
+    return value
+
+
+def _count(value: Any, what: str, least: int = 1) -> Any:
+    value = integer_operand(value, dtypes.u32, what)
+    if not isinstance(value, Scalar) and not least <= value <= MAX_COUNT:
+        raise OperandError(f"{what} are {least} to {MAX_COUNT}, not {value}")
+    return value
 
 
 def fence_mbarrier_init() -> None:

@@ -11,9 +11,10 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.bounds import Bound, Bounded, RankBound, frozen
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number, literal
-from tensorcore_dsl.values.values import RegisterGroup, Scalar, Struct
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
@@ -29,16 +30,29 @@ def _comparison(relation: str) -> Any:
     return method
 
 
-class Pointer(Struct):
-    """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value."""
+class Pointer(Bounded):
+    """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value.
+
+    bounds: what the indices of the element must stay in. They are known until the pointer moves,
+    or control flow joins it with another one.
+    """
 
     parts = ("address",)
 
-    def __init__(self, address: Any, dtype: DType, space: str) -> None:
-        self.address, self.dtype, self.space = address, dtype, space
+    def __init__(
+        self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = ()
+    ) -> None:
+        self.address, self.dtype, self.space, self.bounds = address, dtype, space, bounds
+
+    def with_parts(self, **changed: Any) -> Pointer:
+        """The pointer with other attributes; at another address it has no bounds."""
+        bounds = {} if changed.get("address", self.address) is self.address else {"bounds": ()}
+        return super().with_parts(**{**bounds, **changed})
 
     def __add__(self, elements: Any) -> Pointer:
         _check_steps(elements)
+        if is_number(elements) and elements == 0:
+            return self
         return self.with_parts(
             address=byte_offset(self.address, elements, element_size(self.dtype))
         )
@@ -77,7 +91,10 @@ class Pointer(Struct):
         """The same element in the shared memory of CTA `rank` of the cluster."""
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
-        return self.with_parts(address=peer_address(self.address, rank), space=CLUSTER_SPACE)
+        return self.with_parts(
+            address=peer_address(self.address, rank), space=CLUSTER_SPACE,
+            bounds=(*self.bounds, *rank_bounds(rank)),
+        )  # fmt: skip
 
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
         """One element, or a vector of `count` from consecutive addresses.
@@ -124,6 +141,16 @@ def peer_address(address: Any, rank: Any) -> Any:
     base, offset = build.split_constant(address)
     base = address if base is None else base
     return build.apply("add", build.named(names.MAP_SHARED, base, rank), offset)
+
+
+def rank_bounds(rank: Any) -> tuple[Bound, ...]:
+    """The bound of a run-time rank in checked builds."""
+    build = builder()
+    if not build.checks or not isinstance(rank, Scalar):
+        return ()
+    cluster = build.kernel.cluster
+    ctas = prod(cluster) if cluster else build.special("cluster_nctarank")
+    return (RankBound(frozen(rank), ctas, "the cluster"),)
 
 
 def own_address(place: Any, what: str) -> Any:
@@ -206,7 +233,8 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
         otherwise = const_bits(literal(otherwise, dtype))
     _check_width(dtype, count)
     name = names.load(pointer.space, dtype.bits, count, cache)
-    result = build.named(name, pointer.address, pred=pred, otherwise=otherwise)
+    address = pointer.accessed(count * element_size(dtype), pred)
+    result = build.named(name, address, pred=pred, otherwise=otherwise)
     if count == 1:
         return Scalar(result.value, dtype)
     return build.pack(result.registers, Type(dtype, count))
@@ -224,12 +252,13 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
         packed = registers[0] if count == 1 else build.pack(registers, Type(width, count))
         _check_width(width, count)
         name = names.store(pointer.space, width.bits, count, cache)
-        build.named(name, pointer.address, packed, pred=pred)
+        address = pointer.accessed(count * width.bits // 8, pred)
+        build.named(name, address, packed, pred=pred)
     else:
         value = build.convert(value, dtype)
         _check_width(dtype, 1)
         name = names.store(pointer.space, dtype.bits, 1, cache)
-        build.named(name, pointer.address, value, pred=pred)
+        build.named(name, pointer.accessed(element_size(dtype), pred), value, pred=pred)
 
 
 def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:

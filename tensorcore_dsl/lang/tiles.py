@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,12 +10,15 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, Pointer, element_size, peer_address
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
+from tensorcore_dsl.lang.pointer import (  # isort: skip
+    CLUSTER_SPACE, Pointer, element_size, peer_address, rank_bounds,
+)  # fmt: skip
 from tensorcore_dsl.lang.indexing import (  # isort: skip
     Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
 )  # fmt: skip
@@ -125,7 +128,10 @@ class Tile(Indexed):
         """
         if self.space == CLUSTER_SPACE:
             raise OperandError(f"{self.described} is another CTA's already")
-        return self.with_parts(origin=peer_address(self.origin, rank), space=CLUSTER_SPACE)
+        return self.with_parts(
+            origin=peer_address(self.origin, rank), space=CLUSTER_SPACE,
+            bounds=(*self.bounds, *rank_bounds(rank)),
+        )  # fmt: skip
 
     def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
         """The view that starts at `index`."""
@@ -154,12 +160,16 @@ class Tile(Indexed):
         return (rest if base is None else _plus(base, rest)), carried
 
     def at(self, *index: Any) -> Pointer:
-        """Pointer to an element."""
-        full = tuple(
-            _inside(i, 1, extent, self)
-            for i, extent in zip(full_index(index, self), self.shape, strict=True)
-        )
-        return Pointer(self.moved(full, (), ()).address, self.dtype, self.space)
+        """Pointer to an element; loads and stores through it check run-time indices."""
+        return self._pointer(full_index(index, self), frozen)
+
+    def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
+        """Pointer to an element; `keep` copies what its checks need, if they come later."""
+        places = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
+        bounds = list(self.bounds)
+        for place, extent, axis in zip(places, self.shape, self._axes(), strict=True):
+            bounds += axis.bounds(keep(place), extent)
+        return Pointer(self.moved(places, (), ()).address, self.dtype, self.space, tuple(bounds))
 
     @property
     def address(self) -> Any:
@@ -172,21 +182,32 @@ class Tile(Indexed):
     def _view(self, index: Any) -> Any:
         index = normal_index(index, self)
         if not any(isinstance(i, slice) for i in index):
-            return self.at(*index)
+            return self._pointer(index, lambda value: value)
         starts: list[Any] = []
         shape: list[int] = []
         strides: list[int] = []
-        for i, extent, stride in zip(index, self.shape, self.strides, strict=True):
+        bounds = list(self.bounds)
+        for axis, i, extent, stride in zip(
+            self._axes(), index, self.shape, self.strides, strict=True
+        ):
             if not isinstance(i, slice):
-                starts.append(_inside(i, 1, extent, self))
+                starts.append(_inside(i, 1, axis.number, self))
+                bounds += axis.bounds(frozen(starts[-1]), extent)
                 continue
             start, length, step = slice_bounds(i, extent)
             if not isinstance(length, int):
                 raise OperandError("the size of a shared view must be known at compile time")
-            starts.append(_inside(start, (length - 1) * step + 1 if length else 0, extent, self))
+            span = (length - 1) * step + 1 if length else 0
+            starts.append(_inside(start, span, axis.number, self))
+            if isinstance(start, Scalar):
+                bounds.append(Bound(frozen(start), extent, axis.place, length=span))
             shape.append(length)
             strides.append(stride * step)
-        return self.moved(starts, tuple(shape), tuple(strides))
+        view = self.moved(starts, tuple(shape), tuple(strides))
+        return view.with_parts(bounds=tuple(bounds))
+
+    def _axes(self) -> tuple[Axis, ...]:
+        return plain_axes(self.described, self.strides, element_size(self.dtype))
 
     @property
     def described(self) -> str:
@@ -195,10 +216,18 @@ class Tile(Indexed):
         return f"a {where} {self.dtype} tile of {'x'.join(map(str, self.shape))}{swizzle}"
 
 
-def _inside(start: Any, length: int, extent: int, tile: Tile) -> Any:
+def same_elements(have: DType, want: DType) -> bool:
+    """Is memory of `have` elements memory of `want`: equal types, f32 for tf32, or plain bits."""
+    if have == want or {have.name, want.name} == {"f32", "tf32"}:
+        return True
+    return have.bits == want.bits and "b" in (have.kind, want.kind)
+
+
+def _inside(start: Any, length: int, axis: int, tile: Tile) -> Any:
     """A start within the tile, counted from its beginning; a run-time start is not checked."""
     if isinstance(start, Scalar):
         return start
+    extent = tile.shape[axis]
     first = start + extent if start < 0 and length == 1 else start
     if length < 0 or first < 0 or first + length > extent:
         asked = f"index {start}" if length == 1 else f"the slice {start}:{start + length}"

@@ -7,15 +7,18 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.errors import LayoutError, OperandError, listing
 from tensorcore_dsl.ir import nodes
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import names, reductions
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
+from tensorcore_dsl.lang.indexing import integer_operand, row_major
 from tensorcore_dsl.lang.mbarrier import Mbarrier
-from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, own_address
-from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.lang.pointer import CLUSTER_SPACE, MAX_CLUSTER_CTAS, own_address
+from tensorcore_dsl.lang.tiles import Tile, same_elements
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Scalar, Struct
 
 
@@ -65,6 +68,11 @@ def tensor_map(array: Array, box: Sequence[int], swizzle: int = 0) -> TensorMap:
     if argument is None:
         raise OperandError("a tensor map describes an array argument as it was passed, not a view")
     inner = [d for d, stride in enumerate(array.strides) if not isinstance(stride, Scalar)]
+    if not all(isinstance(extent, int) and extent > 0 for extent in box):
+        raise OperandError(
+            "the box of a tensor map has positive extents known at compile time, not "
+            f"{', '.join(map(describe, box))}"
+        )
     if not inner or len(box) != array.ndim:
         raise OperandError(
             f"a tensor map needs a contiguous axis and a box of {array.ndim} extents; "
@@ -96,11 +104,17 @@ def tma_load(
     box. policy: an L2 cache policy.
     """
     _check_tile(tile, source)
+    _check_barrier(barrier)
+    if barrier.in_cluster:
+        raise OperandError("the mbarrier of a tensor load is one of its own CTA, no remote one")
+    if multicast is not None:
+        _check_mask(multicast)
     name = names.tensor_load(len(source.axes), multicast is not None, policy is not None)
     options = [] if multicast is None else [_u16(multicast)]
     options += [] if policy is None else [policy]
     where = source.coordinates(index)
-    emit(name, tile.address, source.address, *where, barrier.address, *options, pred=pred)
+    place, bar = tile.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(name, place, source.address, *where, bar, *options, pred=pred)
 
 
 def tma_store(
@@ -112,8 +126,13 @@ def tma_store(
     The writers of the tile must fence (`fence_proxy_async`) and synchronise before.
     """
     _check_tile(tile, target)
+    allowed = reductions.ALLOWED.get(reduce or "", (target.dtype.name,))
+    if target.dtype.name not in allowed:
+        raise OperandError(
+            f"TMA reduces no {target.dtype} by {reduce}; allowed are {listing(allowed)}"
+        )
     name = names.tensor_store(len(target.axes), reduce)
-    emit(name, target.address, *target.coordinates(index), tile.address, pred=pred)
+    emit(name, target.address, *target.coordinates(index), tile.accessed(pred=pred), pred=pred)
 
 
 def tma_store_commit() -> None:
@@ -126,6 +145,7 @@ def tma_store_wait(pending: int = 0, *, read: bool = False) -> None:
 
     read: wait only until the tiles have been read and may be reused.
     """
+    check_pending(pending)
     emit(names.bulk_wait(read), pending)
 
 
@@ -136,6 +156,10 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
     barrier counts `source.bytes`. One thread issues the copy, after the writers of `source` have
     fenced (`fence_proxy_async`) and synchronised.
     """
+    for tile in (target, source):
+        if not isinstance(tile, Tile):
+            raise OperandError(f"a bulk copy moves shared tiles, not {describe(tile)}")
+    _check_barrier(barrier)
     start = own_address(source, "the source of a bulk copy")
     if target.space != CLUSTER_SPACE or not barrier.in_cluster:
         raise OperandError(
@@ -147,9 +171,9 @@ def bulk_copy(target: Tile, source: Tile, barrier: Mbarrier, *, pred: Any = None
             f"a bulk copy moves tiles of one kind, dense, from one swizzle's period on, and by "
             f"multiples of 16 bytes; it was given {source.described} and {target.described}"
         )
-    emit(
-        names.BULK_COPY_TO_CLUSTER, target.address, start, source.bytes, barrier.address, pred=pred
-    )
+    source.check_bounds(pred=pred)
+    place, bar = target.accessed(pred=pred), barrier.accessed(pred=pred)
+    emit(names.BULK_COPY_TO_CLUSTER, place, start, source.bytes, bar, pred=pred)
 
 
 def fence_proxy_async() -> None:
@@ -158,17 +182,52 @@ def fence_proxy_async() -> None:
 
 
 def _check_tile(tile: Tile, tensor: TensorMap) -> None:
+    """OperandError unless a tile is a box of the map in memory: shape, element type, swizzle."""
+    if not isinstance(tile, Tile):
+        raise OperandError(f"a tensor copy moves a shared tile, not {describe(tile)}")
     own_address(tile, "a tensor copy")
-    if tile.bytes != tensor.bytes or tile.swizzle != tensor.swizzle:
+    box = tuple(tensor.box[axis] for axis in reversed(tensor.axes) if tensor.box[axis] != 1)
+    row_order = tensor.axes[0] == len(tensor.box) - 1  # else a tile may have either order
+    order = sorted(range(tile.ndim), key=lambda axis: 0 if row_order else -tile.strides[axis])
+    kept = [axis for axis in order if tile.shape[axis] != 1]
+    shape, strides = (tuple(of[axis] for axis in kept) for of in (tile.shape, tile.strides))
+    inner, parts = set(row_major(shape)), set(row_major(box))  # axes may be split or joined
+    fits = prod(shape) == prod(box) and shape[-1:] == box[-1:]
+    fits = fits and (inner <= parts or parts <= inner)
+    fits = fits and strides == row_major(shape) and tile.swizzle == tensor.swizzle
+    if not fits or not same_elements(tile.dtype, tensor.dtype):
+        swizzle = f" with a {tensor.swizzle}-byte swizzle" if tensor.swizzle else ""
+        memory = "" if row_order else f" (in memory {'x'.join(map(str, box))})"
         raise OperandError(
-            f"the map copies {tensor.bytes} bytes with swizzle {tensor.swizzle}; the tile has "
-            f"{tile.bytes} bytes and swizzle {tile.swizzle}"
+            f"the map copies boxes of {'x'.join(map(str, tensor.box))} {tensor.dtype}{memory} to "
+            f"dense tiles{swizzle}; {tile.described}, strides {tuple(tile.strides)}, was given"
+        )
+    if tile.swizzle and is_number(tile.offset) and tile.offset:
+        raise OperandError(
+            f"a tensor copy starts where the swizzle does, at a multiple of {tile.period} bytes; "
+            f"the view starts {tile.offset} bytes behind one"
+        )
+
+
+def _check_barrier(barrier: Any) -> None:
+    if not isinstance(barrier, Mbarrier):
+        raise OperandError(f"an mbarrier counts the bytes of a copy, not {describe(barrier)}")
+
+
+def _check_mask(mask: Any) -> None:
+    """OperandError for a mask of CTAs that the cluster does not have."""
+    ctas = prod(builder().kernel.cluster or (MAX_CLUSTER_CTAS,))
+    if not isinstance(mask, Scalar) and not 0 < mask < 1 << ctas:
+        raise OperandError(
+            f"a multicast mask has a bit for each CTA that receives the box, of {ctas} CTAs; "
+            f"{mask} was given"
         )
 
 
 def _s32(value: Any) -> Any:
-    return builder().convert(value, dtypes.s32) if isinstance(value, Scalar) else int(value)
+    return integer_operand(value, dtypes.s32, "a coordinate of a box")
 
 
 def _u16(value: Any) -> Any:
-    return builder().convert(value if isinstance(value, Scalar) else int(value), dtypes.u16)
+    value = integer_operand(value, dtypes.u16, "a multicast mask")
+    return value if isinstance(value, Scalar) else builder().convert(value, dtypes.u16)

@@ -10,11 +10,16 @@ from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import FIELDS, pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.lang.async_copy import check_pending
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
-from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.lang.tiles import Tile, same_elements
+from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
+
+MOST_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
 
 
 def wgmma_async(
@@ -32,9 +37,15 @@ def wgmma_async(
     the order of K; each word serves as many steps as the instruction has selectors. The registers
     of A and of the metadata are read asynchronously: do not write them before wgmma_wait.
     """
+    _check_form(instr, a)
+    check_choice("a_major", a_major, ("k", "mn"))
+    check_choice("b_major", b_major, ("k", "mn"))
     assert instr.shape is not None
-    depth = instr.shape[2]
+    rows, columns, depth = instr.shape
     stored = depth // 2 if "sparse" in instr.params else depth
+    _check_matrix(instr, "b", b, b_major, columns)
+    if isinstance(a, Tile):
+        _check_matrix(instr, "a", a, a_major, rows)
     steps = _steps(instr, "b", b, b_major, depth)
     places = _metadata(instr, steps, metadata)
     of_a = _steps(instr, "a", a, a_major, stored) if isinstance(a, Tile) else len(a)
@@ -67,6 +78,7 @@ def wgmma_commit() -> None:
 
 def wgmma_wait(pending: int = 0) -> None:
     """Wait until at most `pending` groups of wgmma are in flight."""
+    check_pending(pending, MOST_PENDING)
     emit(names.WGMMA_WAIT, pending)
 
 
@@ -81,6 +93,7 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
     """
     build = builder()
     own_address(tile, names.WGMMA)
+    tile.check_bounds()
     size = tile.dtype.itemsize
     if major not in ("k", "mn") or tile.strides[-1] != 1 or tile.ndim not in (2, 3):
         raise LayoutError(
@@ -110,6 +123,55 @@ def _static(offset: Any) -> int:
     if isinstance(offset, Scalar):
         raise LayoutError("an operand of wgmma starts at a compile-time place inside its tile")
     return int(offset)
+
+
+def _check_form(instr: Instruction, a: Any) -> None:
+    """OperandError unless `instr` is a wgmma that takes A from where `a` is."""
+    if instr.opcode != names.WGMMA or instr.shape is None:
+        raise OperandError(f"wgmma_async issues instructions of tc.wgmma, not {instr}")
+    if not isinstance(a, (Tile, list, tuple)):
+        raise OperandError(
+            f"{instr}: a must be a shared tile or a list of fragments, not {describe(a)}"
+        )
+    variants = [v for v in map(instr.in_registers, instr.operands) if v]
+    if variants and not isinstance(a, Tile):
+        raise OperandError(
+            f"{instr} reads a from shared memory; tc.instruction({variants[0]!r}) takes fragments"
+        )
+    if not variants and isinstance(a, Tile):
+        raise OperandError(
+            f"{instr} takes a list of fragments, one for each step of K, as a, not {describe(a)}"
+        )
+
+
+def _check_matrix(instr: Instruction, name: str, tile: Any, major: str, wanted: int) -> None:
+    """OperandError unless a view has the element type of an operand, and its rows (columns, of
+    B)."""
+    if not isinstance(tile, Tile):
+        raise OperandError(f"{instr}: {name} must be a shared tile, not {describe(tile)}")
+    dtype = dtypes.named(instr.params[name])
+    if not same_elements(tile.dtype, dtype):
+        raise OperandError(f"{instr}: {name} has {dtype} elements; {tile.described} was given")
+    if tile.ndim not in (2, 3):
+        return  # the descriptor says what is wrong
+    *atoms, outer, inner = tile.shape
+    if major == "k":
+        given = outer * (atoms[0] if atoms else 1)
+        dense = not atoms or atoms[0] == 1 or tile.strides[0] == outer * tile.strides[1]
+    else:
+        given = inner * (atoms[0] if atoms else 1)
+        dense = not atoms or atoms[0] == 1 or inner * tile.dtype.itemsize == tile.swizzle
+    what = "rows" if name == "a" else "columns"
+    if given != wanted:
+        raise OperandError(
+            f"{instr}: {name} has {wanted} {what}; a view with {given}, of shape "
+            f"{tuple(tile.shape)} and major {major!r}, was given"
+        )
+    if not dense:
+        raise OperandError(
+            f"{instr}: the {atoms[0]} atoms of {name} do not follow each other in memory (shape "
+            f"{tuple(tile.shape)}, strides {tuple(tile.strides)}, major {major!r})"
+        )
 
 
 def _steps(instr: Instruction, name: str, tile: Tile, major: str, depth: int) -> int:

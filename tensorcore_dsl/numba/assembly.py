@@ -156,5 +156,5 @@ def check_supported(instr: Instruction) -> None:
     """OperandError for instructions that only this package's own kernels support."""
     if instr.opcode == names.SHARED_OPCODE:
         raise OperandError(f"{instr} is no instruction: take the address of a cuda.shared.array")
-    if instr.opcode == names.PRINT_OPCODE:
-        raise OperandError(f"{names.PRINT_OPCODE} needs strings in the module: call print()")
+    if instr.opcode in (names.PRINT_OPCODE, names.CHECK_OPCODE):
+        raise OperandError(f"{instr.opcode} needs strings in the module: call print()")

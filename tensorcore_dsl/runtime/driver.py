@@ -92,6 +92,8 @@ class NumbaDriver:
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
         self._driver.ensure_initialized()
         self.launch = prototype(("cuLaunchKernelEx", self._driver.lib))
+        wait = ctypes.CFUNCTYPE(ctypes.c_int, pointer)
+        self._wait = wait(("cuStreamSynchronize", self._driver.lib))
 
     def capability(self) -> tuple[int, int]:
         """Compute capability of the current GPU."""
@@ -195,6 +197,10 @@ class NumbaDriver:
 
     def synchronize(self, stream: int) -> None:
         self._driver.cuStreamSynchronize(stream)
+
+    def finish(self, stream: int) -> int:
+        """Wait for the stream, unless a graph captures it; the CUresult of what it ran."""
+        return 0 if self.is_capturing(stream) else int(self._wait(stream))
 
     def event(self) -> Any:
         """A new event that keeps the time."""

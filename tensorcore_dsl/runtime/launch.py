@@ -73,6 +73,9 @@ class Driver(Protocol):
         """Make the device's context current in a thread that has none."""
 
     def synchronize(self, stream: int) -> None: ...
+    def finish(self, stream: int) -> int:
+        """Wait for the stream, unless a graph captures it; the CUresult of what it ran."""
+
     def memory(self, stream: int) -> Memory: ...
 
     def event(self) -> Any:
@@ -118,7 +121,7 @@ class Plan:
     @property
     def fast(self) -> bool:
         """The fast path may launch it: no producer to wait for, no copies."""
-        return not self._producers
+        return not self._producers and not self._cubin.checks
 
     @property
     def function(self) -> int:
@@ -156,6 +159,8 @@ class Plan:
         buffer.stream = stream
         if code := self._call(buffer):
             self.retry(code, buffer)
+        if self._cubin.checks and (code := self._driver.finish(stream)):
+            raise LaunchError(_explain_checked(self._driver.error_text(code), self._loaded.name))
 
     def _call(self, buffer: LaunchBuffer) -> int:
         return self._driver.launch(buffer.config, self.function, buffer.parameters, buffer.extra)
@@ -216,6 +221,14 @@ def _explain(failure: str, loaded: Loaded, config: LaunchConfig) -> str:
         f"the kernel takes {loaded.registers} registers a thread and {loaded.static_shared} B of "
         f"static shared memory, and GPU {loaded.device} allows it {loaded.max_threads} threads and "
         f"{loaded.most_shared} B of shared memory a block"
+    )
+
+
+def _explain_checked(failure: str, name: str) -> str:
+    return (
+        f"{name}, a build with checks, was stopped: {failure}. A check that failed has printed its "
+        "line to the standard output: file:line, index, axis, extent, block and thread. The GPU's "
+        "context is lost; start a new process"
     )
 
 

@@ -55,6 +55,7 @@ class InstructionBuilder:
         self._order: list[Any] = []  # keys of known, oldest first
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
+        self.checks = False  # a checked build: indices are checked at run time
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self._ids = 0
@@ -123,6 +124,8 @@ class InstructionBuilder:
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise _wrong_count(instr, len(operands))
+        if self.checks:
+            self._check_addresses(instr, operands, options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -133,6 +136,16 @@ class InstructionBuilder:
         if guard is True:
             return self._unguarded(instr, sources)
         return self._guarded(instr, sources, guard, options.get("otherwise"))
+
+    def _check_addresses(self, instr: Instruction, operands: Sequence[Any], pred: Any) -> None:
+        """Check the bounds of pointers, tiles and barriers that are given as addresses."""
+        for given, wanted in zip(operands, instr.operands, strict=True):
+            check = getattr(given, "check_bounds", None)
+            if check is None or wanted.kind != "addr" or not instr.accesses_memory:
+                continue
+            if instr.addressing_lanes < 32:
+                pred = self.special("laneid") < instr.addressing_lanes
+            check(instr.word_bytes, pred)
 
     def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
         reusable = not instr.effects and bool(instr.results)
@@ -281,6 +294,34 @@ class InstructionBuilder:
         register = self.new_value(Type(dtype))
         self.append(Assign(register, (literal(value, dtype),)))
         return Scalar(register, dtype)
+
+    def copy(self, value: Value) -> Value:
+        """A copy of a register, which stays as it is when the register changes."""
+        key = ("copy", value)
+        known: Value | None = self.known.get(key)
+        if known is None:
+            known = self.new_value(value.type)
+            self.append(Assign(known, (value,)))
+            self._remember(key, known)
+            self._remember(("original", known), value)
+        return known
+
+    def is_first_check(self, index: Any, extent: Any, count: int, guard: Any) -> bool:
+        """Is this check new here? The same one, or one without a guard, may have been passed."""
+        operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
+        operands = [self.known.get(("original", value), value) for value in operands]
+        guards = [None] if guard is None else [None, getattr(guard, "value", guard)]
+        keys = [("check", *operands, count, where) for where in guards]
+        if any(key in self.known for key in keys):
+            return False
+        self._remember(keys[-1], True)
+        return True
+
+    def string(self, text: str) -> int:
+        """The number of a string of the kernel."""
+        if text not in self.kernel.strings:
+            self.kernel.strings.append(text)
+        return self.kernel.strings.index(text)
 
     def scalar(self, value: Any, dtype: DType | None = None) -> Scalar:
         """`value` in a register, a Python number as `dtype` or its own run-time type."""

@@ -13,6 +13,7 @@ from numba import types
 
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
+from tensorcore_dsl.isa import names
 
 SECTOR = 32  # bytes of a global transaction
 BANKS = 32
@@ -44,9 +45,10 @@ class Traffic:
 class Report:
     """Counts of a launch.
 
-    instructions: warps that executed each instruction. bytes: by (space, verb): "global", "shared"
-    or "shared::cluster", and "load" or "store". lines: by (file:line, space, verb), filled only if
-    the launch has `profile`. trace: the variables that the emulator was asked to record.
+    instructions: warps that executed each instruction, without the checks of indices. bytes: by
+    (space, verb): "global", "shared" or "shared::cluster", and "load" or "store". lines: by
+    (file:line, space, verb), filled only if the launch has `profile`. trace: the variables that the
+    emulator was asked to record.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
@@ -96,7 +98,7 @@ class Tally:
     def report(self, steps: Sequence[Step]) -> Report:
         instructions: Counter[str] = Counter()
         for step, count in zip(steps, self.counts, strict=True):
-            if step.instr is not None and count:
+            if step.instr is not None and count and step.instr.opcode != names.CHECK_OPCODE:
                 instructions[step.instr.mnemonic] += count
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():

@@ -1,0 +1,174 @@
+"""Bounds of indices, axis by axis.
+
+An index belongs to an access: `x.at(i, j)` and `x[i:j]` only record it, and the load or store
+through them checks it, under its own predicate. What both sides know at compile time is checked
+then. Checks at run time are instructions of checked builds (`isa.bounds`); other builds have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.bounds import format_text
+from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import is_number
+from tensorcore_dsl.values.values import Scalar, Struct
+
+
+def frozen(index: Any) -> Any:
+    """A copy of a run-time index for a check that comes later: registers of loops change."""
+    if not isinstance(index, Scalar) or not builder().checks:
+        return index
+    return Scalar(builder().copy(index.value), index.dtype)
+
+
+def check_index(
+    index: Any, extent: Any, message: str, *, count: int = 1, pred: Any = None
+) -> None:
+    """Check that `count` indices from `index` on lie in [0, extent), where `pred` holds.
+
+    message: a format for the index and the extent. Raises OperandError for an index that is known
+    to be outside, unless a predicate guards it.
+    """
+    build = builder()
+    if is_number(index) and is_number(extent):
+        if 0 <= index <= extent - count:
+            return
+        if pred is None:
+            raise OperandError(message.replace("%lld", "{}").format(index, extent))
+    if not build.checks or (is_number(pred) and not pred):
+        return
+    dtype = _common_type(index, extent)
+    index, extent = _as_type(index, dtype), _as_type(extent, dtype)
+    if build.is_first_check(index, extent, count, pred):
+        text = format_text(str(build.locate() or build.kernel.name), message)
+        build.named(
+            names.check_index(dtype), build.string(text), index, extent, count, pred=pred
+        )
+
+
+def _common_type(index: Any, extent: Any) -> dtypes.DType:
+    """The type of a comparison: 32 bits where both fit; u32 for an index that prints as such."""
+    for value in (index, extent):
+        wide = value.dtype.bits > 32 if isinstance(value, Scalar) else abs(value) >= 1 << 31
+        if wide:
+            return dtypes.s64
+    unsigned = isinstance(index, Scalar) and index.dtype == dtypes.u32
+    return dtypes.u32 if unsigned else dtypes.s32
+
+
+def _as_type(value: Any, dtype: dtypes.DType) -> Any:
+    if not isinstance(value, Scalar):
+        return value
+    if value.dtype.bits == dtype.bits:
+        return value.bits(dtype)
+    return builder().convert(value, dtype)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`length` indices along an axis, to be checked where the element is accessed.
+
+    place: the axis, for messages. size: bytes of an element if consecutive elements of memory run
+    along the axis, else 0.
+    """
+
+    index: Any
+    extent: Any
+    place: str
+    size: int = 0
+    length: int = 1
+
+    def check(self, bytes_: int, pred: Any = None) -> None:
+        """Check an access of so many bytes from the element on."""
+        count = max(self.length, -(-bytes_ // self.size) if self.size else 1)
+        check_index(self.index, self.extent, self.message(count), count=count, pred=pred)
+
+    def message(self, count: int) -> str:
+        what = "index %lld leaves" if count == 1 else f"{count} elements from index %lld on leave"
+        return f"{what} {self.place}, which has extent %lld"
+
+    def moved(self, elements: Any) -> Bound:
+        """The bound of the element so many further along the axis."""
+        return replace(self, index=self.index + elements)
+
+
+@dataclass(frozen=True)
+class RankBound(Bound):
+    """The rank of a CTA in a cluster of `extent` CTAs."""
+
+    def message(self, count: int) -> str:
+        return f"rank %lld leaves {self.place}, which has %lld CTAs"
+
+
+class Bounded(Struct):
+    """Something in memory with bounds that every access must stay in.
+
+    They are known until control flow joins it with another one.
+    """
+
+    bounds: tuple[Bound, ...] = ()
+    address: Any
+
+    def fixed(self) -> dict[str, Any]:
+        return {k: v for k, v in super().fixed().items() if k != "bounds"}
+
+    def joined(self, parts: list[Any]) -> Any:
+        return super().joined(parts).with_parts(bounds=())
+
+    def check_bounds(self, bytes_: int = 1, pred: Any = None) -> None:
+        """Check an access of so many bytes from the first element on, where `pred` holds."""
+        for bound in self.bounds:
+            bound.check(bytes_, pred)
+
+    def accessed(self, bytes_: int = 1, pred: Any = None) -> Any:
+        """The address, for an access of so many bytes where `pred` holds."""
+        self.check_bounds(bytes_, pred)
+        return self.address
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of an array: its number in `owner`, and the axes of which it is a part.
+
+    size: as in `Bound`. outer: (start, step, extent, axis) of each axis that it was cut from;
+    index i is there index start + i * step.
+    """
+
+    number: int
+    owner: str
+    size: int = 0
+    outer: tuple[tuple[Any, Any, Any, Axis], ...] = ()
+
+    def bounds(self, index: Any, extent: Any) -> Iterator[Bound]:
+        """The bounds of an index of this axis."""
+        yield Bound(index, extent, self.place, self.size)
+        for start, step, whole, axis in self.outer:
+            yield Bound(start + index * step, whole, axis.place, axis.size)
+
+    @property
+    def place(self) -> str:
+        return f"axis {self.number} of {self.owner}"
+
+    def cut(self, start: Any, step: int, extent: Any, part: Axis) -> Axis:
+        """`part` as the axis of a view from `start` on, of this axis of `extent`."""
+        if not builder().checks:
+            return part
+        start, extent = frozen(start), frozen(extent)
+        outer = [(start, step, extent, self)]
+        outer += [(s + start * t, t * step, whole, axis) for s, t, whole, axis in self.outer]
+        return replace(part, outer=tuple(outer))
+
+
+def plain_axes(owner: str, strides: Sequence[Any], size: int) -> tuple[Axis, ...]:
+    """The axes of an array that is no view; memory runs along the only one of stride 1."""
+    unit = [is_number(stride) and stride == 1 for stride in strides]
+    along = unit.index(True) if unit.count(True) == 1 else None
+    return tuple(
+        Axis(number, owner, size if number == along else 0) for number in range(len(unit))
+    )

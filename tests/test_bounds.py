@@ -1,0 +1,959 @@
+"""Indices are checked axis by axis, where the element is accessed, and nowhere else."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_gpu import CUBIN, FakeGpu, OnGpu
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import isa
+from tensorcore_dsl.arch import arch as arch_named
+from tensorcore_dsl.errors import LaunchError, OutOfBounds, UnknownInstruction
+from tensorcore_dsl.ir.text import format_kernel, parse_kernel
+from tensorcore_dsl.ir.verify import verify
+from tensorcore_dsl.kernels.copy_rows import copy_kernel
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+
+
+@dataclass
+class Case:
+    """A kernel with arguments; a tuple stands for an array of this shape."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    message: str
+    grid: Any
+    block: Any
+    dtype: Any
+    arch: str
+
+    def run(self, **options: Any) -> None:
+        args = [np.ones(a, self.dtype) if isinstance(a, tuple) else a for a in self.args]
+        self.kernel.emulator(self.arch, **options)[self.grid, self.block](*args)
+
+
+CAUGHT: list[Case] = []
+FINE: list[Case] = []
+
+
+def _noted(cases: list[Case], message: str, args: tuple[Any, ...], **options: Any) -> Any:
+    def note(function: Any) -> Any:
+        made = {"grid": 1, "block": 32, "dtype": np.float32, "arch": "sm_90a", **options}
+        cases.append(Case(tc.kernel(function), args, message, **made))
+        return function
+
+    return note
+
+
+def caught(message: str, *args: Any, **options: Any) -> Any:
+    """The kernel is stopped with this message, at the line that ends in `# here`."""
+    return _noted(CAUGHT, message, args, **options)
+
+
+def fine(*args: Any, **options: Any) -> Any:
+    """The kernel runs to its end."""
+    return _noted(FINE, "", args, **options)
+
+
+def ids(case: Case) -> str:
+    return f"{case.kernel.__name__}{case.args}".replace(" ", "")
+
+
+# -- arrays -------------------------------------------------------------------------------------
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+def constant_column(x: tc.Array):
+    x[0, 0] = x[0, 4]  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+def column_of_a_thread(x: tc.Array):
+    x[0, tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 5 leaves axis 0 of 'x', which has extent 5 (block (2,0,0), thread (1,0,0))", (5,), grid=3, block=2)
+def thread_and_block(x: tc.Array):
+    x[tc.blockIdx.x * 2 + tc.threadIdx.x] = 1.0  # here
+
+
+@caught(
+    "index 2 leaves axis 2 of 'x', which has extent 2 (block (1,2,0), thread (0,1,1))", (2, 3, 2),
+    grid=(2, 3), block=(1, 2, 2),
+)  # fmt: skip
+def three_axes(x: tc.Array):
+    x[tc.blockIdx.x, tc.blockIdx.y, tc.threadIdx.y + tc.threadIdx.z * (tc.blockIdx.x * tc.blockIdx.y // 2)] = 1.0  # here
+
+
+@caught("index 3 leaves axis 1 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (2, 3, 4))
+def middle_axis(x: tc.Array):
+    x[1, tc.threadIdx.x, 0] = 1.0  # here
+
+
+@caught("index -1 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+def negative_at_run_time(x: tc.Array):
+    x[0, 0] = x[1, tc.threadIdx.x - 1]  # here
+
+
+@caught("index -2 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,), -2)
+def negative_argument(x: tc.Array, i):
+    x[i] = 1.0  # here
+
+
+@caught("index -1 leaves axis 0 of 'x', which has extent 0 (block (0,0,0), thread (0,0,0))", (0,))
+def last_of_none(x: tc.Array):
+    x[-1] = 1.0  # here
+
+
+@caught("index 4294967295 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
+def unsigned(x: tc.Array):
+    x[tc.u32(tc.threadIdx.x) - tc.u32(1)] = 1.0  # here
+
+
+@caught("index 4294967296 leaves axis 0 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (4,))
+def wide(x: tc.Array):
+    x[tc.s64(tc.threadIdx.x) + 4294967296] = 1.0  # here
+
+
+@caught("index 200 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))", (100,), np.uint8(200))
+def narrow_unsigned(x: tc.Array, i: tc.u8):
+    x[i] = 1.0  # here
+
+
+@caught("index -56 leaves axis 0 of 'x', which has extent 100 (block (0,0,0), thread (0,0,0))", (100,), np.int8(-56))
+def narrow_signed(x: tc.Array, i: tc.s8):
+    x[i] = 1.0  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+def augmented(x: tc.Array):
+    for j in range(8):
+        x[0, j] += 1.0  # here
+
+
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (8,0,0))", (8, 4))
+def in_a_function(x: tc.Array):
+    def put(where, i):
+        where[i, 0] = 1.0  # here
+
+    put(x, tc.threadIdx.x)
+
+
+@fine((8, 4))
+def last_element(x: tc.Array):
+    x[tc.threadIdx.x % 8, tc.threadIdx.x % 4] = x[-1, -1] + x[7, 3] + x[-8, -4]
+
+
+@fine((5,), 4, grid=2, block=4)
+def under_a_condition(x: tc.Array, n):
+    i = tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x
+    if i < x.shape[0]:
+        x[i] = 1.0
+
+
+@fine((5,), 9)
+def short_circuits(x: tc.Array, i):
+    x[0] = 2.0 if i < 5 and x[i] > 0 else 3.0
+    x[1] = x[i] if i < 5 else 4.0
+
+
+@caught("index 9 leaves axis 0 of 'x', which has extent 5 (block (0,0,0), thread (0,0,0))", (5,), 9)
+def other_arm(x: tc.Array, i):
+    if i < 5:
+        x[i] = 1.0
+    else:
+        x[i] = 2.0  # here
+
+
+# -- views --------------------------------------------------------------------------------------
+
+
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (3,0,0))", (8, 4), 5)
+def view_hangs_over(x: tc.Array, m):
+    view = x[m : m + 4]
+    view[tc.threadIdx.x % 4, 0] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 0)
+def leaves_the_view(x: tc.Array, m):
+    view = x[m : m + 4]
+    view[tc.threadIdx.x % 8, 0] = 1.0  # here
+
+
+@caught("index 3 leaves axis 0 of a view of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (8, 4), 3)
+def run_time_length(x: tc.Array, n):
+    x[:n][tc.threadIdx.x, 0] = 1.0  # here
+
+
+@caught("index 6 leaves axis 0 of a view of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (16,))
+def view_of_a_view(x: tc.Array):
+    outer = x[2 : 2 + 6 * tc.blockDim.x // 32]
+    inner = outer[4:12]
+    inner[2] = 1.0  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (2,0,0))", (10,), 8)
+def view_of_a_view_leaves_the_array(x: tc.Array, m):
+    inner = x[m : m + 4][0:3]
+    inner[tc.threadIdx.x % 3] = 1.0  # here
+
+
+@caught("index -1 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), -1)
+def view_starts_before(x: tc.Array, m):
+    x[m : m + 4, 1:][0, 0] = 1.0  # here
+
+
+@caught("index 2 leaves axis 1 of a view of 'x', which has extent 2 (block (0,0,0), thread (2,0,0))", (8, 4))
+def columns_of_a_view(x: tc.Array):
+    x[:, 1:3][0, tc.threadIdx.x % 4] = 1.0  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+def row_of_an_array(x: tc.Array):
+    x[3][tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4), 8)
+def row_outside(x: tc.Array, i):
+    row = x[i]
+    row[tc.threadIdx.x % 4] = 1.0  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), 4)
+def column_outside(x: tc.Array, j):
+    column = x[:, j]
+    column[tc.threadIdx.x % 8] = 1.0  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+def transposed(x: tc.Array):
+    x.T[tc.threadIdx.x, 0] = 1.0  # here
+
+
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8, 4), 4)
+def transposed_view(x: tc.Array, m):
+    x.T[:, m : m + 8][0, tc.threadIdx.x % 8] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a view of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8,))
+def stepped(x: tc.Array):
+    x[::2][tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 9 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (4,0,0))", (8,), 10, block=5)
+def stepped_too_far(x: tc.Array, n):
+    x[1:n:2][tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 8 leaves axis 0 of 'x', which has extent 8 (block (0,0,0), thread (0,0,0))", (8, 4))
+def view_of_each_round(x: tc.Array):
+    for m in range(0, 12, 4):
+        view = x[m : m + 4]
+        view[tc.threadIdx.x % 4, 0] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a 2-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4), 1)
+def joined_views_keep_their_own_extents(x: tc.Array, which):
+    view = x[0:4]
+    if which > 0:
+        view = x[2:6]
+    view[tc.threadIdx.x % 8, 0] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a 1-dimensional f32 array, which has extent 4 (block (0,0,0), thread (4,0,0))", (16,))
+def carried_views_keep_their_own_extents(x: tc.Array):
+    view = x[0:4]
+    for i in tc.range(3):
+        view = x[4 * i : 4 * i + 4]
+    view[tc.threadIdx.x % 8] = 1.0  # here
+
+
+@fine((8, 4), 6)
+def ragged_view(x: tc.Array, m):
+    view = x[m : m + 4]
+    i = tc.threadIdx.x % 4
+    if m + i < x.shape[0]:
+        view[i, 0] = 1.0
+    view.at(i, 0).store(1.0, pred=m + i < x.shape[0])
+
+
+@fine((8, 4), 100, -7)
+def views_that_nobody_reads(x: tc.Array, m, n):
+    view = x[m : m + 4, n:]
+    row = x[m]
+    x[m : m + 4][2:9][::3].at(1, 0)
+    if m < 8:
+        view[0, 0] = row[0]
+
+
+@fine((8, 4))
+def views_inside(x: tc.Array):
+    i = tc.threadIdx.x
+    x[2:][:4][i % 4, i % 4] = 1.0
+    x[::2][i % 4, 0] = x[1::2].T[0, i % 4]
+    x[:, 1][i % 8] = x[..., -1][i % 8]
+    x[2:-1, 1:-1][i % 5, i % 2] = 2.0
+
+
+@caught("index 8 leaves axis 0 of a 1-dimensional f32 array, which has extent 8 (block (0,0,0), thread (8,0,0))", (4, 4))
+def array_of_another_shape(x: tc.Array):
+    x.with_parts(shape=(8,), strides=(1,))[tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 3 leaves axis 0 of 'x', which has extent 3 (block (0,0,0), thread (3,0,0))", (3,), dtype=np.bool_)
+def booleans(x: tc.Array):
+    x[tc.threadIdx.x] = tc.threadIdx.x > 1  # here
+
+
+# -- pointers and vectors -----------------------------------------------------------------------
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+def through_a_pointer(x: tc.Array):
+    place = x.at(0, tc.threadIdx.x)
+    place.store(1.0)  # here
+
+
+@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+def vector_load_crosses_the_row(x: tc.Array):
+    x.at(0, 4 * tc.threadIdx.x).load(4)  # here
+
+
+@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+def vector_store_crosses_the_row(x: tc.Array):
+    x.at(0, 4 * tc.threadIdx.x).store([1.0, 2.0, 3.0, 4.0])  # here
+
+
+@caught(
+    "8 elements from index 8 on leave axis 1 of 'x', which has extent 12 (block (0,0,0), thread (1,0,0))", (8, 12),
+    dtype=np.float16,
+)  # fmt: skip
+def narrow_vector_crosses_the_row(x: tc.Array):
+    x.at(0, 8 * tc.threadIdx.x).load(8)  # here
+
+
+@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+def vector_of_another_type(x: tc.Array):
+    x.at(0, 4 * tc.threadIdx.x).as_type(tc.u64).load(2)  # here
+
+
+@caught("2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 5)
+def vector_of_a_transpose(x: tc.Array, j):
+    x.T.at(j, 0).load(2)  # here
+
+
+@caught("2 elements from index 5 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 5)
+def vector_from_a_column(x: tc.Array, j):
+    x[:, j].at(0).load(2)  # here
+
+
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
+def predicate_lets_one_through(x: tc.Array):
+    x.at(0, tc.threadIdx.x).load(pred=tc.threadIdx.x < 7)  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 10)
+def pointer_of_before_a_loop(x: tc.Array, start):
+    i = start
+    place = x.at(i)
+    for step in range(3):
+        i -= 4
+        x[i] = 1.0
+        if step == 1:
+            place.store(1.0)  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 12)
+def checked_before_and_in_a_loop(x: tc.Array, i, n):
+    x[i] = 1.0
+    while i < n:
+        x[i] = 2.0  # here
+        i += 1
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 10)
+def checked_in_and_after_a_loop(x: tc.Array, i, n):
+    x[i] = 1.0
+    while i < n:
+        x[i] = 2.0
+        i += 1
+    x[i] = 3.0  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+def checked_in_the_test_of_a_loop(x: tc.Array, i):
+    while x[i] > 0:  # here
+        x[i] = 2.0
+        i += 1
+
+
+@caught("index 20 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (3,0,0))", (10,), 0)
+def checked_before_a_branch_changes_it(x: tc.Array, i):
+    x[i] = 1.0
+    if tc.threadIdx.x > 2:
+        x[i] = 1.0
+        i = 20
+    x[i] = 2.0  # here
+
+
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
+    for j in tc.range(4):
+        x[i] = 1.0
+        for k in tc.range(2):
+            x[i + k] = 1.0
+            i += 2
+            x[i] = 2.0  # here
+            i += 1 - k
+
+
+@fine((10,), 9)
+def pointer_of_an_index_that_changes(x: tc.Array, start):
+    i = start
+    place = x.at(i)
+    for _ in range(3):
+        i += 4
+        place.store(1.0)
+    while True:
+        place = x.at(start)
+        start += 1
+        if start > 3:
+            break
+    place.store(1.0)
+
+
+@fine((6, 6))
+def predicated(x: tc.Array):
+    i = tc.threadIdx.x
+    x.at(0, i).store(x.at(i, 0).load(pred=i < 6), pred=i < 6)
+    x.at(0, 4 * i).load(4, pred=4 * i + 4 <= 6)
+    x.at(6, 6).load(pred=False)
+    if i == 3:
+        x.at(i, i).load(2, pred=i == 4)
+
+
+@fine((8, 6))
+def pointers_that_move(x: tc.Array):
+    end = x.at(8, 0)
+    place = x.at(0, 0)
+    flat = place + tc.threadIdx.x
+    flat.store(1.0)
+    place[47] = 2.0
+    (end - 1).store(3.0)
+    p = x.at(0, 0)
+    while p != end:
+        p.store(4.0)
+        p = p + 1
+
+
+@fine((16, 1), 12)
+def one_column(x: tc.Array, i):
+    x.at(i, 0).load(4)
+
+
+@fine((8, 8))
+def vectors_inside(x: tc.Array):
+    i = tc.threadIdx.x
+    x.at(i % 8, 4 * (i % 2)).store(x.at(i % 8, 4).load(4))
+    x[2:6, 4:8].at(i % 4, 0).load(4)
+    x.T.at(4, i % 8).load(4)
+    x.at(7, 7).as_type(tc.u16).load(2)
+
+
+# -- fragments ----------------------------------------------------------------------------------
+
+
+@caught(
+    "2 elements from index 16 on leave axis 1 of 'd', which has extent 16 (block (0,0,0), thread (0,0,0))", (64, 16)
+)
+def fragment_at_a_ragged_edge(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[16:32, 16:24], mma.d.zeros())  # here
+
+
+@caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16))
+def fragment_at_the_last_rows(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    row = tc.blockDim.x // 2
+    tc.load_elements(d[row : row + 16, 0:8], mma.c)  # here
+
+
+@caught("index 20 leaves axis 0 of 'd', which has extent 20 (block (0,0,0), thread (16,0,0))", (20, 16), 16)
+def bounded_by_a_view_that_hangs_over(d: tc.Array, m):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[m : m + 16, 0:8], mma.d.zeros(), bounded=True)  # here
+
+
+@fine((20, 12), 16)
+def bounded_by_the_array(d: tc.Array, m):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[m:, 8:], mma.d.zeros(), bounded=True)
+    tc.load_elements(d, mma.c, origin=(m, 8), bounded=True)
+
+
+@fine((32, 16))
+def fragments_inside(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d[16:32, 8:16], tc.load_elements(d[0:16, 0:8], mma.c))
+
+
+# -- shared tiles -------------------------------------------------------------------------------
+
+
+@caught("index 17 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))", 17)
+def reaches_the_neighbour(i):
+    tile, other = tc.shared((4, 32), tc.f32), tc.shared((40, 32), tc.f32)
+    other[0, tc.threadIdx.x] = 0.0
+    tile[i, tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index 16 leaves axis 1 of a shared f32 tile of 4x16, which has extent 16 (block (0,0,0), thread (16,0,0))")
+def wraps_in_a_tile():
+    tile = tc.shared((4, 16), tc.f32)
+    tile[0, tc.threadIdx.x] = 1.0  # here
+
+
+@caught("index -1 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (0,0,0))", -1)
+def negative_stage(stage):
+    tile = tc.shared((4, 32), tc.f32)
+    tile[stage][tc.threadIdx.x] = 1.0  # here
+
+
+@caught(
+    "16 elements from index 56 on leave axis 0 of a shared bf16 tile of 64x32, which has extent 64 "
+    "(block (0,0,0), thread (0,0,0))",
+    56,
+)
+def ldmatrix_of_a_view(m):
+    tile = tc.shared((64, 32), tc.bf16)
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.ldmatrix(tile[m : m + 16, 0:16], mma.a)  # here
+
+
+@caught(
+    "8 elements from index 32 on leave axis 1 of a shared bf16 tile of 64x32, which has extent 32 "
+    "(block (0,0,0), thread (0,0,0))",
+    32,
+)
+def raw_ldmatrix(k):
+    tile = tc.shared((64, 32), tc.bf16)
+    tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile.at(tc.lane_id(), k))  # here
+
+
+@caught(
+    "index 3 leaves axis 0 of a shared f16 tile of 3x64x64, 128-byte swizzle, which has extent 3 "
+    "(block (0,0,0), thread (0,0,0))",
+    3,
+)
+def swizzled_stage(stage):
+    tile = tc.shared((3, 64, 64), tc.f16, swizzle=128)
+    part = tile[stage]
+    part.at(tc.threadIdx.x, 8).store([tc.f16(0)] * 8)  # here
+
+
+@caught(
+    "8 elements from index 64 on leave axis 1 of a shared f16 tile of 64x64, 128-byte swizzle, which has extent 64 "
+    "(block (0,0,0), thread (8,0,0))",
+)
+def swizzled_vector():
+    tile = tc.shared((64, 64), tc.f16, swizzle=128)
+    tile.at(0, 8 * tc.threadIdx.x).store([tc.f16(0)] * 8)  # here
+
+
+@caught("index 8 leaves axis 0 of a shared f32 tile of 8x4, which has extent 8 (block (0,0,0), thread (8,0,0))")
+def tile_of_a_tile():
+    tile = tc.shared((32, 4), tc.f32)
+    tile[8:16][tc.threadIdx.x, 0] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a shared f32 tile of 4x32, which has extent 4 (block (0,0,0), thread (4,0,0))")
+def transposed_tile():
+    tile = tc.shared((32, 4), tc.f32)
+    tile.T[tc.threadIdx.x, 0] = 1.0  # here
+
+
+@caught("index 4 leaves axis 0 of a shared u64 tile of 4, which has extent 4 (block (0,0,0), thread (0,0,0))", 4)
+def no_such_barrier(stage):
+    bars = tc.mbarriers(4)
+    bars[stage].init(1)  # here
+
+
+@caught("index 2 leaves axis 0 of a shared s32 tile of 2, which has extent 2 (block (0,0,0), thread (2,0,0))")
+def atomic_in_shared_memory():
+    tile = tc.shared(2, tc.s32)
+    tc.atomic("add", tile.at(tc.threadIdx.x), 1)  # here
+
+
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (4,0,0))", (8, 4))
+def reduction_in_global_memory(x: tc.Array):
+    tc.reduce("add", x.at(0, tc.threadIdx.x), 1.0)  # here
+
+
+@fine(3)
+def tiles_inside(stage):
+    tile = tc.shared((4, 32, 8), tc.f32)
+    part = tile[stage, 8:]
+    part[tc.threadIdx.x % 24, -1] = 1.0
+    tile[stage][tc.threadIdx.x, 0] = 2.0
+    tile[:, tc.threadIdx.x % 32, 0].at(3).store(1.0)
+
+
+@fine(9)
+def stages_that_nobody_touches(stage):
+    tile, bars = tc.shared((4, 32), tc.f32), tc.mbarriers(4)
+    part, bar = tile[stage], bars[stage]
+    place = part.at(tc.threadIdx.x + 30)
+    place.store(1.0, pred=stage < 4)
+    bar.arrive(pred=stage < 4)
+    if stage < 4:
+        part[40 - tc.threadIdx.x] = 1.0
+
+
+@fine()
+def one_load_matrix_of_few_rows():
+    tile = tc.shared((16, 16), tc.bf16)
+    for i in range(8):
+        tile[i + 8 * (tc.threadIdx.x // 16), tc.threadIdx.x % 16] = 1.0
+    tc.syncwarp()
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.ldmatrix(tile, mma.a)
+    tc.emit("ldmatrix.sync.aligned.m8n8.x1.shared.b16", tile[:8].at(tc.lane_id(), 8))
+
+
+# -- asynchronous copies ------------------------------------------------------------------------
+
+
+@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6), block=4)
+def cp_async_reads_the_next_row(x: tc.Array):
+    tile = tc.shared((8, 16), tc.f32)
+    tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 4 * tc.threadIdx.x), 16)  # here
+
+
+@caught(
+    "4 elements from index 16 on leave axis 1 of a shared f32 tile of 8x16, which has extent 16 "
+    "(block (0,0,0), thread (4,0,0))",
+    (8, 64),
+)
+def cp_async_writes_the_next_row(x: tc.Array):
+    tile = tc.shared((8, 16), tc.f32)
+    tc.cp_async(tile.at(0, 4 * tc.threadIdx.x), x.at(0, 0), 16)  # here
+
+
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (0,0,0))", (8, 6), 12)
+def cp_async_reads_too_many(x: tc.Array, valid):
+    tile = tc.shared((32, 4), tc.f32)
+    tc.cp_async(tile.at(tc.threadIdx.x, 0), x.at(0, 4), 16, valid=valid)  # here
+
+
+@fine((8, 6), 8)
+def cp_async_of_what_there_is(x: tc.Array, valid):
+    tile = tc.shared((32, 20), tc.f32)
+    i = tc.threadIdx.x
+    tc.cp_async(tile.at(i, 0), x.at(0, 0), 16)
+    tc.cp_async(tile.at(i, 4), x.at(0, 4), 16, valid=valid)
+    tc.cp_async(tile.at(i, 8), x.at(8, 0), 16, valid=valid - 8)
+    tc.cp_async(tile.at(i, 12), x.at(2 * i, 0), 16, pred=i < 4)
+    tc.cp_async(tile.at(i, 16), x.at(2 * i, 0), 16, valid=tc.select(i < 4, 16, 0))
+
+
+@caught(
+    "index 2 leaves axis 0 of a shared bf16 tile of 2x64x64, 128-byte swizzle, which has extent 2 "
+    "(block (0,0,0), thread (0,0,0))",
+    (128, 64), 2, dtype=tc.bf16.numpy,
+)  # fmt: skip
+def tma_to_no_stage(x: tc.Array, stage):
+    map = tc.tensor_map(x, (64, 64), swizzle=128)
+    tile, bars = tc.shared((2, 64, 64), tc.bf16, swizzle=128), tc.mbarriers(1)
+    tc.tma_load(tile[stage], map, (0, 0), bars[0], pred=tc.threadIdx.x == 0)  # here
+
+
+@fine((100, 64), dtype=tc.bf16.numpy)
+def tma_over_the_edge(x: tc.Array):
+    map = tc.tensor_map(x, (64, 64), swizzle=128)
+    tile, bars = tc.shared((2, 64, 64), tc.bf16, swizzle=128), tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        bars[0].init(1)
+        tc.fence_mbarrier_init()
+        bars[0].arrive_expect_tx(tile[0].bytes)
+    tc.tma_load(tile[tc.threadIdx.x], map, (64, 0), bars[0], pred=tc.threadIdx.x == 0)
+    tc.barrier()
+    bars[0].wait(0)
+
+
+# -- clusters -----------------------------------------------------------------------------------
+
+
+@caught("rank 2 leaves the cluster, which has 2 CTAs (block (1,0,0), thread (0,0,0))", grid=2)
+def tile_of_no_cta():
+    tc.cluster_size(2)
+    tile = tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x] = 1.0
+    tc.cluster_sync()
+    tile.remote(tc.cluster_rank() + 1)[tc.threadIdx.x]  # here
+
+
+@caught("rank 3 leaves the cluster, which has 2 CTAs (block (0,0,0), thread (0,0,0))", 3, grid=2)
+def pointer_of_no_cta(rank):
+    tc.cluster_size(2)
+    tile = tc.shared(32, tc.f32)
+    tile[tc.threadIdx.x] = 1.0
+    tc.cluster_sync()
+    tile.at(tc.threadIdx.x).remote(rank).load()  # here
+
+
+@caught("rank 1 leaves the cluster, which has 1 CTAs (block (0,0,0), thread (0,0,0))", 1)
+def barrier_of_no_cta(rank):
+    bars = tc.mbarriers(1)
+    bars[0].remote(rank).arrive()  # here
+
+
+@caught(
+    "index 32 leaves axis 0 of a remote shared f32 tile of 32, which has extent 32 (block (0,0,0), thread (31,0,0))",
+    grid=2,
+)  # fmt: skip
+def outside_of_a_remote_tile():
+    tc.cluster_size(2)
+    tile, _ = tc.shared(32, tc.f32), tc.shared(32, tc.f32)
+    tc.cluster_sync()
+    tile.remote(1 - tc.cluster_rank())[tc.threadIdx.x + 1] = 1.0  # here
+    tc.cluster_sync()
+
+
+@fine(grid=2)
+def ranks_that_nobody_uses():
+    tc.cluster_size(2)
+    tile, bars = tc.shared(32, tc.f32), tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        bars[0].init(2)
+        tc.fence_mbarrier_init()
+    tc.cluster_sync()
+    bars[0].remote(tc.threadIdx.x).arrive(pred=tc.threadIdx.x < 2)
+    tile.remote(tc.threadIdx.x).at(0).store(1.0, pred=tc.threadIdx.x < 2)
+    tc.cluster_sync()
+
+
+# -- local arrays -------------------------------------------------------------------------------
+
+
+@caught("index 4 leaves axis 0 of a local f32 array of 4, which has extent 4 (block (0,0,0), thread (4,0,0))", (32,))
+def local_read(x: tc.Array):
+    items = tc.local(4, tc.f32)
+    x[tc.threadIdx.x] = items[tc.threadIdx.x]  # here
+
+
+@caught("index -1 leaves axis 1 of a local s32 array of 2x3, which has extent 3 (block (0,0,0), thread (0,0,0))", -1)
+def local_write(j):
+    items = tc.local((2, 3), tc.s32)
+    items[1, j] = 5  # here
+
+
+@fine((32,))
+def locals_inside(x: tc.Array):
+    items = tc.local((2, 4), tc.f32)
+    items[tc.threadIdx.x % 2, tc.threadIdx.x % 4] = 1.0
+    if tc.threadIdx.x < 4:
+        x[tc.threadIdx.x] = items.T[tc.threadIdx.x, 0]
+
+
+# -- instructions by name -----------------------------------------------------------------------
+
+
+@caught("4 elements from index 4 on leave axis 1 of 'x', which has extent 6 (block (0,0,0), thread (1,0,0))", (8, 6))
+def load_by_name(x: tc.Array):
+    tc.emit("ld.global.v4.b32", x.at(0, 4 * tc.threadIdx.x))  # here
+
+
+@caught("index 6 leaves axis 1 of 'x', which has extent 6 (block (0,0,0), thread (6,0,0))", (8, 6))
+def store_by_name(x: tc.Array):
+    tc.emit("st.global.b32", x.at(0, tc.threadIdx.x), tc.f32(1), pred=tc.threadIdx.x < 8)  # here
+
+
+@fine((8, 6))
+def guarded_by_name(x: tc.Array):
+    tc.emit("st.global.b32", x.at(0, tc.threadIdx.x), tc.f32(1), pred=tc.threadIdx.x < 6)
+
+
+# -- the tests of the cases ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CAUGHT, ids=ids)
+def test_caught(case: Case) -> None:
+    with pytest.raises(OutOfBounds) as found:
+        case.run()
+    assert found.value.message == case.message
+    loc = found.value.loc
+    assert loc is not None and linecache.getline(loc.filename, loc.line).rstrip().endswith("# here")
+
+
+@pytest.mark.parametrize("case", FINE, ids=ids)
+def test_fine(case: Case) -> None:
+    case.run(checks=True)
+
+
+@pytest.mark.parametrize("case", FINE, ids=ids)
+def test_fine_in_any_order(case: Case) -> None:
+    case.run(order=1)
+
+
+@pytest.mark.parametrize("case", CAUGHT, ids=ids)
+def test_nothing_is_checked_without_checks(case: Case) -> None:
+    args = [np.ones(a, case.dtype) if isinstance(a, tuple) else a for a in case.args]
+    assert "check.index" not in case.kernel.ir(*args, arch=case.arch)
+    assert "check.index" in format_kernel(checked(case.kernel, args, case.arch).ir)
+
+
+# -- builds with checks -------------------------------------------------------------------------
+
+
+def checked(kernel: Any, args: Any, arch: str = "sm_90a") -> Any:
+    runtime, constants = kernel.split(args, {})
+    return kernel.specialised(kernel.types_of(runtime), constants, arch, True)
+
+
+@tc.kernel(checks=True)
+def row(x: tc.Array, i: tc.s32):
+    x[i, tc.threadIdx.x] = 1.0
+
+
+X = np.zeros((8, 4), np.float32)
+
+
+def test_the_text_of_a_check() -> None:
+    ir = checked(row, (X, 1)).ir
+    text = format_kernel(ir, locations=True)
+    line = row.function.__code__.co_firstlineno + 2
+    assert f'string "{__file__}:{line}: OutOfBounds: index %lld leaves axis 0 of \'x\'' in text
+    assert len(re.findall(r"check\.index\.s32 \d, %\d+, %\d+, 1 #", text)) == 2
+    again = parse_kernel(text)
+    verify(again, arch_named("sm_90a"))
+    assert format_kernel(again, locations=True) == text
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_the_ptx_of_a_check_assembles(arch: str) -> None:
+    from assembler import assembles
+
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+
+    def many(x: tc.Array, i: tc.u32, j: tc.s64, n: tc.s32):
+        x[i, j] = 1.0
+        x.at(n, 1).load(2, pred=n > 3)
+        x[0:4].at(7, 0).store(1.0, pred=n > 4)
+
+    text = checked(tc.kernel(many), (X, np.uint32(1), np.int64(1), 3), arch).ptx
+    assert text.count("call (result), vprintf") == 7 and text.count("trap;") == 7
+    assert assembles(text, arch) == ""
+
+
+def test_checks_on_the_gpu_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, never = tc.kernel(row.function), tc.kernel(row.function, checks=False)
+    assert "vprintf" in row.ptx(X, 1, arch="sm_90a")
+    assert "vprintf" not in plain.ptx(X, 1, arch="sm_90a")
+    with pytest.raises(OutOfBounds, match="index 4 leaves"):
+        plain.emulate[1, 5](X, 0)
+    with pytest.raises(OutOfBounds, match="index 4 leaves"):
+        never.emulator(checks=True)[1, 5](X, 0)
+    never.emulate[1, 5](X, 0)
+    row.emulator(checks=False)[1, 5](X, 0)
+    monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "1")
+    assert "vprintf" in plain.ptx(X, 1, arch="sm_90a")
+    with pytest.raises(OutOfBounds, match="index 4 leaves"):
+        never.emulate[1, 5](X, 0)
+    monkeypatch.setenv("TENSORCORE_DSL_CHECKS", "0")
+    assert "vprintf" not in plain.ptx(X, 1, arch="sm_90a")
+
+
+def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    kernel = tc.kernel(row.function)
+    types = kernel.types_of((X, 1))
+    found = [kernel.specialised(types, {}, "sm_90a", checks).cubin for checks in (False, True)]
+    assert [c.checks for c in found] == [False, True] and found[0].code != found[1].code
+    kernel = tc.kernel(row.function)
+    again = [kernel.specialised(types, {}, "sm_90a", checks).cubin for checks in (False, True)]
+    assert [(c.checks, c.code) for c in again] == [(c.checks, c.code) for c in found]
+
+
+def test_a_launch_with_checks_waits_and_reports() -> None:
+    gpu = FakeGpu()
+    run = Launcher(lambda types: replace(CUBIN, checks=True), LaunchConfig.of(1, 32), gpu)
+    x = OnGpu(np.zeros(8, np.float32))
+    for _ in range(3):
+        run(x)
+    assert len(gpu.synchronized) == 3  # none by the fast path, which does not wait
+    gpu.failure = 719
+    with pytest.raises(LaunchError, match="fake, a build with checks, was stopped: CUDA_ERROR_719"):
+        run(x)
+    with pytest.raises(LaunchError, match="has printed its line"):
+        run(np.zeros(8, np.float32))
+    gpu = FakeGpu(failure=719)
+    plain = Launcher(lambda types: CUBIN, LaunchConfig.of(1, 32), gpu)
+    plain(x)
+    assert not gpu.synchronized
+
+
+def test_names_of_checks() -> None:
+    with pytest.raises(UnknownInstruction, match=r"no instruction 'check.index.f32'; there are check.index.s32"):
+        isa.instruction("check.index.f32")
+
+
+def test_the_same_check_is_made_once() -> None:
+    @tc.kernel
+    def often(x: tc.Array, i):
+        x[i] = x[i] + x[i]
+        if i > 3:
+            x[i] += 1.0
+            x.at(i).store(2.0, pred=i > 4)
+        for _ in range(i):
+            x[i] += 1.0
+
+    assert format_kernel(checked(often, (X[0], 1)).ir).count("check.index") == 1
+
+
+def test_a_check_under_a_condition_does_not_serve_others() -> None:
+    @tc.kernel
+    def later(x: tc.Array, i):
+        if i < 4:
+            x[i] = 1.0
+        x.at(i).store(1.0, pred=i < 4)
+        x[i] = 2.0
+
+    with pytest.raises(OutOfBounds, match="index 4 leaves") as found:
+        later.emulate[1, 1](X[0], 4)
+    assert found.value.loc.line == later.function.__code__.co_firstlineno + 5
+
+
+def test_the_librarys_kernels_are_emulated_without_checks() -> None:
+    assert not copy_kernel.emulate._checks_indices()
+    assert copy_kernel.emulator(checks=True)._checks_indices()
+    assert tc.kernel(row.function).emulate._checks_indices()
+
+
+def test_no_warnings_of_the_speed_of_checks(recwarn: pytest.WarningsRecorder) -> None:
+    """The calls serialise wgmma, as the assembler says."""
+    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+
+    def multiply(x: tc.Array):
+        tc.launch_bounds(128)
+        mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+        a = tc.shared((64, 64), tc.bf16, swizzle=128)
+        acc = mma.d.zeros()
+        for i in range(x.shape[0]):
+            tc.wgmma_fence()
+            acc = tc.wgmma_async(mma, acc, a, a)
+            tc.wgmma_commit()
+            x[i] = 1.0
+            tc.wgmma_wait(0)
+        x[tc.threadIdx.x] = acc[0]
+
+    found = checked(tc.kernel(multiply, threads=128), (X[0],)).cubin
+    assert found.checks and "C7509" in found.log
+    assert not [w for w in recwarn if issubclass(w.category, tc.PerformanceWarning)]

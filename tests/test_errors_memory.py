@@ -1,0 +1,424 @@
+"""What users read of copies, barriers, clusters and wgmma with operands that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from refused_kernels import F32, INTS, Case, Refusals, check
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import ArrayType, OperandError
+
+refused = Refusals()
+BF16 = ArrayType(tc.bf16, 2, (False, True), 16)
+COLUMNS = ArrayType(tc.bf16, 2, (True, False), 16)
+HOPPER: dict[str, Any] = {"arch": "sm_90a"}
+MMA = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"
+
+
+@pytest.mark.parametrize("case", refused, ids=lambda case: case.name)
+def test_refused(case: Case) -> None:
+    check(case)
+
+
+# -- wgmma --------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def product(
+    rows: tc.Const = (64, 64), columns: tc.Const = (64, 64), dtype: tc.Const = tc.bf16,
+    instr: tc.Const = None, options: tc.Const = None,
+):  # fmt: skip
+    tc.launch_bounds(128)
+    mma = instr or tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    a, b = tc.shared(rows, dtype, swizzle=128), tc.shared(columns, dtype, swizzle=128)
+    tc.wgmma_async(mma, mma.d.zeros(), a, b, **(options or {}))
+
+
+S8 = tc.wgmma.m64n64k32(tc.s8, tc.s8, tc.s32)
+U8 = tc.wgmma.m64n64k32(tc.u8, tc.s8, tc.s32)
+REGISTERS = tc.instruction(f"{MMA}.registers")
+MN = {"b_major": "mn"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": (32, 64)}, f"{MMA}: a has 64 rows; a view with 32, of shape (32, 64) and major 'k', was given"),
+        ({"rows": (128, 64)}, "a has 64 rows; a view with 128"),
+        ({"columns": (128, 64)}, "b has 64 columns; a view with 128, of shape (128, 64) and major 'k'"),
+        ({"columns": (32, 64)}, "b has 64 columns; a view with 32"),
+        ({"columns": (2, 64, 64), "options": MN}, "b has 64 columns; a view with 128, of shape (2, 64, 64) and major"),
+        ({"rows": (2, 64, 64), "options": {"a_major": "mn"}}, "a has 64 rows; a view with 128"),
+        ({"rows": (2, 64, 64)}, "a has 64 rows; a view with 128"),
+        ({"dtype": tc.f16}, f"{MMA}: b has bf16 elements; a shared f16 tile of 64x64, 128-byte swizzle was given"),
+        ({"instr": U8, "dtype": tc.s8, "rows": (64, 128), "columns": (64, 128)}, "a has u8 elements; a shared s8"),
+        ({"columns": (64, 128)}, "a has 4 steps of K, b has 8"),
+        ({"rows": (64, 128)}, "a has 8 steps of K, b has 4"),
+        ({"options": {"a_major": "m"}}, "a_major may be k, mn; 'm' was given"),
+        ({"options": {"b_major": "n"}}, "b_major may be k, mn; 'n' was given"),
+        ({"instr": REGISTERS}, "takes a list of fragments, one for each step of K, as a, not a shared bf16 tile"),
+        ({"instr": tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)}, "wgmma_async issues instructions of tc.wgmma, not mma."),
+        (
+            {"instr": S8, "dtype": tc.s8, "rows": (64, 128), "columns": (64, 128), "options": {"negate_a": True}},
+            "has no scale_a: operands are K-major and not negated",
+        ),
+        ({"options": {"metadata": [1]}}, "takes 0 words of metadata for 4 steps of K; 1 was given"),
+    ],
+)  # fmt: skip
+def test_operands_of_another_extent_or_type(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OperandError) as found:
+        product.ir(**given, arch="sm_90a")
+    assert message in found.value.message
+    assert found.value.loc.line == product.function.__code__.co_firstlineno + 8
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"rows": (2, 32, 64), "columns": (8, 8, 64)}, {"columns": (1, 64, 64), "options": MN},
+        {"dtype": tc.b16}, {"rows": (1, 64, 64), "options": {"a_major": "mn"}},
+        {"rows": (64, 128), "columns": (64, 128), "instr": S8, "dtype": tc.s8},
+    ],
+)  # fmt: skip
+def test_operands_that_fit(given: dict[str, Any]) -> None:
+    assert "wgmma.mma_async" in product.ir(**given, arch="sm_90a")
+
+
+@refused(
+    f"{MMA} reads a from shared memory; tc.instruction('{MMA}.registers') takes fragments",
+    "tc.wgmma_async(mma, mma.d.zeros(), [mma.d.zeros()] * 4, b)", **HOPPER,
+)  # fmt: skip
+def fragments_where_a_tile_is_needed():
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    b = tc.shared((64, 64), tc.bf16, swizzle=128)
+    tc.wgmma_async(mma, mma.d.zeros(), [mma.d.zeros()] * 4, b)
+
+
+@refused(
+    f"{MMA}.registers: a has 3 steps of K, b has 4", "tc.wgmma_async(mma, mma.d.zeros(), [mma.a.zeros()] * 3, b)",
+    **HOPPER,
+)  # fmt: skip
+def too_few_fragments():
+    mma = tc.instruction("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16.registers")
+    b = tc.shared((64, 64), tc.bf16, swizzle=128)
+    tc.wgmma_async(mma, mma.d.zeros(), [mma.a.zeros()] * 3, b)
+
+
+@refused(
+    f"operand c of {MMA} must be a fragment f32x32:wgmma.D.64x64.f32, not a fragment f32x64:wgmma.D.64x128.f32",
+    "tc.wgmma_async(mma, wide.d.zeros(), a, a)", **HOPPER,
+)  # fmt: skip
+def accumulator_of_another_width():
+    wide = tc.wgmma.m64n128k16(tc.bf16, tc.bf16, tc.f32)
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    a = tc.shared((64, 64), tc.bf16, swizzle=128)
+    tc.wgmma_async(mma, wide.d.zeros(), a, a)
+
+
+@refused(
+    f"{MMA}: the 2 atoms of a do not follow each other in memory (shape (2, 32, 64), strides (8192, 64, 1), major 'k')",
+    "tc.wgmma_async(mma, mma.d.zeros(), a[::2, :32], a[0, :64])", **HOPPER,
+)  # fmt: skip
+def atoms_apart():
+    mma = tc.wgmma.m64n64k16(tc.bf16, tc.bf16, tc.f32)
+    a = tc.shared((4, 64, 64), tc.bf16, swizzle=128)
+    tc.wgmma_async(mma, mma.d.zeros(), a[::2, :32], a[0, :64])
+
+
+@refused("0 to 7 groups may be in flight after a wait, not 8", "tc.wgmma_wait(8)", **HOPPER)
+def waits_for_too_many():
+    tc.wgmma_wait(8)
+
+
+@refused("0 or more groups may be in flight after a wait, not -1", "tc.cp_async_wait(-1)")
+def waits_for_less_than_none():
+    tc.cp_async_wait(-1)
+
+
+@refused(
+    "0 or more groups may be in flight after a wait, not -1", "tc.tma_store_wait(-1)", **HOPPER
+)
+def waits_for_fewer_stores_than_none():
+    tc.tma_store_wait(-1)
+
+
+# -- TMA ----------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def load_box(
+    x: tc.Array, shape: tc.Const = (64, 64), dtype: tc.Const = tc.bf16, swizzle: tc.Const = 0,
+    box: tc.Const = (64, 64), map_swizzle: tc.Const = 0, strides: tc.Const = None,
+    view: tc.Const = None, index: tc.Const = (0, 0), options: tc.Const = None,
+):  # fmt: skip
+    map = tc.tensor_map(x, box, swizzle=map_swizzle)
+    tile = tc.shared(shape, dtype, swizzle=swizzle, strides=strides)
+    tile = view(tile) if view else tile
+    bars = tc.mbarriers(1)
+    tc.tma_load(tile, map, index, bars[0], **(options or {}))
+
+
+SMALL = "the map copies boxes of 64x64 bf16 to dense tiles"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shape": (32, 128)}, f"{SMALL}; a shared bf16 tile of 32x128, strides (128, 1), was given"),
+        ({"shape": (128, 64)}, f"{SMALL}; a shared bf16 tile of 128x64"),
+        ({"dtype": tc.f16}, f"{SMALL}; a shared f16 tile of 64x64"),
+        ({"dtype": tc.f32, "shape": (64, 32)}, f"{SMALL}; a shared f32 tile of 64x32"),
+        ({"swizzle": 128}, f"{SMALL}; a shared bf16 tile of 64x64, 128-byte swizzle"),
+        ({"map_swizzle": 128}, "64x64 bf16 to dense tiles with a 128-byte swizzle; a shared bf16 tile of 64x64, str"),
+        ({"shape": (64, 64), "strides": (72, 1)}, f"{SMALL}; a shared bf16 tile of 64x64, strides (72, 1), was given"),
+        ({"view": lambda t: t.T}, f"{SMALL}; a shared bf16 tile of 64x64, strides (1, 64), was given"),
+        ({"shape": (64, 128), "view": lambda t: t[:, :64]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
+        ({"shape": (128, 64), "view": lambda t: t[::2]}, "a shared bf16 tile of 64x64, strides (128, 1), was given"),
+        ({"index": (0.5, 0)}, "a coordinate of a box must be an integer, not 0.5"),
+        ({"index": (0,)}, "2 coordinates are needed, 1 were given"),
+        ({"box": (64, 64.0)}, "the box of a tensor map has positive extents known at compile time, not 64, 64.0"),
+        ({"box": (0, 64)}, "the box of a tensor map has positive extents"),
+        ({"box": (64,)}, "a tensor map needs a contiguous axis and a box of 2 extents; the box is (64,)"),
+        ({"options": {"multicast": 1 << 16}}, "has a bit for each CTA that receives the box, of 16 CTAs; 65536 was"),
+        ({"options": {"multicast": 0}}, "has a bit for each CTA that receives the box, of 16 CTAs; 0 was given"),
+        ({"options": {"multicast": 1.5}}, "a multicast mask must be an integer, not 1.5"),
+        (
+            {
+                "shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[4:68],
+            },
+            "a tensor copy starts where the swizzle does, at a multiple of 1024 bytes; the view starts 512 bytes",
+        ),
+    ],
+)  # fmt: skip
+def test_tiles_and_indices_that_are_no_box(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OperandError) as found:
+        load_box.ir(BF16, **given, arch="sm_90a")
+    assert message in found.value.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"shape": (1, 64, 64)}, {"shape": (2, 32, 64)}, {"dtype": tc.b16}, {"index": (-8, 4000)},
+        {"shape": (64, 64), "swizzle": 128, "map_swizzle": 128},
+        {"shape": (72, 64), "swizzle": 128, "map_swizzle": 128, "view": lambda t: t[8:]},
+        {"shape": (3, 64, 64), "view": lambda t: t[tc.threadIdx.x]},
+        {"options": {"multicast": 3}}, {"index": (np.int64(8), 0)},
+    ],
+)  # fmt: skip
+def test_tiles_that_are_a_box(given: dict[str, Any]) -> None:
+    assert "cp.async.bulk.tensor" in load_box.ir(BF16, **given, arch="sm_90a")
+
+
+@pytest.mark.parametrize("given", [{"shape": (64, 32)}, {"shape": (32, 64), "strides": (1, 32)}])
+def test_a_tile_of_columns_has_either_order(given: dict[str, Any]) -> None:
+    assert "cp.async.bulk.tensor" in load_box.ir(COLUMNS, box=(32, 64), **given, arch="sm_90a")
+    message = r"boxes of 32x64 bf16 \(in memory 64x32\) to dense tiles; a shared bf16 tile of 32x64"
+    with pytest.raises(OperandError, match=message):
+        load_box.ir(COLUMNS, box=(32, 64), shape=(32, 64), arch="sm_90a")
+
+
+@refused(
+    "an mbarrier counts the bytes of a copy, not a MbarrierArray",
+    "tc.tma_load(tile, map, (0, 0), bars)", BF16, **HOPPER,
+)  # fmt: skip
+def all_barriers(x):
+    map, tile, bars = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16), tc.mbarriers(2)
+    tc.tma_load(tile, map, (0, 0), bars)
+
+
+@refused(
+    "the mbarrier of a tensor load is one of its own CTA, no remote one",
+    "tc.tma_load(tile, map, (0, 0), bars[0].remote(1))", BF16, **HOPPER,
+)  # fmt: skip
+def remote_barrier(x):
+    tc.cluster_size(2)
+    map, tile, bars = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16), tc.mbarriers(2)
+    tc.tma_load(tile, map, (0, 0), bars[0].remote(1))
+
+
+@refused(
+    "TMA reduces no bf16 by and; allowed are b32, b64, u32, s32, u64",
+    'tc.tma_store(map, (0, 0), tile, reduce="and")', BF16, **HOPPER,
+)  # fmt: skip
+def reduces_bits_of_floats(x):
+    map, tile = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16)
+    tc.tma_store(map, (0, 0), tile, reduce="and")
+
+
+@refused(
+    "a tensor copy moves a shared tile, not a shared pointer to bf16",
+    "tc.tma_store(map, (0, 0), tile.at(0, 0))", BF16, **HOPPER,
+)  # fmt: skip
+def stores_a_pointer(x):
+    map, tile = tc.tensor_map(x, (64, 64)), tc.shared((64, 64), tc.bf16)
+    tc.tma_store(map, (0, 0), tile.at(0, 0))
+
+
+# -- cp.async -----------------------------------------------------------------------------------
+
+
+@refused(
+    "4 elements from index 4 on leave axis 1 of a shared f32 tile of 8x6, which has extent 6",
+    "tc.cp_async(tile.at(0, 4), x.at(0), 16)", F32,
+)  # fmt: skip
+def copies_past_the_row(x):
+    tile = tc.shared((8, 6), tc.f32)
+    tc.cp_async(tile.at(0, 4), x.at(0), 16)
+
+
+@refused(
+    "cp.async copies bytes: a global pointer to f32 and a shared pointer to f16 do not have the same elements; "
+    "pointer.as_type(dtype) reads them as others",
+    "tc.cp_async(tile.at(0, 0), x.at(0), 8)", F32,
+)  # fmt: skip
+def copies_to_another_type(x):
+    tile = tc.shared((8, 8), tc.f16)
+    tc.cp_async(tile.at(0, 0), x.at(0), 8)
+
+
+@refused(
+    "cp.async copies 4, 8 or 16 bytes of whole f64 elements, not 4",
+    "tc.cp_async(tile.at(0, 0), x.at(0).as_type(tc.f64), 4)", F32,
+)  # fmt: skip
+def copies_half_an_element(x):
+    tile = tc.shared((8, 8), tc.f64)
+    tc.cp_async(tile.at(0, 0), x.at(0).as_type(tc.f64), 4)
+
+
+@refused(
+    "valid= is 0 to 16 of the 16 bytes, not 20",
+    "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=20)", F32,
+)  # fmt: skip
+def reads_more_than_it_copies(x):
+    tile = tc.shared((8, 8), tc.f32)
+    tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=20)
+
+
+@refused(
+    "valid= must be an integer, not a run-time value of type f32",
+    "tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])", F32,
+)  # fmt: skip
+def reads_a_fraction(x):
+    tile = tc.shared((8, 8), tc.f32)
+    tc.cp_async(tile.at(0, 0), x.at(0), 16, valid=x[0])
+
+
+@refused(
+    "cp.async takes pointers, tile.at(...) and array.at(...), not a 1-dimensional f32 array",
+    "tc.cp_async(tile.at(0, 0), x, 16)", F32,
+)  # fmt: skip
+def copies_an_array(x):
+    tile = tc.shared((8, 8), tc.f32)
+    tc.cp_async(tile.at(0, 0), x, 16)
+
+
+# -- mbarriers, clusters, atomics ---------------------------------------------------------------
+
+
+@refused("the arrivals of a phase are 1 to 1048575, not 0", "tc.mbarriers(1)[0].init(0)")
+def phase_without_arrivals():
+    tc.mbarriers(1)[0].init(0)
+
+
+@refused("the arrivals are 1 to 1048575, not -1", "tc.mbarriers(1)[0].arrive(-1)")
+def arrives_backwards():
+    tc.mbarriers(1)[0].arrive(-1)
+
+
+@refused(
+    "the bytes that a phase waits for are 0 to 1048575, not 1048576",
+    "tc.mbarriers(1)[0].arrive_expect_tx(1 << 20)", **HOPPER,
+)  # fmt: skip
+def too_many_bytes():
+    tc.mbarriers(1)[0].arrive_expect_tx(1 << 20)
+
+
+@refused("the parity of a phase is 0 or 1, not 2", "tc.mbarriers(1)[0].wait(2)", **HOPPER)
+def parity_of_a_stage():
+    tc.mbarriers(1)[0].wait(2)
+
+
+@refused(
+    "the parity of a phase must be an integer, not a run-time value of type f32",
+    "tc.mbarriers(1)[0].test(x[0])", F32, **HOPPER,
+)  # fmt: skip
+def parity_of_a_float(x):
+    tc.mbarriers(1)[0].test(x[0])
+
+
+@refused(
+    "wait() works on the CTA's own mbarriers; a remote one has only arrive()",
+    "tc.mbarriers(1)[0].remote(0).wait(0)", **HOPPER,
+)  # fmt: skip
+def waits_far_away():
+    tc.mbarriers(1)[0].remote(0).wait(0)
+
+
+@refused(
+    "the mbarrier is another CTA's already", "tc.mbarriers(1)[0].remote(0).remote(0)", **HOPPER
+)
+def twice_remote():
+    tc.mbarriers(1)[0].remote(0).remote(0)
+
+
+@refused(
+    "the cluster has (2, 1, 1) CTAs already; (4, 1, 1) were given", "tc.cluster_size(4)", **HOPPER
+)
+def two_sizes():
+    tc.cluster_size(2)
+    tc.cluster_size(4)
+
+
+@refused(
+    "add of s32 elements takes integers, not 1.5; convert it first, with s32(...)",
+    'tc.atomic("add", x.at(0), 1.5)', INTS,
+)  # fmt: skip
+def adds_a_fraction(x):
+    tc.atomic("add", x.at(0), 1.5)
+
+
+@refused("or works on integers and bits, not on f32", 'tc.reduce("or", x.at(0), 1)', F32)
+def bits_of_a_float(x):
+    tc.reduce("or", x.at(0), 1)
+
+
+# -- compile-time indices -----------------------------------------------------------------------
+
+
+@refused("index 64 leaves axis 0 of a view of 'x', which has extent 64", "x[0:64][64]", F32)
+def leaves_a_view_of_known_extent(x):
+    x[0:64][64]
+
+
+@refused(
+    "4 elements from index 62 on leave axis 0 of a view of 'x', which has extent 64",
+    "x[0:64].at(62).load(4)", F32,
+)  # fmt: skip
+def vector_leaves_a_view(x):
+    x[0:64].at(62).load(4)
+
+
+@refused(
+    "4 elements from index 4 on leave axis 1 of a shared f32 tile of 8x6, which has extent 6",
+    "tile.at(0, 4).store([1.0, 2.0, 3.0, 4.0])",
+)
+def vector_leaves_a_tile():
+    tile = tc.shared((8, 6), tc.f32)
+    tile.at(0, 4).store([1.0, 2.0, 3.0, 4.0])
+
+
+def test_what_a_predicate_decides_is_no_error() -> None:
+    @tc.kernel
+    def guarded(x: tc.Array, n: tc.s32):
+        view, tile = x[0:64], tc.shared((8, 6), tc.f32)
+        view.at(64).load(pred=n > 64)
+        tile.at(0, 4).store([1.0, 2.0, 3.0, 4.0], pred=False)
+        view.at(64)
+        view.at(62).load(4, pred=n > 66)
+
+    guarded.ptx(F32, tc.s32, arch="sm_80")
+    guarded.emulate[1, 32](np.zeros(64, np.float32), 64)
