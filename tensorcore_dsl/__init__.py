@@ -10,8 +10,9 @@ from tensorcore_dsl.dtypes import (
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, Divergence, EmulationError,
     LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds, PerformanceWarning,
-    TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax, VerifyError,
+    TensorCoreError, Uninitialised, UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
+from tensorcore_dsl.errors import publish as _publish
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
@@ -48,3 +49,5 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+
+_publish(globals())

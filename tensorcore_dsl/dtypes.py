@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, listing, public
 from tensorcore_dsl.tracing import emitter
 
 
@@ -26,6 +26,7 @@ class DType:
     numpy: Any = None
     lanes: int = 1
 
+    @public
     def __call__(self, value: Any) -> Any:
         """Convert a value of a kernel to this type, or make a typed constant."""
         return emitter().convert(value, self)

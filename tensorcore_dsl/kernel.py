@@ -22,7 +22,7 @@ from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, hide_library, listing, public
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
@@ -195,6 +195,7 @@ class Kernel:
         self._specialisations: dict[Any, Specialisation] = {}
         self._launches: dict[Any, Launch] = {}
 
+    @public
     def __getitem__(self, key: Any) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
         try:
@@ -209,6 +210,7 @@ class Kernel:
             self._launches[key] = launch
         return launch
 
+    @public
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
         key = (LaunchConfig.of(grid, block, **options), stream)
@@ -222,6 +224,7 @@ class Kernel:
         """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
         return Emulator(self, None)
 
+    @public
     def emulator(
         self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
         order: int | None = None,
@@ -233,6 +236,7 @@ class Kernel:
         """
         return Emulator(self, arch, checks, profile, seed_of(order))
 
+    @public
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
             f"kernel {self.__name__} is launched with a grid and a block: "
@@ -257,18 +261,22 @@ class Kernel:
             known = self._specialisations[key] = Specialisation(self, types, constants, chosen)
         return known
 
+    @public
     def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
+    @public
     def ptx(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The PTX text."""
         return self.specialise(args, constants, arch).ptx
 
+    @public
     def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
         return self.specialise(args, constants, arch).cubin.code
 
+    @public
     def resources(self, *args: Any, arch: Any = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler."""
         chosen = self.specialise(args, constants, arch)
@@ -369,9 +377,17 @@ class Launch:
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
-        if positional and self._default is not None and gpu_chosen():
-            self._default.fast(*args)
-            return
+        try:  # like `public`, at no cost
+            if positional and self._default is not None and gpu_chosen():
+                self._default.fast(*args)
+            else:
+                self._launch(positional, args, named_args)
+        except TensorCoreError as error:
+            hide_library(error)
+            raise
+
+    def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
+        """Any launch: on the CPU, or the first one with the default Const values."""
         if current_target() == "cpu":
             self.kernel.emulate.run(self.config, *args, **named_args)
             return
@@ -394,6 +410,7 @@ class Launch:
             )  # fmt: skip
         return launcher
 
+    @public
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
         """Compile and load for these arguments now; returns a function that launches fast.
 
@@ -410,6 +427,7 @@ class Launch:
         kernel, names = self.kernel, self.kernel.runtime_names
         _ = kernel.specialised(kernel.types_of(runtime), constants, emulated_arch()).program
 
+        @public
         def launch(*given: Any) -> None:
             if len(given) != len(names):
                 raise ArgumentError(
@@ -431,10 +449,12 @@ class Emulator:
     profile: bool = False
     order: int | None = None
 
+    @public
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self.run, config)
 
+    @public
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)

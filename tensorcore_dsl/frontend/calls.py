@@ -49,6 +49,7 @@ class Calls(Expressions):
 
     def eval_Call(self, node: ast.Call) -> Any:
         function = self.eval(node.func)
+        function = getattr(function, "__kernel_function__", function)
         args = self.items(node.args)
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:

@@ -23,7 +23,7 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import RuntimeValue, Scalar, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax,
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, place_of_error,
 )  # fmt: skip
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -83,13 +83,14 @@ class Expressions:
             if error.loc is None:
                 error.loc = self.locate()
             raise
-        except RecursionError as error:
+        except RecursionError:
             raise CompileError(
                 "calls and branches nest too deeply here; does a recursion end at compile time?",
                 self.locate(),
-            ) from error
+            ) from None
         except Exception as error:  # Python's own, on compile-time values
-            raise CompileError(f"{type(error).__name__}: {error}", self.locate()) from error
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise CompileError(text, place_of_error(error, self.locate())) from None
         finally:
             self.node = outer
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.errors import UnknownInstruction, listing, public
 from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -51,6 +51,7 @@ class Namespace:
     def __dir__(self) -> list[str]:
         return [*dict.fromkeys(f.params["shape"] for f in self._instructions()), *self._below]
 
+    @public
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -60,6 +61,7 @@ class Namespace:
             raise UnknownShape(f"{self._name} has no shape {name}; it has {listing(self.__dir__(), 80)}")
         return Shape(self, name)
 
+    @public
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
         if "shape" in options:
@@ -84,6 +86,7 @@ class Shape:
         """All instructions of this shape."""
         return [f for f in self._namespace._instructions() if f.params["shape"] == self._shape]
 
+    @public
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """`(a, b, accumulator[, d])` and the instruction's options, such as `satfinite=True`."""
         what = f"{self._namespace._name}.{self._shape}"
