@@ -35,7 +35,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import islice
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 
@@ -244,9 +244,9 @@ def public(function: Function) -> Function:
 def publish(names: dict[str, Any]) -> None:
     """Make the functions among the names of a module of the library `public`."""
     for name, value in names.items():
-        if isinstance(value, type(public)) and not hasattr(value, "__kernel_function__"):
-            if _is_library(value.__module__) and value is not names.get("__getattr__"):
-                names[name] = public(value)
+        new = isinstance(value, FunctionType) and not hasattr(value, "__kernel_function__")
+        if new and _is_library(value.__module__):
+            names[name] = public(value)
 
 
 def hide_library(error: TensorCoreError) -> None:

@@ -23,7 +23,8 @@ from tensorcore_dsl.runtime.targets import (
 __all__ = [
     "ArrayType", "Description", "Loc", "cache_directory", "cupy_stream", "current_target",
     "describe", "device_arch", "emulated_arch", "from_numpy", "has_program_assembler",
-    "key_function", "publish", "replace_file", "stream_handle", "target_arch", "target_key", "torch_stream",
+    "key_function", "publish", "replace_file", "stream_handle", "target_arch", "target_key",
+    "torch_stream",
 ]  # fmt: skip
 
 

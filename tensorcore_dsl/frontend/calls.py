@@ -8,6 +8,8 @@ import inspect
 import itertools
 import sys
 import types
+from array import array
+from collections import deque
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +31,11 @@ _NOT_IN_KERNELS = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
     ast.ImportFrom, ast.AsyncFunctionDef,
 )  # fmt: skip
+UNTRACKED = (set, deque, bytearray, array)
+_CHANGES_NOTHING = frozenset(map(id, (
+    len, range, min, max, abs, sum, any, all, int, float, bool, str, tuple, list, dict, set, zip,
+    enumerate, isinstance, getattr, hasattr, type, repr, round, divmod, pow, reversed,
+)))  # fmt: skip
 
 
 class LocalFunction:
@@ -89,13 +96,30 @@ class Calls(Expressions):
             return self.inline(function, args, keywords)
         target = _python_function(function)
         if target is None:
-            return function(*args, **keywords)
+            return self._by_python(function, args, keywords)
         given = [function.__self__, *args] if isinstance(function, types.MethodType) else args
         if target is not function and not isinstance(function, types.MethodType):
             given = args if hasattr(function, "__wrapped__") else [function, *args]
         if _is_kernel_code(target) and (_is_plain(target) or has_runtime([given, keywords])):
             return self.inline(target, given, keywords)
-        return function(*args, **keywords)
+        return self._by_python(function, args, keywords)
+
+    def _by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Let Python call a function, which must change nothing around the kernel."""
+        module = getattr(function, "__module__", None) or type(function).__module__
+        if is_library(module) or id(function) in _CHANGES_NOTHING:
+            return function(*args, **keywords)
+        if isinstance(function, type) and has_runtime([args, keywords]):
+            self.surroundings.enter_class(function)
+        if isinstance(getattr(function, "__self__", None), UNTRACKED):
+            self.check_tracked(function.__self__, function.__name__)
+        result = function(*args, **keywords)
+        self.surroundings.check_all()
+        return result
+
+    def check_tracked(self, container: Any, method: str = "") -> None:
+        """OperandError if run-time control flow changes a container that it does not follow."""
+        raise NotImplementedError
 
     def _called(self, function: Any, *args: Any) -> Any:
         return self.call(function, list(args), {})
@@ -128,6 +152,8 @@ class Calls(Expressions):
             return Frame(name, source, variables, outer, outer.globals)
         source = require_source(function)
         variables = _bound(_signature_of(function), name, args, keywords)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.surroundings.enter(value, f"a default of {name}")
         return Frame(name, source, variables, cells_of(function), function.__globals__)
 
     def run_body(self, tree: Function) -> None:

@@ -6,21 +6,26 @@ import ast
 import builtins
 import functools
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.control import BranchSide, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
-from tensorcore_dsl.frontend.source import may_change_variables
+from tensorcore_dsl.frontend.source import bound_names, may_change_variables
+from tensorcore_dsl.frontend.surroundings import Surroundings
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
 from tensorcore_dsl.isa.names import EXPENSIVE_OPCODES
+from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
+from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RuntimeValue, Scalar, Undefined
+from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
     CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, place_of_error,
@@ -55,6 +60,7 @@ class Expressions:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.node: ast.AST | None = None  # under evaluation
+        self.surroundings = Surroundings()
         self._methods: dict[type, Callable[[Any], Any]] = {}
 
     @property
@@ -124,18 +130,26 @@ class Expressions:
         owner = frame.owner(name)
         if owner is not None:
             return owner.variables[name]
-        cells: Any = frame.enclosing
-        while isinstance(cells, Frame):
-            cells = cells.enclosing
-        for names in (cells, frame.globals, vars(builtins)):
+        if name in bound_names(frame.source.tree):
+            raise CompileError(
+                f"{name!r} is used before it has a value: {frame.function} assigns it, which makes "
+                "it a variable of this function"
+            )
+        for names in (frame.cells, frame.globals):
             if name in names:
+                self.surroundings.enter(names[name], name)
                 return names[name]
+        if name in vars(builtins):
+            return vars(builtins)[name]
         raise CompileError(f"name {name!r} is not defined")
 
     def eval_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.eval(node.value)
         try:
-            return getattr(owner, node.attr)
+            value = getattr(owner, node.attr)
+            if self._is_shared(owner, node.attr):
+                self.surroundings.enter(value, ast.unparse(node))
+            return value
         except AttributeError as error:
             if isinstance(error, TensorCoreError):
                 raise
@@ -143,6 +157,15 @@ class Expressions:
             if isinstance(owner, RuntimeValue):
                 text = f"{describe(owner)} has no attribute {node.attr!r}"
             raise CompileError(text) from error
+
+    def _is_shared(self, owner: Any, name: str) -> bool:
+        """Does an attribute belong to the code around the kernel: to a module, class or object?"""
+        if isinstance(owner, (RuntimeValue, Struct, DType, Instruction)):
+            return False
+        if isinstance(owner, (types.ModuleType, type)):
+            return not is_library(owner.__name__)
+        own = name in getattr(owner, "__dict__", ()) and self.surroundings.name_of(owner) is None
+        return not own and not is_library(type(owner).__module__)
 
     def eval_Subscript(self, node: ast.Subscript) -> Any:
         return self.eval(node.value)[self.eval(node.slice)]

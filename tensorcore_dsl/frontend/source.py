@@ -16,6 +16,7 @@ from tensorcore_dsl.errors import UnsupportedSyntax
 Function = ast.FunctionDef | ast.Lambda
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _EXITS: dict[type, str] = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -108,6 +109,27 @@ def _assigned(statement: ast.AST) -> frozenset[str]:
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
+
+
+@cache
+def bound_names(function: ast.AST) -> frozenset[str]:
+    """The names that a function binds: its variables, apart from its parameters."""
+    names: set[str] = set()
+    outside: set[str] = set()
+    todo = list(function.body) if isinstance(function, ast.FunctionDef) else []  # type: list[ast.AST]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Nonlocal, ast.Global)):
+            outside.update(node.names)
+        if isinstance(node, _COMPREHENSIONS):
+            todo += [n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+        elif not isinstance(node, _FUNCTIONS):
+            todo += ast.iter_child_nodes(node)
+    return frozenset(names - outside)
 
 
 @cache
