@@ -34,6 +34,7 @@ from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
 from tensorcore_dsl.lang.pointer import Pointer, load, store
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
+from tensorcore_dsl.lang.synonyms import advice as _advice
 from tensorcore_dsl.lang.special_registers import (
     blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,
 )  # fmt: skip
@@ -49,5 +50,13 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+
+
+def __getattr__(name: str) -> object:
+    """The error of a name that does not exist, with the one that was probably meant."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise UnknownName(f"{__name__} has no {name!r}{_advice(name)}")
+
 
 _publish(globals())

@@ -212,7 +212,7 @@ def listing(items: object, limit: int = 24) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that `name` may be a slip of; "" if there is none."""
     plain = {k.lower().replace("_", ""): k for k in known if not k.startswith("_")}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.7)
+    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.66)
     return plain[found[0]] if found else ""
 
 

@@ -21,8 +21,7 @@ from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
-from tensorcore_dsl.dtypes import DType, f32, pred, s32
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError, hide_library, listing, public
+from tensorcore_dsl.dtypes import ALL, DType, as_dtype
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
@@ -38,6 +37,11 @@ from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.runtime.targets import target as target
 from tensorcore_dsl.runtime.tensor_maps import tiled
+from tensorcore_dsl.tracing import inside_kernel
+
+from tensorcore_dsl.errors import (  # isort: skip
+    ArgumentError, Loc, OperandError, TensorCoreError, hide_library, listing, nearest, public,
+)  # fmt: skip
 
 
 class Array:
@@ -59,9 +63,6 @@ class Parameter:
     default: Any
 
 
-_PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
-
-
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
     parameters = []
     for p in inspect.signature(function).parameters.values():
@@ -72,15 +73,17 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
         note = p.annotation
         if isinstance(note, str):
             note = _evaluated(function, p.name, note)
-        dtype = note if isinstance(note, DType) else None
-        if isinstance(note, type):
-            dtype = _PYTHON_TYPES.get(note)
+        dtype = None
+        if note not in (p.empty, None, Array, Const, Any):
+            dtype = _declared(function, p.name, note)
         parameters.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
     return parameters
 
 
 def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
     """The value of a postponed annotation, in the scope of the function."""
+    if note in ALL:
+        return ALL[note]
     closure = inspect.getclosurevars(function).nonlocals
     try:
         return eval(note, function.__globals__, dict(closure))
@@ -89,6 +92,23 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
             f"kernel {function.__name__}: the annotation {note!r} of {name!r} cannot be evaluated: "
             f"{type(error).__name__}: {error}"
         ) from None
+
+
+def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
+    """The element type that an annotation names."""
+    try:
+        return as_dtype(note)
+    except OperandError:
+        code = function.__code__
+        loc = Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
+        text = note.__name__ if isinstance(note, type) else repr(note)
+        meant = {"list": "tc.Array", "ndarray": "tc.Array", "Tensor": "tc.Array", "str": "tc.Const"}
+        hint = f"; did you mean {meant[text]}?" if text in meant else ""
+        raise ArgumentError(
+            f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
+            f"tc.Array, tc.Const (a value known at compile time), element types such as tc.f32 or "
+            f"np.float32, int, float, bool, or nothing{hint}", loc,
+        ) from None  # fmt: skip
 
 
 class Specialisation:
@@ -198,6 +218,11 @@ class Kernel:
     @public
     def __getitem__(self, key: Any) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
+        if inside_kernel():
+            raise OperandError(
+                f"a kernel cannot launch another one; {self.__name__}(...), without a grid, runs "
+                "its code in this kernel"
+            )
         try:
             return self._launches[key]
         except (KeyError, TypeError):
@@ -305,7 +330,7 @@ class Kernel:
                 problem = "given twice" if name in given else "unknown"
                 raise ArgumentError(
                     f"{self.__name__}: argument {name!r} is {problem}; the parameters are "
-                    f"{listing(names)}"
+                    f"{listing(names)}{_hint(name, names) if problem == 'unknown' else ''}"
                 )
             given[name] = value
         for p in self.parameters:
@@ -339,6 +364,11 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}({', '.join(p.name for p in self.parameters)})>"
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    close = nearest(name, names)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def constants_key(constants: dict[str, Any]) -> Any:

@@ -10,10 +10,11 @@ import sys
 import types
 from array import array
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax
+from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax, nearest
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
@@ -21,7 +22,8 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.tracing import PACKAGE, is_library
-from tensorcore_dsl.values.values import UNSET, Undefined
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
@@ -108,14 +110,28 @@ class Calls(Expressions):
         """Let Python call a function, which must change nothing around the kernel."""
         module = getattr(function, "__module__", None) or type(function).__module__
         if is_library(module) or id(function) in _CHANGES_NOTHING:
-            return function(*args, **keywords)
+            return self._called_by_python(function, args, keywords)
         if isinstance(function, type) and has_runtime([args, keywords]):
             self.surroundings.enter_class(function)
         if isinstance(getattr(function, "__self__", None), UNTRACKED):
             self.check_tracked(function.__self__, function.__name__)
-        result = function(*args, **keywords)
+        result = self._called_by_python(function, args, keywords)
         self.surroundings.check_all()
         return result
+
+    def _called_by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """`function(*args, **keywords)`; its errors name the function and its parameters."""
+        try:
+            return function(*args, **keywords)
+        except NeedsConstant as error:
+            if error.loc is not None:
+                raise
+            raise _named_constant(function, args, keywords, error) from None
+        except TypeError:
+            _check_arguments(function, args, keywords)
+            if not callable(function):
+                raise OperandError(f"{describe(function)} cannot be called") from None
+            raise
 
     def check_tracked(self, container: Any, method: str = "") -> None:
         """OperandError if run-time control flow changes a container that it does not follow."""
@@ -223,9 +239,57 @@ def _bound(
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:
-        raise CompileError(f"{name}{signature}: {error}") from None
+        raise CompileError(_misfit(signature, name, keywords, error)) from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _misfit(
+    signature: inspect.Signature, name: str, keywords: dict[str, Any], error: TypeError
+) -> str:
+    """What is wrong with arguments that do not fit: "f(a, b=1): missing ..., did you mean ..."."""
+    kinds = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    plain = signature.replace(parameters=kinds, return_annotation=signature.empty)
+    unknown = [key for key in keywords if key not in signature.parameters]
+    close = nearest(unknown[0], signature.parameters) if unknown else ""
+    text = f"got an unexpected keyword argument {unknown[0]!r}" if close else str(error)
+    return f"{name}{plain}: {text}" + (f"; did you mean {close!r}?" if close else "")
+
+
+def _check_arguments(function: Any, args: list[Any], keywords: dict[str, Any]) -> None:
+    """CompileError if the arguments do not fit the signature of a function that Python calls."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # it has none
+        return
+    _bound(signature, _name_of(function), args, keywords)
+
+
+def _name_of(function: Any) -> str:
+    """A function as users call it: tc.shfl, math.gamma, .load of an object."""
+    name = getattr(function, "__name__", type(function).__name__)
+    module = getattr(function, "__module__", None) or ""
+    if is_library(module):
+        public = vars(sys.modules[PACKAGE]).get(name)
+        public = getattr(public, "__kernel_function__", public)
+        return f"tc.{name}" if public is function else f".{name}"
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
+def _named_constant(
+    function: Any, args: list[Any], keywords: dict[str, Any], error: NeedsConstant
+) -> OperandError:
+    """The error with the name of the argument that must be known at compile time, if it is one."""
+    given: dict[str, Any] = dict(keywords)
+    with suppress(TypeError, ValueError):
+        given = inspect.signature(function).bind(*args, **keywords).arguments
+    found = [key for key, item in given.items() if item is error.value]
+    if not found:
+        return OperandError(error.message)
+    return OperandError(
+        f"the argument {found[0]!r} of {_name_of(function)} must be known at compile time, as a "
+        f"tc.Const parameter is; {error.value.described} was given"
+    )
 
 
 # -- which functions are kernel code ---------------------------------------------------------

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.control import BranchSide, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
@@ -21,11 +23,12 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
+from tensorcore_dsl.lang.synonyms import attribute_advice, variable_advice
 from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct, Undefined
+from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Struct, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
     CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, place_of_error,
@@ -46,6 +49,28 @@ SIGNS: dict[type, str] = {
 COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+}  # fmt: skip
+_AT_COMPILE_TIME = "a function that Python runs at compile time may have it"
+_COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
+# Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.
+LACKING = {
+    "Try": (
+        "try", "errors of the compilation cannot be caught, and at run time there are none; use "
+        "`if`, and tc.trap() to end the kernel",
+    ),
+    "TryStar": ("try", "use `if`, and tc.trap() to end the kernel"),
+    "ClassDef": ("class", "define the class outside the kernel; dataclasses hold run-time values"),
+    "Match": ("match", "use `if` and `elif`"),
+    "Global": (
+        "global", "a kernel cannot change variables around it; return values, or store to an array",
+    ),
+    "Import": ("import", "import the module outside the kernel"),
+    "ImportFrom": ("import", "import the names outside the kernel"),
+    "Yield": ("yield", "use a list, or call a function for each value"),
+    "YieldFrom": ("yield", "use a list, or call a function for each value"),
+    "Await": ("await", _COROUTINES), "AsyncFor": ("async for", _COROUTINES),
+    "AsyncWith": ("async with", _COROUTINES), "AsyncFunctionDef": ("async def", _COROUTINES),
+    "Starred": ("*", "only lists and tuples known at compile time can be unpacked"),
 }  # fmt: skip
 UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
@@ -115,8 +140,10 @@ class Expressions:
         return self._methods[kind]
 
     def unsupported(self, node: ast.AST) -> Any:
-        kind = "statements" if isinstance(node, ast.stmt) else "expressions"
-        raise UnsupportedSyntax(f"{type(node).__name__} {kind} are not part of the kernel language")
+        word, instead = LACKING.get(type(node).__name__, (type(node).__name__, ""))
+        raise UnsupportedSyntax(
+            f"`{word}` is not part of the kernel language" + (f": {instead}" if instead else "")
+        )
 
     # -- leaves --------------------------------------------------------------------------------
 
@@ -141,7 +168,8 @@ class Expressions:
                 return names[name]
         if name in vars(builtins):
             return vars(builtins)[name]
-        raise CompileError(f"name {name!r} is not defined")
+        scopes = [frame.variables, frame.cells, frame.globals, vars(builtins)]
+        raise CompileError(f"name {name!r} is not defined{variable_advice(name, scopes)}")
 
     def eval_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.eval(node.value)
@@ -154,9 +182,9 @@ class Expressions:
             if isinstance(error, TensorCoreError):
                 raise
             text = str(error) or f"no attribute {node.attr!r}"
-            if isinstance(owner, RuntimeValue):
+            if hasattr(owner, "described"):
                 text = f"{describe(owner)} has no attribute {node.attr!r}"
-            raise CompileError(text) from error
+            raise CompileError(text + attribute_advice(owner, node.attr)) from None
 
     def _is_shared(self, owner: Any, name: str) -> bool:
         """Does an attribute belong to the code around the kernel: to a module, class or object?"""
@@ -168,7 +196,9 @@ class Expressions:
         return not own and not is_library(type(owner).__module__)
 
     def eval_Subscript(self, node: ast.Subscript) -> Any:
-        return self.eval(node.value)[self.eval(node.slice)]
+        container, index = self.eval(node.value), self.eval(node.slice)
+        check_index(container, index)
+        return container[index]
 
     def eval_Slice(self, node: ast.Slice) -> slice:
         parts = (node.lower, node.upper, node.step)
@@ -235,11 +265,16 @@ class Expressions:
         """A binary operator; a TypeError for run-time values becomes an OperandError."""
         try:
             return function(left, right)
-        except TypeError as error:
+        except NeedsConstant:
+            raise OperandError(
+                f"{SIGNS[kind]} of {describe(left)} and {describe(right)} needs a number known at "
+                "compile time"
+            ) from None
+        except TypeError:
             if has_runtime(left) or has_runtime(right):
                 raise OperandError(
                     f"{SIGNS[kind]} is not defined for {describe(left)} and {describe(right)}"
-                ) from error
+                ) from None
             raise
 
     def eval_UnaryOp(self, node: ast.UnaryOp) -> Any:
@@ -268,6 +303,11 @@ class Expressions:
                 inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
             )
         function = COMPARE[type(op)]
+        if isinstance(op, (ast.Eq, ast.NotEq)) and any(map(_compares_by_identity, (left, right))):
+            raise OperandError(
+                f"{'==' if isinstance(op, ast.Eq) else '!='} is not defined for {describe(left)} "
+                f"and {describe(right)}: compare elements; `is` tells whether two are one object"
+            )
         if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             return self.binary(type(op), function, left, right)
         return function(left, right)
@@ -391,6 +431,31 @@ class Expressions:
     def assign(self, target: ast.expr, value: Any) -> None:
         """Assign to a name, an item, an attribute, or a tuple of these."""
         raise NotImplementedError
+
+
+def _compares_by_identity(value: Any) -> bool:
+    """Is it an array or another object with run-time values that has no == of its own?"""
+    return isinstance(value, Struct) and type(value).__eq__ is object.__eq__
+
+
+def check_index(container: Any, index: Any) -> None:
+    """OperandError for a run-time index of a container that exists at compile time alone."""
+    if not isinstance(container, (list, tuple, dict, str, range, np.ndarray)):
+        return
+    if not has_runtime(index) and not isinstance(index, slice):
+        return
+    found = [index] if not isinstance(index, slice) else [index.start, index.stop, index.step]
+    late = [i for i in found if has_runtime(i)]
+    if not late:
+        return
+    kind = "key" if isinstance(container, dict) else "index"
+    instead = "pass the array to the kernel, or copy it to tc.local"
+    if not isinstance(container, np.ndarray):
+        instead = "use tc.local, shared memory or an array, or choose among items with tc.select"
+    raise OperandError(
+        f"a {type(container).__name__} exists only at compile time, and so must its {kind}, which "
+        f"is {describe(late[0])}; {instead}"
+    )
 
 
 def _place(frame: Frame, node: Any) -> Loc:

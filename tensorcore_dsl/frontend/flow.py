@@ -283,7 +283,9 @@ class Flow(Calls):
 
     def _check_no_else(self, node: ast.For | ast.While) -> None:
         if node.orelse:
-            raise UnsupportedSyntax("a run-time loop has no else")
+            raise UnsupportedSyntax(
+                "a run-time loop has no else: set a variable before `break`, and test it afterwards"
+            )
 
     def _loop_body(self, loop: Loop, body: list[ast.stmt]) -> None:
         self.loops.append(loop)

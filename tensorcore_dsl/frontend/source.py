@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import UnsupportedSyntax
+from tensorcore_dsl.errors import Loc, UnsupportedSyntax
 
 Function = ast.FunctionDef | ast.Lambda
 _LOOPS = (ast.For, ast.While)
@@ -77,13 +77,18 @@ def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) ->
     return start <= (line, column) and (end_line, end_column) <= end
 
 
+def _place_of(function: Any) -> Loc:
+    code = function.__code__
+    return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
+
+
 def require_source(function: Any) -> Source:
     """The tree of a kernel or helper; UnsupportedSyntax if there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
-            "functions"
-        )
+            "functions", _place_of(function),
+        )  # fmt: skip
     source = source_of(function)
     if source is None:
         raise UnsupportedSyntax(

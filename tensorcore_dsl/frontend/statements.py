@@ -14,6 +14,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
 from tensorcore_dsl.frontend.environment import Frame, children, is_record
+from tensorcore_dsl.frontend.expressions import check_index
 from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.values.builder import Builder
@@ -116,6 +117,7 @@ class Evaluator(Flow):
         elif isinstance(target, ast.Subscript):
             container, index = self.eval(target.value), self.eval(target.slice)
             self._check_changeable(container)
+            check_index(container, index)
             operand = self.eval(node.value)
             container[index] = self.binary(kind, INPLACE[kind], container[index], operand)
         else:
@@ -136,13 +138,14 @@ class Evaluator(Flow):
         elif isinstance(target, ast.Subscript):
             container, index = self.eval(target.value), self.eval(target.slice)
             self._check_changeable(container)
+            check_index(container, index)
             container[index] = value
         elif isinstance(target, ast.Attribute):
             owner = self.eval(target.value)
             self._check_attribute(owner)
             setattr(owner, target.attr, value)
         else:
-            raise UnsupportedSyntax(f"cannot assign to {type(target).__name__}")
+            raise UnsupportedSyntax(f"cannot assign to {ast.unparse(target)}")
 
     def _check_changeable(self, container: Any) -> None:
         """OperandError unless the kernel owns the container, so that control flow tracks it."""
@@ -220,7 +223,13 @@ class Evaluator(Flow):
     def run_With(self, node: ast.With) -> Status:
         with ExitStack() as stack:
             for item in node.items:
-                entered = stack.enter_context(self.eval(item.context_expr))
+                manager = self.eval(item.context_expr)
+                if not hasattr(type(manager), "__enter__"):
+                    raise OperandError(
+                        f"`with` takes context managers of Python, which act at compile time, not "
+                        f"{describe(manager)}"
+                    )
+                entered = stack.enter_context(manager)
                 if item.optional_vars is not None:
                     self.assign(item.optional_vars, entered)
             return self.block(node.body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorcore_dsl.errors import OperandError
@@ -30,6 +30,19 @@ class Indexed(Struct):
     def __getitem__(self, index: Any) -> Any:
         view = self._view(index)
         return view if isinstance(view, Indexed) else view.load()
+
+    def __iter__(self) -> Iterator[Any]:
+        if not isinstance(self.shape[0], int):
+            raise OperandError(
+                f"{self.described} cannot be iterated over or unpacked, since its length is known "
+                "at run time: index it in a loop over range(x.shape[0])"
+            )
+        return (self[i] for i in range(self.shape[0]))
+
+    def __bool__(self) -> bool:
+        raise OperandError(
+            f"{self.described} is neither true nor false: test an element, or `is not None`"
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
         view = self._view(index)

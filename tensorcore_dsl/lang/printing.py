@@ -26,7 +26,7 @@ class Text:
     def described(self) -> str:
         return "an f-string of run-time values"
 
-    def __str__(self) -> str:
+    def __str__(self, *_: Any) -> str:
         raise OperandError("an f-string of run-time values can only be printed, not made a string")
 
     __format__ = __add__ = __radd__ = __mod__ = __str__  # type: ignore[assignment]
