@@ -5,6 +5,7 @@
     │   ├── UnsupportedSyntax     Python outside the kernel language
     │   ├── OperandError          wrong type, shape or number of operands
     │   └── VerifyError           IR that violates a rule of its instruction or target
+    ├── UnknownName               a name of the library that does not exist
     ├── UnknownInstruction        the table has no such instruction
     ├── ArchError                 the target does not have the instruction
     ├── LayoutError               an invalid layout formula or tile
