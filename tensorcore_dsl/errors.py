@@ -26,6 +26,7 @@ from their traceback.
 from __future__ import annotations
 
 import difflib
+import inspect
 import linecache
 import os
 import sys
@@ -79,7 +80,8 @@ def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
     trace = error.__traceback__
     while trace is not None:
         module = _module(trace.tb_frame).partition(".")[0]
-        if module not in _PASSED_THROUGH and "site-packages" not in _file(trace.tb_frame):
+        installed = "site-packages" in _file(trace.tb_frame) or _file(trace.tb_frame)[0] == "<"
+        if module not in _PASSED_THROUGH and not installed:
             caller = _place_of_entry(trace, caller)
         trace = trace.tb_next
     return caller
@@ -233,13 +235,48 @@ def public(function: Function) -> Function:
     @wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
         try:
-            return function(*args, **keywords)
+            try:
+                return function(*args, **keywords)
+            except TypeError as error:
+                if isinstance(error, TensorCoreError):
+                    raise
+                check_call(function, function.__name__, args, keywords, ArgumentError)
+                raise
         except TensorCoreError as error:
             hide_library(error)
             raise
 
     called.__kernel_function__ = function  # type: ignore[attr-defined]
     return called  # type: ignore[return-value]
+
+
+def check_call(
+    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
+    kind: type[TensorCoreError],
+) -> None:  # fmt: skip
+    """Raise an error of this kind if the arguments do not fit the signature of a function.
+
+    "f(a, b=1): missing a required argument: 'a'"; "...; did you mean 'b'?".
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # it has none
+        return
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        unknown = [key for key in keywords if key not in signature.parameters]
+        close = nearest(unknown[0], signature.parameters) if unknown else ""
+        text = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise kind(f"{name}{plain_signature(signature)}: {text}{hint}") from None
+
+
+def plain_signature(signature: inspect.Signature) -> inspect.Signature:
+    """The signature without annotations and without self, as messages show it."""
+    parameters = signature.parameters.values()
+    plain = [p.replace(annotation=p.empty) for p in parameters if p.name not in ("self", "cls")]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
 def publish(names: dict[str, Any]) -> None:

@@ -40,7 +40,8 @@ from tensorcore_dsl.runtime.tensor_maps import tiled
 from tensorcore_dsl.tracing import inside_kernel
 
 from tensorcore_dsl.errors import (  # isort: skip
-    ArgumentError, Loc, OperandError, TensorCoreError, hide_library, listing, nearest, public,
+    ArgumentError, Loc, OperandError, TensorCoreError, check_call, hide_library, listing, nearest,
+    public,
 )  # fmt: skip
 
 
@@ -238,6 +239,7 @@ class Kernel:
     @public
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
+        check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
         key = (LaunchConfig.of(grid, block, **options), stream)
         try:
             return self._launches[key]
@@ -493,6 +495,7 @@ class Emulator:
         return chosen.emulate(config, runtime, self.checks, self.profile, self.order)
 
 
+@public
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
@@ -502,4 +505,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return partial(kernel, **options)
     if not inspect.isfunction(function):
         raise ArgumentError(f"@kernel decorates functions, not {function!r}")
+    check_call(Kernel, "@tc.kernel", (function,), options, ArgumentError)
+    for name in ("threads", "max_registers", "min_blocks"):
+        if not isinstance(value := options.get(name), (int, type(None))):
+            raise ArgumentError(f"@tc.kernel({name}=...) takes an integer, not {value!r}")
     return Kernel(function, **options)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda
 from refused_kernels import F32, MATRIX, Case, Refusals, check
 
 import tensorcore_dsl as tc
-from tensorcore_dsl import CompileError, UnknownInstruction, UnknownName, UnsupportedSyntax
+from tensorcore_dsl import CompileError, UnknownInstruction, UnknownName, UnsupportedSyntax, kernels
 from tensorcore_dsl.dtypes import as_dtype
 
 refused = Refusals()
@@ -562,6 +564,56 @@ def multiplies_arrays(x: tc.Array):
     x @ x  # noqa: B018
 
 
+@refused("items of a tuple of 2 items cannot be assigned: make a new one", "pair[0] = 3")
+def assigns_to_a_tuple():
+    pair = (1, 2)
+    pair[0] = 3
+
+
+# -- functions that are not called ---------------------------------------------------------------
+
+
+@refused("tc.barrier is a function, which this line does not call: tc.barrier()", "tc.barrier")
+def forgets_to_call():
+    tc.barrier  # noqa: B018
+
+
+@refused("tc.warp_id is a function: call it, tc.warp_id()", "tc.warp_id == 0")
+def compares_a_function():
+    if tc.warp_id == 0:
+        tc.barrier()
+
+
+@refused("tc.elect is a function: test tc.elect()", "if tc.elect:", arch="sm_90")
+def asks_a_function():
+    if tc.elect:
+        tc.barrier()
+
+
+@refused(
+    "cuda.syncthreads is of another kernel language; did you mean tc.barrier()?",
+    "cuda.syncthreads",
+    error=CompileError,
+)
+def writes_numba():
+    cuda.syncthreads()
+
+
+@refused(
+    "tc.fma(a, b, c, rounding='rn') cannot take (a run-time value of type f32, 'a', 1): could not convert string to "
+    "float: 'a'",
+    "tc.fma(x, 'a', 1)",
+    tc.f32,
+)
+def multiplies_text(x):
+    tc.fma(x, 'a', 1)  # fmt: skip
+
+
+@refused("the register tid, with components x, y and z, cannot be called", "tc.threadIdx()")
+def calls_a_register():
+    tc.threadIdx()
+
+
 # -- launches ------------------------------------------------------------------------------------
 
 
@@ -587,6 +639,20 @@ LAUNCHES: dict[str, tuple[Callable[[], Any], str]] = {
     "a grid alone": (
         lambda: plain[32](X),
         "plain[grid, block, stream=None, shared_bytes=0] takes 2 to 4 values, 32 was given",
+    ),
+    "an option that is none": (
+        lambda: tc.kernel(thread=128)(annotated),
+        "@tc.kernel(function, *, name=None, threads=None, max_registers=None, min_blocks=None): got an unexpected "
+        "keyword argument 'thread'; did you mean 'threads'?",
+    ),
+    "threads of text": (lambda: tc.kernel(threads="a")(annotated), "takes an integer, not 'a'"),
+    "a launch option that is none": (
+        lambda: plain.configured(1, 32, shared=3),
+        "got an unexpected keyword argument 'shared'; did you mean 'shared_bytes'?",
+    ),
+    "a keyword of gemm": (
+        lambda: kernels.gemm(X, X, epilog=None),
+        "got an unexpected keyword argument 'epilog'; did you mean 'epilogue'?",
     ),
     "float grid": (lambda: plain[64 / 32, 32], "grid is 2.0; it must be one to three integers; // divides integers"),
     "zero": (lambda: plain[0, 32], "grid is (0, 1, 1); each must be from 1 to (2147483647, 65535, 65535)"),
@@ -627,6 +693,8 @@ def test_launches(case: str) -> None:
     with pytest.raises(tc.TensorCoreError) as error:
         run()
     assert message in error.value.message
+    files = {frame.filename for frame in traceback.extract_tb(error.value.__traceback__)}
+    assert files == {__file__}
     if case in ("annotation", "generator"):
         assert f"at {__file__}:" in str(error.value)
 

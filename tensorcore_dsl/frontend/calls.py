@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax, nearest
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
@@ -24,6 +23,11 @@ from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.tracing import PACKAGE, is_library
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
+
+from tensorcore_dsl.errors import (  # isort: skip
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
+    plain_signature,
+)  # fmt: skip
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
@@ -127,10 +131,18 @@ class Calls(Expressions):
             if error.loc is not None:
                 raise
             raise _named_constant(function, args, keywords, error) from None
-        except TypeError:
-            _check_arguments(function, args, keywords)
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, TensorCoreError):
+                raise
+            check_call(function, _name_of(function), args, keywords, CompileError)
             if not callable(function):
                 raise OperandError(f"{describe(function)} cannot be called") from None
+            if is_library(getattr(function, "__module__", None) or ""):
+                given = listing([*map(describe, args), *(f"{k}=..." for k in keywords)])
+                raise OperandError(
+                    f"{_name_of(function)}{plain_signature(inspect.signature(function))} cannot "
+                    f"take ({given}): {error}"
+                ) from None
             raise
 
     def check_tracked(self, container: Any, method: str = "") -> None:
@@ -232,37 +244,27 @@ def _signature_of(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
 
+class _Signed:
+    """Something with the signature of a function."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.__signature__ = signature
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+
 def _bound(
     signature: inspect.Signature, name: str, args: list[Any], keywords: dict[str, Any]
 ) -> dict[str, Any]:
     """The value of each parameter, as Python binds arguments."""
     try:
         bound = signature.bind(*args, **keywords)
-    except TypeError as error:
-        raise CompileError(_misfit(signature, name, keywords, error)) from None
+    except TypeError:
+        check_call(_Signed(signature), name, args, keywords, CompileError)
+        raise
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-def _misfit(
-    signature: inspect.Signature, name: str, keywords: dict[str, Any], error: TypeError
-) -> str:
-    """What is wrong with arguments that do not fit: "f(a, b=1): missing ..., did you mean ..."."""
-    kinds = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    plain = signature.replace(parameters=kinds, return_annotation=signature.empty)
-    unknown = [key for key in keywords if key not in signature.parameters]
-    close = nearest(unknown[0], signature.parameters) if unknown else ""
-    text = f"got an unexpected keyword argument {unknown[0]!r}" if close else str(error)
-    return f"{name}{plain}: {text}" + (f"; did you mean {close!r}?" if close else "")
-
-
-def _check_arguments(function: Any, args: list[Any], keywords: dict[str, Any]) -> None:
-    """CompileError if the arguments do not fit the signature of a function that Python calls."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # it has none
-        return
-    _bound(signature, _name_of(function), args, keywords)
 
 
 def _name_of(function: Any) -> str:

@@ -23,7 +23,7 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
-from tensorcore_dsl.lang.synonyms import attribute_advice, variable_advice
+from tensorcore_dsl.lang.synonyms import advice, attribute_advice, variable_advice
 from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
@@ -51,6 +51,7 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
 _AT_COMPILE_TIME = "a function that Python runs at compile time may have it"
+_OTHER_LANGUAGES = ("numba.cuda", "triton", "cutlass")
 _COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
 # Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.
 LACKING = {
@@ -173,6 +174,9 @@ class Expressions:
 
     def eval_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.eval(node.value)
+        if isinstance(owner, types.ModuleType) and owner.__name__.startswith(_OTHER_LANGUAGES):
+            hint = advice(node.attr) or "; use the functions of tc"
+            raise CompileError(f"{ast.unparse(node)} is of another kernel language{hint}")
         try:
             value = getattr(owner, node.attr)
             if self._is_shared(owner, node.attr):
@@ -182,7 +186,7 @@ class Expressions:
             if isinstance(error, TensorCoreError):
                 raise
             text = str(error) or f"no attribute {node.attr!r}"
-            if hasattr(owner, "described"):
+            if hasattr(owner, "described") and not hasattr(type(owner), "__getattr__"):
                 text = f"{describe(owner)} has no attribute {node.attr!r}"
             raise CompileError(text + attribute_advice(owner, node.attr)) from None
 
@@ -303,6 +307,10 @@ class Expressions:
                 inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
             )
         function = COMPARE[type(op)]
+        for value, other in ((left, right), (right, left)):
+            if is_library_function(value) and isinstance(other, (RuntimeValue, int, float)):
+                name = f"tc.{value.__name__}"
+                raise OperandError(f"{name} is a function: call it, {name}()")
         if isinstance(op, (ast.Eq, ast.NotEq)) and any(map(_compares_by_identity, (left, right))):
             raise OperandError(
                 f"{'==' if isinstance(op, ast.Eq) else '!='} is not defined for {describe(left)} "
@@ -431,6 +439,11 @@ class Expressions:
     def assign(self, target: ast.expr, value: Any) -> None:
         """Assign to a name, an item, an attribute, or a tuple of these."""
         raise NotImplementedError
+
+
+def is_library_function(value: Any) -> bool:
+    """A function such as tc.lane_id, which is nothing before it is called."""
+    return isinstance(value, types.FunctionType) and is_library(value.__module__)
 
 
 def _compares_by_identity(value: Any) -> bool:

@@ -14,7 +14,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
 from tensorcore_dsl.frontend.environment import Frame, children, is_record
-from tensorcore_dsl.frontend.expressions import check_index
+from tensorcore_dsl.frontend.expressions import check_index, is_library_function
 from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.values.builder import Builder
@@ -83,7 +83,10 @@ class Evaluator(Flow):
     # -- simple statements -----------------------------------------------------------------------
 
     def run_Expr(self, node: ast.Expr) -> None:
-        self.eval(node.value)
+        value = self.eval(node.value)
+        if is_library_function(value):
+            text = ast.unparse(node.value)
+            raise OperandError(f"{text} is a function, which this line does not call: {text}()")
 
     def run_Pass(self, node: ast.Pass) -> None:
         pass
@@ -139,6 +142,10 @@ class Evaluator(Flow):
             container, index = self.eval(target.value), self.eval(target.slice)
             self._check_changeable(container)
             check_index(container, index)
+            if not hasattr(type(container), "__setitem__"):
+                raise OperandError(
+                    f"items of {describe(container)} cannot be assigned: make a new one"
+                )
             container[index] = value
         elif isinstance(target, ast.Attribute):
             owner = self.eval(target.value)

@@ -16,6 +16,10 @@ class _Special3:
     def __init__(self, register: str) -> None:
         self._register = register
 
+    @property
+    def described(self) -> str:
+        return f"the register {self._register}, with components x, y and z,"
+
     @public
     def __getattr__(self, axis: str) -> Scalar:
         if axis not in ("x", "y", "z"):

@@ -120,7 +120,7 @@ def describe(obj: Any, name: str = "argument", declared: DType | None = None) ->
     if raw is None:
         raise ArgumentError(
             f"{name} is a {class_name(obj)}, which no kernel takes; allowed are {ALLOWED}"
-            f"{_instead(obj)}"
+            f"{_instead(obj) if 'argument' in name else ''}"
         )
     return _array(raw, name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values.conversion import convert, pack
 from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
@@ -373,6 +375,8 @@ def truth(builder: InstructionBuilder, value: Any) -> Any:
         return apply(builder, "ne", value, 0)
     if isinstance(value, RegisterGroup):
         raise OperandError(f"{value.described} has no truth value; reduce its elements first")
+    if isinstance(value, FunctionType) and is_library(value.__module__):
+        raise OperandError(f"tc.{value.__name__} is a function: test tc.{value.__name__}()")
     return bool(value)
 
 
