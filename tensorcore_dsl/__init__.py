@@ -8,11 +8,13 @@ from tensorcore_dsl.dtypes import (
     pred, s4, s8, s16, s32, s64, tf32, u4, u8, u16, u32, u64, ue4m3, ue8m0,
 )  # fmt: skip
 from tensorcore_dsl.errors import (
-    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, Divergence, EmulationError,
-    LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds, PerformanceWarning,
-    TensorCoreError, Uninitialised, UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
+    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
+    EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
+    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnknownName,
+    UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.errors import publish as _publish
+from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
 from tensorcore_dsl.kernel import Array, Const, Kernel, current_target, kernel, target
@@ -20,6 +22,7 @@ from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_w
 from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
+from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
 from tensorcore_dsl.lang.launch import (
@@ -50,6 +53,10 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.trials import Trial, Tuning
+from tensorcore_dsl.tuning.autotune import Autotuned, autotune
+from tensorcore_dsl.tuning.config import Config
+from tensorcore_dsl import testing
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,8 @@
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
         ├── Divergence            a warp-wide instruction executed by part of a warp
-        └── Deadlock
+        ├── Deadlock
+        └── DebuggerQuit          the debugger was left with `quit`
 
 Code that runs correctly but slowly raises a PerformanceWarning.
 
@@ -196,6 +197,10 @@ class Deadlock(EmulationError):
     """All remaining warps wait for events that cannot happen."""
 
 
+class DebuggerQuit(EmulationError):
+    """The debugger was left with `quit`, or its input ended."""
+
+
 class UnknownName(TensorCoreError, AttributeError):
     """A module or an object has no attribute of this name."""
 
@@ -303,7 +308,11 @@ def hide_library(error: TensorCoreError) -> None:
     context = error.__context__
     while context is not None and not _is_of_user(context.__traceback__):
         context = context.__context__
-    error.__cause__ = None  # shown instead of the context, if it were set
+    cause = error.__cause__  # shown instead of the context
+    if isinstance(cause, TensorCoreError):  # meant for users, as that of a failed search
+        cause.__traceback__ = _of_users(cause.__traceback__)
+        return
+    error.__cause__ = None
     if context is not None:
         error.__context__, error.__suppress_context__ = context, False
 

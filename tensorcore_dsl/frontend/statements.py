@@ -51,7 +51,9 @@ class Evaluator(Flow):
         for name, value in variables.items():
             self._enter_leaves(value, name)
         self.frames.append(frame)
-        self.block(source.tree.body)
+        self.assigned(source.tree, frozenset(variables))
+        if self.block(source.tree.body) != "jump":
+            self.mark(source.tree.body[-1], "end")
         self.frames.pop()
 
     def _enter_leaves(self, value: Any, name: str) -> None:
@@ -64,6 +66,7 @@ class Evaluator(Flow):
 
     def run_body(self, tree: Function) -> None:
         variables = self.frame.variables
+        self.assigned(tree, frozenset(variables) - {RESULT, RETURNED})
         outer, self.loops = self.loops, []
         try:
             if isinstance(tree, ast.Lambda):
