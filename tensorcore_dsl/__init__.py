@@ -22,9 +22,12 @@ from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_w
 from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
+from tensorcore_dsl.lang.copy_tile import copy_tile
 from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
+from tensorcore_dsl.lang.fragments import (
+    fragment, load_elements, pack, store_elements, unpack, vector,
+)  # fmt: skip
 from tensorcore_dsl.lang.launch import (
     arch_number, griddep_launch_dependents, griddep_wait, launch_bounds, trap,
 )  # fmt: skip
@@ -35,8 +38,13 @@ from tensorcore_dsl.lang.math import (
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
 from tensorcore_dsl.lang.pointer import Pointer, load, store
+from tensorcore_dsl.lang.products import as_operand, tiled_mma
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
+from tensorcore_dsl.lang.rows import (
+    column_values, load_columns, load_rows, reduce_columns, reduce_rows, row_max, row_min, row_sum,
+    row_values, store_columns, store_rows,
+)  # fmt: skip
 from tensorcore_dsl.lang.synonyms import advice as _advice
 from tensorcore_dsl.lang.special_registers import (
     blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,

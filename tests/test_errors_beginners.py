@@ -108,13 +108,13 @@ def misspells_an_attribute(x: tc.Array):
 
 
 @refused(
-    "a 1-dimensional f32 array has no attribute 'size'; did you mean .shape?",
-    "x.size",
+    "a 1-dimensional f32 array has no attribute 'length'; did you mean .shape[0]?",
+    "x.length",
     F32,
     error=CompileError,
 )
-def wants_a_size(x: tc.Array):
-    x.size  # noqa: B018
+def wants_a_length(x: tc.Array):
+    x.length  # noqa: B018
 
 
 @refused(
@@ -500,8 +500,7 @@ def imports_names():
 
 
 ENDLESS = (
-    "a 1-dimensional f32 array cannot be iterated over or unpacked, since its length is known at run time: index it in "
-    "a loop over range(x.shape[0])"
+    "the length of a 1-dimensional f32 array is known at run time: use shape[0], and `for i in range(x.shape[0])`"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 from tensorcore_dsl.errors import OperandError
@@ -21,6 +22,22 @@ class Indexed(Struct):
         return len(self.shape)
 
     @property
+    def size(self) -> Any:
+        """The number of elements, a run-time value where the shape is."""
+        return prod(self.shape)
+
+    def __len__(self) -> int:
+        if isinstance(self.shape[0], Scalar):
+            raise OperandError(
+                f"the length of {self.described} is known at run time: use shape[0], and "
+                "`for i in range(x.shape[0])`"
+            )
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    @property
     def described(self) -> str:
         raise NotImplementedError
 
@@ -30,14 +47,6 @@ class Indexed(Struct):
     def __getitem__(self, index: Any) -> Any:
         view = self._view(index)
         return view if isinstance(view, Indexed) else view.load()
-
-    def __iter__(self) -> Iterator[Any]:
-        if not isinstance(self.shape[0], int):
-            raise OperandError(
-                f"{self.described} cannot be iterated over or unpacked, since its length is known "
-                "at run time: index it in a loop over range(x.shape[0])"
-            )
-        return (self[i] for i in range(self.shape[0]))
 
     def __bool__(self) -> bool:
         raise OperandError(

@@ -62,7 +62,7 @@ _NAMES = {
 }  # fmt: skip
 _ATTRIBUTES = {
     "astype": "to(dtype)", "cast": "to(dtype)", "type": "to(dtype)", "view": "bits(dtype)",
-    "size": "shape", "length": "shape[0]", "transpose": "T", "t": "T", "element_type": "dtype",
+    "length": "shape[0]", "transpose": "T", "t": "T", "element_type": "dtype",
     "tobits": "bits(dtype)", "float": "to(tc.f32)", "half": "to(tc.f16)", "item": "",
 }  # fmt: skip
 

@@ -93,9 +93,6 @@ class Tile(Indexed):
         self.origin, self.offset, self.dtype = origin, offset, dtype
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     @property
     def period(self) -> int:
         """Bytes after which the swizzle repeats."""
