@@ -1,5 +1,6 @@
 """GEMM kernels written in the kernel language, and `gemm`, which picks one for a problem."""
 
+from tensorcore_dsl.host import publish as _publish
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReduction
@@ -15,3 +16,5 @@ __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress",
     "gemm", "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip
+
+_publish(globals())

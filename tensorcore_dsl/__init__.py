@@ -10,9 +10,10 @@ from tensorcore_dsl.dtypes import (
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
     EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
-    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax,
-    VerifyError,
+    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnknownName,
+    UnsupportedSyntax, VerifyError,
 )  # fmt: skip
+from tensorcore_dsl.errors import publish as _publish
 from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
@@ -44,6 +45,7 @@ from tensorcore_dsl.lang.rows import (
     column_values, load_columns, load_rows, reduce_columns, reduce_rows, row_max, row_min, row_sum,
     row_values, store_columns, store_rows,
 )  # fmt: skip
+from tensorcore_dsl.lang.synonyms import advice as _advice
 from tensorcore_dsl.lang.special_registers import (
     blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,
 )  # fmt: skip
@@ -63,3 +65,13 @@ from tensorcore_dsl.runtime.trials import Trial, Tuning
 from tensorcore_dsl.tuning.autotune import Autotuned, autotune
 from tensorcore_dsl.tuning.config import Config
 from tensorcore_dsl import testing
+
+
+def __getattr__(name: str) -> object:
+    """The error of a name that does not exist, with the one that was probably meant."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise UnknownName(f"{__name__} has no {name!r}{_advice(name)}")
+
+
+_publish(globals())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, OperandError, listing, nearest, public
 from tensorcore_dsl.tracing import emitter
 
 
@@ -26,6 +28,7 @@ class DType:
     numpy: Any = None
     lanes: int = 1
 
+    @public
     def __call__(self, value: Any) -> Any:
         """Convert a value of a kernel to this type, or make a typed constant."""
         return emitter().convert(value, self)
@@ -108,6 +111,34 @@ bf16x2 = DType("bf16x2", "f", 32, np.dtype(np.uint32), lanes=2)
 ALL = {t.name: t for t in list(globals().values()) if isinstance(t, DType)}
 # Of several types with one NumPy type, the first is meant.
 _FROM_NUMPY = {t.numpy: t for t in reversed(ALL.values()) if t.numpy is not None}
+
+
+_OF_PYTHON = {int: s32, float: f32, bool: pred}
+_NUMPY_NAME = re.compile(r"(torch\.)?(bool|half|double|u?int\d+|b?float\d+\w*)")
+
+
+def as_dtype(given: Any) -> DType:
+    """The element type that a user names: tc.f16, "f16", "float16", np.float16, torch.float16."""
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, type) and given in _OF_PYTHON:
+        return _OF_PYTHON[given]
+    of_torch = type(given).__module__ == "torch"
+    text = str(given) if of_torch else given
+    if isinstance(text, str):
+        name = text.removeprefix("torch.")
+        if name in ALL:
+            return ALL[name]
+        given = name if _NUMPY_NAME.fullmatch(text) else None
+    of_numpy = isinstance(given, type) and issubclass(given, np.generic)
+    if of_numpy or isinstance(given, (str, np.dtype)):
+        with suppress(TypeError):
+            return from_numpy(given)
+    close = nearest(text, ALL) if isinstance(text, str) else ""
+    hint = f"; did you mean tc.{close}?" if close else ""
+    raise OperandError(
+        f"an element type is needed, such as tc.f32, np.float32 or 'f32', not {text!r}{hint}"
+    )
 
 
 def named(name: str) -> DType:

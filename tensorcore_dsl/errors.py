@@ -5,6 +5,7 @@
     │   ├── UnsupportedSyntax     Python outside the kernel language
     │   ├── OperandError          wrong type, shape or number of operands
     │   └── VerifyError           IR that violates a rule of its instruction or target
+    ├── UnknownName               a name of the library that does not exist
     ├── UnknownInstruction        the table has no such instruction
     ├── ArchError                 the target does not have the instruction
     ├── LayoutError               an invalid layout formula or tile
@@ -18,15 +19,27 @@
         └── DebuggerQuit          the debugger was left with `quit`
 
 Code that runs correctly but slowly raises a PerformanceWarning.
+
+Errors leave the library through functions under `@public`, which remove the frames of the library
+from their traceback.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import linecache
-from collections.abc import Iterator
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
+from itertools import islice
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,26 @@ class Loc:
         return f"    {text.strip()}\n    {carets}"
 
 
+def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
+    """Where an error of Python was raised in functions of the user that `caller` has called."""
+    trace = error.__traceback__
+    while trace is not None:
+        module = _module(trace.tb_frame).partition(".")[0]
+        installed = "site-packages" in _file(trace.tb_frame) or _file(trace.tb_frame)[0] == "<"
+        if module not in _PASSED_THROUGH and not installed:
+            caller = _place_of_entry(trace, caller)
+        trace = trace.tb_next
+    return caller
+
+
+def _place_of_entry(trace: TracebackType, caller: Loc | None) -> Loc:
+    code, columns = trace.tb_frame.f_code, (0, 0)
+    if sys.version_info >= (3, 11):
+        line, end, *found = next(islice(code.co_positions(), trace.tb_lasti // 2, None))
+        columns = (found[0] or 0, found[1] or 0 if line == end else 0)
+    return Loc(code.co_filename, trace.tb_lineno, *columns, code.co_name, caller)
+
+
 _current: ContextVar[Loc | None] = ContextVar("location", default=None)
 
 
@@ -88,9 +121,12 @@ class TensorCoreError(Exception):
         if self.loc is None:
             return self.message
         lines = [self.message]
-        for depth, loc in enumerate(self.loc.chain()):
+        innermost, *calls = self.loc.chain()
+        times = Counter(replace(loc, caller=None) for loc in calls)  # a recursion repeats its sites
+        for loc in (innermost, *times):
             where = f" in {loc.function}" if loc.function else ""
-            lines.append(f"  {'at' if depth == 0 else 'called from'} {loc}{where}")
+            again = f", {times[loc]} times" if times[loc] > 1 and loc is not innermost else ""
+            lines.append(f"  {'at' if loc is innermost else 'called from'} {loc}{where}{again}")
             excerpt = loc.excerpt()
             if excerpt:
                 lines.append(excerpt)
@@ -165,6 +201,10 @@ class DebuggerQuit(EmulationError):
     """The debugger was left with `quit`, or its input ended."""
 
 
+class UnknownName(TensorCoreError, AttributeError):
+    """A module or an object has no attribute of this name."""
+
+
 class PerformanceWarning(UserWarning):
     """The assembler spilled registers, serialised `wgmma`, or ignored `setmaxnreg`."""
 
@@ -175,3 +215,133 @@ def listing(items: object, limit: int = 24) -> str:
     if len(texts) > limit:
         return ", ".join(texts[:limit]) + f", ... ({len(texts) - limit} more)"
     return ", ".join(texts)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that `name` may be a slip of; "" if there is none."""
+    plain = {k.lower().replace("_", ""): k for k in known if not k.startswith("_")}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=0.66)
+    return plain[found[0]] if found else ""
+
+
+# -- tracebacks ------------------------------------------------------------------------------
+
+PACKAGE = __name__.partition(".")[0]
+_PASSED_THROUGH = sys.stdlib_module_names | {PACKAGE, "numpy"}  # below a frame of the library
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def public(function: Function) -> Function:
+    """`function` for users: the traceback of an error that leaves it has no frames of the library.
+
+    Inside a kernel, the function itself is called. TENSORCORE_DSL_TRACEBACK=full keeps the frames.
+    """
+
+    @wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        try:
+            try:
+                return function(*args, **keywords)
+            except TypeError as error:
+                if isinstance(error, TensorCoreError):
+                    raise
+                check_call(function, function.__name__, args, keywords, ArgumentError)
+                raise
+        except TensorCoreError as error:
+            hide_library(error)
+            raise
+
+    called.__kernel_function__ = function  # type: ignore[attr-defined]
+    return called  # type: ignore[return-value]
+
+
+def check_call(
+    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
+    kind: type[TensorCoreError],
+) -> None:  # fmt: skip
+    """Raise an error of this kind if the arguments do not fit the signature of a function.
+
+    "f(a, b=1): missing a required argument: 'a'"; "...; did you mean 'b'?".
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # it has none
+        return
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        unknown = [key for key in keywords if key not in signature.parameters]
+        close = nearest(unknown[0], signature.parameters) if unknown else ""
+        text = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise kind(f"{name}{plain_signature(signature)}: {text}{hint}") from None
+
+
+def plain_signature(signature: inspect.Signature) -> inspect.Signature:
+    """The signature without annotations and without self, as messages show it."""
+    parameters = signature.parameters.values()
+    plain = [p.replace(annotation=p.empty) for p in parameters if p.name not in ("self", "cls")]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
+
+
+def publish(names: dict[str, Any]) -> None:
+    """Make the functions among the names of a module of the library `public`."""
+    for name, value in names.items():
+        new = isinstance(value, FunctionType) and not hasattr(value, "__kernel_function__")
+        if new and _is_library(value.__module__):
+            names[name] = public(value)
+
+
+def hide_library(error: TensorCoreError) -> None:
+    """Keep only the frames of users in a traceback, and no error that the library has handled.
+
+    A bare `raise` must follow in the function that has caught the error: it adds no frame. In
+    Python 3.10 the frame of that function stays.
+    """
+    head = error.__traceback__
+    if os.environ.get("TENSORCORE_DSL_TRACEBACK") == "full":
+        error.__suppress_context__ = False
+        return
+    error.__traceback__ = trace = _of_users(head)
+    if sys.version_info < (3, 11) and head is not None:
+        head.tb_next = trace
+    context = error.__context__
+    while context is not None and not _is_of_user(context.__traceback__):
+        context = context.__context__
+    cause = error.__cause__  # shown instead of the context
+    if isinstance(cause, TensorCoreError):  # meant for users, as that of a failed search
+        cause.__traceback__ = _of_users(cause.__traceback__)
+        return
+    error.__cause__ = None
+    if context is not None:
+        error.__context__, error.__suppress_context__ = context, False
+
+
+def _of_users(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without frames of the library, and without those that it passed through."""
+    kept, inside = [], False
+    while trace is not None:
+        inside |= _is_library(_module(trace.tb_frame))
+        if not (inside and _module(trace.tb_frame).partition(".")[0] in _PASSED_THROUGH):
+            kept.append(trace)
+        trace = trace.tb_next
+    for entry in reversed(kept):
+        trace = TracebackType(trace, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return trace
+
+
+def _is_of_user(trace: TracebackType | None) -> bool:
+    """Was an error caught in a function of the user?"""
+    return trace is not None and not _is_library(_module(trace.tb_frame))
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE

@@ -9,7 +9,7 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.codegen.disk_cache import cache_directory, replace_file
 from tensorcore_dsl.codegen.json_store import JsonStore
 from tensorcore_dsl.dtypes import from_numpy
-from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.errors import Loc, publish
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
 from tensorcore_dsl.runtime.array_interop import (
     CURRENT_DEVICE,
@@ -39,7 +39,7 @@ __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
     "Loc", "Trial", "Tuning", "cache_directory", "cuda_driver", "cupy_stream", "current_stream",
     "current_target", "describe", "device_arch", "emulated_arch", "fastest_first", "from_numpy",
-    "has_program_assembler", "in_a_row", "key_function", "replace_file", "separately",
+    "has_program_assembler", "in_a_row", "key_function", "publish", "replace_file", "separately",
     "stream_handle", "target_arch", "target_key", "torch_stream",
 ]  # fmt: skip
 

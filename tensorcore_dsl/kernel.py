@@ -24,8 +24,7 @@ from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
 from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
-from tensorcore_dsl.dtypes import DType, f32, pred, s32
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.dtypes import ALL, DType, as_dtype
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.debugging.debugger import Debugger
@@ -46,6 +45,12 @@ from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.runtime.targets import target as target
 from tensorcore_dsl.runtime.tensor_maps import tiled
+from tensorcore_dsl.tracing import inside_kernel
+
+from tensorcore_dsl.errors import (  # isort: skip
+    ArgumentError, Loc, OperandError, TensorCoreError, check_call, hide_library, listing, nearest,
+    public,
+)  # fmt: skip
 
 
 class Array:
@@ -73,7 +78,6 @@ class Parameter:
 
 
 CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # of the environment; 1: every build checks indices
-_PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
@@ -88,15 +92,17 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
         note = p.annotation
         if isinstance(note, str):
             note = _evaluated(function, p.name, note)
-        dtype = note if isinstance(note, DType) else None
-        if isinstance(note, type):
-            dtype = _PYTHON_TYPES.get(note)
+        dtype = None
+        if note not in (p.empty, None, Array, Const, Any):
+            dtype = _declared(function, p.name, note)
         parameters.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
     return parameters
 
 
 def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
     """The value of a postponed annotation, in the scope of the function."""
+    if note in ALL:
+        return ALL[note]
     closure = inspect.getclosurevars(function).nonlocals
     try:
         return eval(note, function.__globals__, dict(closure))
@@ -105,6 +111,23 @@ def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
             f"kernel {function.__name__}: the annotation {note!r} of {name!r} cannot be evaluated: "
             f"{type(error).__name__}: {error}"
         ) from None
+
+
+def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
+    """The element type that an annotation names."""
+    try:
+        return as_dtype(note)
+    except OperandError:
+        code = function.__code__
+        loc = Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
+        text = note.__name__ if isinstance(note, type) else repr(note)
+        meant = {"list": "tc.Array", "ndarray": "tc.Array", "Tensor": "tc.Array", "str": "tc.Const"}
+        hint = f"; did you mean {meant[text]}?" if text in meant else ""
+        raise ArgumentError(
+            f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
+            f"tc.Array, tc.Const (a value known at compile time), element types such as tc.f32 or "
+            f"np.float32, int, float, bool, or nothing{hint}", loc,
+        ) from None  # fmt: skip
 
 
 class Specialisation:
@@ -286,8 +309,14 @@ class Kernel(Named):
         self._with_arguments[names] = found
         return found
 
+    @public
     def __getitem__(self, key: Any) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
+        if inside_kernel():
+            raise OperandError(
+                f"a kernel cannot launch another one; {self.__name__}(...), without a grid, runs "
+                "its code in this kernel"
+            )
         try:
             return self._launches[key]
         except (KeyError, TypeError):
@@ -300,8 +329,10 @@ class Kernel(Named):
             self._launches[key] = launch
         return launch
 
+    @public
     def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
+        check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
         key = (LaunchConfig.of(grid, block, **options), stream)
         try:
             return self._launches[key]
@@ -313,6 +344,7 @@ class Kernel(Named):
         """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
         return Emulator(self, None)
 
+    @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
         order: int | None = None, trace: Traced = (),
@@ -329,6 +361,7 @@ class Kernel(Named):
         """
         return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
+    @public
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
             f"kernel {self.__name__} is launched with a grid and a block: "
@@ -365,10 +398,12 @@ class Kernel(Named):
             return True
         return otherwise if self.checks is None else self.checks
 
+    @public
     def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
+    @public
     def ptx(
         self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any
     ) -> str:
@@ -376,10 +411,12 @@ class Kernel(Named):
         chosen = self.specialise(args, constants, arch)
         return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
+    @public
     def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
         return self.specialise(args, constants, arch).cubin.code
 
+    @public
     def resources(self, *args: Any, arch: Any = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler."""
         chosen = self.specialise(args, constants, arch)
@@ -421,7 +458,7 @@ class Kernel(Named):
                 problem = "given twice" if name in given else "unknown"
                 raise ArgumentError(
                     f"{self.__name__}: argument {name!r} is {problem}; the parameters are "
-                    f"{listing(names)}"
+                    f"{listing(names)}{_hint(name, names) if problem == 'unknown' else ''}"
                 )
             given[name] = value
         for p in parameters:
@@ -455,6 +492,11 @@ class Kernel(Named):
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    close = nearest(name, names)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def constants_key(constants: dict[str, Any]) -> Any:
@@ -501,9 +543,17 @@ class Launch:
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
-        if positional and self._default is not None and gpu_chosen():
-            self._default.fast(*args)
-            return
+        try:  # like `public`, at no cost
+            if positional and self._default is not None and gpu_chosen():
+                self._default.fast(*args)
+            else:
+                self._launch(positional, args, named_args)
+        except TensorCoreError as error:
+            hide_library(error)
+            raise
+
+    def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
+        """Any launch: on the CPU, or the first one with the default Const values."""
         if current_target() == "cpu":
             self.kernel.emulate.run(self.config, *args, **named_args)
             return
@@ -526,6 +576,7 @@ class Launch:
             )  # fmt: skip
         return launcher
 
+    @public
     def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
         """Compile and load for these arguments now; returns a function that launches fast.
 
@@ -542,6 +593,7 @@ class Launch:
         kernel, names = self.kernel, self.kernel.runtime_names
         kernel.emulate.compiled(runtime, constants)
 
+        @public
         def launch(*given: Any) -> None:
             if len(given) != len(names):
                 raise ArgumentError(
@@ -570,10 +622,12 @@ class Emulator:
     order: int | None = None
     trace: Traced = ()
 
+    @public
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self.run, config)
 
+    @public
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
@@ -599,6 +653,7 @@ def is_library_kernel(function: Callable[..., Any]) -> bool:
     return f"{function.__module__}.".startswith(f"{__package__}.kernels.")
 
 
+@public
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
@@ -612,4 +667,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return partial(kernel, **options)
     if not inspect.isfunction(function):
         raise ArgumentError(f"@kernel decorates functions, not {function!r}")
+    check_call(Kernel, "@tc.kernel", (function,), options, ArgumentError)
+    for name in ("threads", "max_registers", "min_blocks"):
+        if not isinstance(value := options.get(name), (int, type(None))):
+            raise ArgumentError(f"@tc.kernel({name}=...) takes an integer, not {value!r}")
     return Kernel(function, **options)

@@ -6,6 +6,7 @@ pass the call to the current emitter, which the frontend installs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
@@ -67,10 +68,27 @@ def emitter() -> Emitter:
     current = _emitter.get()
     if current is None:
         raise OperandError(
-            "instructions can be called only inside a @tc.kernel; "
-            "outside, run one on the CPU with tc.emulate(instruction.ptx, ...)"
+            f"{_called_name()} only inside a @tc.kernel; "
+            "outside, tc.emulate(text, ...) runs one instruction on the CPU"
         )
     return current
+
+
+def _called_name() -> str:
+    """What the user has called: the outermost public function of the library on the stack."""
+    frame: Any = sys._getframe(1)
+    name = ""
+    while frame is not None and is_library(frame.f_globals.get("__name__", "")):
+        if frame.f_code.co_name == "called":
+            name = getattr(frame.f_locals.get("function"), "__qualname__", "")
+        frame = frame.f_back
+    plain = name and "." not in name
+    return f"tc.{name} can be called" if plain else "instructions, types and registers can be used"
+
+
+def inside_kernel() -> bool:
+    """Is a kernel under construction?"""
+    return _emitter.get() is not None
 
 
 def set_emitter(value: Emitter | None) -> Any:

@@ -21,7 +21,12 @@ def test_refused(case: Case):
 # -- syntax -----------------------------------------------------------------------------------
 
 
-@refused("Try statements are not part of the kernel language", "try:", error=UnsupportedSyntax)
+@refused(
+    "`try` is not part of the kernel language: errors of the compilation cannot be caught, and at run time there are "
+    "none; use `if`, and tc.trap() to end the kernel",
+    "try:",
+    error=UnsupportedSyntax,
+)
 def uses_try():
     try:
         tc.barrier()
@@ -30,7 +35,7 @@ def uses_try():
 
 
 @refused(
-    "ClassDef statements are not part of the kernel language",
+    "`class` is not part of the kernel language: define the class outside the kernel; dataclasses hold run-time values",
     "class Local:",
     error=UnsupportedSyntax,
 )
@@ -40,14 +45,19 @@ def defines_a_class():
 
 
 @refused(
-    "Global statements are not part of the kernel language", "global F32", error=UnsupportedSyntax
+    "`global` is not part of the kernel language: a kernel cannot change variables around it; return values, or store "
+    "to an array",
+    "global F32",
+    error=UnsupportedSyntax,
 )
 def uses_global():
     global F32
 
 
 @refused(
-    "Import statements are not part of the kernel language", "import math", error=UnsupportedSyntax
+    "`import` is not part of the kernel language: import the module outside the kernel",
+    "import math",
+    error=UnsupportedSyntax,
 )
 def imports():
     import math  # noqa: F401
@@ -70,7 +80,12 @@ def returns_a_value(x: tc.s32):
     return x
 
 
-@refused("a run-time loop has no else", "for i in range(n):", tc.s32, error=UnsupportedSyntax)
+@refused(
+    "a run-time loop has no else: set a variable before `break`, and test it afterwards",
+    "for i in range(n):",
+    tc.s32,
+    error=UnsupportedSyntax,
+)
 def loop_with_else(n: tc.s32):
     for i in range(n):
         tc.barrier()
@@ -78,7 +93,12 @@ def loop_with_else(n: tc.s32):
         tc.barrier()
 
 
-@refused("a run-time loop has no else", "while n > tc.lane_id():", tc.s32, error=UnsupportedSyntax)
+@refused(
+    "a run-time loop has no else: set a variable before `break`, and test it afterwards",
+    "while n > tc.lane_id():",
+    tc.s32,
+    error=UnsupportedSyntax,
+)
 def while_with_else(n: tc.s32):
     while n > tc.lane_id():
         n -= 1
@@ -181,7 +201,10 @@ def unpacks_too_few():
 
 
 @refused(
-    "a compile-time integer is needed here, not a run-time value of type s32", "values[n]", tc.s32
+    "a list exists only at compile time, and so must its index, which is a run-time value of type s32; use tc.local, "
+    "shared memory or an array, or choose among items with tc.select",
+    "values[n]",
+    tc.s32,
 )
 def indexes_a_list(n: tc.s32):
     values = [1, 2]
@@ -189,7 +212,8 @@ def indexes_a_list(n: tc.s32):
 
 
 @refused(
-    "a compile-time number is needed here, not a run-time value of type f32",
+    "math.gamma computes at compile time, when a run-time value of type f32 has no value yet; of math, kernels have "
+    "ceil, copysign, cos, exp, exp2, fabs, floor, hypot, isfinite, isinf, isnan, log, log2, pow, sin, sqrt, tanh, trunc",
     "math.gamma(x)",
     tc.f32,
 )

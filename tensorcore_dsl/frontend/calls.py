@@ -8,10 +8,12 @@ import inspect
 import itertools
 import sys
 import types
+from array import array
+from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import CompileError, Loc, OperandError, UnsupportedSyntax
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
@@ -19,7 +21,13 @@ from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.tracing import PACKAGE, is_library
-from tensorcore_dsl.values.values import UNSET, Undefined
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
+
+from tensorcore_dsl.errors import (  # isort: skip
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
+    plain_signature,
+)  # fmt: skip
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
 MAX_DEPTH = 64
@@ -29,6 +37,11 @@ _NOT_IN_KERNELS = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
     ast.ImportFrom, ast.AsyncFunctionDef,
 )  # fmt: skip
+UNTRACKED = (set, deque, bytearray, array)
+_CHANGES_NOTHING = frozenset(map(id, (
+    len, range, min, max, abs, sum, any, all, int, float, bool, str, tuple, list, dict, set, zip,
+    enumerate, isinstance, getattr, hasattr, type, repr, round, divmod, pow, reversed,
+)))  # fmt: skip
 
 
 class LocalFunction:
@@ -49,6 +62,7 @@ class Calls(Expressions):
 
     def eval_Call(self, node: ast.Call) -> Any:
         function = self.eval(node.func)
+        function = getattr(function, "__kernel_function__", function)
         args = self.items(node.args)
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -88,13 +102,52 @@ class Calls(Expressions):
             return self.inline(function, args, keywords)
         target = _python_function(function)
         if target is None:
-            return function(*args, **keywords)
+            return self._by_python(function, args, keywords)
         given = [function.__self__, *args] if isinstance(function, types.MethodType) else args
         if target is not function and not isinstance(function, types.MethodType):
             given = args if hasattr(function, "__wrapped__") else [function, *args]
         if _is_kernel_code(target) and (_is_plain(target) or has_runtime([given, keywords])):
             return self.inline(target, given, keywords)
-        return function(*args, **keywords)
+        return self._by_python(function, args, keywords)
+
+    def _by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Let Python call a function, which must change nothing around the kernel."""
+        module = getattr(function, "__module__", None) or type(function).__module__
+        if is_library(module) or id(function) in _CHANGES_NOTHING:
+            return self._called_by_python(function, args, keywords)
+        if isinstance(function, type) and has_runtime([args, keywords]):
+            self.surroundings.enter_class(function)
+        if isinstance(getattr(function, "__self__", None), UNTRACKED):
+            self.check_tracked(function.__self__, function.__name__)
+        result = self._called_by_python(function, args, keywords)
+        self.surroundings.check_all()
+        return result
+
+    def _called_by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """`function(*args, **keywords)`; its errors name the function and its parameters."""
+        try:
+            return function(*args, **keywords)
+        except NeedsConstant as error:
+            if error.loc is not None:
+                raise
+            raise _named_constant(function, args, keywords, error) from None
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, TensorCoreError):
+                raise
+            check_call(function, _name_of(function), args, keywords, CompileError)
+            if not callable(function):
+                raise OperandError(f"{describe(function)} cannot be called") from None
+            if is_library(getattr(function, "__module__", None) or ""):
+                given = listing([*map(describe, args), *(f"{k}=..." for k in keywords)])
+                raise OperandError(
+                    f"{_name_of(function)}{plain_signature(inspect.signature(function))} cannot "
+                    f"take ({given}): {error}"
+                ) from None
+            raise
+
+    def check_tracked(self, container: Any, method: str = "") -> None:
+        """OperandError if run-time control flow changes a container that it does not follow."""
+        raise NotImplementedError
 
     def _called(self, function: Any, *args: Any) -> Any:
         return self.call(function, list(args), {})
@@ -130,6 +183,8 @@ class Calls(Expressions):
             return Frame(name, source, variables, outer, outer.globals)
         source = require_source(function)
         variables = _bound(_signature_of(function), name, args, keywords)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.surroundings.enter(value, f"a default of {name}")
         return Frame(name, source, variables, cells_of(function), function.__globals__)
 
     def run_body(self, tree: Function) -> None:
@@ -192,16 +247,54 @@ def _signature_of(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
 
+class _Signed:
+    """Something with the signature of a function."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.__signature__ = signature
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+
 def _bound(
     signature: inspect.Signature, name: str, args: list[Any], keywords: dict[str, Any]
 ) -> dict[str, Any]:
     """The value of each parameter, as Python binds arguments."""
     try:
         bound = signature.bind(*args, **keywords)
-    except TypeError as error:
-        raise CompileError(f"{name}{signature}: {error}") from None
+    except TypeError:
+        check_call(_Signed(signature), name, args, keywords, CompileError)
+        raise
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _name_of(function: Any) -> str:
+    """A function as users call it: tc.shfl, math.gamma, .load of an object."""
+    name = getattr(function, "__name__", type(function).__name__)
+    module = getattr(function, "__module__", None) or ""
+    if is_library(module):
+        public = vars(sys.modules[PACKAGE]).get(name)
+        public = getattr(public, "__kernel_function__", public)
+        return f"tc.{name}" if public is function else f".{name}"
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
+def _named_constant(
+    function: Any, args: list[Any], keywords: dict[str, Any], error: NeedsConstant
+) -> OperandError:
+    """The error with the name of the argument that must be known at compile time, if it is one."""
+    given: dict[str, Any] = dict(keywords)
+    with suppress(TypeError, ValueError):
+        given = inspect.signature(function).bind(*args, **keywords).arguments
+    found = [key for key, item in given.items() if item is error.value]
+    if not found:
+        return OperandError(error.message)
+    return OperandError(
+        f"the argument {found[0]!r} of {_name_of(function)} must be known at compile time, as a "
+        f"tc.Const parameter is; {error.value.described} was given"
+    )
 
 
 # -- which functions are kernel code ---------------------------------------------------------

@@ -43,14 +43,13 @@ def evaluate_side(
 
 
 def run_branches(
-    builder: Builder, frames: list[Frame], condition: Scalar, then: Callable[[], tuple[bool, Any]],
-    orelse: Callable[[], tuple[bool, Any]],
+    builder: Builder, frames: list[Frame], before: Snapshot, condition: Scalar,
+    then: Callable[[], tuple[bool, Any]], orelse: Callable[[], tuple[bool, Any]],
 ) -> tuple[bool, Any]:  # fmt: skip
-    """Evaluate both sides from the same state and join them.
+    """Evaluate both sides from the state `before` and join them.
 
     A side gives (ended in a jump?, value); so does the result, which ended if both sides did.
     """
-    before = Snapshot(frames)
     left, right = (evaluate_side(builder, before, side) for side in (then, orelse))
     node = If(condition.value, left.block, right.block)
     builder.append(node)

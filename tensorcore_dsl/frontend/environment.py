@@ -48,6 +48,14 @@ class Frame:
     conditions: int = 0
     places: dict[ast.AST, Loc] = field(default_factory=dict)
 
+    @property
+    def cells(self) -> dict[str, Any]:
+        """The variables of the Python functions around this function."""
+        enclosing = self.enclosing
+        while isinstance(enclosing, Frame):
+            enclosing = enclosing.enclosing
+        return enclosing  # type: ignore[no-any-return]
+
     def owner(self, name: str) -> Frame | None:
         """This frame or the innermost enclosing one that has the variable `name`."""
         frame: Any = self
@@ -215,6 +223,14 @@ class Snapshot:
     def number(self, container: Container) -> int | None:
         """The number of a container; None if it is newer than the snapshot."""
         return self._numbers.get(id(container))
+
+    def holds(self, value: Any) -> bool:
+        """Did any container hold this object?"""
+        return any(
+            item is value
+            for copied in self.copies
+            for item in (copied.values() if isinstance(copied, dict) else copied)
+        )
 
     def contents(self) -> Contents:
         """The current contents of the containers."""

@@ -6,24 +6,32 @@ import ast
 import builtins
 import functools
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.control import BranchSide, evaluate_side, join_sides
 from tensorcore_dsl.frontend.environment import Frame, Snapshot, columns, rebuilt, same
-from tensorcore_dsl.frontend.source import may_change_variables
+from tensorcore_dsl.frontend.source import bound_names, may_change_variables
+from tensorcore_dsl.frontend.surroundings import Surroundings
 from tensorcore_dsl.ir.nodes import Assign, If, Op, walk
 from tensorcore_dsl.isa.names import EXPENSIVE_OPCODES
+from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
+from tensorcore_dsl.lang.synonyms import advice, attribute_advice, variable_advice
+from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RuntimeValue, Scalar, Undefined
+from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Struct, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax,
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, place_of_error,
 )  # fmt: skip
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -42,6 +50,29 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
+_AT_COMPILE_TIME = "a function that Python runs at compile time may have it"
+_OTHER_LANGUAGES = ("numba.cuda", "triton", "cutlass")
+_COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
+# Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.
+LACKING = {
+    "Try": (
+        "try", "errors of the compilation cannot be caught, and at run time there are none; use "
+        "`if`, and tc.trap() to end the kernel",
+    ),
+    "TryStar": ("try", "use `if`, and tc.trap() to end the kernel"),
+    "ClassDef": ("class", "define the class outside the kernel; dataclasses hold run-time values"),
+    "Match": ("match", "use `if` and `elif`"),
+    "Global": (
+        "global", "a kernel cannot change variables around it; return values, or store to an array",
+    ),
+    "Import": ("import", "import the module outside the kernel"),
+    "ImportFrom": ("import", "import the names outside the kernel"),
+    "Yield": ("yield", "use a list, or call a function for each value"),
+    "YieldFrom": ("yield", "use a list, or call a function for each value"),
+    "Await": ("await", _COROUTINES), "AsyncFor": ("async for", _COROUTINES),
+    "AsyncWith": ("async with", _COROUTINES), "AsyncFunctionDef": ("async def", _COROUTINES),
+    "Starred": ("*", "only lists and tuples known at compile time can be unpacked"),
+}  # fmt: skip
 UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
@@ -55,6 +86,7 @@ class Expressions:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.node: ast.AST | None = None  # under evaluation
+        self.surroundings = Surroundings()
         self._methods: dict[type, Callable[[Any], Any]] = {}
 
     @property
@@ -83,13 +115,14 @@ class Expressions:
             if error.loc is None:
                 error.loc = self.locate()
             raise
-        except RecursionError as error:
+        except RecursionError:
             raise CompileError(
                 "calls and branches nest too deeply here; does a recursion end at compile time?",
                 self.locate(),
-            ) from error
+            ) from None
         except Exception as error:  # Python's own, on compile-time values
-            raise CompileError(f"{type(error).__name__}: {error}", self.locate()) from error
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise CompileError(text, place_of_error(error, self.locate())) from None
         finally:
             self.node = outer
 
@@ -108,8 +141,10 @@ class Expressions:
         return self._methods[kind]
 
     def unsupported(self, node: ast.AST) -> Any:
-        kind = "statements" if isinstance(node, ast.stmt) else "expressions"
-        raise UnsupportedSyntax(f"{type(node).__name__} {kind} are not part of the kernel language")
+        word, instead = LACKING.get(type(node).__name__, (type(node).__name__, ""))
+        raise UnsupportedSyntax(
+            f"`{word}` is not part of the kernel language" + (f": {instead}" if instead else "")
+        )
 
     # -- leaves --------------------------------------------------------------------------------
 
@@ -123,28 +158,51 @@ class Expressions:
         owner = frame.owner(name)
         if owner is not None:
             return owner.variables[name]
-        cells: Any = frame.enclosing
-        while isinstance(cells, Frame):
-            cells = cells.enclosing
-        for names in (cells, frame.globals, vars(builtins)):
+        if name in bound_names(frame.source.tree):
+            raise CompileError(
+                f"{name!r} is used before it has a value: {frame.function} assigns it, which makes "
+                "it a variable of this function"
+            )
+        for names in (frame.cells, frame.globals):
             if name in names:
+                self.surroundings.enter(names[name], name)
                 return names[name]
-        raise CompileError(f"name {name!r} is not defined")
+        if name in vars(builtins):
+            return vars(builtins)[name]
+        scopes = [frame.variables, frame.cells, frame.globals, vars(builtins)]
+        raise CompileError(f"name {name!r} is not defined{variable_advice(name, scopes)}")
 
     def eval_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.eval(node.value)
+        if isinstance(owner, types.ModuleType) and owner.__name__.startswith(_OTHER_LANGUAGES):
+            hint = advice(node.attr) or "; use the functions of tc"
+            raise CompileError(f"{ast.unparse(node)} is of another kernel language{hint}")
         try:
-            return getattr(owner, node.attr)
+            value = getattr(owner, node.attr)
+            if self._is_shared(owner, node.attr):
+                self.surroundings.enter(value, ast.unparse(node))
+            return value
         except AttributeError as error:
             if isinstance(error, TensorCoreError):
                 raise
             text = str(error) or f"no attribute {node.attr!r}"
-            if isinstance(owner, RuntimeValue):
+            if hasattr(owner, "described") and not hasattr(type(owner), "__getattr__"):
                 text = f"{describe(owner)} has no attribute {node.attr!r}"
-            raise CompileError(text) from error
+            raise CompileError(text + attribute_advice(owner, node.attr)) from None
+
+    def _is_shared(self, owner: Any, name: str) -> bool:
+        """Does an attribute belong to the code around the kernel: to a module, class or object?"""
+        if isinstance(owner, (RuntimeValue, Struct, DType, Instruction)):
+            return False
+        if isinstance(owner, (types.ModuleType, type)):
+            return not is_library(owner.__name__)
+        own = name in getattr(owner, "__dict__", ()) and self.surroundings.name_of(owner) is None
+        return not own and not is_library(type(owner).__module__)
 
     def eval_Subscript(self, node: ast.Subscript) -> Any:
-        return self.eval(node.value)[self.eval(node.slice)]
+        container, index = self.eval(node.value), self.eval(node.slice)
+        check_index(container, index)
+        return container[index]
 
     def eval_Slice(self, node: ast.Slice) -> slice:
         parts = (node.lower, node.upper, node.step)
@@ -214,11 +272,16 @@ class Expressions:
         """A binary operator; a TypeError for run-time values becomes an OperandError."""
         try:
             return function(left, right)
-        except TypeError as error:
+        except NeedsConstant:
+            raise OperandError(
+                f"{SIGNS[kind]} of {describe(left)} and {describe(right)} needs a number known at "
+                "compile time"
+            ) from None
+        except TypeError:
             if has_runtime(left) or has_runtime(right):
                 raise OperandError(
                     f"{SIGNS[kind]} is not defined for {describe(left)} and {describe(right)}"
-                ) from error
+                ) from None
             raise
 
     def eval_UnaryOp(self, node: ast.UnaryOp) -> Any:
@@ -247,6 +310,15 @@ class Expressions:
                 inside if isinstance(op, ast.In) else arithmetic.logical_not(self.builder, inside)
             )
         function = COMPARE[type(op)]
+        for value, other in ((left, right), (right, left)):
+            if is_library_function(value) and isinstance(other, (RuntimeValue, int, float)):
+                name = f"tc.{value.__name__}"
+                raise OperandError(f"{name} is a function: call it, {name}()")
+        if isinstance(op, (ast.Eq, ast.NotEq)) and any(map(_compares_by_identity, (left, right))):
+            raise OperandError(
+                f"{'==' if isinstance(op, ast.Eq) else '!='} is not defined for {describe(left)} "
+                f"and {describe(right)}: compare elements; `is` tells whether two are one object"
+            )
         if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             return self.binary(type(op), function, left, right)
         return function(left, right)
@@ -370,6 +442,36 @@ class Expressions:
     def assign(self, target: ast.expr, value: Any) -> None:
         """Assign to a name, an item, an attribute, or a tuple of these."""
         raise NotImplementedError
+
+
+def is_library_function(value: Any) -> bool:
+    """A function such as tc.lane_id, which is nothing before it is called."""
+    return isinstance(value, types.FunctionType) and is_library(value.__module__)
+
+
+def _compares_by_identity(value: Any) -> bool:
+    """Is it an array or another object with run-time values that has no == of its own?"""
+    return isinstance(value, Struct) and type(value).__eq__ is object.__eq__
+
+
+def check_index(container: Any, index: Any) -> None:
+    """OperandError for a run-time index of a container that exists at compile time alone."""
+    if not isinstance(container, (list, tuple, dict, str, range, np.ndarray)):
+        return
+    if not has_runtime(index) and not isinstance(index, slice):
+        return
+    found = [index] if not isinstance(index, slice) else [index.start, index.stop, index.step]
+    late = [i for i in found if has_runtime(i)]
+    if not late:
+        return
+    kind = "key" if isinstance(container, dict) else "index"
+    instead = "pass the array to the kernel, or copy it to tc.local"
+    if not isinstance(container, np.ndarray):
+        instead = "use tc.local, shared memory or an array, or choose among items with tc.select"
+    raise OperandError(
+        f"a {type(container).__name__} exists only at compile time, and so must its {kind}, which "
+        f"is {describe(late[0])}; {instead}"
+    )
 
 
 def _place(frame: Frame, node: Any) -> Loc:

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import CompileError, UnsupportedSyntax
-from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
+from tensorcore_dsl.errors import CompileError, OperandError, UnsupportedSyntax
+from tensorcore_dsl.frontend.calls import RESULT, RETURNED, UNTRACKED, Calls
 from tensorcore_dsl.frontend.control import run_branches
 from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
 from tensorcore_dsl.frontend.environment import Snapshot
@@ -24,6 +24,7 @@ from tensorcore_dsl.frontend.loops import Loop, run_loop
 from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Mark, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
+from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import Scalar, Undefined
 from tensorcore_dsl.values.variables import new_variable
 
@@ -34,6 +35,11 @@ from tensorcore_dsl.frontend.source import (  # isort: skip
 EXITS = ("continue", "break", "return")
 MAX_UNROLL = 4096  # iterations of a `for` over compile-time values
 MAX_WHILE = 128  # compile-time iterations of a `while`; a longer one becomes a run-time loop
+
+UNCHANGING = frozenset(
+    ("copy", "count", "index", "union", "difference", "intersection", "symmetric_difference",
+     "issubset", "issuperset", "isdisjoint", "hex", "decode", "tobytes", "tolist"),
+)  # fmt: skip
 
 # How statements ended, on all paths. None: control reaches their end, or flags say where not.
 # "jump": a jump of the kernel was emitted. "break", "continue", "return": at compile time.
@@ -52,6 +58,7 @@ class Flow(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.loops: list[Loop | Unrolled] = []  # of the current function
+        self.regions: list[Snapshot] = []  # before the run-time branches and loops around here
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -134,6 +141,19 @@ class Flow(Calls):
 
         return self._branches(gone, stop, go_on)
 
+    def check_tracked(self, container: Any, method: str = "") -> None:
+        """OperandError if run-time control flow changes a container that it does not follow.
+
+        Sets and deques are such; those that the branch or loop has made are its own.
+        """
+        if not isinstance(container, UNTRACKED) or method in UNCHANGING:
+            return
+        if any(region.holds(container) for region in self.regions):
+            raise OperandError(
+                f"{describe(container)} cannot be changed under a run-time condition or in a "
+                "run-time loop; lists, dicts and dataclasses can"
+            )
+
     # -- branches ------------------------------------------------------------------------------
 
     def run_If(self, node: ast.If) -> Status:
@@ -166,13 +186,15 @@ class Flow(Calls):
     def _branches(self, condition: Scalar, then: Rest, orelse: Rest) -> Status:
         frame = self.frame
         frame.conditions += 1
+        self.regions.append(Snapshot(self.frames))
         try:
             ended, _ = run_branches(
-                self.builder, self.frames, condition, lambda: (then() == "jump", None),
-                lambda: (orelse() == "jump", None),
+                self.builder, self.frames, self.regions[-1], condition,
+                lambda: (then() == "jump", None), lambda: (orelse() == "jump", None),
             )  # fmt: skip
         finally:
             frame.conditions -= 1
+            self.regions.pop()
         return "jump" if ended else self._status()
 
     def branch(
@@ -282,16 +304,20 @@ class Flow(Calls):
 
     def _check_no_else(self, node: ast.For | ast.While) -> None:
         if node.orelse:
-            raise UnsupportedSyntax("a run-time loop has no else")
+            raise UnsupportedSyntax(
+                "a run-time loop has no else: set a variable before `break`, and test it afterwards"
+            )
 
     def _loop_body(self, loop: Loop, body: list[ast.stmt]) -> None:
         self.loops.append(loop)
+        self.regions.append(loop.head)
         try:
             status = self.block(body)
             if status == "return":  # from an unrolled loop inside
                 self._leave_by("break", returns=True)
         finally:
             self.loops.pop()
+            self.regions.pop()
         if status is None:
             loop.leave(self.builder.block)
 

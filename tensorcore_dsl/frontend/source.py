@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from tensorcore_dsl.errors import UnsupportedSyntax
+from tensorcore_dsl.errors import Loc, UnsupportedSyntax
 from tensorcore_dsl.frontend import recovery
 
 Function = ast.FunctionDef | ast.Lambda
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _EXITS: dict[type, str] = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -80,13 +81,18 @@ def _holds(node: Any, line: int, end_line: int, column: int, end_column: int) ->
     return start <= (line, column) and (end_line, end_column) <= end
 
 
+def _place_of(function: Any) -> Loc:
+    code = function.__code__
+    return Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
+
+
 def require_source(function: Any) -> Source:
     """The tree of a kernel or helper; UnsupportedSyntax if there is none."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UnsupportedSyntax(
             f"{function.__name__} is a generator or coroutine; kernels and their helpers are plain "
-            "functions"
-        )
+            "functions", _place_of(function),
+        )  # fmt: skip
     source = source_of(function)
     if source is None:
         raise UnsupportedSyntax(
@@ -111,6 +117,27 @@ def _assigned(statement: ast.AST) -> frozenset[str]:
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
+
+
+@cache
+def bound_names(function: ast.AST) -> frozenset[str]:
+    """The names that a function binds: its variables, apart from its parameters."""
+    names: set[str] = set()
+    outside: set[str] = set()
+    todo = list(function.body) if isinstance(function, ast.FunctionDef) else []  # type: list[ast.AST]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Nonlocal, ast.Global)):
+            outside.update(node.names)
+        if isinstance(node, _COMPREHENSIONS):
+            todo += [n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+        elif not isinstance(node, _FUNCTIONS):
+            todo += ast.iter_child_nodes(node)
+    return frozenset(names - outside)
 
 
 @cache

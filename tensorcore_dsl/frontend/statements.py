@@ -13,7 +13,8 @@ import numpy as np
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, OperandError, TensorCoreError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, cells_of
-from tensorcore_dsl.frontend.environment import Frame, is_record, storage
+from tensorcore_dsl.frontend.environment import Frame, children, is_record
+from tensorcore_dsl.frontend.expressions import check_index, is_library_function
 from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.values.builder import Builder
@@ -47,11 +48,21 @@ class Evaluator(Flow):
             function.__name__, source, variables, cells_of(function), function.__globals__
         )
         frame.is_kernel = True
+        for name, value in variables.items():
+            self._enter_leaves(value, name)
         self.frames.append(frame)
         self.assigned(source.tree, frozenset(variables))
         if self.block(source.tree.body) != "jump":
             self.mark(source.tree.body[-1], "end")
         self.frames.pop()
+
+    def _enter_leaves(self, value: Any, name: str) -> None:
+        """Note the objects in a Const argument, whose containers are copies of the kernel's own."""
+        items = children(value)
+        if items is None:
+            self.surroundings.enter(value, name)
+        for item in items or ():
+            self._enter_leaves(item, name)
 
     def run_body(self, tree: Function) -> None:
         variables = self.frame.variables
@@ -75,7 +86,10 @@ class Evaluator(Flow):
     # -- simple statements -----------------------------------------------------------------------
 
     def run_Expr(self, node: ast.Expr) -> None:
-        self.eval(node.value)
+        value = self.eval(node.value)
+        if is_library_function(value):
+            text = ast.unparse(node.value)
+            raise OperandError(f"{text} is a function, which this line does not call: {text}()")
 
     def run_Pass(self, node: ast.Pass) -> None:
         pass
@@ -102,17 +116,20 @@ class Evaluator(Flow):
         target, kind = node.target, type(node.op)
         if isinstance(target, ast.Name):
             load = ast.copy_location(ast.Name(target.id, ast.Load()), target)
-            value = self.binary(kind, INPLACE[kind], self.eval(load), self.eval(node.value))
+            old = self.eval(load)
+            self._check_changeable(old)
+            value = self.binary(kind, INPLACE[kind], old, self.eval(node.value))
             self.assign(target, value)
         elif isinstance(target, ast.Subscript):
             container, index = self.eval(target.value), self.eval(target.slice)
-            self._check_changeable(target, container)
+            self._check_changeable(container)
+            check_index(container, index)
             operand = self.eval(node.value)
             value = self.binary(kind, INPLACE[kind], container[index], operand)
             self._assign_item(target, container, index, value)
         else:
             owner = self.eval(target.value)
-            self._check_attribute(target, owner)
+            self._check_attribute(owner)
             operand = self.eval(node.value)
             value = self.binary(kind, INPLACE[kind], getattr(owner, target.attr), operand)
             setattr(owner, target.attr, value)
@@ -127,18 +144,23 @@ class Evaluator(Flow):
             self._unpack(target.elts, value)
         elif isinstance(target, ast.Subscript):
             container, index = self.eval(target.value), self.eval(target.slice)
-            self._check_changeable(target, container)
+            self._check_changeable(container)
+            check_index(container, index)
             self._assign_item(target, container, index, value)
         elif isinstance(target, ast.Attribute):
             owner = self.eval(target.value)
-            self._check_attribute(target, owner)
+            self._check_attribute(owner)
             setattr(owner, target.attr, value)
         else:
-            raise UnsupportedSyntax(f"cannot assign to {type(target).__name__}")
+            raise UnsupportedSyntax(f"cannot assign to {ast.unparse(target)}")
 
     def _assign_item(self, target: ast.Subscript, container: Any, index: Any, value: Any) -> None:
         """`container[index] = value`; a fragment is a value, so its variable gets a new one."""
         if not isinstance(container, RegisterGroup):
+            if not hasattr(type(container), "__setitem__"):
+                raise OperandError(
+                    f"items of {describe(container)} cannot be assigned: make a new one"
+                )
             container[index] = value
             return
         changed = container.replaced(index, value)
@@ -153,27 +175,20 @@ class Evaluator(Flow):
                 f"it; {ast.unparse(target.value)!r} is none of the kernel"
             )
 
-    def _check_changeable(self, target: ast.expr, container: Any) -> None:
+    def _check_changeable(self, container: Any) -> None:
         """OperandError unless the kernel owns the container, so that control flow tracks it."""
         if isinstance(container, np.ndarray):
             raise OperandError("NumPy arrays are constants in a kernel; use a list or tc.local")
-        root: ast.expr = target
-        while isinstance(root, (ast.Subscript, ast.Attribute)):
-            root = root.value
-        owned = not isinstance(root, ast.Name) or self.frame.owner(root.id) is not None
-        if storage(container) is not None and not owned:
-            raise OperandError(
-                f"{ast.unparse(root)!r} belongs to the code around the kernel and cannot be "
-                "changed by it; copy it first"
-            )
+        self.surroundings.check(container)
+        self.check_tracked(container)
 
-    def _check_attribute(self, target: ast.Attribute, owner: Any) -> None:
+    def _check_attribute(self, owner: Any) -> None:
         if not is_record(owner):
             raise OperandError(
                 f"attributes of {describe(owner)} cannot be assigned in a kernel: only those of "
                 "dataclasses (without slots) can"
             )
-        self._check_changeable(target, owner)
+        self._check_changeable(owner)
 
     def _unpack(self, targets: list[ast.expr], value: Any) -> None:
         values = list(value)
@@ -215,13 +230,18 @@ class Evaluator(Flow):
         self.frame.variables[node.name] = self.local_function(node)
 
     def run_Nonlocal(self, node: ast.Nonlocal) -> None:
+        for name in node.names:
+            if name in self.frame.cells:
+                raise UnsupportedSyntax(
+                    f"{name!r} belongs to the code around the kernel and cannot be changed by it"
+                )
         self.frame.nonlocals.update(node.names)
 
     def run_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Subscript):
                 container = self.eval(target.value)
-                self._check_changeable(target, container)
+                self._check_changeable(container)
                 del container[self.eval(target.slice)]
             elif isinstance(target, ast.Name) and target.id in self.frame.variables:
                 del self.frame.variables[target.id]
@@ -231,7 +251,13 @@ class Evaluator(Flow):
     def run_With(self, node: ast.With) -> Status:
         with ExitStack() as stack:
             for item in node.items:
-                entered = stack.enter_context(self.eval(item.context_expr))
+                manager = self.eval(item.context_expr)
+                if not hasattr(type(manager), "__enter__"):
+                    raise OperandError(
+                        f"`with` takes context managers of Python, which act at compile time, not "
+                        f"{describe(manager)}"
+                    )
+                entered = stack.enter_context(manager)
                 if item.optional_vars is not None:
                     self.assign(item.optional_vars, entered)
             return self.block(node.body)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import UnknownInstruction, listing
+from tensorcore_dsl.dtypes import DType, as_dtype
+from tensorcore_dsl.errors import OperandError, UnknownInstruction, listing, public
 from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -51,6 +51,7 @@ class Namespace:
     def __dir__(self) -> list[str]:
         return [*dict.fromkeys(f.params["shape"] for f in self._instructions()), *self._below]
 
+    @public
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -60,6 +61,7 @@ class Namespace:
             raise UnknownShape(f"{self._name} has no shape {name}; it has {listing(self.__dir__(), 80)}")
         return Shape(self, name)
 
+    @public
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
         if "shape" in options:
@@ -87,6 +89,7 @@ class Shape:
         """All instructions of this shape."""
         return [f for f in self._namespace._instructions() if f.params["shape"] == self._shape]
 
+    @public
     def __call__(self, *types: DType | str, **options: Any) -> Instruction:
         """`(a, b, accumulator[, d])` and the instruction's options, such as `satfinite=True`."""
         what = f"{self._namespace._name}.{self._shape}"
@@ -107,11 +110,19 @@ class Shape:
 
 
 def _matches(instr: Instruction, types: tuple[DType | str, ...]) -> bool:
-    return all(instr.params[key] == str(t) for key, t in zip(_TYPES, types, strict=False))
+    return all(instr.params[key] == _type_name(t) for key, t in zip(_TYPES, types, strict=False))
+
+
+def _type_name(given: Any) -> str:
+    """The name of an element type; types that no dtype stands for, such as s1, are text already."""
+    try:
+        return as_dtype(given).name
+    except OperandError:
+        return str(given)
 
 
 def _named(types: Iterable[DType | str]) -> str:
-    return f"({', '.join(str(t) for t in types)})"
+    return f"({', '.join(map(_type_name, types))})"
 
 
 def _combinations(variants: Iterable[Instruction]) -> str:
@@ -126,7 +137,8 @@ def _choose(
     if not 3 <= len(types) <= 4:
         raise UnknownInstruction(
             f"{what} takes the element types of a, b and the accumulator (and of d where it "
-            f"differs); {_named(types)} was given, there are {_combinations(variants)}"
+            f"differs), as in tc.{what}({_example(variants)}); {_named(types)} was given, there are "
+            f"{_combinations(variants)}"
         )
     matches = [f for f in variants if _matches(f, types)]
     if len(types) == 3:
@@ -136,6 +148,12 @@ def _choose(
     for key, value in options.items():
         matches = _with_option(what, matches, key, value)
     return _by_default(what, matches)
+
+
+def _example(variants: list[Instruction]) -> str:
+    """The types of an instruction in the user's words; those of the last float product."""
+    floats = [f for f in variants if f.params["c"] == "f32"] or variants
+    return ", ".join(f"tc.{floats[0].params[key]}" for key in _TYPES[:3])
 
 
 def _no_such(what: str, variants: list[Instruction], types: tuple[DType | str, ...]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, public
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
 
@@ -222,6 +222,7 @@ class Instruction:
             raise AttributeError(name)
         return self.operand(name)
 
+    @public
     def __call__(self, *operands: Any, **options: Any) -> Any:
         return emitter().emit(self, operands, options)
 

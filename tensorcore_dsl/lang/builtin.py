@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang import math as device_math
 from tensorcore_dsl.lang.arrays import Array
@@ -120,6 +120,42 @@ if hasattr(math, "exp2"):  # Python 3.11
     RUNTIME[math.exp2] = device_math.exp2
 
 
+_TEXTS = (str, repr, ascii, format)
+
+
+def _refuse_host_functions(function: Any, args: list[Any]) -> None:
+    """OperandError for functions of NumPy and `math`, which take no run-time values."""
+    module = str(getattr(function, "__module__", None) or "").partition(".")[0]
+    name = getattr(function, "__name__", "")
+    if function in _TEXTS:
+        raise OperandError(
+            f"{name}() makes text at compile time, when {describe(_first(args))} has no value yet; "
+            'print(f"{x}") prints one'
+        )
+    if isinstance(function, type) and issubclass(function, np.generic):
+        raise OperandError(
+            f"{name} takes values known at compile time; x.to({dtypes.from_numpy(function)}) "
+            "converts run-time values"
+        )
+    if module == "math" or isinstance(function, np.ufunc) or module == "numpy":
+        module = "math" if module == "math" else "np"
+        same = name if module == "np" and hasattr(device_math, name) else ""
+        of_math = [f.__name__ for f in RUNTIME if getattr(f, "__module__", "") == "math"]
+        instead = f"of math, kernels have {listing(sorted(of_math))}"
+        if module == "np":
+            instead = "kernels compute element by element, with operators, tc.exp and the like"
+        if same:
+            instead = f"use math.{same}" if same == "log" else f"use tc.{same}"
+        raise OperandError(
+            f"{module}.{name} computes at compile time, when {describe(_first(args))} has no value "
+            f"yet; {instead}"
+        )
+
+
+def _first(args: list[Any]) -> Any:
+    return next(arg for arg in args if has_runtime(arg))
+
+
 def replacement(function: Any, args: list[Any]) -> Any:
     """The replacement of a Python function for these arguments; None if Python may call it."""
     if function is print:
@@ -132,7 +168,10 @@ def replacement(function: Any, args: list[Any]) -> Any:
         replaced = RUNTIME.get(function)
     except TypeError:  # not hashable
         return None
-    if replaced is None or not has_runtime(args):
+    if not has_runtime(args):
+        return None
+    if replaced is None:
+        _refuse_host_functions(function, args)
         return None
     if function in (len, sum, any, all) and len(args) >= 1 and isinstance(args[0], Scalar):
         raise OperandError(f"{function.__name__}() takes several values, not {describe(args[0])}")

@@ -52,6 +52,11 @@ class Indexed(Bounded):
         view = self._view(index)
         return view if isinstance(view, Indexed) else view.load()
 
+    def __bool__(self) -> bool:
+        raise OperandError(
+            f"{self.described} is neither true nor false: test an element, or `is not None`"
+        )
+
     def __setitem__(self, index: Any, value: Any) -> None:
         view = self._view(index)
         if isinstance(view, Indexed):

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, as_dtype
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
@@ -85,7 +85,7 @@ class Pointer(Bounded):
 
     def as_type(self, dtype: DType) -> Pointer:
         """The same address, read as another type."""
-        return self.with_parts(dtype=dtype)
+        return self.with_parts(dtype=as_dtype(dtype))
 
     def remote(self, rank: Any) -> Pointer:
         """The same element in the shared memory of CTA `rank` of the cluster."""
@@ -102,6 +102,10 @@ class Pointer(Bounded):
         pred: load only where it holds; elsewhere the result is `otherwise`. cache: cache modifiers
         such as ".nc", ".cg", ".L1::evict_last".
         """
+        if not isinstance(count, int):
+            raise OperandError(
+                f"the number of elements to load is known at compile time, not {describe(count)}"
+            )
         return _load(self, count, pred, otherwise, cache)
 
     def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, public
 from tensorcore_dsl.ir.nodes import Const, Value
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import constant, describe
@@ -63,6 +63,7 @@ class RuntimeRange:
             raise OperandError("`in` a run-time range needs a step of 1")
         return (value >= self.start) & (value < self.stop)
 
+    @public
     def __iter__(self) -> Iterator[Any]:
         raise OperandError(
             "a run-time range can only be looped over with `for`: a comprehension, an unrolled "
@@ -72,4 +73,12 @@ class RuntimeRange:
     __len__ = __getitem__ = __iter__  # type: ignore[assignment]
 
 
-static_range = range
+def static_range(*bounds: Any) -> range:
+    """A range known at compile time, over which `for` is unrolled."""
+    for bound in bounds:
+        if not isinstance(bound, int):
+            raise OperandError(
+                f"static_range is unrolled, so its bounds are integers known at compile time, not "
+                f"{describe(bound)}; tc.range makes a run-time loop"
+            )
+    return range(*bounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorcore_dsl.errors import public
 from tensorcore_dsl.lang.warp import shfl
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.values import Scalar
@@ -15,6 +16,11 @@ class _Special3:
     def __init__(self, register: str) -> None:
         self._register = register
 
+    @property
+    def described(self) -> str:
+        return f"the register {self._register}, with components x, y and z,"
+
+    @public
     def __getattr__(self, axis: str) -> Scalar:
         if axis not in ("x", "y", "z"):
             raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")

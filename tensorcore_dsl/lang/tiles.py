@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
@@ -37,7 +37,7 @@ def shared(
     spreads over all banks. align: in bytes, a multiple of the swizzle's period of 8 rows. Tiles
     of more than 48 KiB in total become dynamic shared memory automatically.
     """
-    shape = static_shape(shape, "a shared tile")
+    shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = tuple(strides) if strides is not None else row_major(shape)
     if len(steps) != len(shape):
         raise LayoutError(f"{len(steps)} strides were given for {len(shape)} dimensions")
@@ -66,7 +66,7 @@ def dynamic_shared(
     The launch gives its size, `kernel[grid, block, stream, bytes](...)`. `offset` is a multiple of
     the element size, and of 8 rows of the swizzle.
     """
-    shape = static_shape(shape, "a shared tile")
+    shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = row_major(shape)
     check_swizzle(shape, steps, dtype, swizzle)
     least = max(element_size(dtype), 8 * swizzle)

@@ -120,8 +120,16 @@ def describe(obj: Any, name: str = "argument", declared: DType | None = None) ->
     if raw is None:
         raise ArgumentError(
             f"{name} is a {class_name(obj)}, which no kernel takes; allowed are {ALLOWED}"
+            f"{_instead(obj) if 'argument' in name else ''}"
         )
     return _array(raw, name)
+
+
+def _instead(obj: Any) -> str:
+    """What to pass in place of an object that is no argument."""
+    if isinstance(obj, (list, tuple)) and obj and all(isinstance(i, (int, float)) for i in obj):
+        return "; pass np.array(...), or annotate the parameter with tc.Const"
+    return "; a parameter annotated with tc.Const takes any value, known at compile time"
 
 
 def _scalar(obj: Any, name: str) -> Description | None:

@@ -19,7 +19,7 @@ import numpy as np
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.errors import ArgumentError, LaunchError, TensorCoreError, hide_library
 from tensorcore_dsl.runtime import array_interop
 from tensorcore_dsl.runtime.arguments import (
     ArgumentType,
@@ -265,7 +265,11 @@ class Launcher:
         self.fast: Callable[..., None] = self._launch
 
     def __call__(self, *args: Any) -> None:
-        self.fast(*args)
+        try:  # a prepared handle is this launcher, or falls back to it
+            self.fast(*args)
+        except TensorCoreError as error:
+            hide_library(error)
+            raise
 
     def _launch(self, *args: Any) -> None:
         """Any launch: with new types or shapes, host arrays, or arguments that do not fit."""

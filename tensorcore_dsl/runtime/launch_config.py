@@ -97,7 +97,8 @@ def _dims(what: str, given: int | Sequence[int], most: Dim) -> Dim:
             raise TypeError
         x, y, z = (d.__index__() for d in (*dims, 1, 1)[:3])
     except (TypeError, AttributeError):
-        raise LaunchError(f"{what} is {given!r}; it must be one to three integers") from None
+        hint = "; // divides integers" if any(isinstance(d, float) for d in dims) else ""
+        raise LaunchError(f"{what} is {given!r}; it must be one to three integers{hint}") from None
     if not all(1 <= d <= m for d, m in zip((x, y, z), most, strict=True)):
         raise LaunchError(f"{what} is {(x, y, z)}; each must be from 1 to {most}")
     return (x, y, z)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,13 +20,17 @@ TARGET_VARIABLE, ARCH_VARIABLE = "TENSORCORE_DSL_TARGET", "TENSORCORE_DSL_ARCH"
 _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", default=(None, None))
 
 
-@contextmanager
-def target(name: str, arch: str | None = None) -> Iterator[None]:
+def target(name: str, arch: str | None = None) -> AbstractContextManager[None]:
     """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU emulates."""
     if name not in TARGETS:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
         arch_named(arch)
+    return _inside(name, arch)
+
+
+@contextmanager
+def _inside(name: str, arch: str | None) -> Iterator[None]:
     token = _target.set((name, arch))
     try:
         yield

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
@@ -62,6 +62,7 @@ class Autotuned(Named):
 
     # -- launches ------------------------------------------------------------------------------
 
+    @public
     def __getitem__(self, key: Any) -> TunedLaunch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`.
 
@@ -86,6 +87,7 @@ class Autotuned(Named):
         launch.check()
         return launch
 
+    @public
     def __call__(self, *args: Any, **named: Any) -> None:
         """Launch with the grid and the block that the configurations give."""
         self.configured()(*args, **named)
@@ -287,6 +289,7 @@ class TunedLaunch:
             known = {"grid": 1, "block": 1, **self.options}
             LaunchConfig.of(**known)
 
+    @public
     def __call__(self, *args: Any, **named: Any) -> None:
         call = self.tuned._call(args, named)
         if current_target() == "cpu":
@@ -313,6 +316,7 @@ class TunedLaunch:
                 tuned.launchers[place] = launcher
         return launcher
 
+    @public
     def prepare(self, *args: Any, **named: Any) -> Callable[..., None]:
         """Tune, compile and load for these arguments now; returns a function that launches fast.
 
@@ -366,6 +370,7 @@ class TunedEmulator:
     tuned: Autotuned
     options: dict[str, Any]
 
+    @public
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         return partial(self._run, self.tuned[key])
 

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.layout import Layout, broadcast_slots
+from tensorcore_dsl.tracing import is_library
 from tensorcore_dsl.values.conversion import convert, pack
 from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
@@ -412,6 +414,8 @@ def truth(builder: InstructionBuilder, value: Any) -> Any:
         return apply(builder, "ne", value, 0)
     if isinstance(value, RegisterGroup):
         raise OperandError(f"{value.described} has no truth value; reduce its elements first")
+    if isinstance(value, FunctionType) and is_library(value.__module__):
+        raise OperandError(f"tc.{value.__name__} is a function: test tc.{value.__name__}()")
     if isinstance(value, Mask):
         raise OperandError(
             f"{value.described} have no one truth value: tc.select(condition, yes, no) chooses "

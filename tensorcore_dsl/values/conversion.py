@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, as_dtype
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
@@ -22,6 +22,7 @@ def convert(
     relu: bool = False, satfinite: bool = False,
 ) -> Any:  # fmt: skip
     """`value` as `dtype`: float to integer truncates, to a narrower float rounds to nearest."""
+    dtype = as_dtype(dtype)
     if isinstance(value, RegisterGroup):
         return value.to(dtype, rounding=rounding, relu=relu, satfinite=satfinite)
     if is_number(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
 
+# The largest number of a type, and where rounding to nearest gives infinity.
+_LARGEST = {
+    "f16": (65504.0, 65520.0),
+    "bf16": (float.fromhex("0x1.fep127"), float.fromhex("0x1.ffp127")),
+    "f32": (float.fromhex("0x1.fffffep127"), float.fromhex("0x1.ffffffp127")),
+}
 NUMBERS = (bool, int, float, np.generic)
 
 
@@ -59,8 +66,17 @@ def constant(value: Any, dtype: DType) -> Const:
     if dtype.kind == "p":
         return Const(bool(value), dtype)
     if dtype.is_float and dtype.lanes == 1:
+        _check_range(float(value), dtype)
         return Const(float(value), dtype)
     return Const(integer(value, dtype), dtype)
+
+
+def _check_range(value: float, dtype: DType) -> None:
+    """OperandError for a finite number that would become an infinity of f16, bf16 or f32."""
+    if dtype.name in _LARGEST and math.isfinite(value):
+        limit, beyond = _LARGEST[dtype.name]
+        if abs(value) >= beyond:
+            raise OperandError(f"{value!r} does not fit in {dtype}, whose largest is {limit:g}")
 
 
 def integer(value: Any, dtype: DType) -> int:

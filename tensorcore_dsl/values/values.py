@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, as_dtype
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type, Value
 from tensorcore_dsl.isa import names
@@ -38,6 +38,14 @@ def _unary(name: str) -> Any:
         return emitter().apply(name, self)
 
     return method
+
+
+class NeedsConstant(OperandError):
+    """Python asked for the number or the truth of a run-time value."""
+
+    def __init__(self, message: str, value: RuntimeValue) -> None:
+        super().__init__(message)
+        self.value = value
 
 
 class RuntimeValue:
@@ -77,22 +85,22 @@ class RuntimeValue:
             return result
         raise OperandError(
             "** of a run-time value takes a compile-time exponent from 1 to 16, "
-            f"{exponent!r} was given"
+            f"{getattr(exponent, 'described', repr(exponent))} was given"
         )
 
     def __bool__(self) -> bool:
-        raise OperandError(
+        raise NeedsConstant(
             "a run-time value has no truth while the kernel is compiled: `if`, `while`, `and`, "
-            "`or` and `not` inside the kernel test it at run time, Python's own code cannot"
-        )
+            "`or` and `not` inside the kernel test it at run time, Python's own code cannot", self,
+        )  # fmt: skip
 
     def __index__(self) -> int:
-        raise OperandError(f"a compile-time integer is needed here, not {self.described}")
+        raise NeedsConstant(f"a compile-time integer is needed here, not {self.described}", self)
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        raise OperandError(f"a compile-time number is needed here, not {self.described}")
+        raise NeedsConstant(f"a compile-time number is needed here, not {self.described}", self)
 
     @property
     def described(self) -> str:
@@ -115,6 +123,7 @@ class Scalar(RuntimeValue):
 
     def bits(self, dtype: DType) -> Scalar:
         """The same register read as another type of the same size."""
+        dtype = as_dtype(dtype)
         if dtype.register_bits != self.dtype.register_bits:
             raise OperandError(
                 f"{self.dtype} has {self.dtype.register_bits} bits and {dtype} has "
