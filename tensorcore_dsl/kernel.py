@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
+from tensorcore_dsl.lang.arrays import Array as Array
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -40,12 +41,12 @@ from tensorcore_dsl.runtime.targets import target as target
 from tensorcore_dsl.runtime.tensor_maps import tiled
 
 
-class Array:
-    """Annotation of a parameter: an array in global memory."""
-
-
 class Const:
-    """Annotation of a parameter whose value is known at compile time."""
+    """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
+
+    def __class_getitem__(cls, kind: Any) -> type[Const]:
+        """The kind of value is for readers and type checkers."""
+        return cls
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,13 @@ class Kernel:
             self._launches[key] = launch
         return launch
 
-    def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
+    def configured(
+        self, grid: int | Sequence[int], block: int | Sequence[int], *, stream: Any = None,
+        shared_bytes: int = 0, cluster: int | Sequence[int] | None = None,
+        cooperative: bool = False, pdl: bool = False,
+    ) -> Launch:  # fmt: skip
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        key = (LaunchConfig.of(grid, block, **options), stream)
+        key = (LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative, pdl), stream)
         try:
             return self._launches[key]
         except (KeyError, TypeError):
@@ -443,7 +448,18 @@ class Emulator:
         return chosen.emulate(config, runtime, self.checks, self.profile, self.order)
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+
+
+@overload
+def kernel(
+    *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
+    min_blocks: int | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]: ...  # fmt: skip
+
+
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
     threads fixes the block size (`.reqntid`), so that the assembler can use more registers.

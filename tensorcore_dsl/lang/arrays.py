@@ -25,7 +25,8 @@ class Array(Indexed):
         self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
         align: int, argument: int | None = None,
     ) -> None:  # fmt: skip
-        self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
+        self.address, self.shape, self.strides = address, shape, strides
+        self.dtype = dtype  # type: ignore[assignment]
         self.align, self.argument = align, argument
 
     def fixed(self) -> dict[str, Any]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Scalar, Struct
 
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import AnyDType
+
 
 class Indexed(Struct):
     """An array of elements in memory, indexed as in NumPy: `_view` gives a pointer or a view."""
 
     shape: tuple[Any, ...]
+    dtype: AnyDType
 
     @property
     def ndim(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.lang.warp import shfl
 from tensorcore_dsl.values.builder import builder
@@ -15,10 +15,19 @@ class _Special3:
     def __init__(self, register: str) -> None:
         self._register = register
 
-    def __getattr__(self, axis: str) -> Scalar:
-        if axis not in ("x", "y", "z"):
-            raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")
-        return special(f"{self._register}.{axis}")
+    x: Scalar
+    y: Scalar
+    z: Scalar
+
+    def __dir__(self) -> list[str]:
+        return ["x", "y", "z"]
+
+    if not TYPE_CHECKING:  # checkers know the three components
+
+        def __getattr__(self, axis: str) -> Scalar:
+            if axis not in ("x", "y", "z"):
+                raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")
+            return special(f"{self._register}.{axis}")
 
 
 threadIdx = _Special3("tid")

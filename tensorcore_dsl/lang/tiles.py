@@ -90,7 +90,8 @@ class Tile(Indexed):
         self, origin: Any, offset: Any, dtype: DType, shape: tuple[int, ...],
         strides: tuple[int, ...], swizzle: int = 0,
     ) -> None:  # fmt: skip
-        self.origin, self.offset, self.dtype = origin, offset, dtype
+        self.origin, self.offset = origin, offset
+        self.dtype = dtype  # type: ignore[assignment]
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ append instructions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
@@ -16,6 +16,11 @@ from tensorcore_dsl.ir.nodes import Type, Value
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.tracing import emitter
+
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import Element  # the class that `tc.f32` names in an annotation
+else:
+    Element = object
 
 
 def _binary(name: str) -> Any:
@@ -99,7 +104,7 @@ class RuntimeValue:
         raise NotImplementedError
 
 
-class Scalar(RuntimeValue):
+class Scalar(RuntimeValue, Element):
     """One register."""
 
     __slots__ = ("dtype", "value")
@@ -112,7 +117,7 @@ class Scalar(RuntimeValue):
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
         return emitter().convert(self, dtype, **options)
 
-    def bits(self, dtype: DType) -> Scalar:
+    def bits(self, dtype: DType) -> Scalar:  # type: ignore[override]
         """The same register read as another type of the same size."""
         if dtype.register_bits != self.dtype.register_bits:
             raise OperandError(
