@@ -9,42 +9,18 @@ from typing_extensions import TypeVar
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import RegisterGroup
 
 _T = TypeVar("_T", default=Any)
 
 Const: TypeAlias = Annotated[_T, "known at compile time"]
 """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
 
-class AnyDType(DType, Any):  # type: ignore[misc]
-    """The element type of an array or tile: any of them, also where a dict has `tc.f32` as a key."""
+class Operators:
+    """Python's operators on values of a kernel.
 
-class _ElementType(DType, type):  # type: ignore[misc]
-    """The class of the class Element, so that `tc.f32` is a DType and `x: tc.f32` an annotation."""
-
-class _Bits:
-    """`x.bits(dtype)` of a value, and `tc.f32.bits`, the width of an element type."""
-
-    @overload
-    def __get__(self, instance: None, owner: Any) -> int: ...
-    @overload
-    def __get__(self, instance: Element, owner: Any) -> _Reinterpret: ...
-
-class _Reinterpret:
-    def __call__(self, dtype: DType) -> Scalar:
-        """The same register read as another type of the same size."""
-
-class Element(metaclass=_ElementType):
-    """A value in one register of each thread, of the element type that the annotation names."""
-
-    dtype: DType
-    bits: _Bits
-
-    def __new__(cls, value: Any) -> Scalar:
-        """Convert a value of a kernel to this type, or make a typed constant."""
-
-    def to(self, dtype: DType, **options: Any) -> Any:
-        """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
+    Results are Any: their types are promoted, and what they go to may be a Python number before.
+    """
 
     def __add__(self, other: Any, /) -> Any: ...
     def __radd__(self, other: Any, /) -> Any: ...
@@ -90,6 +66,36 @@ class Element(metaclass=_ElementType):
     def __float__(self) -> float: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
+
+class AnyDType(DType, Any):  # type: ignore[misc]
+    """The element type of an array or tile: any of them, also where a dict has `tc.f32` as a key."""
+
+class _ElementType(DType, type):  # type: ignore[misc]
+    """The class of the class Element, so that `tc.f32` is a DType and `x: tc.f32` an annotation."""
+
+class _Bits:
+    """`x.bits(dtype)` of a value, and `tc.f32.bits`, the width of an element type."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> int: ...
+    @overload
+    def __get__(self, instance: Element, owner: Any) -> _Reinterpret: ...
+
+class _Reinterpret:
+    def __call__(self, dtype: DType) -> Element:
+        """The same register read as another type of the same size."""
+
+class Element(Operators, metaclass=_ElementType):
+    """A value in one register of each thread, of the element type that the annotation names."""
+
+    dtype: DType
+    bits: _Bits
+
+    def __init__(self, value: Any) -> None:
+        """Convert a value of a kernel to this type, or make a typed constant."""
+
+    def to(self, dtype: DType, **options: Any) -> Any:
+        """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
 
 pred: TypeAlias = Element
 f64: TypeAlias = Element

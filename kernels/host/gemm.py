@@ -58,6 +58,7 @@ def gemm(
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         return sparse_gemm(a, b, c, out, alpha, beta, out_dtype, epilogue, config, stream)
+    options: tuple[Any, ...]
     options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
     given = (a, b, c, out, row_out)
     arrays = [x for x in given if x is not None]
@@ -90,7 +91,7 @@ def _prepare(
     given = GemmProblem(in_a, in_b, in_c, in_d, *options)
     if 0 in shape or given.K == 0:
         launch = _launch_of_empty(given, rows, stream)
-        return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
+        return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows.allocate if rows else None)
 
     new_a = padding.contiguous_vectors(a, given.a, -1)
     new_b = padding.contiguous_vectors(b, given.b, -2)
@@ -106,7 +107,7 @@ def _prepare(
     launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:
         launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
-    return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
+    return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows.allocate if rows else None)
 
 
 def _launch_of_empty(

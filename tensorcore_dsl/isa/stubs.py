@@ -29,13 +29,20 @@ from typing_extensions import TypeVar
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import RegisterGroup
 
 _T = TypeVar("_T", default=Any)
 
 Const: TypeAlias = Annotated[_T, "known at compile time"]
 """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
 
+class Operators:
+    """Python's operators on values of a kernel.
+
+    Results are Any: their types are promoted, and what they go to may be a Python number before.
+    """
+
+{operators}
 class AnyDType(DType, Any):  # type: ignore[misc]
     """The element type of an array or tile: any of them, also where a dict has `tc.f32` as a key."""
 
@@ -51,16 +58,16 @@ class _Bits:
     def __get__(self, instance: Element, owner: Any) -> _Reinterpret: ...
 
 class _Reinterpret:
-    def __call__(self, dtype: DType) -> Scalar:
+    def __call__(self, dtype: DType) -> Element:
         """The same register read as another type of the same size."""
 
-class Element(metaclass=_ElementType):
+class Element(Operators, metaclass=_ElementType):
     """A value in one register of each thread, of the element type that the annotation names."""
 
     dtype: DType
     bits: _Bits
 
-    def __new__(cls, value: Any) -> Scalar:
+    def __init__(self, value: Any) -> None:
         """Convert a value of a kernel to this type, or make a typed constant."""
 
     def to(self, dtype: DType, **options: Any) -> Any:
@@ -114,7 +121,7 @@ class FragmentOperand(Operand):
 
 def page() -> str:
     """The text of the stub."""
-    parts = [HEADER, *_operators(), "\n", *(f"{n}: TypeAlias = Element\n" for n in dtypes.ALL)]
+    parts = [HEADER.format(operators="".join(_operators())), "\n", *(f"{n}: TypeAlias = Element\n" for n in dtypes.ALL)]
     parts.append(FRAGMENT)
     for name in ("mma", "wgmma", "wmma"):
         parts += _namespace(getattr(namespaces, name))
@@ -124,8 +131,7 @@ def page() -> str:
 
 
 def _operators() -> Iterator[str]:
-    """Results are Any: a loop may begin with a Python number in the variable that they go to."""
-    yield "\n"
+    """The methods of Operators."""
     for name in BINARY:
         for prefix in ("", "r"):
             yield f"    def __{prefix}{name}__(self, other: Any, /) -> Any: ...\n"

@@ -22,7 +22,7 @@ from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import type_of
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
@@ -62,7 +62,7 @@ def stmatrix(tile: Tile, value: RegisterGroup) -> None:
         registers, corners = registers[count:], corners[count:]
 
 
-def movmatrix(value: Scalar) -> Scalar:
+def movmatrix(value: Element) -> Element:
     """Transpose an 8x8 matrix of 16-bit elements held in one register per lane."""
     return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ from tensorcore_dsl.lang.pointer import peer_address
 from tensorcore_dsl.lang.tiles import Tile, shared
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Element, Scalar, Struct
 
 
 def mbarriers(count: int) -> MbarrierArray:
@@ -42,7 +42,7 @@ class Mbarrier(Struct):
         """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for."""
         emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.address, bytes, pred=pred)
 
-    def test(self, parity: Any) -> Scalar:
+    def test(self, parity: Any) -> Element:
         """Has the phase of this parity ended? A predicate, without waiting."""
         return emit(names.MBARRIER_TEST_WAIT, self.address, _parity(parity))  # type: ignore[no-any-return]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.lang.warp import shfl
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.values import Element
 
 
 class _Special3:
@@ -15,16 +15,16 @@ class _Special3:
     def __init__(self, register: str) -> None:
         self._register = register
 
-    x: Scalar
-    y: Scalar
-    z: Scalar
+    x: Element
+    y: Element
+    z: Element
 
     def __dir__(self) -> list[str]:
         return ["x", "y", "z"]
 
     if not TYPE_CHECKING:  # checkers know the three components
 
-        def __getattr__(self, axis: str) -> Scalar:
+        def __getattr__(self, axis: str) -> Element:
             if axis not in ("x", "y", "z"):
                 raise AttributeError(f"{self._register} has components x, y and z, not {axis!r}")
             return special(f"{self._register}.{axis}")
@@ -36,12 +36,12 @@ blockDim = _Special3("ntid")
 gridDim = _Special3("nctaid")
 
 
-def special(register: str) -> Scalar:
+def special(register: str) -> Element:
     """A special register, for example "laneid", "clock" (as s32) or "clock64" (as u64)."""
     return builder().special(register)
 
 
-def lane_id() -> Scalar:
+def lane_id() -> Element:
     """0 to 31: this thread within its warp."""
     return special("laneid")
 
@@ -56,11 +56,11 @@ def warp_id() -> Any:
     return threadIdx.x // 32
 
 
-def warpgroup_id() -> Scalar:
+def warpgroup_id() -> Element:
     """threadIdx.x // 128, broadcast from lane 0 so that the assembler knows it is warp-uniform."""
     return shfl(threadIdx.x // 128, 0)  # type: ignore[no-any-return]
 
 
-def cluster_rank() -> Scalar:
+def cluster_rank() -> Element:
     """This CTA's rank in its cluster."""
     return special("cluster_ctarank")

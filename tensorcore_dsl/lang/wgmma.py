@@ -14,7 +14,7 @@ from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.pointer import own_address
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 
 def wgmma_async(
@@ -70,7 +70,7 @@ def wgmma_wait(pending: int = 0) -> None:
     emit(names.WGMMA_WAIT, pending)
 
 
-def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
+def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
     """The matrix descriptor of a view of shared memory.
 
     A run-time index may select whole swizzle periods (`tile[stage]`); the rest of the view's offset

@@ -18,9 +18,11 @@ from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.tracing import emitter
 
 if TYPE_CHECKING:
-    from tensorcore_dsl._typing import Element  # the class that `tc.f32` names in an annotation
+    # Operators with types, and the class that `tc.f32` names in an annotation.
+    from tensorcore_dsl._typing import Element as Element
+    from tensorcore_dsl._typing import Operators
 else:
-    Element = object
+    Element = Operators = object
 
 
 def _binary(name: str) -> Any:
@@ -44,28 +46,29 @@ def _unary(name: str) -> Any:
     return method
 
 
-class RuntimeValue:
+class RuntimeValue(Operators):
     """A value known only at run time, in one IR value."""
 
     value: Value
     __slots__ = ()
     __array_ufunc__ = None  # NumPy's scalars leave operators to this class
 
-    __add__, __radd__ = _binary("add"), _reflected("add")
-    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
-    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _binary("truediv"), _reflected("truediv")
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
-    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
-    __and__, __rand__ = _binary("and"), _reflected("and")
-    __or__, __ror__ = _binary("or"), _reflected("or")
-    __xor__, __rxor__ = _binary("xor"), _reflected("xor")
-    __lshift__, __rlshift__ = _binary("lshift"), _reflected("lshift")
-    __rshift__, __rrshift__ = _binary("rshift"), _reflected("rshift")
-    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("invert")
-    __lt__, __le__ = _binary("lt"), _binary("le")
-    __gt__, __ge__ = _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    if not TYPE_CHECKING:
+        __add__, __radd__ = _binary("add"), _reflected("add")
+        __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+        __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+        __truediv__, __rtruediv__ = _binary("truediv"), _reflected("truediv")
+        __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
+        __mod__, __rmod__ = _binary("mod"), _reflected("mod")
+        __and__, __rand__ = _binary("and"), _reflected("and")
+        __or__, __ror__ = _binary("or"), _reflected("or")
+        __xor__, __rxor__ = _binary("xor"), _reflected("xor")
+        __lshift__, __rlshift__ = _binary("lshift"), _reflected("lshift")
+        __rshift__, __rrshift__ = _binary("rshift"), _reflected("rshift")
+        __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("invert")
+        __lt__, __le__ = _binary("lt"), _binary("le")
+        __gt__, __ge__ = _binary("gt"), _binary("ge")
+        __eq__, __ne__ = _binary("eq"), _binary("ne")
 
     def __hash__(self) -> int:
         return id(self.value)
