@@ -15,3 +15,7 @@ __all__ = [
     "AmpereConfig", "HopperConfig", "RowReduction", "SparseMatrix", "compress", "decompress",
     "gemm", "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

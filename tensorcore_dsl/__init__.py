@@ -1,5 +1,8 @@
 """Tensor-core kernels in Python: one table of instructions, GPU and CPU with the same bits.
 
+`tensorcore_dsl.kernels` has finished GEMMs, `tensorcore_dsl.numba` the instructions for
+`@cuda.jit`. Everything else that users need is here:
+
 Kernels and launches
     kernel, Kernel, Array, Const, target, current_target, ARCHS, Arch, ArrayType, ScalarType
 Element types

@@ -20,7 +20,7 @@ from test_wheel import environment, wheel  # noqa: F401  a fixture
 
 ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
-KERNELS = ("row_kernels", "gemm_kernels")  # strictly typed, as README.md and the mistakes
+KERNELS = ("row_kernels", "gemm_kernels", "features")  # strictly typed, as README.md and the mistakes
 PAGES = ("README.md", "docs/language.md", "docs/tutorial.md", "docs/hopper_tutorial.md")
 CHECKERS = ("mypy", "pyright")
 

@@ -48,6 +48,8 @@ def functions(x: tc.Array) -> None:
     tc.shared((16, 16), "f16")  # error: arg-type, reportArgumentType
     tc.mbarriers("2")  # error: arg-type, reportArgumentType
     tc.store_elements(tile, 4)  # error: arg-type, reportArgumentType
+    tc.exp2(x[0], x[1])  # error: call-arg, reportCallIssue
+    tc.shfl_xor(x[0], lane=3)  # error: call-arg, reportCallIssue
     tc.tma_wait(0)  # error: attr-defined, reportAttributeAccessIssue
 
 
