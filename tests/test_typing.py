@@ -22,7 +22,6 @@ ROOT = Path(__file__).parent.parent
 FILES = Path(__file__).parent / "typing"
 KERNELS = ("row_kernels", "gemm_kernels", "features")  # strictly typed, as README.md and the mistakes
 PAGES = ("README.md", "docs/language.md", "docs/tutorial.md", "docs/hopper_tutorial.md")
-CHECKERS = ("mypy", "pyright")
 
 # Users do not annotate every function; the programs of a page assign different things to one name.
 MYPY = """
@@ -44,7 +43,7 @@ warn_unused_ignores = False
 """
 PYRIGHT = {
     "typeCheckingMode": "standard", "strict": [f"{name}.py" for name in (*KERNELS, "doc_readme")],
-    "exclude": [], "reportMissingModuleSource": False,
+    "exclude": [],
 }  # fmt: skip
 
 README_MISTAKES = (
@@ -53,6 +52,12 @@ README_MISTAKES = (
     ("tc.ldmatrix(tile_a", "tc.ldmatrx(tile_a", "attr-defined", "reportAttributeAccessIssue"),
     ("a.shape[1]", "a.shpe[1]", "attr-defined", "reportAttributeAccessIssue"),
 )
+
+
+def marked():
+    """{line: rules} of the comments in mistakes.py."""
+    lines = enumerate((FILES / "mistakes.py").read_text().splitlines(), 1)
+    return {n: text.split("# error: ")[1].split(", ") for n, text in lines if "# error: " in text}
 
 
 def readme_kernel():
@@ -123,51 +128,32 @@ def run_pyright(folder, kernels):
         yield Path(found["file"]).name, line, found.get("rule", "syntax"), found["message"]
 
 
-@pytest.fixture(scope="module")
-def diagnostics(project):
-    """{checker: {file: [(line, rule, message)]}}."""
-    found = {}
-    for checker, check in (("mypy", run_mypy), ("pyright", run_pyright)):
-        found[checker] = defaultdict(list)
-        for file, line, rule, message in check(*project):
-            found[checker][file].append((line, rule, message))
-    return found
-
-
-def rules(found):
-    return sorted((line, rule) for line, rule, _ in found)
-
-
-def is_of(checker, rule):
-    return rule.startswith("report") == (checker == "pyright")
+CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_mistakes_are_found(diagnostics, checker):
-    expected = [
-        (number, rule)
-        for number, line in enumerate((FILES / "mistakes.py").read_text().splitlines(), 1)
-        for rule in line.partition("# error: ")[2].split(", ")
-        if rule and is_of(checker, rule)
-    ]
-    assert len(expected) > 30
-    assert rules(diagnostics[checker]["mistakes.py"]) == sorted(expected)
+def test_mistakes_are_found_and_nothing_else(project, checker):
+    """One run for all files: a checker takes most of its time for the first."""
+    found = defaultdict(list)
+    for file, line, rule, message in CHECKERS[checker](*project):
+        found[file].append((line, rule, message))
+    for file, expected in (("mistakes.py", marked()), ("readme_mistakes.py", with_mistakes()[1])):
+        of_checker = [
+            (line, rule)
+            for line, rules in expected.items()
+            for rule in rules
+            if rule.startswith("report") == (checker == "pyright")
+        ]
+        assert len(of_checker) >= 4
+        assert sorted((line, rule) for line, rule, _ in found.pop(file)) == sorted(of_checker)
+    assert dict(found) == {}
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_mistakes_in_the_readme_are_found(diagnostics, checker):
-    expected = [
-        (line, rule) for line, both in with_mistakes()[1].items() for rule in both if is_of(checker, rule)
-    ]
-    assert rules(diagnostics[checker]["readme_mistakes.py"]) == sorted(expected)
-
-
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_nothing_else_is_found(diagnostics, checker, project):
-    """In programs, in the docs, and in the installed kernels with the tutorial."""
-    with_errors = ("mistakes.py", "readme_mistakes.py")
-    assert {k: v for k, v in diagnostics[checker].items() if k not in with_errors} == {}
-    assert len(list(project[1].rglob("*.py"))) > 50
+def test_everything_is_checked(project):
+    """The kernels with the tutorial, the docs, and the programs of tests/typing."""
+    folder, kernels = project
+    assert len(list(kernels.rglob("*.py"))) > 50 and (kernels / "tutorial").is_dir()
+    assert len(list(folder.glob("*.py"))) == len(PAGES) + len(KERNELS) + 2
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -58,8 +58,9 @@ def gemm(
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         return sparse_gemm(a, b, c, out, alpha, beta, out_dtype, epilogue, config, stream)
-    options: tuple[Any, ...]
-    options = (alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream)
+    options: Any = (
+        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream,
+    )  # fmt: skip
     given = (a, b, c, out, row_out)
     arrays = [x for x in given if x is not None]
     key = (c is None, row_out is None, *options)
@@ -86,12 +87,13 @@ def _prepare(
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
+    allocate = rows.allocate if rows else None
     scalars = operands.convert_scalars(dtype, alpha, beta)
     options = (*scalars, accumulate, epilogue, tuple(row_reductions))
     given = GemmProblem(in_a, in_b, in_c, in_d, *options)
     if 0 in shape or given.K == 0:
         launch = _launch_of_empty(given, rows, stream)
-        return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows.allocate if rows else None)
+        return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
     new_a = padding.contiguous_vectors(a, given.a, -1)
     new_b = padding.contiguous_vectors(b, given.b, -2)
@@ -107,7 +109,7 @@ def _prepare(
     launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:
         launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
-    return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows.allocate if rows else None)
+    return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
 
 def _launch_of_empty(

@@ -49,7 +49,7 @@ def functions(x: tc.Array) -> None:
     tc.mbarriers("2")  # error: arg-type, reportArgumentType
     tc.store_elements(tile, 4)  # error: arg-type, reportArgumentType
     tc.exp2(x[0], x[1])  # error: call-arg, reportCallIssue
-    tc.shfl_xor(x[0], lane=3)  # error: call-arg, reportCallIssue
+    tc.shfl_xor(x[0], 1, msk=3)  # error: call-arg, reportCallIssue
     tc.tma_wait(0)  # error: attr-defined, reportAttributeAccessIssue
 
 
