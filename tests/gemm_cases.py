@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import numpy as np
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
 
 DTYPES = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "tf32": np.dtype(np.float32),
+    "f32": np.dtype(np.float32),
     "s8": np.dtype(np.int8),
     "f64": np.dtype(np.float64),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
@@ -63,13 +64,14 @@ class Case:
     family: str = "sm80"
     cluster_m: int = 1
     kind: str = ""
-    config: HopperConfig | None = None
+    config: HopperConfig | AmpereConfig | None = None
 
     @property
     def name(self) -> str:
         if self.config is not None:
             parts = ["config", self.kind, self.dtype, f"{self.M}x{self.N}x{self.K}", self.layouts]
-            changed = [f"{k} {v}" for k, v in vars(self.config).items() if v != vars(ANY)[k]]
+            default = vars(type(self.config)())
+            changed = [f"{k} {v}" for k, v in vars(self.config).items() if v != default[k]]
             changed += [f"sum {self.accumulate}"] * (self.accumulate in ("f16", "f32"))
             return " ".join([*filter(None, parts), f"beta {self.beta}", *changed])
         if self.family == "sm90":
@@ -195,7 +197,33 @@ def _config_cases() -> list[Case]:
     return found
 
 
-CASES = _cases() + _config_cases()
+def _f32_cases() -> list[Case]:
+    """f32 with the accuracy of f32, in both families; the operands have all of their bits."""
+    found = [
+        Case("f32", *size, layouts)
+        for size in ((128, 128, 192), (100, 77, 50), (1, 37, 5))
+        for layouts in ("nn", "nt", "tn", "tt")
+    ]
+    found += [
+        Case("f32", *size, layouts, family="sm90")
+        for size in ((128, 256, 128), (200, 77, 150))
+        for layouts in ("nn", "nt", "tn", "tt")
+    ]
+    found.append(Case("f32", 100, 77, 50, "nt", alpha=3, beta=-2))
+    found.append(Case("f32", 200, 77, 150, "nt", alpha=3, beta=-2, family="sm90"))
+    small = AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=3)
+    found.append(Case("f32", 100, 77, 500, "nn", beta=-2, config=small))
+    deep = HopperConfig(BN=64, stages=2, k_slabs=2)
+    for kind, more in (
+        ("", {"split_k": 4}), ("", {"BN": 192, "cluster_m": 2}), ("", {"BN": 256, "cluster_n": 2}),
+        ("batched", {}), ("batched A", {}), ("row_reductions", {}), ("epilogue", {}),
+    ):  # fmt: skip
+        config = replace(deep, **more)
+        found.append(Case("f32", 200, 300, 400, "nn", family="sm90", kind=kind, config=config))
+    return found
+
+
+CASES = _cases() + _config_cases() + _f32_cases()
 
 GOLDEN = Path(__file__).parent / "golden" / "sm_90a" / "gemm_kernels.json"
 RECORDS: dict[str, Any] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
@@ -272,12 +300,16 @@ def run_case(case: Case, target: str, arch: str | None = None) -> np.ndarray:
             return kernels.swiglu(a, *b, config=case.config)
         if case.kind == "sparse":
             a = kernels.compress(a, prune=True)
+        precision = "tf32" if case.dtype == "tf32" else None
         cluster = HopperConfig(cluster_m=case.cluster_m) if case.cluster_m > 1 else None
         if case.kind == "row_reductions":
-            return kernels.gemm(a, b, config=case.config, row_reductions=ROW_REDUCTIONS)[1]
+            return kernels.gemm(
+                a, b, config=case.config, row_reductions=ROW_REDUCTIONS, precision=precision
+            )[1]
         return kernels.gemm(
             a, b, c, alpha=case.alpha, beta=case.beta, accumulate=accumulate, family=case.family,
             config=case.config or cluster, epilogue=with_epilogue if case.kind == "epilogue" else None,
+            precision=precision,
         )  # fmt: skip
 
 

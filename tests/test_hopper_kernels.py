@@ -71,7 +71,9 @@ def test_every_type_in_turn(dtype: Any, out: Any) -> None:
     a, b = whole(136, 336, dtype=dtype, most=1), whole(336, 168, dtype=dtype, most=1, order="F")
     config = HopperConfig(BM=64, BN=32, stages=3, pingpong=True, cluster_n=2)
     d = np.empty((136, 168), out)
-    kernel = plan(a, b, None, d, accumulate=FAST if dtype == E4M3 else None, config=config).kernel
+    accumulate = FAST if dtype == E4M3 else None
+    precision = "tf32" if dtype == np.float32 else None
+    kernel = plan(a, b, None, d, accumulate=accumulate, precision=precision, config=config).kernel
     assert np.array_equal(few_blocks(kernel, config, a, b, out).astype(float), exact(a, b))
 
 

@@ -224,7 +224,9 @@ def test_wgmma_kernels_neither_spill_nor_serialise(
     b = np.zeros((512, 512), dtype, order="C" if variant.get("b_k_major") is False else "F")
     d = np.zeros((512, 512), out)
     accumulate = "fast" if name == "fp8 fast" else None
-    chosen = plan(a, b, None, d, accumulate=accumulate, config=HopperConfig(cluster_m=cluster))
+    precision = "tf32" if name == "tf32" else None
+    config = HopperConfig(cluster_m=cluster)
+    chosen = plan(a, b, None, d, accumulate=accumulate, precision=precision, config=config)
     scalars = (1, 0) if dtype == np.int8 else (1.0, 0.0)
     found = chosen.kernel.resources(
         a, b, d, d, *scalars, arch="sm_90a", config=chosen.config, traits=HopperTraits(**variant)

@@ -22,15 +22,17 @@ pytestmark = pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarnin
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 ANY, K_MAJOR = ("CC", "CF", "FC", "FF"), ("CF",)  # orders of A and B
-# Type of A and B, of D, accumulation, orders.
+# Type of A and B, of D, accumulation (or precision), orders.
 SM90 = [
     (BF16, BF16, None, ANY), (BF16, np.float32, None, K_MAJOR), (np.float16, np.float16, None, K_MAJOR),
-    (np.float32, np.float32, None, K_MAJOR), (np.int8, np.int32, None, K_MAJOR),
-    (E4M3, BF16, None, K_MAJOR), (E4M3, BF16, "fast", K_MAJOR), (E5M2, np.float32, None, K_MAJOR),
+    (np.float32, np.float32, None, K_MAJOR), (np.float32, np.float32, "tf32", K_MAJOR),
+    (np.int8, np.int32, None, K_MAJOR), (E4M3, BF16, None, K_MAJOR),
+    (E4M3, BF16, "fast", K_MAJOR), (E5M2, np.float32, None, K_MAJOR),
 ]  # fmt: skip
 SM80 = [
     (BF16, BF16, None, ANY), (np.float16, np.float16, None, K_MAJOR),
     (np.float16, np.float16, tc.f16, K_MAJOR), (np.float32, np.float32, None, K_MAJOR),
+    (np.float32, np.float32, "tf32", K_MAJOR),
     (np.int8, np.int32, None, K_MAJOR), (np.float64, np.float64, None, K_MAJOR),
 ]  # fmt: skip
 SIZES = ((16, 4096), (64, 28672), (128, 1024), (128, 8192), (512, 512), (1024, 2048), (8192, 8192))
@@ -52,15 +54,9 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
     for (M, N), ((of_a, of_b), alpha, beta) in product(SIZES, scaled):
         a, b = np.empty((M, 1024), dtype, of_a), np.empty((1024, N), dtype, of_b)
         c, d = np.empty((M, N), out), np.empty((M, N), out)
+        options = {"precision" if accumulate == "tf32" else "accumulate": accumulate}
         found = plan(
-            a,
-            b,
-            c if beta else None,
-            d,
-            alpha=alpha,
-            beta=beta,
-            accumulate=accumulate,
-            family=family,
+            a, b, c if beta else None, d, alpha=alpha, beta=beta, family=family, **options
         )
         if (found.kernel, found.options) not in seen:
             seen.add((found.kernel, found.options))

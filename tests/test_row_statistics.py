@@ -67,7 +67,7 @@ KINDS = {
     "bf16": (BF16, {}),
     "f16": (F16, {}),
     "sums in f16": (F16, {"accumulate": tc.f16}),
-    "tf32": (F32, {}),
+    "tf32": (F32, {"precision": "tf32"}),
     "s8": (S8, {}),
     "fp8": (E4M3, {"out_dtype": tc.f16}),
     "fast fp8": (E5M2, {"accumulate": FAST, "out_dtype": tc.f32}),
@@ -234,14 +234,17 @@ def test_arrays_for_both_results() -> None:
 
 def test_what_was_prepared_is_told_apart() -> None:
     """Calls that differ in `rows`, or in which array is which, by the same shapes and types."""
-    a, b = whole(48, 64, dtype=F32), whole(64, 48, dtype=F32, order="F")
-    d = a @ b
+    a, b = whole(48, 64), whole(64, 48, order="F")
+    d = a.astype(F32) @ b.astype(F32)
     room = np.empty((48, 48), F32)
     for _ in range(2):
         for rows, value in (((SUM,), d.sum(1)), ((MOST,), d.max(1)), ((LEAST,), d.min(1))):
-            assert np.array_equal(kernels.gemm(a, b, row_reductions=rows, config=small())[1][0], value)
+            found = kernels.gemm(a, b, row_reductions=rows, config=small(), out_dtype=tc.f32)[1]
+            assert np.array_equal(found[0], value)
         many = (SUM,) * 48
-        statistics = kernels.gemm(a, b, row_reductions=many[:1], row_out=room[:1], config=small())[1]
+        statistics = kernels.gemm(
+            a, b, row_reductions=many[:1], row_out=room[:1], config=small(), out_dtype=tc.f32
+        )[1]
         assert np.array_equal(statistics, [d.sum(1)])
         assert kernels.gemm(a, b, out=room, family="sm90", config=small()) is room
         assert np.array_equal(room, d)

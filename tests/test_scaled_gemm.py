@@ -86,14 +86,13 @@ def test_promoted_tiles(config: Any) -> None:
     "config",
     [
         HopperConfig(BM=64, BN=128, pingpong=True),
-        HopperConfig(BN=128, split_k=2),
         HopperConfig(BN=64, k_slabs=2, stages=2),
     ],
-    ids=["in turn", "split", "deep"],
+    ids=["ping-pong", "deep"],
 )
 def test_tiles_that_cannot_be_promoted(config: Any) -> None:
     a, b = np.zeros((64, 128), E4M3), np.zeros((128, 64), E4M3, "F")
-    with pytest.raises(tc.TensorCoreError, match="takes neither pingpong, split_k, streamk_units"):
+    with pytest.raises(tc.TensorCoreError, match="takes neither pingpong nor streamk_units"):
         on_hopper(kernels.gemm, a, b, config=config)
 
 

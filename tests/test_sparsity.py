@@ -158,8 +158,16 @@ def product(a: np.ndarray, b: np.ndarray, *more: Any, **options: Any) -> Any:
 def test_products(dtype: Any, shape: tuple[int, int, int]) -> None:
     M, N, K = shape
     a, b = dense(M, K, dtype), dense(K, N, dtype, "F")
-    found = product(a, b, out_dtype=tc.s32 if dtype == np.int8 else tc.f32)
+    precision = "tf32" if dtype == np.float32 else None
+    out_dtype = tc.s32 if dtype == np.int8 else tc.f32
+    found = product(a, b, out_dtype=out_dtype, precision=precision)
     assert np.array_equal(found, exact(pruned(a), b))
+
+
+def test_f32_is_multiplied_as_tf32_only_on_request() -> None:
+    a, b = dense(64, 32, np.float32), dense(32, 32, np.float32, "F")
+    with pytest.raises(tc.ArgumentError, match="sparse f32 is multiplied as tf32 only"):
+        product(a, b)
 
 
 def test_rows_of_b() -> None:

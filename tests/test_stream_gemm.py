@@ -111,7 +111,7 @@ def test_the_order_in_which_blocks_run_is_not_seen(order: int) -> None:
     assert np.array_equal(d, room.multiply(a, b, order))
 
 
-TYPES = [(np.float16, np.float16, {}), (np.float32, np.float32, {}), (np.int8, np.int32, {}),
+TYPES = [(np.float16, np.float16, {}), (np.float32, np.float32, {"precision": "tf32"}), (np.int8, np.int32, {}),
          (E4M3, np.float32, {"accumulate": "fast"})]  # fmt: skip
 
 

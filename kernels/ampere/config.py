@@ -11,7 +11,8 @@ class AmpereConfig:
 
     A CTA computes BM x BN of D, a warp WM x WN of that, in steps of BK along K. stages: tiles of A
     and B in shared memory. group_m: rows of CTA tiles that go through the columns of B together,
-    so that they find B in the L2 cache.
+    so that they find B in the L2 cache. split_k: CTAs that share a tile, each with a part of K;
+    they store partial sums, which a second kernel adds up.
     """
 
     BM: int = 128
@@ -21,6 +22,7 @@ class AmpereConfig:
     WN: int = 64
     stages: int = 3
     group_m: int = 8
+    split_k: int = 1
 
     @property
     def threads(self) -> int:

@@ -7,7 +7,8 @@ each of any strides. `mainloop.py` has the parts that the kernels share.
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.ampere.epilogue import store_tile
-from tensorcore_dsl.kernels.ampere.mainloop import cta_tile, mma_mainloop
+from tensorcore_dsl.kernels.ampere.mainloop import cta_tile, k_range, mma_mainloop, mma_step
+from tensorcore_dsl.kernels.split_f32 import split
 
 
 @tc.kernel
@@ -40,6 +41,16 @@ def tf32_gemm(
 
 
 @tc.kernel
+def f32_gemm(
+    a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
+):  # fmt: skip
+    """f32 operands, each split in two tf32; accumulators are f32, added to in f32."""
+    mma = tc.mma.m16n8k8(tc.tf32, tc.tf32, tc.f32)
+    compute_tile(mma, a, b, c, d, alpha, beta, config, traits, mma_step_of_parts)
+
+
+@tc.kernel
 def s8_gemm(
     a: tc.Array, b: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
     config: tc.Const = AmpereConfig(), traits: tc.Const = AmpereTraits(),
@@ -64,9 +75,41 @@ def f64_gemm(
     compute_tile(mma, a, b, c, d, alpha, beta, config, traits)
 
 
-def compute_tile(mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: AmpereTraits):
-    """The body of every kernel: find the CTA's tile, accumulate over K, store."""
+def compute_tile(
+    mma, a, b, c, d, alpha, beta, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step
+):
+    """The body of every kernel: find the CTA's tile, accumulate over K, store.
+
+    With split-K, d has the partial sums, split_k x M x N, and every CTA multiplies a part of K.
+    """
     tc.launch_bounds(config.threads)
+    if config.split_k > 1:
+        part = tc.blockIdx.x % config.split_k
+        first, end = k_range(a.shape[1], part, config)
+        a, b, d = a[:, first:end], b[first:end], d[part]
     m0, n0 = cta_tile(a.shape[0], b.shape[1], config)
-    acc, m, n = mma_mainloop(a, b, mma, m0, n0, config, traits)
+    acc, m, n = mma_mainloop(a, b, mma, m0, n0, config, traits, mma_step)
     store_tile(acc, m, n, c, d, alpha, beta, mma, traits)
+
+
+def mma_step_of_parts(acc, mma, fa, fb):
+    """acc[i][j] += fa[i] fb[j] to f32 accuracy: three tf32 products, small terms first.
+
+    Tensor cores cut what they add, so each K-step starts from zeros, and f32 additions, which round
+    to nearest, add it to the accumulators.
+    """
+    fa, fb = [parts(f) for f in fa], [parts(f) for f in fb]
+    for i in tc.static_range(len(acc)):
+        for j in tc.static_range(len(acc[0])):
+            j = len(acc[0]) - 1 - j if i % 2 else j
+            (a_high, a_low), (b_high, b_low) = fa[i], fb[j]
+            products = mma(a_low, b_high, mma.d.zeros())
+            products = mma(a_high, b_low, products)
+            acc[i][j] = acc[i][j] + mma(a_high, b_high, products)
+
+
+def parts(fragment):
+    """(high, low) of a fragment of f32 that was loaded as tf32."""
+    halves = [split(x.bits(tc.f32)) for x in fragment]
+    high, low = zip(*halves)
+    return tuple(tc.fragment(fragment.operand, [x.bits(tc.tf32) for x in p]) for p in (high, low))

@@ -15,6 +15,13 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 
 
+def k_range(K, part, config: AmpereConfig):
+    """First element of K of a part, and the one past its last: parts have whole tiles of K."""
+    tiles = (K + (config.BK - 1)) // config.BK
+    first, end = (i * tiles // config.split_k * config.BK for i in (part, part + 1))
+    return first, min(end, K)
+
+
 def cta_tile(M, N, config: AmpereConfig):
     """First row and column of this CTA's tile of D.
 
@@ -24,6 +31,8 @@ def cta_tile(M, N, config: AmpereConfig):
     BM, BN, group = config.BM, config.BN, config.group_m
     rows, cols = (M + (BM - 1)) // BM, (N + (BN - 1)) // BN
     cta = tc.blockIdx.x
+    if config.split_k > 1:
+        cta = cta // config.split_k
     span = cols * group
     first = cta // span * group
     height = min(rows - first, group)
@@ -31,9 +40,18 @@ def cta_tile(M, N, config: AmpereConfig):
     return (first + inside % height) * BM, inside // height * BN
 
 
-def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits):
+def mma_step(acc, mma, fa, fb):
+    """acc[i][j] += fa[i] fb[j], in serpentine order: neighbouring instructions share a fragment."""
+    for i in tc.static_range(len(acc)):
+        for j in tc.static_range(len(acc[0])):
+            j = len(acc[0]) - 1 - j if i % 2 else j
+            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
+
+
+def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step):
     """acc[i][j] = sum over K of A B for this warp's fragments; and its first row and column of D.
 
+    mma_step: what multiplies the fragments of one K-step.
     Tile t of K lies in stage t % stages. Each thread closes one group of `cp.async` a tile, also
     for tiles beyond K, which copy nothing: the number of open groups then tells which tile has
     arrived, and `cp_async_wait` needs no other count at the end of K.
@@ -76,11 +94,11 @@ def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits):
     for stage in tc.static_range(config.stages - 1):
         load_stage(stage, stage)
     loop = mainloop_with_register_prefetch if traits.prefetch else mainloop
-    loop(acc, mma, tiles, load_stage, load_operands, config)
+    loop(acc, mma, tiles, load_stage, load_operands, config, mma_step)
     return acc, m0 + warp_m, n0 + warp_n
 
 
-def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig):
+def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig, mma_step):
     """For each tile: wait until it has arrived, start the copies of a later one, multiply."""
     read, write = 0, config.stages - 1
     for tile in range(tiles):
@@ -98,7 +116,7 @@ def mainloop(acc, mma, tiles, load_stage, load_operands, config: AmpereConfig):
 
 
 def mainloop_with_register_prefetch(
-    acc, mma, tiles, load_stage, load_operands, config: AmpereConfig
+    acc, mma, tiles, load_stage, load_operands, config: AmpereConfig, mma_step
 ):
     """The same, with the fragments of each K-step loaded one step before they are used.
 
@@ -127,14 +145,6 @@ def mainloop_with_register_prefetch(
             next_fragments = load_operands(read, (step + 1) % steps * depth)
             mma_step(acc, mma, fa, fb)
             fa, fb = next_fragments
-
-
-def mma_step(acc, mma, fa, fb):
-    """acc[i][j] += fa[i] fb[j], in serpentine order: neighbouring instructions share a fragment."""
-    for i in tc.static_range(len(acc)):
-        for j in tc.static_range(len(acc[0])):
-            j = len(acc[0]) - 1 - j if i % 2 else j
-            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
 
 
 def shared_stages(dtype, extent: int, config: AmpereConfig, k_major: bool):

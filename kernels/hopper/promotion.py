@@ -31,17 +31,33 @@ def promotion_registers(config: HopperConfig, width: int, extra_producers: int =
     return ((56, 224) if extra_producers else PRODUCER_CONSUMER_REGISTERS) if uneven else ()
 
 
-def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None):
+def mma_part(pipeline, mma, products, consumer, stage, part: int):
+    """A B of 64 rows and one part of the columns of a stage, complete."""
+    tc.wgmma_fence()
+    products = tc.wgmma_async(
+        mma, products, in_row_blocks(pipeline.a.smem, 64)[stage, consumer],
+        in_row_blocks(pipeline.b.smem, mma.shape[1])[stage, part], accumulate=False,
+    )  # fmt: skip
+    tc.wgmma_commit()
+    tc.wgmma_wait(0)
+    return products
+
+
+def consume_promoted(
+    pipeline, mma, consumer, scheduler, store_tile, width: int, scales=None, multiply=mma_part,
+    k_slabs: int = 1,
+):  # fmt: skip
     """Consumer's mainloop with promotion: 64 rows of each tile, `width` columns at a time.
 
     mma: the instruction of a whole tile, of which only the layout is used. scales(stage, row): two
     factors per part of the columns, for the thread's rows `row` and `row` + 8 of the tile.
+    multiply: the products of one part of a stage, which has `k_slabs` slabs; see mma_part.
     """
     config = pipeline.config
-    if config.pingpong or config.split_k > 1 or config.k_slabs > 1 or config.streamk_units:
+    if config.pingpong or config.streamk_units or config.k_slabs != k_slabs:
         raise tc.ArgumentError(
-            f"promoted accumulation takes neither pingpong, split_k, streamk_units nor k_slabs: "
-            f"{config}"
+            f"promoted accumulation takes neither pingpong nor streamk_units, and k_slabs is "
+            f"{k_slabs}: {config}"
         )
     stage, phase = tc.u32(0), tc.u32(0)
     part_mma = select_wgmma(pipeline.a.smem.dtype, pipeline.b.smem.dtype, width)
@@ -55,7 +71,7 @@ def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int,
             pipeline.consumer_wait(stage, phase)
             factors = [None] * parts if scales is None else scales(stage, row)
             for i in tc.static_range(parts):
-                products = mma_part(pipeline, part_mma, products, consumer, stage, i)
+                products = multiply(pipeline, part_mma, products, consumer, stage, i)
                 # The products are complete and in registers, the factors too: the stage is free.
                 if i == parts - 1:
                     pipeline.consumer_release(stage, by_warp=scales is not None)
@@ -63,18 +79,6 @@ def consume_promoted(pipeline, mma, consumer, scheduler, store_tile, width: int,
             stage, phase = pipeline.advance(stage, phase)
         elements = [element for part in acc for element in part]
         store_tile(tc.fragment(mma.d, elements), tile, 64 * consumer)
-
-
-def mma_part(pipeline, mma, products, consumer, stage, part: int):
-    """A B of 64 rows and one part of the columns of a stage, complete."""
-    tc.wgmma_fence()
-    products = tc.wgmma_async(
-        mma, products, in_row_blocks(pipeline.a.smem, 64)[stage, consumer],
-        in_row_blocks(pipeline.b.smem, mma.shape[1])[stage, part], accumulate=False,
-    )  # fmt: skip
-    tc.wgmma_commit()
-    tc.wgmma_wait(0)
-    return products
 
 
 def promote(acc, products, factors):

@@ -30,6 +30,11 @@ def empty_like(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype.numpy)
 
 
+def transposed(x: Any) -> Any:
+    """A view with the last two axes exchanged."""
+    return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+
+
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
     """A context in which torch or CuPy works on `stream` and allocates memory for it.
 

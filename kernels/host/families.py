@@ -11,6 +11,7 @@ from tensorcore_dsl.kernels.ampere import gemm as ampere
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.bf16_gemm import bf16_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.s8_gemm import s8_gemm
 from tensorcore_dsl.kernels.hopper.tf32_gemm import tf32_gemm
@@ -18,18 +19,20 @@ from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 
 # Name of a family -> class of its configurations: "sm80" uses mma.sync, "sm90" wgmma and TMA.
 FAMILIES: dict[str, Any] = {"sm80": AmpereConfig, "sm90": HopperConfig}
-# Element type of A and B -> kernel.
+# Type in which the elements of A and B are multiplied -> kernel.
 SM80 = {
     tc.f16: ampere.f16_gemm,
     tc.bf16: ampere.bf16_gemm,
-    tc.f32: ampere.tf32_gemm,
+    tc.f32: ampere.f32_gemm,
+    tc.tf32: ampere.tf32_gemm,
     tc.s8: ampere.s8_gemm,
     tc.f64: ampere.f64_gemm,
 }
 SM90 = {
     tc.f16: bf16_gemm,
     tc.bf16: bf16_gemm,
-    tc.f32: tf32_gemm,
+    tc.f32: f32_gemm,
+    tc.tf32: tf32_gemm,
     tc.s8: s8_gemm,
     tc.e4m3: promoted_fp8_gemm,
     tc.e5m2: promoted_fp8_gemm,
@@ -48,7 +51,7 @@ def runs_on_hopper() -> bool:
 
 def sm80_obstacle(problem: GemmProblem) -> str:
     """Reason why the mma.sync kernels cannot run this problem, or ''."""
-    if problem.dtype not in SM80:
+    if problem.multiplied_as not in SM80:
         return f"they have no {problem.dtype}"
     if problem.batch is not None:
         return "they multiply single matrices, no batches"
@@ -57,10 +60,13 @@ def sm80_obstacle(problem: GemmProblem) -> str:
     return "" if problem.epilogue is None else "they apply no function to results"
 
 
-def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: Any = None) -> str:
+def sm90_obstacle(
+    a: Description, b: Description, d: Description, accumulate: Any = None, splits: bool = False
+) -> str:
     """Reason why the wgmma kernels cannot run this problem, or ''.
 
     They load A and B by TMA, which reads rows or columns that start at multiples of 16 bytes.
+    splits: they load parts of A and B, which the host lays out for them (split_f32.py).
     """
     dtype = a.type.dtype
     if current_target() == "cpu" and host.emulated_arch() != "sm_90a":
@@ -69,16 +75,26 @@ def sm90_obstacle(a: Description, b: Description, d: Description, accumulate: An
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
         return f"they do not sum in {accumulate}"
-    for name, x in (("a", a), ("b", b)):
+    for name, x in () if splits else (("a", a), ("b", b)):
         if x.type.align < 16 or all(x.type.unit[-2:]):
             return f"the rows or columns of {name} do not start at multiples of 16 bytes"
     if not d.type.unit[-1]:
         return "the rows of the result are not contiguous"
     if not all(any(x.type.unit[-2:]) for x in (a, b, d)):
         return "the rows or columns of matrices of a batch are not contiguous"
-    if dtype.bits != 16 and not (a.type.unit[-1] and b.type.unit[-2]):
+    if not splits and dtype.bits != 16 and not (a.type.unit[-1] and b.type.unit[-2]):
         return f"{dtype} operands must both have K contiguous"
     return ""
+
+
+def obstacles(problem: GemmProblem) -> dict[str, str]:
+    """Reason why each family cannot run this problem, or ''."""
+    splits = problem.multiplied_as == tc.f32
+    operands = problem.a, problem.b, problem.d
+    return {
+        "sm80": sm80_obstacle(problem),
+        "sm90": sm90_obstacle(*operands, problem.accumulate, splits),
+    }
 
 
 def stores_without_tma(d: Description) -> bool:

@@ -35,15 +35,19 @@ def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float | None = None,
     out: Any = None, out_dtype: Any = None, accumulate: Any = None,
     epilogue: Callable[..., Any] | None = None, row_reductions: tuple[RowReduction, ...] = (),
-    row_out: Any = None, family: str | None = None, config: Any = None, stream: Any = None,
+    row_out: Any = None, precision: str | None = None, family: str | None = None,
+    config: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """alpha A B + beta C for matrices of NumPy, Numba, torch or CuPy.
 
     A is M x K, B is K x N, or both are batches of these in a leading axis (wgmma kernels), of
-    which one may be a single matrix for all; both have one element type: f16, bf16, f32
-    (multiplied as tf32), s8 (accumulated and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. A
-    may also be a `SparseMatrix`. beta is 1 when C is given without it.
+    which one may be a single matrix for all; both have one element type: f16, bf16, f32, s8
+    (accumulated and returned as s32), f64, or (on sm_90a) e4m3 or e5m2. A may also be a
+    `SparseMatrix`. beta is 1 when C is given without it.
     `out` receives the result; otherwise a new array of `out_dtype` is made where A lives.
+    precision, of f32 products: "f32", the default, has the accuracy of f32 (each element is split
+    in two tf32, which makes three products of one); "tf32" is about three times as fast and
+    multiplies only the first 11 significant bits.
     accumulate=tc.f16 accumulates f16 products in f16. fp8 accumulators are promoted to f32 every
     128 of K; accumulate="fast" leaves them in the tensor cores, which keep 13 bits below the
     leading one.
@@ -57,9 +61,11 @@ def gemm(
         beta = 0 if c is None else 1
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
-        return sparse_gemm(a, b, c, out, alpha, beta, out_dtype, epilogue, config, stream)
+        sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
+        return sparse_gemm(a, b, c, out, *sparse)
     options: Any = (
-        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, family, config, stream,
+        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, family, config,
+        stream,
     )  # fmt: skip
     given = (a, b, c, out, row_out)
     arrays = [x for x in given if x is not None]
@@ -77,19 +83,20 @@ def gemm(
 
 def _prepare(
     a: Any, b: Any, c: Any, out: Any, row_out: Any, alpha: float, beta: float, out_dtype: Any,
-    accumulate: Any, epilogue: Any, row_reductions: Any, family: str | None, config: Any,
-    stream: Any,
+    accumulate: Any, epilogue: Any, row_reductions: Any, precision: str | None,
+    family: str | None, config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Take all steps of a new call up to its launch."""
     in_a, in_b, in_c = operands.describe_operands(a, b, c, beta)
     check_epilogue(epilogue)
     dtype, shape = in_a.type.dtype, operands.product_shape(in_a, in_b)
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
+    operands.check_precision(dtype, precision)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
     allocate = rows.allocate if rows else None
     scalars = operands.convert_scalars(dtype, alpha, beta)
-    options = (*scalars, accumulate, epilogue, tuple(row_reductions))
+    options = (*scalars, accumulate, epilogue, tuple(row_reductions), precision)
     given = GemmProblem(in_a, in_b, in_c, in_d, *options)
     if 0 in shape or given.K == 0:
         launch = _launch_of_empty(given, rows, stream)

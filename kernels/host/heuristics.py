@@ -10,12 +10,14 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description, current_target, has_program_assembler, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, tuning_cache
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
+from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
@@ -28,10 +30,10 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
 
     If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run.
     """
-    not_sm80 = families.sm80_obstacle(problem)
-    not_sm90 = families.sm90_obstacle(problem.a, problem.b, problem.d, problem.accumulate)
+    obstacles = families.obstacles(problem)
+    not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
     if config is None and problem.accumulate is None and not problem.row_reductions:
-        config = _tuned_config(problem, family, {"sm80": not not_sm80, "sm90": not not_sm90})
+        config = _tuned_config(problem, family, obstacles)
     family = _requested_family(family, config)
     if family == "sm80" and not_sm80:
         raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
@@ -39,9 +41,30 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     if only_sm90 and not_sm90:
         others = f"; nor can the mma.sync kernels: {not_sm80}" if not_sm80 and not family else ""
         raise tc.ArgumentError(f"the wgmma kernels cannot take this product: {not_sm90}{others}")
-    if only_sm90 or (family is None and not not_sm90 and families.runs_on_hopper()):
+    if only_sm90 or (family is None and not not_sm90 and _prefers_sm90(problem)):
         return "sm90", config
     return "sm80", config
+
+
+def _prefers_sm90(problem: GemmProblem) -> bool:
+    """Whether the wgmma kernels are the choice for a problem that both families can run."""
+    if problem.multiplied_as != tc.f32:
+        return families.runs_on_hopper()
+    return isinstance(choose_f32(problem), HopperConfig)
+
+
+def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
+    """The configuration with the least expected time, of one family if `kind` is given.
+
+    The CPU chooses as an sm_90a GPU does, so that it gives the same bits.
+    """
+    shape = problem.M, problem.N, problem.K, problem.batch or 1
+    return next(
+        config
+        for _, config in f32_ranking(*shape)
+        if isinstance(config, kind or (HopperConfig, AmpereConfig))
+        and (isinstance(config, AmpereConfig) or has_promotion_registers(config))
+    )
 
 
 def _requested_family(family: str | None, config: Any) -> str | None:
@@ -59,7 +82,7 @@ def _requested_family(family: str | None, config: Any) -> str | None:
     return of_config[0]
 
 
-def _tuned_config(problem: GemmProblem, family: str | None, can_run: dict[str, bool]) -> Any:
+def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str, str]) -> Any:
     """The configuration that was tuned on this GPU, if its family can run the problem."""
     if current_target() != "cuda" or not tuning_cache.entries() or problem.batch is not None:
         return None
@@ -69,7 +92,7 @@ def _tuned_config(problem: GemmProblem, family: str | None, can_run: dict[str, b
     tuned = families.family_of(config)
     if tuned == "sm90" and not families.is_assembled(config):
         return None
-    return config if family in (None, tuned) and can_run[tuned] else None
+    return config if family in (None, tuned) and not obstacles[tuned] else None
 
 
 def choose(
@@ -84,6 +107,8 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
     shape = shape_of(problem)
     if kernel is promoted_fp8_gemm:
         return choose_promoted(shape)
+    if kernel is f32_gemm:
+        return choose_f32(problem, HopperConfig)  # type: ignore[no-any-return]
 
     def is_feasible(config: HopperConfig) -> bool:
         if config.streamk_units and problem.accumulate == tc.f16:
@@ -104,10 +129,14 @@ def choose_promoted(shape: ProblemShape) -> HopperConfig:
     costs = [
         (seconds * promotion_slowdown(config), config)
         for seconds, config in ranking(shape)
-        if is_plain(config)
-        and (has_program_assembler() or not promotion_registers(config, part_width(config)))
+        if is_plain(config) and has_promotion_registers(config)
     ]
     return min(costs, key=lambda entry: entry[0])[1]
+
+
+def has_promotion_registers(config: HopperConfig) -> bool:
+    """Whether this machine's assembler gives consumers the registers that promotion needs."""
+    return has_program_assembler() or not promotion_registers(config, part_width(config))
 
 
 def choose_grouped(rows: int, groups: int) -> HopperConfig:
@@ -154,15 +183,26 @@ def is_misaligned(x: Description) -> bool:
 LARGE_TILES = {
     tc.f16: AmpereConfig(BM=256, BK=64),
     tc.bf16: AmpereConfig(BM=256, BK=64),
-    tc.f32: AmpereConfig(BK=32),
+    tc.tf32: AmpereConfig(BK=32),
     tc.s8: AmpereConfig(BK=128),
     tc.f64: AmpereConfig(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group_m=16),
 }
 MIN_TILES = 132  # fewer tiles leave SMs of an H100 or H200 idle
 
 
-def choose_ampere(dtype: Any, M: int, N: int) -> AmpereConfig:
-    """The largest tile of which D has enough, and that shared memory holds."""
+def choose_ampere(problem: GemmProblem) -> AmpereConfig:
+    """The configuration of the mma.sync kernel for a problem."""
+    dtype = problem.multiplied_as
+    if dtype == tc.f32:
+        return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
+    return choose_tile(dtype, problem.M, problem.N)
+
+
+def choose_tile(dtype: Any, M: int, N: int) -> AmpereConfig:
+    """The largest tile of which D has enough, and that shared memory holds.
+
+    dtype: the type in which elements are multiplied.
+    """
     config = LARGE_TILES[dtype]
     smem_bytes = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
     too_large = smem_bytes > target_arch().shared_kib * 1024

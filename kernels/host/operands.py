@@ -14,6 +14,7 @@ from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
 
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
+PRECISIONS = ("f32", "tf32")  # of f32 products, the default first
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
     tc.f16: (tc.f16, tc.f32),
@@ -43,6 +44,7 @@ class GemmProblem:
     accumulate: Any = None
     epilogue: Callable[..., Any] | None = None
     row_reductions: tuple[RowReduction, ...] = ()
+    precision: str | None = None
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, d: Any, **options: Any) -> GemmProblem:
@@ -54,6 +56,11 @@ class GemmProblem:
     def dtype(self) -> Any:
         """Element type of A and B."""
         return self.a.type.dtype
+
+    @property
+    def multiplied_as(self) -> Any:
+        """Element type of the products: tf32 for f32 operands of precision "tf32", else theirs."""
+        return tc.tf32 if self.precision == "tf32" else self.dtype
 
     @property
     def M(self) -> int:
@@ -217,6 +224,18 @@ def check_accumulate(dtype: Any, accumulate: Any) -> None:
         raise tc.ArgumentError(f"only f16 products can be summed in {accumulate}, not {dtype}")
     if not (dtype.is_float and dtype.bits == 8):
         raise tc.ArgumentError(f"only fp8 products have fast accumulation, not {dtype}")
+
+
+def check_precision(dtype: Any, precision: Any) -> None:
+    """Only f32 products have a choice of precision."""
+    if precision is not None and dtype != tc.f32:
+        raise tc.ArgumentError(
+            f"precision is {precision!r}, and a has elements of type {dtype}; only f32 products "
+            "have a choice of precision"
+        )
+    if precision not in (None, *PRECISIONS):
+        allowed = " or ".join(map(repr, PRECISIONS))
+        raise tc.ArgumentError(f"precision is {precision!r}; allowed is {allowed}")
 
 
 def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:

@@ -87,8 +87,8 @@ def is_worth_padding(a: Any, problem: GemmProblem) -> bool:
         and problem.batch is None
         and problem.M * problem.N * problem.K >= MIN_PRODUCTS
         and families.runs_on_hopper()
-        and problem.dtype in families.SM90
-        and bool(families.sm90_obstacle(problem.a, problem.b, problem.d))
+        and problem.multiplied_as in families.SM90
+        and bool(families.obstacles(problem)["sm90"])
     )
 
 

@@ -12,6 +12,7 @@ from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig, AmpereTraits
 from tensorcore_dsl.kernels.hopper import row_reduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
+from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import heuristics, operands
@@ -20,6 +21,8 @@ from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
+from tensorcore_dsl.kernels.host.split_k import bind_split_k
+from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
 
 
@@ -28,8 +31,10 @@ class Plan:
     """A kernel, its configuration and traits, and the grid of its launch.
 
     extra: values of further Const parameters. streamk: element type of the accumulators that
-    stream-K exchanges, None for other kernels. partials: shape and element type of the partial
-    results of row reductions, if there are any.
+    stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
+    operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores partial
+    sums of split-K. partials: shape and element type of the partial results of row reductions, if
+    there are any.
     """
 
     kernel: Any
@@ -38,6 +43,8 @@ class Plan:
     grid: int
     extra: tuple[tuple[str, Any], ...] = ()
     streamk: Any = None
+    split_operands: bool = False
+    partial_sums: AmpereTraits | None = None
     partials: tuple[tuple[int, ...], Any] | None = None
 
     @property
@@ -60,6 +67,15 @@ class Plan:
 
         rows: the result of row reductions; the function takes an array like `row_out` for it last.
         """
+        if self.split_operands:
+            plan = replace(self, split_operands=False)
+            product = lambda parts: plan.bind(parts, stream, rows, row_out)
+            return bind_split(product, arguments, stream)
+        if self.partial_sums is not None:
+            plan = replace(self, partial_sums=None)
+            product = lambda arguments: plan.bind(arguments, stream)
+            has_c = self.partial_sums.has_c
+            return bind_split_k(product, arguments, self.config.split_k, has_c, stream)
         workspace = self.workspace(arguments[0], stream)
         launch = bind(
             self.kernel, self.grid, self.config.threads, dict(self.options),
@@ -82,7 +98,7 @@ class Plan:
 def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
     epilogue: Callable[..., Any] | None = None,
-    row_reductions: tuple[row_reduction.RowReduction, ...] = (),
+    row_reductions: tuple[row_reduction.RowReduction, ...] = (), precision: str | None = None,
     family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
@@ -93,7 +109,7 @@ def plan(
     """
     problem = GemmProblem.of(
         a, b, c, d, alpha=alpha, beta=beta, accumulate=accumulate, epilogue=epilogue,
-        row_reductions=row_reductions,
+        row_reductions=row_reductions, precision=precision,
     )  # fmt: skip
     return make_plan(problem, family, config)
 
@@ -101,6 +117,7 @@ def plan(
 def make_plan(problem: GemmProblem, family: str | None = None, config: Any = None) -> Plan:
     """The same for a problem that has been described."""
     operands.check_accumulate(problem.dtype, problem.accumulate)
+    operands.check_precision(problem.dtype, problem.precision)
     family, config = heuristics.choose_family(problem, family, config)
     return (_plan_sm90 if family == "sm90" else _plan_sm80)(problem, config)
 
@@ -119,31 +136,38 @@ def plan_hopper(
 
 
 def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
-    kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.dtype]
+    kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
     config = config or heuristics.choose_for(problem, kernel, needs_registers)
+    if kernel is f32_gemm and config.k_slabs != 2:
+        raise tc.ArgumentError(
+            f"a stage of f32 products has two slabs, k_slabs=2: {config}"
+        )
     if config.streamk_units:
         _check_streamk(problem, kernel, config)
     plan = plan_hopper(kernel, config, traits, problem.d.shape)
     if config.streamk_units:
         plan = replace(plan, kernel=streamk_gemm, streamk=operands.accumulator_dtype(problem.dtype))
+    plan = replace(plan, split_operands=kernel is f32_gemm)
     return _with_row_reductions(plan, problem) if problem.row_reductions else plan
 
 
 def _check_streamk(problem: GemmProblem, kernel: Any, config: HopperConfig) -> None:
     """Stream-K exchanges the accumulators of wgmma, in f32 or s32."""
-    if kernel is promoted_fp8_gemm:
+    if kernel in (promoted_fp8_gemm, f32_gemm):
+        instead = f"accumulate={FAST!r}" if kernel is promoted_fp8_gemm else "precision='tf32'"
         raise tc.ArgumentError(
-            f"stream-K has no promoted accumulators; accumulate={FAST!r}, or not {config}"
+            f"stream-K has no promoted accumulators; {instead}, or not {config}"
         )
     if problem.accumulate == tc.f16:
         raise tc.ArgumentError(f"stream-K accumulates in f32, not in f16: {config}")
 
 
 def _hopper_traits(problem: GemmProblem) -> HopperTraits:
+    split = problem.multiplied_as == tc.f32
     traits = HopperTraits(
-        a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
+        a_k_major=split or problem.a_k_major, b_k_major=split or problem.b_k_major,
         store_by_threads=stores_without_tma(problem.d), scaled=problem.alpha != 1,
         acc_dtype=tc.f16 if problem.accumulate == tc.f16 else None, epilogue=problem.epilogue,
     )  # fmt: skip
@@ -173,11 +197,24 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
 
 
 def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
-    config = config or heuristics.choose_ampere(problem.dtype, problem.M, problem.N)
-    grid = -(-problem.M // config.BM) * -(-problem.N // config.BN)
+    config = config or heuristics.choose_ampere(problem)
+    grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()
-    return Plan(SM80[problem.dtype], config, _ampere_traits(problem, config), grid, extra)
+    kernel, traits = SM80[problem.multiplied_as], _ampere_traits(problem, config)
+    if config.split_k == 1:
+        return Plan(kernel, config, traits, grid, extra)
+    _check_split_k(problem, config)
+    of_parts = replace(traits, has_c=False, scaled=False, vec_d=16 if problem.N % 4 == 0 else 4)
+    return Plan(kernel, config, of_parts, grid, extra, partial_sums=traits)
+
+
+def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
+    """Partial sums are f32, and every part of K has a tile."""
+    if not problem.dtype.is_float or problem.dtype == tc.f64 or problem.accumulate == tc.f16:
+        raise tc.ArgumentError(f"split-K adds up f32 partial sums, and these are not: {config}")
+    if config.split_k > -(-problem.K // config.BK):
+        raise tc.ArgumentError(f"K is {problem.K}: not every part of K has a tile: {config}")
 
 
 def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
@@ -187,8 +224,11 @@ def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     if c is not None and problem.reads_c:
         vec_d = min(vec_d, c.align if c.unit[1] else 1)
     k_major = problem.a_k_major and problem.b_k_major
-    # Bytes of s8 that are gathered one by one leave no registers for prefetched fragments.
-    prefetch = config.stages <= -(-K // config.BK) and (k_major or problem.dtype != tc.s8)
+    tiles = -(-K // config.BK) // config.split_k
+    # Bytes of s8 that are gathered one by one, and f32 in two parts, leave no registers for
+    # prefetched fragments.
+    registers = problem.multiplied_as != tc.f32 and (k_major or problem.dtype != tc.s8)
+    prefetch = config.stages <= tiles and registers
     return AmpereTraits(
         a_k_major=problem.a_k_major, b_k_major=problem.b_k_major,
         vec_a=_vector_bytes(problem.a, problem.a_k_major or K > 1),

@@ -29,7 +29,8 @@ def sparse_gemm(a: SparseMatrix, b: Any, c: Any, out: Any, *options: Any) -> Any
 
 def _prepare(
     a: SparseMatrix, b: Any, c: Any, out: Any, alpha: float, beta: float, out_dtype: Any,
-    epilogue: Callable[..., Any] | None, config: HopperConfig | None, stream: Any,
+    epilogue: Callable[..., Any] | None, precision: str | None, config: HopperConfig | None,
+    stream: Any,
 ) -> PreparedCall:  # fmt: skip
     check_epilogue(epilogue)
     in_a, in_b = describe(a.values, "a")._replace(shape=a.shape), describe(b, "b")
@@ -37,6 +38,11 @@ def _prepare(
         raise tc.ArgumentError(f"b has shape {in_b.shape}; a matrix with elements is needed")
     operands.check_operands(in_a, in_b, None if c is None else describe(c, "c"), beta)
     dtype, (M, K), N = a.dtype, a.shape, in_b.shape[1]
+    operands.check_precision(dtype, precision)
+    if dtype == tc.f32 and precision != "tf32":
+        raise tc.ArgumentError(
+            "sparse f32 is multiplied as tf32 only, of 11 significant bits: precision='tf32'"
+        )
     d, in_d = operands.result_array(b, out, dtype, (M, N), out_dtype)
     families.check_sm90(in_a, in_b, in_d)
     traits = HopperTraits(

@@ -20,9 +20,10 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.arrays import library_of
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
-from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, sm90_obstacle
+from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
+from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import choose_ampere
+from tensorcore_dsl.kernels.host.heuristics import choose_tile
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
@@ -30,6 +31,7 @@ from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 FINALISTS = 4  # configurations that are measured again, one after another
 ROUNDS = 7  # samples of each finalist
 SAMPLE = 2e-3  # approximate seconds of one sample
+F32_CANDIDATES = 24  # of both families
 HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
 AMPERE_TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))
@@ -66,7 +68,8 @@ class Tuning:
 
 def tune(
     a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
-    epilogue: Callable[..., Any] | None = None, candidates: Iterable[Any] | None = None,
+    epilogue: Callable[..., Any] | None = None, precision: str | None = None,
+    candidates: Iterable[Any] | None = None,
     remember: bool = True, timer: Timer | None = None, device: str | None = None,
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
@@ -84,12 +87,15 @@ def tune(
     if 0 in (M, N, K):
         raise tc.ArgumentError(f"a product of {M}x{K} and {K}x{N} has nothing to tune")
     d, in_d = operands.result_array(a, out, dtype, (M, N))
-    problem = GemmProblem(in_a, in_b, in_c, in_d)
+    operands.check_precision(dtype, precision)
+    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision)
     if is_worth_padding(a, problem):
         a, b, d = padded_operands(a, b, d, problem)
         problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
-    launch = partial(gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue)
+    launch = partial(
+        gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue, precision=precision
+    )
     bench = Bench(launch, timer or event_timer(a))
     trials = _search(bench, None if candidates is None else list(candidates), problem)
     if not trials or trials[0].failure:
@@ -154,8 +160,12 @@ def _sorted(trials: Iterable[Trial]) -> list[Trial]:
 
 def default_candidates(problem: GemmProblem) -> list[Any]:
     """Configurations of the wgmma kernels where they can run the problem, else of mma.sync."""
-    M, N, K, dtype = problem.M, problem.N, problem.K, problem.dtype
-    if not sm90_obstacle(problem.a, problem.b, problem.d):
+    M, N, K, dtype = problem.M, problem.N, problem.K, problem.multiplied_as
+    impossible = obstacles(problem)
+    if dtype == tc.f32:
+        ranked = [config for _, config in f32_ranking(M, N, K)]
+        return [c for c in ranked if not impossible[family_of(c)]][:F32_CANDIDATES]
+    if not impossible["sm90"]:
         layouts = problem.a_k_major, problem.b_k_major
         return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts))
     return list(ampere_candidates(dtype, M, N)) if dtype in SM80 else []
@@ -170,7 +180,7 @@ def hopper_candidates(shape: ProblemShape) -> list[HopperConfig]:
 
 def ampere_candidates(dtype: Any, M: int, N: int) -> Iterator[AmpereConfig]:
     """Tiles of the mma.sync kernels, the one that `gemm` chooses first."""
-    base = choose_ampere(dtype, M, N)
+    base = choose_tile(dtype, M, N)
     yield base
     for (BM, BN, WM, WN), stages in product(AMPERE_TILES, AMPERE_STAGES):
         yield replace(base, BM=BM, BN=BN, WM=WM, WN=WN, stages=stages)

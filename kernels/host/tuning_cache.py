@@ -31,7 +31,8 @@ def key(problem: GemmProblem, device: str) -> str:
     layout = f"{'row' if problem.a_k_major else 'col'}.{'col' if problem.b_k_major else 'row'}"
     aligned = all(x.type.align == 16 for x in (problem.a, problem.b, problem.d))
     return (
-        f"{problem.dtype}->{problem.d.type.dtype} {problem.M}x{problem.N}x{problem.K} {layout}"
+        f"{problem.multiplied_as}->{problem.d.type.dtype} "
+        f"{problem.M}x{problem.N}x{problem.K} {layout}"
         f"{'' if aligned else ' unaligned'} on {device}"
     )
 

@@ -1,0 +1,30 @@
+"""Second kernel of split-K with `mma.sync`: D = alpha (sum of the partial sums) + beta C."""
+
+import tensorcore_dsl as tc
+
+THREADS = 256
+COLUMNS = 4  # of a thread
+
+
+@tc.kernel
+def sum_partials(
+    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
+    parts: tc.Const, has_c: tc.Const,
+):  # fmt: skip
+    """partials is parts x M x N, added up in order. Grid: N / 1024 CTAs for each row of D."""
+    tc.launch_bounds(THREADS)
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
+    cols = d.shape[1]
+    across = (cols + (THREADS * COLUMNS - 1)) // (THREADS * COLUMNS)
+    row, first = tc.blockIdx.x // across, tc.blockIdx.x % across * THREADS * COLUMNS
+    for i in tc.static_range(COLUMNS):
+        col = first + i * THREADS + tc.threadIdx.x
+        if col < cols:
+            total = partials[0, row, col]
+            for part in tc.static_range(1, parts):
+                total += partials[part, row, col]
+            total = alpha * total
+            if has_c:
+                total = tc.fma(beta, c[row, col], total)
+            d[row, col] = total

@@ -1,0 +1,86 @@
+"""Workspaces in global memory that launches on one stream share, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from tensorcore_dsl.host import cupy_stream, stream_handle, torch_stream
+from tensorcore_dsl.kernels.host.arrays import library_of, on_stream
+
+MAX_CACHED = 64  # small workspaces; beyond, the oldest goes
+SMALL = 8 << 20  # bytes
+_cached: dict[Any, Any] = {}
+_small: dict[Any, Any] = {}
+
+
+def cached_workspace(
+    like: Any, stream: Any, kind: tuple[Any, ...], allocate: Callable[[], Any]
+) -> Any:
+    """allocate(), or what it returned before for this stream and kind; None: the current stream.
+
+    A launch that a CUDA graph captures gets a workspace of its own, which the graph clears; NumPy
+    arrays as well, since several threads may emulate at the same time.
+    """
+    if _is_for_one_launch(like):
+        return allocate()
+    key = (*_device_and_stream(like, stream), kind)
+    workspace = _cached.get(key)
+    if workspace is None:
+        workspace = _cached[key] = allocate()
+        _synchronize(like)  # the current stream clears it, and `stream` may be another one
+    return workspace
+
+
+def scratch(
+    like: Any, stream: Any, kind: tuple[Any, ...], size: int, allocate: Callable[[], Any]
+) -> Any:
+    """allocate(), for one launch on the stream: the arrays' library takes the memory from there.
+
+    A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would
+    take longer than the kernel.
+    """
+    key = None
+    if size <= SMALL and not _is_for_one_launch(like):
+        key = (*_device_and_stream(like, stream), kind)
+        cached = _small.get(key)
+        if cached is not None:
+            return cached
+    with on_stream(like, stream):
+        workspace = allocate()
+    if key is not None:
+        _small[key] = workspace
+        if len(_small) > MAX_CACHED:
+            del _small[next(iter(_small))]
+    return workspace
+
+
+def _is_for_one_launch(like: Any) -> bool:
+    """Whether a workspace serves a single launch, or a single graph."""
+    if library_of(like) == "torch":
+        return not like.is_cuda or sys.modules["torch"].cuda.is_current_stream_capturing()
+    return not hasattr(like, "__cuda_array_interface__")
+
+
+def _device_and_stream(like: Any, stream: Any) -> tuple[Any, int]:
+    """The device and the stream of a launch with this array."""
+    library = library_of(like)
+    if library == "torch":
+        device, current = like.device.index, torch_stream(like.device.index)
+    elif library == "cupy":
+        device, current = like.device.id, cupy_stream()
+    else:
+        device, current = import_module("numba.cuda").get_current_device().id, int
+    return device, current() if stream is None else stream_handle(stream)
+
+
+def _synchronize(like: Any) -> None:
+    library = library_of(like)
+    if library == "torch":
+        sys.modules["torch"].cuda.current_stream(like.device).synchronize()
+    elif library == "cupy":
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    else:
+        import_module("numba.cuda").synchronize()

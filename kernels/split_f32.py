@@ -1,0 +1,109 @@
+"""Split f32 in two tf32, to multiply with the accuracy of f32 on tensor cores ("3xTF32").
+
+A tf32 has 11 significant bits, an f32 has 24. x = high + low: `high` is x rounded to tf32, `low`
+the rest, of which tf32 keeps all but the last bit: at most 2^-23 |x| is left out. A product is
+
+    a b = a.low b.high + a.high b.low + a.high b.high    (+ a.low b.low: left out, <= 2^-22 |a b|)
+
+with the small terms added first. `high` is rounded to nearest, so `low` has either sign, and what
+is left out does not add up to a drift. tf32 has the exponents of f32: below 2^-113 the last bits of
+`low` are lost, and below 2^-126 those of `high`.
+"""
+
+import tensorcore_dsl as tc
+
+SLAB = 32  # f32 of K that lie together: 128 bytes, a row of a shared tile
+ROWS = 64  # of a CTA's tile
+WARPS = 8
+
+SIGN, EXPONENT, ONE = 0x80000000, 0x7F800000, 0x3F800000
+HALF_UNIT, KEPT = 0x1000, 0xFFFFE000  # half a unit of a tf32 in its last place, and its bits
+
+
+def split(x):
+    """(high, low) of an f32, as f32 of which the tensor cores ignore the lower 13 bits.
+
+    Infinities and NaN are all in `low`, and `high` is then 1 with the sign of x: whatever the other
+    operand is, the three products give the infinity or NaN that the f32 product gives. Where
+    rounding would make x infinite, `high` is x cut.
+    """
+    bits = x.bits(tc.u32)
+    rounded = bits + HALF_UNIT & KEPT
+    high = tc.select(rounded & EXPONENT == EXPONENT, bits & KEPT, rounded)
+    not_finite = bits & EXPONENT == EXPONENT
+    high = tc.select(not_finite, bits & SIGN | ONE, high).bits(tc.f32)
+    return high, tc.select(not_finite, x, x - high)
+
+
+@tc.kernel
+def split_kernel(
+    a: tc.Array, b: tc.Array, a_parts: tc.Array, b_parts: tc.Array, a_k_major: tc.Const,
+    b_k_major: tc.Const,
+):  # fmt: skip
+    """Split A, [batch x] M x K, and B, [batch x] K x N, for wgmma, which wants K contiguous.
+
+    a_parts is [batch x] M x 2K', b_parts [batch x] N x 2K', where K' is K rounded up to whole
+    slabs: 32 `high` and then their 32 `low`, slab by slab, zeros beyond K. Grid: one CTA for each
+    64 rows of A, and columns of B, and slab.
+    """
+    tc.launch_bounds(32 * WARPS)
+    tc.griddep_wait()
+    tc.griddep_launch_dependents()
+    tile = tc.shared((ROWS, SLAB + 1), tc.f32)  # an odd stride: rows and columns without conflicts
+    slabs = a_parts.shape[-1] // (2 * SLAB)
+    of_a = tiles(a_parts)
+    if tc.blockIdx.x < of_a:
+        split_tile(a, a_parts, tile, tc.blockIdx.x, slabs, a_k_major)
+    else:
+        columns = b.T if b.ndim == 2 else transposed(b)
+        split_tile(columns, b_parts, tile, tc.blockIdx.x - of_a, slabs, b_k_major)
+
+
+def tiles(parts):
+    """CTAs that write `parts`."""
+    *batch, rows, depth = parts.shape
+    count = (rows + (ROWS - 1)) // ROWS * (depth // (2 * SLAB))
+    for matrices in batch:
+        count = count * matrices
+    return count
+
+
+def transposed(batch):
+    """Every matrix of a batch, transposed."""
+    matrix, row, col = batch.strides
+    matrices, rows, cols = batch.shape
+    return batch.with_parts(shape=(matrices, cols, rows), strides=(matrix, col, row), argument=None)
+
+
+def split_tile(x, parts, tile, index, slabs, k_major: bool):
+    """Split one tile of 64 rows and one slab of x, whose rows or columns are contiguous."""
+    slab, block = index % slabs, index // slabs
+    if x.ndim == 3:
+        blocks = (x.shape[1] + (ROWS - 1)) // ROWS
+        x, parts, block = x[block // blocks], parts[block // blocks], block % blocks
+    rows, K = x.shape
+    first, lane, warp = block * ROWS, tc.lane_id(), tc.warp_id()
+    values = []
+    if k_major:
+        for i in tc.static_range(ROWS // WARPS):
+            row, k = first + warp * (ROWS // WARPS) + i, slab * SLAB + lane
+            values.append(x.at(row, k).load(pred=(row < rows) & (k < K)))
+    else:
+        for i in tc.static_range(SLAB // WARPS):
+            for half in tc.static_range(ROWS // 32):
+                row, k = first + half * 32 + lane, slab * SLAB + warp * (SLAB // WARPS) + i
+                inside = (row < rows) & (k < K)
+                tile[half * 32 + lane, warp * (SLAB // WARPS) + i] = x.at(row, k).load(pred=inside)
+        tc.barrier()
+        values = [tile[warp * (ROWS // WARPS) + i, lane] for i in range(ROWS // WARPS)]
+    for i in tc.static_range(ROWS // WARPS):
+        row = first + warp * (ROWS // WARPS) + i
+        high, low = split(values[i])
+        target = parts.at(row, 2 * SLAB * slab + lane)
+        target.store(high, pred=row < rows)
+        (target + SLAB).store(low, pred=row < rows)
+
+
+def depth_of_parts(K: int) -> int:
+    """Columns of the parts of an operand with this K."""
+    return -(-K // SLAB) * 2 * SLAB

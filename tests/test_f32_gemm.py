@@ -1,0 +1,179 @@
+"""f32 products with the accuracy of f32: three tf32 products, in both families of kernels."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels.host.f32_heuristics import (
+    ampere_candidates,
+    f32_ranking,
+    hopper_candidates,
+)
+from tensorcore_dsl.kernels.split_f32 import split
+
+F32, U = np.float32, 2.0**-24  # unit roundoff of f32
+FAMILIES = ("sm80", "sm90")
+SMALL = {
+    "sm80": AmpereConfig(BM=64, BN=64, WM=32, WN=32),
+    "sm90": HopperConfig(BM=64, BN=64, k_slabs=2, stages=2),
+}
+
+
+def matrix(rows: int, cols: int, order: Any = "C", seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng([rows, cols, seed]).standard_normal((rows, cols))
+    return np.asarray(values.astype(F32), order=order)
+
+
+def error(d: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
+    """The largest error, in units of 2^-24 of the sum of |a| |b|."""
+    wide = a.astype(float), b.astype(float)
+    scale = np.abs(wide[0]) @ np.abs(wide[1])
+    return float((np.abs(d - wide[0] @ wide[1]) / scale).max() / U)
+
+
+def bound(K: int) -> float:
+    """The bound that docs/kernels.md states, in the same unit."""
+    return 34 + K / 8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+@pytest.mark.parametrize("shape", [(64, 96, 100), (65, 33, 7), (1, 200, 64), (150, 40, 33)], ids=str)
+def test_all_layouts_and_odd_sizes(family: str, orders: str, shape: tuple[int, ...]) -> None:
+    M, N, K = shape
+    a, b = matrix(M, K, orders[0]), matrix(K, N, orders[1])
+    assert error(kernels.gemm(a, b, family=family), a, b) < 6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("K", [32, 512, 3000])
+@pytest.mark.parametrize("positive", [False, True])
+def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
+    """No more than that of a chain of f32 multiply-adds, or of a few roundings where K is small."""
+    a, b = matrix(64, K), matrix(K, 64)
+    if positive:
+        a, b = np.abs(a), np.abs(b)
+    found = error(kernels.gemm(a, b, config=SMALL[family]), a, b)
+    assert found < bound(K)
+    chain = np.zeros((64, 64), F32)
+    for k in range(K):
+        chain += a[:, k : k + 1] * b[k : k + 1]
+    assert found < max(error(chain, a, b), 6)
+    coarse = error(kernels.gemm(a, b, family="sm80", precision="tf32"), a, b)
+    assert coarse > 100 * found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operands_of_different_size(family: str) -> None:
+    """Rows and columns scaled by powers of two far apart: the error scales with them."""
+    rng = np.random.default_rng(3)
+    a, b = matrix(64, 64), matrix(64, 64)
+    a, b = (np.ldexp(x, rng.integers(-40, 40, x.shape)).astype(F32) for x in (a, b))
+    assert error(kernels.gemm(a, b, config=SMALL[family]), a, b) < bound(64)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_infinities_nan_and_the_largest_numbers(family: str) -> None:
+    numbers = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 3.4028235e38, 1e-18, 2.5]
+    a = np.array(numbers, F32)[:, None]
+    d = kernels.gemm(a, a.T.copy(), config=SMALL[family])
+    with np.errstate(all="ignore"):
+        want = a * a.T
+    finite = np.isfinite(want)
+    assert np.array_equal(d[~finite], want[~finite], equal_nan=True)
+    assert np.allclose(d[finite], want[finite], rtol=2**-21, atol=0)
+
+
+def test_parts_add_up() -> None:
+    """high + low is x but for the last bit, and both are tf32."""
+
+    @tc.kernel
+    def split_all(x: tc.Array, high: tc.Array, low: tc.Array):
+        i = tc.blockIdx.x * 128 + tc.threadIdx.x
+        high[i], low[i] = split(x[i])
+
+    bits = np.random.default_rng(0).integers(30 << 23, 0x7F800000, 1 << 16, np.uint32)
+    x = (bits | np.arange(bits.size, dtype=np.uint32) % 2 << 31).view(F32)
+    high, low = np.empty_like(x), np.empty_like(x)
+    split_all[x.size // 128, 128](x, high, low)
+    assert not (high.view(np.uint32) & 0x1FFF).any()
+    cut = (low.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32).astype(float)
+    assert (np.abs(x.astype(float) - high - cut) <= 2.0**-23 * np.abs(x.astype(float))).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_alpha_beta_c(family: str) -> None:
+    a, b, c = matrix(70, 100), matrix(100, 50), matrix(70, 50)
+    d = kernels.gemm(a, b, c, alpha=2, beta=-0.5, config=SMALL[family])
+    want = 2 * (a.astype(float) @ b.astype(float)) - 0.5 * c
+    assert np.allclose(d, want, rtol=1e-5, atol=1e-5)
+
+
+def test_batches() -> None:
+    a, b = (np.stack([matrix(*shape, seed=i) for i in range(3)]) for shape in ((70, 100), (100, 40)))
+    for x, y in ((a, b), (a, b[0]), (a[0], b), (a, np.asfortranarray(b))):
+        assert error(kernels.gemm(x, y), x, y) < 6
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AmpereConfig(BM=64, BN=32, WM=32, WN=16, split_k=2), AmpereConfig(split_k=7),
+        HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, split_k=2),
+        HopperConfig(BM=128, BN=128, k_slabs=2, stages=2, split_k=8),
+        HopperConfig(BM=64, BN=64, k_slabs=2, stages=2, cluster_m=2),
+    ],
+    ids=lambda c: f"{type(c).__name__} {c.split_k}",
+)  # fmt: skip
+def test_split_k_and_clusters(config: Any) -> None:
+    a, b, c = matrix(150, 700), matrix(700, 130), matrix(150, 130)
+    assert error(kernels.gemm(a, b, config=config), a, b) < 6
+    d = kernels.gemm(a, b, c, alpha=2, beta=3, config=config)
+    want = 2 * (a.astype(float) @ b.astype(float)) + 3 * c
+    assert np.allclose(d, want, rtol=1e-5, atol=2e-4)
+
+
+def test_the_cpu_chooses_as_the_gpu_does() -> None:
+    """Both families are candidates on either; small products take mma.sync, large ones wgmma."""
+    chosen = {}
+    for M, N, K in ((64, 64, 64), (16, 512, 512), (1024, 1024, 1024)):
+        a, b, d = np.zeros((M, K), F32), np.zeros((K, N), F32), np.zeros((M, N), F32)
+        with tc.target("cpu", "sm_90a"):
+            chosen[M] = kernels.plan(a, b, None, d).config
+        with tc.target("cpu", "sm_80"):
+            assert isinstance(kernels.plan(a, b, None, d).config, AmpereConfig)
+    assert {n: type(c) for n, c in chosen.items()} == {
+        64: AmpereConfig, 16: AmpereConfig, 1024: HopperConfig,
+    }  # fmt: skip
+
+
+def test_candidates_are_valid_and_ranked() -> None:
+    for M, N, K in itertools.product((1, 100, 4096), repeat=3):
+        ranked = f32_ranking(M, N, K)
+        assert [seconds for seconds, _ in ranked] == sorted(seconds for seconds, _ in ranked)
+        count = len([*hopper_candidates(M, N, K)]) + len([*ampere_candidates(M, N, K)])
+        assert count == len(ranked) == len({config for _, config in ranked})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "message"),
+    [
+        (np.float16, {"precision": "tf32"}, "a has elements of type f16; only f32 products"),
+        (F32, {"precision": "f16"}, "precision is 'f16'; allowed is 'f32' or 'tf32'"),
+        (F32, {"precision": tc.tf32}, "precision is .*; allowed is 'f32' or 'tf32'"),
+        (F32, {"config": HopperConfig(BM=64, BN=64)}, "two slabs, k_slabs=2"),
+        (F32, {"config": AmpereConfig(split_k=4)}, "K is 64: not every part of K has a tile"),
+        (np.int8, {"config": AmpereConfig(BK=64, split_k=2)}, "split-K adds up f32 partial sums"),
+    ],
+)
+def test_refusals(dtype: Any, options: dict[str, Any], message: str) -> None:
+    a = np.zeros((64, 64), dtype)
+    with pytest.raises(tc.ArgumentError, match=message):
+        kernels.gemm(a, a, **options)
