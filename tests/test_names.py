@@ -16,13 +16,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def imported_names(path):
-    """The names that a module imports from this package."""
-    return {
+    """The public names that a module imports from this package."""
+    names = {
         alias.asname or alias.name
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module.startswith("tensorcore_dsl")
         for alias in node.names
     }
+    return {name for name in names if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("package", [tc, kernels], ids=lambda package: package.__name__)
@@ -33,10 +34,10 @@ def test_all_is_what_the_package_imports(package):
 
 
 @pytest.mark.parametrize("package", [tc, kernels], ids=lambda package: package.__name__)
-def test_dir_shows_no_modules(package):
-    shown = [name for name in dir(package) if not name.startswith("__")]
-    assert sorted(shown) == sorted(package.__all__)
-    assert not [name for name in shown if inspect.ismodule(getattr(package, name))]
+def test_dir_shows_the_public_names(package):
+    """And no modules that the package has imported."""
+    assert sorted(n for n in dir(package) if not n.startswith("__")) == sorted(package.__all__)
+    assert {"lang", "isa", "kernel_cache", "host"}.isdisjoint(dir(package))
 
 
 def test_help_lists_every_name_by_topic():
@@ -70,6 +71,15 @@ def test_dir_of_an_instruction_shows_its_operands():
     assert {"a", "b", "c", "d", "ptx", "shape"} <= set(dir(mma))
     assert {"e", "f"} <= set(dir(tc.mma.sp.m16n8k32(tc.f16, tc.f16, tc.f32))) - set(dir(mma))
     assert dir(tc.threadIdx) == ["x", "y", "z"]
+
+
+def test_the_decorator_is_typed_with_all_its_options():
+    """The overload `@tc.kernel(...)` names what Kernel takes."""
+    tree = ast.parse(Path(inspect.getsourcefile(tc.Kernel)).read_text())
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "kernel"]
+    typed = {a.arg for f in functions if f.decorator_list for a in f.args.kwonlyargs}
+    taken = inspect.signature(tc.Kernel.__init__).parameters.values()
+    assert typed == {p.name for p in taken if p.kind is p.KEYWORD_ONLY} >= {"threads", "name"}
 
 
 @tc.kernel

@@ -45,7 +45,7 @@ def functions(x: tc.Array) -> None:
     tile = tc.shared((16, 16), tc.f16, swizle=128)  # error: call-arg, reportCallIssue
     tc.ldmatrix(tile)  # error: call-arg, reportCallIssue
     tc.cp_async(tile.at(0, 0), x.at(0), 16, valide=3)  # error: call-arg, reportCallIssue
-    tc.shared((16, 16), "f16")  # error: arg-type, reportArgumentType
+    tc.shared((16, 16), 32)  # error: arg-type, reportArgumentType
     tc.mbarriers("2")  # error: arg-type, reportArgumentType
     tc.store_elements(tile, 4)  # error: arg-type, reportArgumentType
     tc.exp2(x[0], x[1])  # error: call-arg, reportCallIssue
