@@ -49,7 +49,6 @@ from tensorcore_dsl.errors import (
     TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.interpreter.emulate import emulate
-from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.kernel import Array, Kernel, current_target, kernel, target
 from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_wait
 from tensorcore_dsl.lang.atomics import atomic, reduce
@@ -88,15 +87,15 @@ from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
 if TYPE_CHECKING:  # annotations and completion: see isa/stubs.py
     from tensorcore_dsl._typing import (
         Const, b1, b8, b16, b32, b64, b128, bf16, bf16x2, e2m1, e2m3, e3m2, e4m3, e5m2, f16, f16x2,
-        f32, f64, mma, pred, s4, s8, s16, s32, s64, tf32, u4, u8, u16, u32, u64, ue4m3, ue8m0,
-        wgmma, wmma,
+        f32, f64, instruction, mma, pred, s4, s8, s16, s32, s64, tf32, u4, u8, u16, u32, u64, ue4m3,
+        ue8m0, wgmma, wmma,
     )  # fmt: skip
 else:
     from tensorcore_dsl.dtypes import (
         b1, b8, b16, b32, b64, b128, bf16, bf16x2, e2m1, e2m3, e3m2, e4m3, e5m2, f16, f16x2,
         f32, f64, pred, s4, s8, s16, s32, s64, tf32, u4, u8, u16, u32, u64, ue4m3, ue8m0,
     )  # fmt: skip
-    from tensorcore_dsl.isa import mma, wgmma, wmma
+    from tensorcore_dsl.isa import instruction, mma, wgmma, wmma
     from tensorcore_dsl.kernel import Const
 
 __version__ = "0.1.0"

@@ -98,36 +98,67 @@ class Element(Operators, metaclass=_ElementType):
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
 
 pred: TypeAlias = Element
+"""pred: a predicate."""
 f64: TypeAlias = Element
+"""f64: a float, 64 bits."""
 f32: TypeAlias = Element
+"""f32: a float, 32 bits."""
 tf32: TypeAlias = Element
+"""tf32: a float, 32 bits."""
 f16: TypeAlias = Element
+"""f16: a float, 16 bits."""
 bf16: TypeAlias = Element
+"""bf16: a float, 16 bits."""
 e4m3: TypeAlias = Element
+"""e4m3: a float, 8 bits."""
 e5m2: TypeAlias = Element
+"""e5m2: a float, 8 bits."""
 e3m2: TypeAlias = Element
+"""e3m2: a float, 6 bits."""
 e2m3: TypeAlias = Element
+"""e2m3: a float, 6 bits."""
 e2m1: TypeAlias = Element
+"""e2m1: a float, 4 bits."""
 ue8m0: TypeAlias = Element
+"""ue8m0: a float, 8 bits."""
 ue4m3: TypeAlias = Element
+"""ue4m3: a float, 8 bits."""
 s64: TypeAlias = Element
+"""s64: a signed integer, 64 bits."""
 s32: TypeAlias = Element
+"""s32: a signed integer, 32 bits."""
 s16: TypeAlias = Element
+"""s16: a signed integer, 16 bits."""
 s8: TypeAlias = Element
+"""s8: a signed integer, 8 bits."""
 s4: TypeAlias = Element
+"""s4: a signed integer, 4 bits."""
 u64: TypeAlias = Element
+"""u64: an unsigned integer, 64 bits."""
 u32: TypeAlias = Element
+"""u32: an unsigned integer, 32 bits."""
 u16: TypeAlias = Element
+"""u16: an unsigned integer, 16 bits."""
 u8: TypeAlias = Element
+"""u8: an unsigned integer, 8 bits."""
 u4: TypeAlias = Element
+"""u4: an unsigned integer, 4 bits."""
 b1: TypeAlias = Element
+"""b1: plain bits, 1 bits."""
 b8: TypeAlias = Element
+"""b8: plain bits, 8 bits."""
 b16: TypeAlias = Element
+"""b16: plain bits, 16 bits."""
 b32: TypeAlias = Element
+"""b32: plain bits, 32 bits."""
 b64: TypeAlias = Element
+"""b64: plain bits, 64 bits."""
 b128: TypeAlias = Element
+"""b128: plain bits, 128 bits."""
 f16x2: TypeAlias = Element
+"""f16x2: two floats, 32 bits."""
 bf16x2: TypeAlias = Element
+"""bf16x2: two floats, 32 bits."""
 
 class FragmentOperand(Operand):
     """An operand of a matrix instruction that is spread over the registers of all threads."""
@@ -136,6 +167,14 @@ class FragmentOperand(Operand):
 
     def zeros(self) -> RegisterGroup:
         """In a kernel: a fragment of this operand filled with zeros."""
+
+class NamedInstruction(Instruction):
+    """An instruction of the table, whose text names its operands."""
+
+    def __getattr__(self, name: str) -> FragmentOperand: ...
+
+def instruction(mnemonic: str) -> NamedInstruction:
+    """The instruction with this mnemonic, for example "add.rn.f32"."""
 
 class _MmaSpBlockScaleInstruction(Instruction):
     """An instruction of mma.sp.block_scale; called inside a kernel, it emits itself."""

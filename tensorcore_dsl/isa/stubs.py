@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.isa import namespaces
 from tensorcore_dsl.isa.namespaces import FIXED, Namespace
@@ -108,7 +109,7 @@ SHAPE = '''
         """{text}
         """
 '''
-FRAGMENT = '''
+OPERANDS = '''
 class FragmentOperand(Operand):
     """An operand of a matrix instruction that is spread over the registers of all threads."""
 
@@ -116,18 +117,33 @@ class FragmentOperand(Operand):
 
     def zeros(self) -> RegisterGroup:
         """In a kernel: a fragment of this operand filled with zeros."""
+
+class NamedInstruction(Instruction):
+    """An instruction of the table, whose text names its operands."""
+
+    def __getattr__(self, name: str) -> FragmentOperand: ...
+
+def instruction(mnemonic: str) -> NamedInstruction:
+    """The instruction with this mnemonic, for example "add.rn.f32"."""
 '''
 
 
 def page() -> str:
     """The text of the stub."""
-    parts = [HEADER.format(operators="".join(_operators())), "\n", *(f"{n}: TypeAlias = Element\n" for n in dtypes.ALL)]
-    parts.append(FRAGMENT)
+    parts = [HEADER.format(operators="".join(_operators())), "\n", *map(_element_type, dtypes.ALL.values()), OPERANDS]
     for name in ("mma", "wgmma", "wmma"):
         parts += _namespace(getattr(namespaces, name))
     parts.append("\n")
     parts += [f"{name}: {_class_of(getattr(namespaces, name))}\n" for name in ("mma", "wgmma", "wmma")]
     return "".join(parts)
+
+
+def _element_type(dtype: DType) -> str:
+    """The alias of a type, with what it is."""
+    kind = {"f": "a float", "s": "a signed integer", "u": "an unsigned integer"}.get(dtype.kind)
+    text = f"{kind or 'plain bits'}, {dtype.bits} bits" if dtype.kind != "p" else "a predicate"
+    text = f"two floats, {dtype.bits} bits" if dtype.lanes == 2 else text
+    return f'{dtype.name}: TypeAlias = Element\n"""{dtype.name}: {text}."""\n'
 
 
 def _operators() -> Iterator[str]:

@@ -117,6 +117,7 @@ def completion(x: tc.Array) -> None:
     tc.wgmma.sp.m64n8k32(tc.f16, tc.f16, tc.f32).d.zeros()
     tc.wmma.m16n16k16(tc.f16, tc.f16, tc.f32, layout="row.col").d.layout.rows
     tc.instruction("fma.rn.f32").operand("a").dtype
+    tc.instruction("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32").a.layout.rows
     x[0] = tc.f16.bits + tc.f16.itemsize + tc.threadIdx.z.dtype.bits
     x[1] = tc.s32(0).bits(tc.u32)
 
