@@ -18,6 +18,8 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, active_clusters, clus
 CYCLES = 1.7e3  # of an SM, in a microsecond
 STEP = 32  # elements of K in a step of either kernel
 LAUNCH = 3.5  # microseconds until the first product, and after the last one
+HOST = 7  # microseconds in which Python launches one kernel: small products wait for it
+SHARED_BYTES = 176  # of shared memory that an SM reads and writes in a cycle
 HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
 HOPPER_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8))
 # BM, BN, WM, WN
@@ -31,12 +33,15 @@ Ranking = tuple[tuple[float, HopperConfig | AmpereConfig], ...]
 
 
 @lru_cache(maxsize=1024)
-def f32_ranking(M: int, N: int, K: int, batch: int = 1) -> Ranking:
-    """(expected microseconds, configuration) of every candidate, the fastest first."""
+def f32_ranking(M: int, N: int, K: int, batch: int = 1, aligned: bool = True) -> Ranking:
+    """(expected microseconds, configuration) of every candidate, the fastest first.
+
+    aligned: see ampere_time.
+    """
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
-    single = batch == 1
-    ampere = [(ampere_time(c, M, N, K), c) for c in ampere_candidates(M, N, K)] if single else []
-    return tuple(sorted([*hopper, *ampere], key=lambda entry: entry[0]))
+    ampere = [(ampere_time(c, M, N, K, aligned), c) for c in ampere_candidates(M, N, K)]
+    both = [*ampere, *hopper] if batch == 1 else hopper
+    return tuple(sorted(both, key=lambda entry: entry[0]))
 
 
 def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
@@ -63,29 +68,33 @@ def ampere_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
 def hopper_time(config: HopperConfig, M: int, N: int, K: int, batch: int = 1) -> float:
     """Microseconds of splitting the operands and of the product."""
     BM, BN, split_k = config.BM, config.BN, config.split_k
-    tensor = 3 * BM * BN / 32 * 1.1
+    tensor = 3 * BM * BN / 32 * 1.07
     latency = 290 + 3.6 * BN  # products of one consumer, one after the other, and promotion
-    cache = (BM / config.cluster_n + BN / config.cluster_m) * 8 * STEP / 62
-    step = max(tensor, latency, cache) + 0.02 * min(tensor, cache)
+    read = 3 * BM / 64 * (64 + BN) * 4 * STEP  # wgmma reads B again for every 64 rows of A
+    step = max(tensor, latency, (read + (BM + BN) * 8 * STEP) / SHARED_BYTES)
     waves = -(-cluster_tiles(config, M, N, batch) // active_clusters(config))
     cycles = waves * (_steps(K, split_k) * step + 300 + 16 * BN)
     if split_k > 1:
-        cycles += 1100 + 0.3 * (BM * BN / 170) ** 2
+        cycles += 1050 + 0.3 * (BM * BN / 170) ** 2
     split_bytes = 12 * batch * K * (M + N)  # f32 in, two of them out
-    return LAUNCH + split_bytes / 3.5e6 + cycles / CYCLES
+    return max(LAUNCH + split_bytes / 3.2e6 + cycles / CYCLES, 2 * HOST)
 
 
-def ampere_time(config: AmpereConfig, M: int, N: int, K: int) -> float:
-    """Microseconds of the product, and of the sum of its parts."""
+def ampere_time(config: AmpereConfig, M: int, N: int, K: int, aligned: bool = True) -> float:
+    """Microseconds of the product, and of the sum of its parts.
+
+    aligned: A and B have rows or columns at multiples of 16 bytes; else elements are copied singly.
+    """
     BM, BN, split_k, warps = config.BM, config.BN, config.split_k, config.threads // 32
     ctas = -(-M // BM) * -(-N // BN) * split_k
     resident = min(-(-ctas // SMS), 16 // warps)  # CTAs of an SM at a time
     rounds = -(-ctas // (SMS * resident))
-    work = BM * BN * STEP * 3 / 226 + 0.026 * warps * (config.WM + config.WN) * STEP
-    cycles = rounds * _steps(K, split_k) * max(work * resident, 510)
-    memory = 4 * K * (M + N) / 2.2e6
-    total = 0.8 + 4 * (split_k + 1) * M * N / 0.83e6 if split_k > 1 else 0
-    return LAUNCH + max(cycles / CYCLES, memory) + total
+    work = BM * BN * STEP * 3 / 218 + 0.021 * warps * (config.WM + config.WN) * STEP
+    latency = 320 if aligned else 1300
+    cycles = rounds * _steps(K, split_k) * max(work * resident, latency)
+    memory = 4 * K * (M + N) / 4.4e6
+    total = 0.8 + 4 * (split_k + 1) * M * N / 0.98e6 if split_k > 1 else 0
+    return max(LAUNCH + max(cycles / CYCLES, memory) + total, HOST * min(split_k, 2))
 
 
 def _steps(K: int, split_k: int) -> int:
