@@ -282,14 +282,18 @@ class Torch(Baseline):
 
     def __init__(self, torch: Any, with_cublas: bool) -> None:
         self._torch, self._with_cublas = torch, with_cublas
-        torch.backends.cuda.matmul.allow_tf32 = True
         self.version = f"torch {torch.__version__}"
 
     def is_fair(self, case: Case) -> bool:
         return case.kind == "grouped" or not self._with_cublas
 
     def prepare(self, case: Case, data: Operands) -> Prepared:
-        name, call = torch_call(self._torch, case, data)
+        name, function = torch_call(self._torch, case, data)
+
+        def call(i: int) -> None:
+            self._torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+            function(i)
+
         call(0)
         return Prepared(f"{self.version} {name}", call, data)
 

@@ -59,6 +59,7 @@ TYPES = {
     "f16": Types(R_16F, R_16F, COMPUTE_32F, R_32F, c_float),
     "bf16": Types(R_16BF, R_16BF, COMPUTE_32F, R_32F, c_float),
     "tf32": Types(R_32F, R_32F, COMPUTE_32F_FAST_TF32, R_32F, c_float),
+    "f32": Types(R_32F, R_32F, COMPUTE_32F, R_32F, c_float),
     "s8": Types(R_8I, R_32I, COMPUTE_32I, R_32I, c_int32),
     "f64": Types(R_64F, R_64F, COMPUTE_64F, R_64F, c_double),
     "e4m3": Types(R_E4M3, R_16BF, COMPUTE_32F, R_32F, c_float, fast=True),

@@ -209,14 +209,15 @@ def on_cpu(case: Case, repeats: int, seed: int) -> dict[str, Any]:
     a, b = matrix(case.M, case.K, case.orders[0]), matrix(case.K, case.N, case.orders[1])
     d = np.zeros((case.M, case.N), case.out.numpy)
     family = case.family or None
-    timing = time_on_host(lambda: kernels.gemm(a, b, out=d, family=family), repeats)
+    options = {"family": family, "precision": case.precision}
+    timing = time_on_host(lambda: kernels.gemm(a, b, out=d, **options), repeats)
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = wide[0] @ wide[1]
     error = np.abs(d.astype(np.float64) - exact)
     allowed = allowed_error(case, abs(wide[0]) @ abs(wide[1]), exact)
     worst = float(np.nan_to_num(error, nan=np.inf).max())
     return {
-        **planned(a, b, d, family),
+        **planned(a, b, d, **options),
         "ours": timing.json(),
         "error": relative_error(worst, float(abs(exact).max())),
         "correct": bool(np.all(error <= allowed)),

@@ -10,7 +10,9 @@ from typing import Any
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.host.operands import OUTPUTS
 
-PORTABLE = {"f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "s8": tc.s8, "f64": tc.f64}
+PORTABLE = {
+    "f16": tc.f16, "bf16": tc.bf16, "tf32": tc.f32, "f32": tc.f32, "s8": tc.s8, "f64": tc.f64,
+}  # fmt: skip
 DTYPES = {**PORTABLE, "e4m3": tc.e4m3}  # only wgmma multiplies fp8
 LAYOUTS = ("row.col", "row.row", "col.row", "col.col")
 # cuBLAS' names, where N (not transposed) is column-major.
@@ -77,6 +79,11 @@ class Case:
     @property
     def element(self) -> tc.DType:
         return DTYPES[self.dtype]
+
+    @property
+    def precision(self) -> str | None:
+        """Precision of an f32 product."""
+        return self.dtype if self.element == tc.f32 else None
 
     @property
     def out(self) -> tc.DType:

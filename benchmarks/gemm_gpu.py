@@ -119,15 +119,17 @@ def reference(fair: list[Baseline], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned(
-    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None
+    a: Any, b: Any, d: Any, family: str | None = None, accumulate: Any = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
-        problem = GemmProblem.of(a, b, None, d)
+        problem = GemmProblem.of(a, b, None, d, precision=precision)
         pad = not family and is_worth_padding(a, problem)
         if pad:
             a, b, d = padded_operands(a, b, d, problem)
-        plan = kernels.plan(a, b, None, d, family=family, accumulate=accumulate)
+        options = {"accumulate": accumulate, "precision": precision}
+        plan = kernels.plan(a, b, None, d, family=family, **options)
     except Exception as error:  # the timing is still worth having
         return {"undescribed": f"{type(error).__name__}: {error}"}
     config = plan.config
@@ -166,7 +168,11 @@ def ours(data: Operands) -> Launch:
 def gemm_options(case: Case) -> dict[str, Any]:
     """Options of kernels.gemm that a case needs."""
     fast = case.dtype == "e4m3" and not case.precise
-    return {"family": case.family or None, "accumulate": FAST if fast else None}
+    return {
+        "family": case.family or None,
+        "accumulate": FAST if fast else None,
+        "precision": case.precision,
+    }
 
 
 def plain(data: Operands) -> Launch:

@@ -57,6 +57,7 @@ SUITES: dict[str, list[Case]] = {
         *group("model precise", "e4m3", MODELS, precise=True),
         *group("square", "s8", LARGE),
         *group("square", "tf32", LARGE[:4]),
+        *group("square", "f32", LARGE[:4]),
         *group("square", "f64", LARGE[:4]),
         *group("skinny", "bf16", [(m, *nk) for nk in SKINNY_WEIGHTS for m in SKINNY_ROWS]),
         *group("odd", "bf16", ODD),
@@ -76,7 +77,7 @@ SUITES: dict[str, list[Case]] = {
 GOALS = {
     "square bf16": 1.0, "square f16": 1.0, "model bf16": 1.02, "square e4m3": 1.0,
     "model e4m3": 1.0, "square precise e4m3": 1.0, "model precise e4m3": 1.0, "square s8": 1.0,
-    "square tf32": 1.05, "square f64": 0.97, "skinny bf16": 1.1, "odd bf16": 3.0,
+    "square tf32": 1.05, "square f32": 1.0, "square f64": 0.97, "skinny bf16": 1.1, "odd bf16": 3.0,
     "batched bf16": 1.1, "grouped bf16": 1.1, "bias + GELU bf16": 1.2, "SwiGLU bf16": 1.2,
 }  # fmt: skip
 

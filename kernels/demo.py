@@ -16,9 +16,8 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.host import current_target, device_arch, emulated_arch
 
-# Unit roundoffs of operands, accumulators and D. tf32 drops the low 13 bits of an f32;
-# accumulators of f16, bf16 and tf32 are truncated 23 bits or more below the largest term.
-READ = {"f32": 2.0**-10}
+# Unit roundoffs of accumulators and of D. Accumulators of f16, bf16 and tf32, of which f32 products
+# consist, are truncated 23 bits or more below the largest term.
 SUM = {"f16": 2.0**-22, "bf16": 2.0**-22, "f32": 2.0**-22, "s8": 0.0, "f64": 2.0**-53}
 STORED = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "s32": 0.0, "f64": 2.0**-53}
 ORDERS: dict[str, Any] = {"row": "C", "col": "F"}
@@ -53,7 +52,7 @@ class Case:
 
     def bound(self, a: Any, b: Any, exact: Any) -> Any:
         """The largest error of each element that rounding explains; see the constants above."""
-        relative = 2 * READ.get(self.dtype.name, 0.0) + self.size[2] * SUM[self.dtype.name]
+        relative = self.size[2] * SUM[self.dtype.name]
         return (
             relative * (np.abs(a) @ np.abs(b))
             + STORED[self.out.name] * np.abs(exact)
@@ -87,7 +86,7 @@ class Result:
         rate = 2 * math.prod(case.size) / self.seconds / 1e9
         time = f"{milliseconds:.1f} ms" if milliseconds >= 1 else f"{milliseconds * 1e3:.1f} us"
         return (
-            "tf32" if case.dtype == tc.f32 else str(case.dtype), str(case.out),
+            str(case.dtype), str(case.out),
             *map(str, case.size), *case.orders, self.target, time, f"{rate:,.1f}",
             f"{self.error:.1e}" if self.error else "0", "ok" if self.good else "WRONG",
         )  # fmt: skip

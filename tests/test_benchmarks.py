@@ -174,7 +174,7 @@ def test_allowed_error_is_zero_for_integers_and_small_for_floats():
 
 def test_hopper_suite():
     chosen = suites.cases("hopper")
-    assert len(chosen) == len(set(chosen)) == 92
+    assert len(chosen) == len(set(chosen)) == 96
     assert {case.M for case in chosen if case.group == "square bf16"} >= {2048, 16384}
     assert set(suites.GOALS) < {case.group for case in chosen}
     assert {case.kind for case in chosen} == set(gemm_gpu.KINDS)
@@ -656,7 +656,7 @@ def test_a_suite_is_not_emulated_by_the_way(tmp_path, capsys):
     arguments = ("gemm", "--suite", "hopper", "--target", "cpu", "--out", str(tmp_path))
     assert command.main(arguments) == 1
     told = capsys.readouterr().err
-    assert "the suite hopper is for a GPU: its 92 GEMMs are 9.8e+13 operations" in told
+    assert "the suite hopper is for a GPU: its 96 GEMMs are 9.9e+13 operations" in told
     asked = told[told.index("(") + 1 : told.index(")")].split()
     assert not list(tmp_path.iterdir())
     small = ("--dtypes", "bf16", "--repeats", "1", "--no-plot")
@@ -686,7 +686,7 @@ def test_an_error_is_a_result(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("dtype, error", [("s8", 1), ("bf16", 0.1)])
 def test_a_wrong_product_fails_the_run(tmp_path, monkeypatch, capsys, dtype, error):
-    def wrong(a, b, out, family):
+    def wrong(a, b, out, family, precision):
         out[...] = a.astype(np.float64) @ b.astype(np.float64)
         out[3, 5] += error
 

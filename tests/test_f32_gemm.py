@@ -65,7 +65,7 @@ def test_error_is_that_of_f32(family: str, K: int, positive: bool) -> None:
     chain = np.zeros((64, 64), F32)
     for k in range(K):
         chain += a[:, k : k + 1] * b[k : k + 1]
-    assert found < max(error(chain, a, b), 6)
+    assert found < max(error(chain, a, b), 8)
     coarse = error(kernels.gemm(a, b, family="sm80", precision="tf32"), a, b)
     assert coarse > 100 * found
 
