@@ -222,7 +222,7 @@ class DeviceNDArray:
 DeviceNDArray.__module__ = "numba.cuda.cudadrv.devicearray"
 
 
-def _no_code(ptx: str, arch: Arch, name: str) -> Cubin:
+def _no_code(ptx: str, arch: Arch, name: str, lineinfo: bool = False) -> Cubin:
     log = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads, Used 8 registers"
     return Cubin(name, arch.name, ptx, b"", log)
 

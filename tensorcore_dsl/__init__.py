@@ -30,11 +30,15 @@ Warps and warpgroups
     wgmma_async, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_descriptor
 Mathematics
     fma, minimum, maximum, select, sqrt, exp, exp2, log2, rcp, rsqrt, sin, cos, tanh
+Debugging
+    breakpoint, debugger
+Tuning and timing
+    autotune, Autotuned, Config, Trial, Tuning, testing
 Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
     VerifyError, UnknownInstruction, ArchError, LayoutError, ArgumentError, AssemblyError,
-    LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence, Deadlock;
-    PerformanceWarning
+    LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence, Deadlock,
+    DebuggerQuit; PerformanceWarning
 """
 
 # isort: skip_file
@@ -44,16 +48,19 @@ from typing import TYPE_CHECKING
 from tensorcore_dsl.arch import ARCHS, Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
-    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, Divergence, EmulationError,
-    LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds, PerformanceWarning,
-    TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax, VerifyError,
+    ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
+    EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
+    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnsupportedSyntax,
+    VerifyError,
 )  # fmt: skip
+from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
 from tensorcore_dsl.kernel import Array, Kernel, current_target, kernel, target
 from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_wait
 from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
+from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
 from tensorcore_dsl.lang.launch import (
@@ -83,6 +90,10 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.trials import Trial, Tuning
+from tensorcore_dsl.tuning.autotune import Autotuned, autotune
+from tensorcore_dsl.tuning.config import Config
+from tensorcore_dsl import testing
 
 if TYPE_CHECKING:  # annotations and completion: see isa/stubs.py
     from tensorcore_dsl._typing import (
@@ -101,25 +112,26 @@ else:
 __version__ = "0.1.0"
 __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
-    "CompileError", "Const", "DType", "Deadlock", "Divergence", "EmulationError", "Kernel",
-    "LaunchError", "LayoutError", "Misaligned", "OperandError", "OutOfBounds",
-    "PerformanceWarning", "Pointer", "ScalarType", "TensorCoreError", "Tile", "Uninitialised",
-    "UnknownInstruction", "UnsupportedSyntax", "VerifyError", "arch_number", "atomic", "b1", "b8",
-    "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16", "bf16x2", "blockDim",
-    "blockIdx", "bulk_copy", "cluster_arrive", "cluster_rank", "cluster_size", "cluster_sync",
+    "Autotuned", "CompileError", "Config", "Const", "DType", "Deadlock", "DebuggerQuit",
+    "Divergence", "EmulationError", "Kernel", "LaunchError", "LayoutError", "Misaligned",
+    "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "ScalarType",
+    "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
+    "UnsupportedSyntax", "VerifyError", "arch_number", "atomic", "autotune", "b1", "b8", "b16",
+    "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16", "bf16x2", "blockDim", "blockIdx",
+    "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank", "cluster_size", "cluster_sync",
     "cluster_wait", "cos", "cp_async", "cp_async_commit", "cp_async_wait", "current_target",
-    "dynamic_shared", "e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp",
-    "exp2", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma",
-    "fragment", "gridDim", "griddep_launch_dependents", "griddep_wait", "instruction", "kernel",
-    "lane_id", "launch_bounds", "ldmatrix", "load", "load_elements", "local", "log2", "match_any",
-    "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pred", "range", "rcp", "reduce",
-    "redux", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select", "setmaxnreg", "shared", "shfl",
-    "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt", "static_range", "stmatrix",
-    "store", "store_elements", "syncwarp", "tanh", "target", "tensor_map", "tf32", "threadIdx",
-    "tma_load", "tma_store", "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16",
-    "u32", "u64", "ue4m3", "ue8m0", "vector", "vote", "warp_id", "warp_specialize",
-    "warpgroup_id", "wgmma", "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence",
-    "wgmma_wait", "wmma",
+    "debugger", "dynamic_shared", "e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit",
+    "emulate", "exp", "exp2", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init",
+    "fence_proxy_async", "fma", "fragment", "gridDim", "griddep_launch_dependents",
+    "griddep_wait", "instruction", "kernel", "lane_id", "launch_bounds", "ldmatrix", "load",
+    "load_elements", "local", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma",
+    "movmatrix", "pred", "range", "rcp", "reduce", "redux", "rsqrt", "s4", "s8", "s16", "s32",
+    "s64", "select", "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin",
+    "special", "sqrt", "static_range", "stmatrix", "store", "store_elements", "syncwarp", "tanh",
+    "target", "tensor_map", "testing", "tf32", "threadIdx", "tma_load", "tma_store",
+    "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16", "u32", "u64", "ue4m3",
+    "ue8m0", "vector", "vote", "warp_id", "warp_specialize", "warpgroup_id", "wgmma",
+    "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence", "wgmma_wait", "wmma",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from tensorcore_dsl.errors import ArchError, ArgumentError, listing
 
@@ -41,6 +42,9 @@ class Arch:
                 f"{kernel} takes {asked} bytes of shared memory a block; {self} allows {most} "
                 f"({self.shared_kib} KiB)"
             )
+
+    def __reduce__(self) -> Any:
+        return arch, (self.name,)  # each exists once, also in other processes
 
     def __str__(self) -> str:
         return self.name

@@ -33,6 +33,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> Any:
+        return named, (self.name,)  # each type exists once, also in other processes
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element in memory; sub-byte types have none."""

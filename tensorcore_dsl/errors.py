@@ -14,7 +14,8 @@
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
         ├── Divergence            a warp-wide instruction executed by part of a warp
-        └── Deadlock
+        ├── Deadlock
+        └── DebuggerQuit          the debugger was left with `quit`
 
 Code that runs correctly but slowly raises a PerformanceWarning.
 """
@@ -158,6 +159,10 @@ class Divergence(EmulationError):
 
 class Deadlock(EmulationError):
     """All remaining warps wait for events that cannot happen."""
+
+
+class DebuggerQuit(EmulationError):
+    """The debugger was left with `quit`, or its input ended."""
 
 
 class PerformanceWarning(UserWarning):

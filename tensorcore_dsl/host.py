@@ -1,4 +1,4 @@
-"""What a library of kernels needs on the host: descriptions of arrays, targets, streams, caches.
+"""What a library of kernels needs on the host: arrays, targets, streams, timing, caches.
 
 `tensorcore_dsl.kernels` uses these names and those of `tensorcore_dsl` itself, and no others.
 """
@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.codegen.disk_cache import cache_directory, replace_file
+from tensorcore_dsl.codegen.json_store import JsonStore
 from tensorcore_dsl.dtypes import from_numpy
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
-from tensorcore_dsl.runtime.array_interop import cupy_stream, stream_handle, torch_stream
+from tensorcore_dsl.runtime.array_interop import (
+    CURRENT_DEVICE,
+    cupy_stream,
+    stream_handle,
+    torch_stream,
+)
+from tensorcore_dsl.runtime.driver import cuda_driver
 from tensorcore_dsl.runtime.fast_launch import key_function
 from tensorcore_dsl.runtime.targets import (
     current_target,
@@ -19,11 +26,21 @@ from tensorcore_dsl.runtime.targets import (
     target_arch,
     target_key,
 )
+from tensorcore_dsl.runtime.timing import (
+    DeviceClock,
+    HostClock,
+    current_stream,
+    in_a_row,
+    separately,
+)
+from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
 
 __all__ = [
-    "ArrayType", "Description", "Loc", "cache_directory", "cupy_stream", "current_target",
-    "describe", "device_arch", "emulated_arch", "from_numpy", "has_program_assembler",
-    "key_function", "replace_file", "stream_handle", "target_arch", "target_key", "torch_stream",
+    "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
+    "Loc", "Trial", "Tuning", "cache_directory", "cuda_driver", "cupy_stream", "current_stream",
+    "current_target", "describe", "device_arch", "emulated_arch", "fastest_first", "from_numpy",
+    "has_program_assembler", "in_a_row", "key_function", "replace_file", "separately",
+    "stream_handle", "target_arch", "target_key", "torch_stream",
 ]  # fmt: skip
 
 

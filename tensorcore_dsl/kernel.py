@@ -7,10 +7,11 @@ architecture (a *specialisation*); its IR, PTX, cubin and emulator program are m
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
+from pickle import PicklingError
 from typing import Any, overload
 
 import numpy as np
@@ -19,12 +20,17 @@ from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen import assemble, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
-from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of, source_lines
+from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
+from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import DType, f32, pred, s32
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.debugging.debugger import Debugger
+from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
+from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
+from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
@@ -35,6 +41,7 @@ from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch import Launcher
 from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
+from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
 from tensorcore_dsl.runtime.targets import target as target
@@ -58,6 +65,11 @@ class Parameter:
     array: bool
     dtype: DType | None
     default: Any
+
+    def __str__(self) -> str:
+        kind = "Const" if self.const else "Array" if self.array else str(self.dtype or "")
+        text = f"{self.name}: {kind}" if kind else self.name
+        return text if self.default is inspect.Parameter.empty else f"{text} = {self.default!r}"
 
 
 _PYTHON_TYPES: dict[Any, DType] = {int: s32, float: f32, bool: pred}
@@ -109,6 +121,10 @@ class Specialisation:
         return print_kernel(self.ir, self.arch)
 
     @cached_property
+    def ptx_with_lines(self) -> str:
+        return print_kernel(self.ir, self.arch, lineinfo=True)
+
+    @cached_property
     def cubin(self) -> Cubin:
         """The machine code, from the disk if it is there; warns of what costs speed in it."""
         cubin, diagnostics = self._cached_or_assembled()
@@ -117,19 +133,24 @@ class Specialisation:
         return cubin
 
     def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
-        kernel, assembler = self.kernel, assemble.versions()
-        entry = kernel_cache.entry_name(kernel, self.types, self.constants, self.arch, assembler)
+        kernel, assembler, lineinfo = self.kernel, assemble.versions(), wanted(self.kernel.lineinfo)
+        entry = kernel_cache.entry_name(
+            kernel, self.types, self.constants, self.arch, assembler, lineinfo
+        )
         cached = kernel_cache.load(entry)
         if cached is not None:
             return cached
         cubin = replace(
-            assemble.assemble(self.ptx, self.arch, entry_name(self.ir.name)),
+            assemble.assemble(
+                self.ptx_with_lines if lineinfo else self.ptx, self.arch, entry_name(self.ir.name),
+                lineinfo=lineinfo,
+            ),
             block_shared=extern_shared(self.ir), threads=self.ir.threads,
             cluster=self.ir.cluster, tensor_maps=self.tensor_maps,
         )  # fmt: skip
         code = kernel.function.__code__
         defined = (code.co_filename, code.co_firstlineno)
-        lines = lambda: source_lines(print_kernel(self.ir, self.arch, annotate=True))
+        lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
         diagnostics = diagnostics_of(cubin, defined, lines)
         kernel_cache.store(entry, cubin, diagnostics)
         return cubin, diagnostics
@@ -142,11 +163,27 @@ class Specialisation:
     def program(self) -> Program:
         return compile_program(self.ir)
 
+    @cached_property
+    def debug_ir(self) -> nodes.Kernel:
+        """The IR of a debug build, which computes the same."""
+        return compile_kernel(self.kernel, self.types, self.constants, self.arch, debug=True)
+
+    @cached_property
+    def debug_program(self) -> Program:
+        return compile_program(self.debug_ir)
+
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, profile: bool,
-        order: int | None,
+        order: int | None, traced: Traced = (),
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
+        recorder = Recorder(traced)
+        observers: list[Observer] = [recorder] if recorder.wanted else []
+        if self.ir.stops and debugger_enabled():
+            observers.append(Debugger())
+        ir, program = (
+            (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
+        )
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         values: list[Any] = []
         names = self.kernel.runtime_names
@@ -155,11 +192,15 @@ class Specialisation:
                 values += _parameter_values(given, kind, name)
             for m in self.tensor_maps:
                 values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
-            return run(
-                self.ir, config.grid, config.block, values, arch=self.arch.name,
-                dynamic_shared=config.shared_bytes, checks=checks, program=self.program,
-                cluster=config.cluster, profile=profile, order=order,
+            report = run(
+                ir, config.grid, config.block, values, arch=self.arch.name,
+                dynamic_shared=config.shared_bytes, checks=checks, program=program,
+                cluster=config.cluster, profile=profile, order=order, observers=observers,
             )  # fmt: skip
+        if recorder.wanted:
+            recorder.check(ir)
+            report.trace = recorder.trace
+        return report
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
@@ -179,17 +220,19 @@ def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorM
     return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)
 
 
-class Kernel:
+class Kernel(Named):
     """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ..."""
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
         max_registers: int | None = None, min_blocks: int | None = None,
+        lineinfo: bool | None = None,
     ) -> None:  # fmt: skip
         self.function = self.__kernel_function__ = function
+        self._stand_for(function)
         self.__name__ = name or function.__name__
-        self.__doc__ = function.__doc__
         self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
+        self.lineinfo = lineinfo
         self.parameters = _parameters(function)
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
@@ -229,14 +272,17 @@ class Kernel:
 
     def emulator(
         self, arch: str | None = None, *, checks: bool = True, profile: bool = False,
-        order: int | None = None,
+        order: int | None = None, trace: Traced = (),
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
         order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
         reveal races that the default order hides. None: the default order.
+
+        trace: names of variables whose values the report's `trace` has, at each assignment; or a
+        dict from names to the threads of a block (numbers, None for all) that are recorded.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order))
+        return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(
@@ -266,9 +312,12 @@ class Kernel:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
-    def ptx(self, *args: Any, arch: Any = None, **constants: Any) -> str:
-        """The PTX text."""
-        return self.specialise(args, constants, arch).ptx
+    def ptx(
+        self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
+        """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
+        chosen = self.specialise(args, constants, arch)
+        return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
@@ -279,15 +328,23 @@ class Kernel:
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)
 
+    def variant(self, **options: Any) -> Kernel:
+        """The same kernel with other options, such as max_registers."""
+        made = Kernel.__new__(type(self))
+        vars(made).update(vars(self), _specialisations={}, _launches={}, **options)
+        return made
+
     def split(
-        self, args: Sequence[Any], named_args: dict[str, Any]
+        self, args: Sequence[Any], named_args: dict[str, Any], without: Collection[str] = ()
     ) -> tuple[list[Any], dict[str, Any]]:
         """The run-time arguments in order, and the Const values by name.
 
         If there are as many positional arguments as run-time parameters, they are those;
-        otherwise they are the first parameters, as in Python.
+        otherwise they are the first parameters, as in Python. The caller knows the Const
+        parameters `without`.
         """
-        names = [p.name for p in self.parameters]
+        parameters = [p for p in self.parameters if p.name not in without]
+        names = [p.name for p in parameters]
         runtime = self.runtime_names
         named = any(name in named_args for name in runtime)
         positional = runtime if len(args) == len(runtime) and not named else names
@@ -305,7 +362,7 @@ class Kernel:
                     f"{listing(names)}"
                 )
             given[name] = value
-        for p in self.parameters:
+        for p in parameters:
             if p.name not in given:
                 if p.default is inspect.Parameter.empty:
                     raise ArgumentError(
@@ -313,7 +370,7 @@ class Kernel:
                         f"{listing(names)}"
                     )
                 given[p.name] = p.default
-        constants = {p.name: given[p.name] for p in self.parameters if p.const}
+        constants = {p.name: given[p.name] for p in parameters if p.const}
         return [given[name] for name in runtime], constants
 
     def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
@@ -335,7 +392,7 @@ class Kernel:
         return value
 
     def __repr__(self) -> str:
-        return f"<kernel {self.__name__}({', '.join(p.name for p in self.parameters)})>"
+        return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
 
 
 def constants_key(constants: dict[str, Any]) -> Any:
@@ -371,6 +428,14 @@ class Launch:
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
         self._default: Launcher | None = None  # with the default Const values, on the GPU
+
+    def __reduce__(self) -> Any:
+        if self.stream is not None:
+            raise PicklingError(
+                f"a launch of {self.kernel.__name__} on a stream cannot be pickled: streams belong "
+                "to one process"
+            )
+        return _relaunch, (self.kernel, self.config)
 
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
@@ -426,6 +491,12 @@ class Launch:
         return launch
 
 
+def _relaunch(kernel: Kernel, config: LaunchConfig) -> Launch:
+    """The launch that was pickled."""
+    options = {name: value for name, value in vars(config).items() if name != "cluster_in_code"}
+    return kernel.configured(**options)
+
+
 @dataclass(frozen=True)
 class Emulator:
     """`kernel.emulate[grid, block](...)`: runs the IR on the CPU, with the bits of the hardware."""
@@ -435,6 +506,7 @@ class Emulator:
     checks: bool = True
     profile: bool = False
     order: int | None = None
+    trace: Traced = ()
 
     def __getitem__(self, key: Any) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
@@ -445,7 +517,7 @@ class Emulator:
         runtime, constants = self.kernel.split(args, named_args)
         arch = self.arch or emulated_arch()
         chosen = self.kernel.specialised(self.kernel.types_of(runtime), constants, arch)
-        return chosen.emulate(config, runtime, self.checks, self.profile, self.order)
+        return chosen.emulate(config, runtime, self.checks, self.profile, self.order, self.trace)
 
 
 @overload
@@ -455,7 +527,7 @@ def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(
     *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
-    min_blocks: int | None = None,
+    min_blocks: int | None = None, lineinfo: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]: ...  # fmt: skip
 
 
@@ -463,6 +535,8 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
     threads fixes the block size (`.reqntid`), so that the assembler can use more registers.
+    lineinfo=False leaves the lines of the source out of the machine code; by default they are in
+    it, unless the environment variable TENSORCORE_DSL_LINEINFO is 0.
     """
     if function is None:
         return partial(kernel, **options)

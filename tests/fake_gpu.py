@@ -61,6 +61,11 @@ class FakeGpu:
     allocations: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     encoded: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    duration: Any = None  # seconds of a launch, from its record
+    now: float = 0.0
+    captured: tuple[int, ...] = ()  # streams
+    device_names: tuple[str, ...] = ("FAKE GPU",)
 
     def __post_init__(self):
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -81,6 +86,8 @@ class FakeGpu:
         self.records.append(Record(function, raw, attributes, data))
         if self.kernel is not None:
             self.kernel(data)
+        if self.duration is not None:
+            self.now += self.duration(self.records[-1])
         return 0
 
     @staticmethod
@@ -131,6 +138,35 @@ class FakeGpu:
     def memory(self, stream):
         return FakeMemory(self, stream)
 
+    def event(self):
+        self.events.append(Event(self.context))
+        return self.events[-1]
+
+    def record(self, event, stream):
+        event.stream, event.at = stream, self.now
+
+    def seconds_between(self, start, end):
+        return end.at - start.at
+
+    def is_capturing(self, stream):
+        return stream in self.captured
+
+    def l2_bytes(self):
+        return 1024
+
+    def device_name(self):
+        return self.device_names[self.context or 0]
+
+    def version(self):
+        return 13010
+
+
+@dataclass
+class Event:
+    device: int
+    stream: int | None = None
+    at: float | None = None
+
 
 @dataclass
 class FakeMemory:
@@ -147,6 +183,12 @@ class FakeMemory:
 
     def download(self, address, data):
         ctypes.memmove(data.ctypes.data, address, data.size)
+
+    def copy(self, target, source, size):
+        ctypes.memmove(target, source, size)
+
+    def fill(self, address, byte, size):
+        ctypes.memset(address, byte, size)
 
     def synchronize(self):
         self.gpu.synchronized.append(self.stream)

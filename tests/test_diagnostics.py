@@ -14,7 +14,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import assemble, ptxas
 from tensorcore_dsl.codegen.cubin import Cubin, sections
-from tensorcore_dsl.codegen.diagnostics import diagnostics_of, source_lines
+from tensorcore_dsl.codegen.diagnostics import diagnostics_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
 
@@ -81,11 +81,6 @@ def test_a_log_of_unknown_form():
     made = Cubin("k", "sm_90a", "", b"", "all is well")
     (diagnostic,) = diagnostics_of(made, ("k.py", 3), dict)
     assert "does not tell the kernel's resources" in diagnostic.text
-
-
-def test_lines_of_annotated_text():
-    annotated = "head\n    // a.py:3\nfirst\nsecond\n    // c:\\b.py:4\nthird\n"
-    assert source_lines(annotated) == {2: ("a.py", 3), 3: ("a.py", 3), 4: ("c:\\b.py", 4)}
 
 
 # By the assembler, from Python's lines.

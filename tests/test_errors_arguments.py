@@ -87,8 +87,9 @@ def test_kernels_that_cannot_be():
         UnsupportedSyntax,
     )
     says(
-        "the source of hidden cannot be read: kernels and their helpers must be defined in a file or in a notebook "
-        "cell, lambdas of the same parameters on lines of their own",
+        "the source of hidden cannot be read: it was made from a string; give the string a name of its own, "
+        "`linecache.cache[name] = (len(text), None, text.splitlines(True), name)`, and run "
+        "`exec(compile(text, name, 'exec'))`",
         lambda: tc.kernel(HIDDEN).ptx(arch="sm_80"),
         UnsupportedSyntax,
     )

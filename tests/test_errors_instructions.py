@@ -329,7 +329,7 @@ def test_unknown_special_registers_list_what_there_is():
 
 
 @refused(
-    "'s' cannot format a run-time value of type s32: allowed are flags (-, +, 0), a width, a precision and one of d, "
+    "'s' cannot format a run-time value of type s32: allowed are an alignment (<, >), a sign (-, +, blank), 0, a width, a precision and one of d, "
     "x, X, o, u",
     "print(f\"{n:s}\")", tc.s32,
 )  # fmt: skip

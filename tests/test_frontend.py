@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -902,4 +903,32 @@ def test_print(capsys: Any):
         ["000: a 2.500 2.5 0     0 [0, 1] {}|", "001: ff 2.500 2.5 1     1 [1, 1] {}|"],
         ["0, 1099511627776, (0, 2.5), [0 2], aa", "1, 1099511627776, (1, 2.5), [1 2], aa"],
         ["", ""],
+    ]
+
+
+@dataclass
+class Pair:
+    a: Any
+    b: Any
+
+
+@tc.kernel
+def formats(y: tc.f32, n: tc.Const):
+    i, width = tc.s32(tc.threadIdx.x) - 7, 9
+    print(f"{i=} {i = } {i!r} {y!s:.1f} {n=:>4} {n!r:<3}|{None}")
+    print(f"{y:8.3f}|{y:<8.3f}|{y:>8.3f}|{y:-8.3f}|{y:+8.3f}|{y: .1f}|{y:08.2f}|{y:{width}.{n}f}|{i:>{width}}|")
+    print(f"<{f'{i:4}'}>" + " " + f"{n}" + f"{f'{n}'}%{i}", "", sep="%", end=None)
+    print((i,), {"a": i, "b": [y]}, str(i) + repr(y), sep=None, flush=True)
+    print([(i, "%"), [[]]], Pair(1, i), [f"{n}", n], f"{[y, Pair(y, 'x')]:.2f}")
+
+
+def test_formats(capsys: Any):
+    launch(formats, 2.5, 3, block=1)
+    y, i, n, width = 2.5, -7, 3, 9
+    assert capsys.readouterr().out.splitlines() == [
+        f"{i=} {i = } {i!r} {y:.1f} {n=:>4} {n!r:<3}|{None}",
+        f"{y:8.3f}|{y:<8.3f}|{y:>8.3f}|{y:-8.3f}|{y:+8.3f}|{y: .1f}|{y:08.2f}|{y:{width}.{n}f}|{i:>{width}}|",
+        f"<{i:4}> {n}{n}%{i}%",
+        f"{(i,)} {{'a': -7, 'b': [2.5]}} -72.5",
+        "[(-7, '%'), [[]]] Pair(a=1, b=-7) ['3', 3] [2.50, Pair(a=2.50, b='x')]",
     ]

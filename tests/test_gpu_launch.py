@@ -10,6 +10,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.codegen.json_store import read_again
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
 
@@ -178,3 +179,138 @@ def test_registers_change_hands_where_ptxas_is() -> None:
     assert np.array_equal(x, np.repeat(np.float32([1, 2]), 128))
     if ptxas.find((8, 0)) is not None:
         assert changing_registers.resources(x, arch="sm_90a").registers == 240
+
+
+# -- tuning -----------------------------------------------------------------------------------
+
+
+@tc.kernel
+def reduce_rows(x: tc.Array, sums: tc.Array, n: tc.s32, THREADS: tc.Const, PER_THREAD: tc.Const):
+    """Adds parts of x to sums[0]; every launch adds to what is there."""
+    total = tc.f32(0)
+    first = tc.blockIdx.x * THREADS * PER_THREAD + tc.threadIdx.x
+    for k in tc.static_range(PER_THREAD):
+        if first + k * THREADS < n:
+            total += x[first + k * THREADS]
+    for step in (16, 8, 4, 2, 1):
+        total += tc.shfl_xor(total, step)
+    if tc.lane_id() == 0:
+        tc.reduce("add", sums.at(0), total)
+
+
+def parts(meta: dict[str, Any]) -> int:
+    return -(-meta["n"] // (meta["THREADS"] * meta["PER_THREAD"]))
+
+
+@pytest.fixture
+def cache(tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
+    read_again()
+    yield tmp_path / "autotune.json"
+    read_again()
+
+
+def tuned() -> Any:
+    configs = [tc.Config(THREADS=threads, PER_THREAD=n) for threads in (32, 256) for n in (1, 16)]
+    configs += [tc.Config(THREADS=2048, PER_THREAD=1)]
+    return tc.autotune(configs, key=["n"], reset_to_zero=["sums"], warmup=2, rep=10)(
+        tc.kernel(reduce_rows.function)
+    )
+
+
+@pytest.mark.parametrize("library", ["torch", "numba", "numpy"])
+def test_tuning(library: str, cache: Any) -> None:
+    n = 1 << 22
+    host = np.ones(n, np.float32), np.zeros(4, np.float32)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        x, sums = (torch.from_numpy(array).cuda() for array in host)
+    elif library == "numba":
+        cuda: Any = pytest.importorskip("numba.cuda")
+        x, sums = map(cuda.to_device, host)
+    else:
+        x, sums = host
+
+    def total() -> float:
+        if library == "torch":
+            return float(sums[0].item())
+        return float((sums.copy_to_host() if library == "numba" else sums)[0])
+
+    kernel = tuned()
+    launch = kernel[parts, lambda meta: meta["THREADS"]]
+    launch(x, sums, n)
+    assert total() == n, "reset before the launch"
+    (tuning,) = kernel.cache.values()
+    assert tuning.trials[-1].config["THREADS"] == 2048 and "block" in tuning.trials[-1].failure
+    usable = tuning.trials[:-1]
+    assert len(usable) == 4 and all(1e-6 < trial.seconds < 1e-2 for trial in usable)
+    assert tuning.best["PER_THREAD"] == 16 or tuning.best["THREADS"] == 256
+    launch(x, sums, n)
+    assert total() == 2 * n, "measured once"
+    read_again()
+    again = tuned()
+    again[parts, lambda meta: meta["THREADS"]](x, sums, n)
+    assert total() == 3 * n and again.best_config == kernel.best_config, "remembered"
+    handle = again[parts, lambda meta: meta["THREADS"]].prepare(x, sums, n)
+    handle(x, sums, n)
+    assert total() == 4 * n
+
+
+def test_tuning_restores(cache: Any) -> None:
+    torch = pytest.importorskip("torch")
+    base = torch.arange(2000, dtype=torch.float32, device="cuda")
+    x = base[::2]
+
+    @tc.autotune(
+        [tc.Config(BLOCK=64), tc.Config(BLOCK=128)], restore_value=["x"], warmup=1, rep=2
+    )
+    @tc.kernel
+    def double(x: tc.Array, BLOCK: tc.Const) -> None:
+        i = tc.blockIdx.x * BLOCK + tc.threadIdx.x
+        if i < x.shape[0]:
+            x[i] *= 2
+
+    wanted = base.clone()
+    wanted[::2] *= 2
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        double[lambda meta: -(-1000 // meta["BLOCK"]), lambda meta: meta["BLOCK"]](x)
+    stream.synchronize()
+    assert torch.equal(base, wanted)
+
+
+def test_tuning_and_graphs(cache: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x, sums = torch.ones(1 << 16, device="cuda"), torch.zeros(4, device="cuda")
+    kernel = tuned()
+    launch = kernel[parts, lambda meta: meta["THREADS"]]
+    graph = torch.cuda.CUDAGraph()
+    refused = pytest.raises(tc.ArgumentError, match="a CUDA graph captures this one")
+    with refused, torch.cuda.graph(graph):
+        launch(x, sums, 1 << 16)
+    torch.cuda.synchronize()
+    launch(x, sums, 1 << 16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(x, sums, 1 << 16)
+    assert float(sums[0].item()) == 1 << 16
+    graph.replay()
+    graph.replay()
+    assert float(sums[0].item()) == 3 << 16
+
+
+def test_do_bench() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(1 << 26, device="cuda")
+    x.fill_(1)
+    cold = tc.testing.do_bench(lambda: x.fill_(2), warmup=5, rep=20)
+    assert 1 < x.nbytes / cold / 1e9 < 20  # TB/s
+    low, high = tc.testing.do_bench(lambda: x.fill_(2), warmup=5, rep=20, quantiles=(0, 1))
+    assert low <= high
+    with torch.cuda.stream(torch.cuda.Stream()):
+        slept = tc.testing.do_bench(lambda: torch.cuda._sleep(2_000_000), warmup=0, rep=5)
+    assert 0.3 < slept < 10
+    small = torch.zeros(1 << 20, device="cuda")
+    warm = tc.testing.do_bench(lambda: small.fill_(1), warmup=5, rep=10, cold=False)
+    assert 1e-3 < warm < 1

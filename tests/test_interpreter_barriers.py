@@ -28,6 +28,10 @@ from kit import (
 )
 
 from tensorcore_dsl.errors import Deadlock, EmulationError
+from tensorcore_dsl.isa.lookup import instruction
+
+UNALIGNED_SYNC = instruction("barrier.sync")
+UNALIGNED_ARRIVE = instruction("barrier.arrive")
 
 
 class TestBarriers:
@@ -96,13 +100,13 @@ class TestBarriers:
         b.run(out, block=40)
         assert out.all()
 
-    def test_lanes_of_a_warp_may_arrive_apart(self) -> None:
+    def test_lanes_of_a_warp_may_arrive_apart_where_it_is_not_aligned(self) -> None:
         b = Builder(("out", u64))
         t = b.op(TID)
         with b.when(b.op(LESS, t, 10)) as rest:
-            b.op(SYNC, 0)
+            b.op(UNALIGNED_SYNC, 0)
             with b.inside(rest):
-                b.op(SYNC, 0)
+                b.op(UNALIGNED_SYNC, 0)
         b.op(STORE_GLOBAL, b.element(b.params[0], t), 1)
         out = np.zeros(64, np.uint32)
         b.run(out, block=64)
@@ -200,8 +204,8 @@ class TestMistakes:
     def test_a_warp_that_arrives_too_often(self) -> None:
         b = Builder()
         with b.when(b.op(LESS, b.op(TID), 40)):
-            b.op(ARRIVE, 0, 96)
-            b.op(ARRIVE, 0, 96)
+            b.op(UNALIGNED_ARRIVE, 0, 96)
+            b.op(UNALIGNED_ARRIVE, 0, 96)
         with pytest.raises(EmulationError, match="thread 32 of block 0 arrives a second time"):
             b.run(block=96)
 

@@ -51,7 +51,7 @@ def test_const_parameters_may_be_positional_named_or_left_out():
 
 def test_the_function_behind():
     assert fill.__name__ == "fill" and fill.__doc__ == "Writes `value` to the first elements."
-    assert repr(fill) == "<kernel fill(x, value, count)>"
+    assert repr(fill) == "<kernel fill(x: Array, value: f32, count: Const = 4)>"
 
 
 @pytest.mark.parametrize(

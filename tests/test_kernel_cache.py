@@ -44,7 +44,7 @@ def assembled(monkeypatch):
     """The PTX that was assembled; the assembler is a stand-in."""
     found = []
 
-    def fake_assemble(ptx, arch, name):
+    def fake_assemble(ptx, arch, name, lineinfo=False):
         found.append(ptx)
         return Cubin(name, arch.name, ptx, b"code", LOG.format(name))
 
@@ -94,7 +94,7 @@ FILES = {
             return run
         count = []
         LOG = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\\nUsed 10 registers"
-        def assemble(ptx, arch, name):
+        def assemble(ptx, arch, name, lineinfo=False):
             count.append(1)
             return Cubin(name, arch.name, ptx, b"code", LOG)
         assembler.assemble, assembler.versions = assemble, lambda: "stand-in"

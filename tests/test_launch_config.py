@@ -121,3 +121,8 @@ def test_attribute_numbers():
     results = binding().CUresult
     assert launch._NO_CONTEXT == results.CUDA_ERROR_INVALID_CONTEXT
     assert launch._WRONG_CONTEXT == results.CUDA_ERROR_INVALID_HANDLE
+
+
+def test_functions_are_for_autotuned_kernels():
+    with pytest.raises(LaunchError, match="grid is a function; kernels under tc.autotune take functions"):
+        LaunchConfig.of(lambda meta: 1, 32)

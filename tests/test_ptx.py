@@ -19,9 +19,9 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import ARCHS
 from tensorcore_dsl.codegen.assemble import assemble
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, param_type, print_kernel
-from tensorcore_dsl.errors import Loc, OperandError
+from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.coalesce import coalesce
-from tensorcore_dsl.ir.nodes import Assign, Block, Const, Kernel, Op, Param, Type, Value
+from tensorcore_dsl.ir.nodes import Assign, Block, Const, Kernel, Param, Type, Value
 from tensorcore_dsl.ir.text import parse_kernel
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.isa import instruction
@@ -224,20 +224,6 @@ def test_a_parameter_of_four_bits_is_refused() -> None:
 def test_extern_shared_memory_is_what_passes_48_kib() -> None:
     sizes = [0, 49152, 49153, 65530]
     assert [extern_shared(Kernel("k", [], Block(), s)) for s in sizes] == [0, 0, 49168, 65536]
-
-
-def test_annotations_name_source_lines_once() -> None:
-    add = instruction("add.u32")
-    value = Value(0, Type(dtypes.u32))
-    ops: list[Any] = [Op(add, (value,), (Const(i, dtypes.u32), Const(1, dtypes.u32)),
-                         loc=Loc("a.py", 3 + i // 2)) for i in range(4)]  # fmt: skip
-    kernel = Kernel("k", [], Block(ops))
-    comments = [
-        line.strip() for line in print_kernel(kernel, ARCHS["sm_80"], annotate=True).splitlines()
-        if "//" in line
-    ]  # fmt: skip
-    assert comments == ["// a.py:3", "// a.py:4"]
-    assert "//" not in print_kernel(kernel, ARCHS["sm_80"])
 
 
 # --- tensor cores ---------------------------------------------------------------------------

@@ -10,14 +10,19 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen.json_store import read_again
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import families, heuristics, tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
-from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, progress, tune
+from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune
+from tensorcore_dsl.runtime import timing, trials
+from tensorcore_dsl.runtime.timing import in_a_row
+from tensorcore_dsl.runtime.trials import progress
 
 GPU = "NVIDIA H200"
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -26,9 +31,9 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "cache"))
-    tuning_cache._entries.cache_clear()
-    yield tmp_path / "cache" / tuning_cache.FILE
-    tuning_cache._entries.cache_clear()
+    read_again()
+    yield tmp_path / "cache" / tuning_cache.STORE.filename
+    read_again()
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_the_fastest_wins_and_plan_takes_it(hopper, cache):
     assert found.seconds == 1.0 and found.best != rule
     assert found.key == f"bf16->bf16 512x256x128 row.col on {GPU}"
     assert plan(a, b, None, d).config == found.best
-    tuning_cache._entries.cache_clear()  # as in a later process
+    read_again()  # as in a later process
     assert plan(a, b, None, d).config == found.best
     assert json.loads(cache.read_text())[found.key]["config"]["BN"] == 64
     tuning_cache.forget()
@@ -182,7 +187,7 @@ def test_a_damaged_or_old_file_is_no_obstacle(hopper, cache, text):
     rule = plan(a, b, None, d).config
     cache.parent.mkdir(parents=True)
     cache.write_text(text.replace("KEY", f"bf16->bf16 512x256x128 row.col on {GPU}"))
-    tuning_cache._entries.cache_clear()
+    read_again()
     assert plan(a, b, None, d).config == rule
     tune(a, b, candidates=[HopperConfig()], timer=timer(lambda c: 1.0), device=GPU)
     assert list(json.loads(cache.read_text()))
@@ -219,37 +224,39 @@ def test_candidates_fit(M, N, b_k_major):
     assert replace(found[0], BM=128, BN=256, split_k=1, k_slabs=1, pingpong=False).with_stages().stages == 4
 
 
-def test_timing_with_events():
-    """`_seconds` divides by the launches it made, after some to compile and warm up."""
-    from tensorcore_dsl.kernels.host.tuning import _seconds
+def test_launches_in_a_row():
+    """The time is divided by the launches, after some to compile and warm up."""
+    now, calls = [0.0], []
 
-    clock = {"now": 0.0}
+    class Clock:
+        def event(self):
+            return {}
 
-    class Event:
-        def record(self):
-            self.at = clock["now"]
+        def record(self, event):
+            event["at"] = now[0]
 
-        def synchronize(self):
-            pass
-
-    calls = []
+        def seconds(self, start, end):
+            return end["at"] - start["at"]
 
     def launch():
         calls.append(0)
-        clock["now"] += 100.0 if len(calls) == 1 else 0.25  # ms
+        now[0] += 0.1 if len(calls) == 1 else 0.25e-3
 
-    found = _seconds(Event, lambda start, end: end.at - start.at, launch)
-    assert found == pytest.approx(0.25e-3)
+    assert in_a_row(launch, Clock()) == pytest.approx(0.25e-3)
     assert len(calls) == 1 + 1 + 8
 
 
-def test_torch_operands_are_timed_by_torch(monkeypatch):
-    torch = pytest.importorskip("torch")
-    made = []
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: made.append(1) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        event_timer(torch.zeros(2, 2))(lambda: None)
-    assert made
+def test_operands_are_timed_where_they_are(monkeypatch):
+    """By events on the stream and the GPU on which a launch with the operand runs."""
+    gpu = FakeGpu(device_names=("first", "second"))
+    monkeypatch.setattr(timing.driver, "cuda_driver", lambda: gpu)
+    monkeypatch.setattr(timing.array_interop, "stream_of", lambda args, device: lambda: 70 + device)
+
+    class OnSecond(OnGpu):
+        device = type("Device", (), {"id": 1})
+
+    event_timer(OnSecond(np.zeros((2, 2), np.float32)))(lambda: None)
+    assert gpu.events and all(event.stream == 71 and event.device == 1 for event in gpu.events)
 
 
 class Terminal(io.StringIO):
@@ -265,6 +272,7 @@ def test_a_bar_on_terminals_only(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr(trials, "DELAY", 0)
     assert measured(candidates=candidates).best.group_m == 1
     text = shown.getvalue()
     for title in ("tiles", "finalists"):
@@ -275,8 +283,20 @@ def test_a_bar_on_terminals_only(monkeypatch, capsys):
 def test_a_bar_counts_what_is_done(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr(trials, "DELAY", 0)
     end = time.monotonic() + 10
     for item in progress(range(4), "tiles"):  # the bar is drawn ten times a second
         while item == 2 and not re.search("tiles.* 50%", shown.getvalue()):
             assert time.monotonic() < end
             time.sleep(0.01)
+
+
+def test_a_bar_waits_until_it_is_worth_while(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    assert list(progress(range(4), "tiles")) == [0, 1, 2, 3]
+    assert shown.getvalue() == ""
+    monkeypatch.setattr(trials, "DELAY", 0.01)
+    for _ in progress(range(2), "tiles"):
+        time.sleep(0.2)
+    assert "tiles" in shown.getvalue()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import product
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import current_target, describe
+from tensorcore_dsl.host import (
+    CURRENT_DEVICE,
+    Bench,
+    DeviceClock,
+    Trial,
+    Tuning,
+    current_stream,
+    current_target,
+    describe,
+    fastest_first,
+    in_a_row,
+)
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
-from tensorcore_dsl.kernels.host.arrays import library_of
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, obstacles
@@ -28,9 +33,6 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
-FINALISTS = 4  # configurations that are measured again, one after another
-ROUNDS = 7  # samples of each finalist
-SAMPLE = 2e-3  # approximate seconds of one sample
 F32_CANDIDATES = 24  # of both families
 HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
@@ -39,31 +41,6 @@ AMPERE_STAGES = (3, 4)
 
 Launch = Callable[[], Any]
 Timer = Callable[[Launch], float]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A configuration and the seconds of a launch; failure: why it could not run."""
-
-    config: Any
-    seconds: float = math.inf
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """All trials, the fastest first, and the key of the best one in the tuning cache."""
-
-    key: str
-    trials: tuple[Trial, ...]
-
-    @property
-    def best(self) -> Any:
-        return self.trials[0].config
-
-    @property
-    def seconds(self) -> float:
-        return self.trials[0].seconds
 
 
 def tune(
@@ -96,7 +73,8 @@ def tune(
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue, precision=precision
     )
-    bench = Bench(launch, timer or event_timer(a))
+    clock = timer or event_timer(a)
+    bench = Bench(lambda config: clock(partial(launch, config=config, family=family_of(config))))
     trials = _search(bench, None if candidates is None else list(candidates), problem)
     if not trials or trials[0].failure:
         failures = dict.fromkeys(trial.failure for trial in trials)
@@ -107,38 +85,6 @@ def tune(
     return Tuning(key, tuple(trials))
 
 
-@dataclass
-class Bench:
-    """Times configurations of one product."""
-
-    launch: Callable[..., Any]
-    timer: Timer
-
-    def of(self, config: Any) -> Launch:
-        return partial(self.launch, config=config, family=family_of(config))
-
-    def trial(self, config: Any) -> Trial:
-        """Assemble, run and time a configuration once; a failure is recorded."""
-        try:
-            with warnings.catch_warnings():  # a kernel that spills is slow, and so not chosen
-                warnings.simplefilter("ignore", tc.PerformanceWarning)
-                return Trial(config, self.timer(self.of(config)))
-        except (tc.TensorCoreError, ValueError, RuntimeError) as error:
-            return Trial(config, failure=f"{type(error).__name__}: {error}".splitlines()[0])
-
-    def trials(self, configs: Iterable[Any], title: str) -> list[Trial]:
-        """Trials of different configurations, the fastest first."""
-        return _sorted(map(self.trial, progress(list(dict.fromkeys(configs)), title)))
-
-    def compete(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Medians of interleaved samples, as clocks change while candidates are measured."""
-        samples: dict[Any, list[float]] = {trial.config: [] for trial in trials}
-        for _ in progress(range(ROUNDS), "finalists"):
-            for config, seconds in samples.items():
-                seconds.append(self.timer(self.of(config)))
-        return [Trial(config, statistics.median(seconds)) for config, seconds in samples.items()]
-
-
 def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list[Trial]:
     """All trials, the fastest first: tiles, rasterisations of the best two, then the finalists."""
     trials = bench.trials(default_candidates(problem) if given is None else given, "tiles")
@@ -147,15 +93,8 @@ def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list
         best = [trial.config for trial in trials[:2] if not trial.failure]
         more = [replace(config, group_m=group_m) for config in best for group_m in GROUP_M]
         more = [config for config in more if config not in tried]
-        trials = _sorted([*trials, *bench.trials(more, "rasterisations")])
-    usable = [trial for trial in trials if not trial.failure][:FINALISTS]
-    if len(usable) < 2:
-        return trials
-    return [*_sorted(bench.compete(usable)), *trials[len(usable) :]]
-
-
-def _sorted(trials: Iterable[Trial]) -> list[Trial]:
-    return sorted(trials, key=lambda trial: trial.seconds)
+        trials = fastest_first([*trials, *bench.trials(more, "rasterisations")])
+    return bench.finals(trials)
 
 
 def default_candidates(problem: GemmProblem) -> list[Any]:
@@ -187,38 +126,7 @@ def ampere_candidates(dtype: Any, M: int, N: int) -> Iterator[AmpereConfig]:
 
 
 def event_timer(a: Any) -> Timer:
-    """A timer that uses the events of the operand's library, on its current stream."""
-    if library_of(a) == "torch":
-        event = partial(import_module("torch").cuda.Event, enable_timing=True)
-        return partial(_seconds, event, lambda start, end: start.elapsed_time(end))
-    cuda = import_module("numba.cuda")
-    return partial(_seconds, partial(cuda.event, timing=True), cuda.event_elapsed_time)
-
-
-def _seconds(
-    event: Callable[[], Any], elapsed: Callable[[Any, Any], float], launch: Launch
-) -> float:
-    """Seconds of one launch, of as many as take SAMPLE seconds, after two that warm up."""
-
-    def batch(count: int) -> float:
-        start, end = event(), event()
-        start.record()
-        for _ in range(count):
-            launch()
-        end.record()
-        end.synchronize()
-        return elapsed(start, end) / 1e3 / count
-
-    launch()
-    once = max(batch(1), 1e-7)
-    return batch(min(200, max(2, math.ceil(SAMPLE / once))))
-
-
-def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
-    """The items; a bar shows their progress where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, title, console=Console(stderr=True), transient=True)
+    """A timer that uses events on the stream on which a launch with this operand runs."""
+    device = describe(a).device
+    place = CURRENT_DEVICE if device is None else device
+    return partial(in_a_row, clock=DeviceClock(current_stream((a,), place), place))

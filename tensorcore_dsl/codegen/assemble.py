@@ -23,18 +23,23 @@ from tensorcore_dsl.isa import names
 
 INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
+_LINES = "-lineinfo"
 _FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
 
 
 def assemble(
-    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None
-) -> Cubin:
+    ptx: str, arch: str | archs.Arch, name: str, max_registers: int | None = None,
+    lineinfo: bool = False,
+) -> Cubin:  # fmt: skip
     """Machine code of the kernel `name` in `ptx` for `arch`, from the cache if it is there.
+
+    lineinfo: keep the source lines of the text.
 
     AssemblyError quotes the PTX lines that ptxas refuses.
     """
     target = archs.arch(arch)
     options = [_VERBOSE] if max_registers is None else [_VERBOSE, _FORCE]
+    options += [_LINES] if lineinfo else []
     program = whole_program(ptx)
     made_by = ptxas.identity(program) if program else toolchain()
     entry = disk_cache.entry_name(ptx, target.name, options, max_registers, made_by)
@@ -76,8 +81,10 @@ def _link(
     """Code and log of Numba's linker."""
     linker_class = _linker_class()
     try:
-        linker = linker_class(max_registers=max_registers, cc=target.cc, lto=False)
-        linker.ptxas_options = options
+        linker = linker_class(
+            max_registers=max_registers, cc=target.cc, lto=False, lineinfo=_LINES in options
+        )
+        linker.ptxas_options = [option for option in options if option != _LINES]
         linker.add_ptx(ptx.encode(), name)
         return bytes(linker.complete().code), _tidy(linker.info_log)
     except Exception as error:  # nvJitLink, its loader and cuda.core each have their own

@@ -55,12 +55,17 @@ class Unhashable(Exception):
     """A value that cannot be hashed by its contents."""
 
 
-def cache_key(*values: Any) -> str:
-    """The hash of the values and of all that they depend on. Raises Unhashable."""
+def cache_key(*values: Any, paths: bool = False) -> str:
+    """The hash of the values and of all that they depend on. Raises Unhashable.
+
+    paths: also of the paths of their files.
+    """
     walk = _Walk(_library_names(tuple(filter(is_library, list(sys.modules)))))
     walk.visit((sys.version, package_state(), installed()))
     for value in values:
         walk.visit(value)
+    if paths:
+        walk.put(*map(os.path.abspath, walk.texts))
     return str(walk.digest.hexdigest())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
+from tensorcore_dsl.codegen.line_table import Place
 from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
 from tensorcore_dsl.isa import names
 
@@ -43,7 +44,6 @@ class Diagnostic(NamedTuple):
         warnings.warn_explicit(message, PerformanceWarning, self.filename, self.line)
 
 
-Place = tuple[str, int]  # a file, and a line of it
 Lines = Mapping[int, Place]  # from lines of PTX
 
 
@@ -94,21 +94,3 @@ def _line(text: str, ptx: str) -> int:
         return 0
     numbered = enumerate(ptx.splitlines(), 1)
     return next((number for number, line in numbered if opcode in line), 0)
-
-
-def source_lines(annotated: str) -> dict[int, Place]:
-    """The source of each line of PTX, by a text with source lines as comments.
-
-    The numbers are those of the text without these comments.
-    """
-    sources: dict[int, Place] = {}
-    number, place = 0, None
-    for line in annotated.splitlines():
-        comment = re.fullmatch(r"\s*// (.*):(\d+)", line)
-        if comment:
-            place = comment[1], int(comment[2])
-            continue
-        number += 1
-        if place is not None:
-            sources[number] = place
-    return sources

@@ -20,15 +20,20 @@ from tensorcore_dsl.ir.nodes import TensorMap
 
 
 def entry_name(
-    kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str
-) -> str | None:
-    """The name of a kernel's entry; None if the cache is off or the kernel has no cache key."""
+    kernel: Any, types: Sequence[Any], constants: dict[str, Any], arch: Arch, assembler: str,
+    lineinfo: bool = False,
+) -> str | None:  # fmt: skip
+    """The name of a kernel's entry; None if the cache is off or the kernel has no cache key.
+
+    lineinfo: the machine code names the source files.
+    """
     if disk_cache.cache_directory() is None:
         return None
     try:
         key = cache_key(
-            kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler
-        )
+            kernel, kernel.__name__, kernel.parameters, types, constants, arch.name, assembler,
+            lineinfo, paths=lineinfo,
+        )  # fmt: skip
     except Unhashable:
         return None
     return disk_cache.entry_name("kernel", key)

@@ -18,10 +18,12 @@ import re
 from collections.abc import Callable, Iterable
 
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.codegen.line_table import INLINED_VERSION, LineTable
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import Loc, OperandError
+from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
+from tensorcore_dsl.ir.views import ArrayView, Printed, TileView
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 
@@ -33,9 +35,9 @@ _MAP_VERSION = (8, 0)
 Condition = nodes.Value | str | None  # a predicate, or the name of its register
 
 
-def print_kernel(kernel: nodes.Kernel, arch: Arch, annotate: bool = False) -> str:
-    """The PTX module of a verified kernel. `annotate` adds source lines as comments."""
-    return _Printer(kernel, arch, annotate).module()
+def print_kernel(kernel: nodes.Kernel, arch: Arch, lineinfo: bool = False) -> str:
+    """The PTX module of a verified kernel; `lineinfo` adds source lines (`line_table`)."""
+    return _Printer(kernel, arch, lineinfo).module()
 
 
 def entry_name(name: str) -> str:
@@ -67,8 +69,9 @@ def _param(param: nodes.Param, position: int) -> str:
 
 
 class _Printer:
-    def __init__(self, kernel: nodes.Kernel, arch: Arch, annotate: bool) -> None:
-        self.kernel, self.arch, self.annotate = kernel, arch, annotate
+    def __init__(self, kernel: nodes.Kernel, arch: Arch, lineinfo: bool) -> None:
+        self.kernel, self.arch = kernel, arch
+        self.table = LineTable() if lineinfo else None
         self.lines: list[str] = []
         self.counts = dict.fromkeys(_PREFIXES, 0)
         self.registers: dict[nodes.Value, tuple[str, ...]] = {}
@@ -77,7 +80,6 @@ class _Printer:
         self.labels = 0
         self.targets: set[str] = set()  # labels that branches use
         self.loops: list[tuple[str, str]] = []  # labels of continue and break
-        self.loc: Loc | None = None
         self.print_node: dict[type, Callable[..., None]] = {
             nodes.Op: self._op, nodes.Assign: self._assign, nodes.Jump: self._jump,
             nodes.For: self._for, nodes.While: self._while, nodes.If: self._if,
@@ -98,6 +100,7 @@ class _Printer:
             f".version {major}.{minor}",
             f".target {self.arch.name}",
             ".address_size 64",
+            *(self.table.file_lines() if self.table is not None else ()),
             *self._globals(),
             "",
             *self._header(),
@@ -107,6 +110,7 @@ class _Printer:
             *self._constant_moves(),
             *body,
             "}",
+            *(self.table.section_lines() if self.table is not None else ()),
             "",
         ])
 
@@ -114,6 +118,7 @@ class _Printer:
         """The lowest version with the target and all instructions, so that old drivers load it."""
         instrs = {n.instr for n in nodes.walk(self.kernel.body) if isinstance(n, nodes.Op)}
         wide = [_B128_VERSION] if self.counts[128] else []
+        wide += [INLINED_VERSION] if self.table is not None and self.table.has_calls else []
         wide += [_MAP_VERSION for p in self.kernel.params if p.tensor_map is not None]
         return max([self.arch.ptx, *wide, *(instr.version for instr in instrs)])
 
@@ -235,13 +240,14 @@ class _Printer:
 
     def _block(self, block: nodes.Block) -> None:
         for node in block.nodes:
-            if self.annotate and node.loc is not None and node.loc != self.loc:
-                self.loc = node.loc
-                self.lines.append(f"    // {node.loc}")
+            if self.table is not None:
+                self.lines += self.table.directives(node.loc)
             self.print_node[type(node)](node)
 
     def _op(self, op: nodes.Op) -> None:
         instr = op.instr
+        if "print" in instr.effects:
+            self._check_print(op)
         pairs = zip(op.operands, instr.operands, strict=True)
         text = instr.text(
             [self._value(v) for v in op.results], [self._operand(s, o) for s, o in pairs]
@@ -255,6 +261,18 @@ class _Printer:
             self._place(skip)
         else:
             self._emit_if(op.guard, not op.negated, text)
+
+    def _check_print(self, op: nodes.Op) -> None:
+        """OperandError for tiles and arrays, whose elements no format string can name."""
+        text = op.operands[0]
+        assert isinstance(text, nodes.Const)
+        for part in self.kernel.prints.get(int(text.value), ()):
+            if isinstance(part, Printed) and isinstance(part.view, (TileView, ArrayView)):
+                kind = "a shared tile" if isinstance(part.view, TileView) else "an array"
+                raise OperandError(
+                    f"print of {kind} works in emulation only: kernel.emulate[grid, block](...); "
+                    "on the GPU, print elements", op.loc,
+                )  # fmt: skip
 
     def _assign(self, node: nodes.Assign) -> None:
         """All sources are read before any register is written."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.frontend.debug_build import keep_variables, scopes_of
 from tensorcore_dsl.frontend.environment import own_copy
 from tensorcore_dsl.frontend.statements import Evaluator
 from tensorcore_dsl.ir.coalesce import coalesce
@@ -23,15 +24,20 @@ RECURSION_LIMIT = 6000  # Python frames; a call, branch or unrolled iteration ne
 
 
 def compile_kernel(
-    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch, debug: bool = False
 ) -> Kernel:
-    """Evaluate `kernel.function` for argument types and Const values; the IR is verified."""
+    """Evaluate `kernel.function` for argument types and Const values; the IR is verified.
+
+    debug: with marks and registers for the debugger, for the emulator only.
+    """
     ir = Kernel(
         re.sub(r"\W", "_", kernel.__name__), [], Block(), threads=kernel.threads,
         min_blocks=kernel.min_blocks, max_registers=kernel.max_registers,
     )  # fmt: skip
     builder = Builder(ir, arch, lambda: None)
     evaluator = Evaluator(builder)
+    if debug:
+        builder.scopes = lambda: scopes_of(evaluator.frames)
     token = set_emitter(builder)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
@@ -40,8 +46,11 @@ def compile_kernel(
         variables.update(_arguments(builder, kernel.runtime_names, types))
         evaluator.run(kernel.function, variables)
         arch.check_shared(ir.name, ir.shared_bytes)
+        if debug:
+            keep_variables(ir)
         coalesce(ir)
-        verify(ir, arch)
+        if not debug:  # the same kernel is verified without its marks
+            verify(ir, arch)
     finally:
         sys.setrecursionlimit(limit)
         reset_emitter(token)

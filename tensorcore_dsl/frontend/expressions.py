@@ -186,13 +186,16 @@ class Expressions:
         ]
         if all(isinstance(part, str) for part in parts):
             return "".join(parts)
-        return Text(parts)
+        inside = [part.parts if isinstance(part, Text) else [part] for part in parts]
+        return Text([piece for pieces in inside for piece in pieces])
 
     def _formatted(self, node: ast.FormattedValue) -> Any:
         value = self.eval(node.value)
         spec = self.eval(node.format_spec) if node.format_spec else ""
         if has_runtime(value):
             return value, spec
+        if isinstance(value, Text) and not spec:
+            return value
         conversion = {-1: None, 115: str, 114: repr, 97: ascii}[node.conversion]
         return format(conversion(value) if conversion else value, spec)
 

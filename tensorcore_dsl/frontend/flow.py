@@ -18,9 +18,10 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import CompileError, UnsupportedSyntax
 from tensorcore_dsl.frontend.calls import RESULT, RETURNED, Calls
 from tensorcore_dsl.frontend.control import run_branches
+from tensorcore_dsl.frontend.debug_build import changed_names, scopes_of, target_names
 from tensorcore_dsl.frontend.environment import Snapshot
 from tensorcore_dsl.frontend.loops import Loop, run_loop
-from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Type, While
+from tensorcore_dsl.ir.nodes import Block, Const, For, Jump, Mark, Type, While
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.values import Scalar, Undefined
@@ -57,6 +58,7 @@ class Flow(Calls):
     def block(self, statements: Sequence[ast.stmt]) -> Status:
         """Evaluate statements; the result says how they ended."""
         for place, statement in enumerate(statements):
+            self.mark(statement, "line")
             rest = statements[place + 1 :]
             leaves = self._leaves(statement)
             if leaves and isinstance(statement, ast.If) and (
@@ -64,6 +66,8 @@ class Flow(Calls):
             ):  # fmt: skip
                 return self.guarded(statement, partial(self._exiting_if, rest=rest))  # type: ignore[no-any-return]
             status = self.statement(statement)
+            if self.builder.scopes is not None:
+                self.assigned(statement, changed_names(statement))
             if status is not None:
                 return status
             if leaves:
@@ -71,6 +75,19 @@ class Flow(Calls):
                 if status != "everywhere":
                     return status
         return None
+
+    def mark(self, node: ast.AST, kind: str, names: frozenset[str] = frozenset()) -> None:
+        """A place where the emulator may stop; only debug builds have any."""
+        if self.builder.scopes is not None:
+            self.guarded(node, lambda _: self.builder.append(self._mark(kind, names)))
+
+    def assigned(self, node: ast.AST, names: frozenset[str]) -> None:
+        """Mark that the variables `names` have just been assigned."""
+        if names:
+            self.mark(node, "assigned", names)
+
+    def _mark(self, kind: str, names: frozenset[str]) -> Mark:
+        return Mark(kind, scopes_of(self.frames), names)
 
     def statement(self, node: ast.stmt) -> Status:
         """Evaluate one statement."""
@@ -229,6 +246,7 @@ class Flow(Calls):
             flag = self._flag("continue")
             self.frame.variables[flag] = False
             self.assign(node.target, rounds[number])
+            self.assigned(node, target_names(node.target))
             status = self.block(node.body)
             self.frame.variables[flag] = False
             if status in ("jump", "break", "return"):
@@ -255,6 +273,7 @@ class Flow(Calls):
             self.builder.append(loop_node)
             with self.builder.inside(loop_node.body):
                 self.assign(node.target, Scalar(index, dtype))
+                self.assigned(node, target_names(node.target))
                 self._loop_body(loop, node.body)
 
         run_loop(self.builder, self.frames, assigned_names(node.body) - names, trial)

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from tensorcore_dsl.errors import UnsupportedSyntax
+from tensorcore_dsl.frontend import recovery
 
 Function = ast.FunctionDef | ast.Lambda
 _LOOPS = (ast.For, ast.While)
@@ -33,10 +34,13 @@ def source_of(function: Any) -> Source | None:
     code = function.__code__
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    filename = code.co_filename
+    if filename in recovery.SHARED:
+        text, filename = recovery.recovered(code, text) or ("", filename)
     candidates = _functions(text).get((code.co_name, code.co_firstlineno), ())
     if code.co_name == "<lambda>":
         candidates = _lambdas(candidates, code)
-    return Source(candidates[0], code.co_filename) if len(candidates) == 1 else None
+    return Source(candidates[0], filename) if len(candidates) == 1 else None
 
 
 @lru_cache(maxsize=128)
@@ -86,9 +90,8 @@ def require_source(function: Any) -> Source:
     source = source_of(function)
     if source is None:
         raise UnsupportedSyntax(
-            f"the source of {function.__name__} cannot be read: kernels and their helpers must be "
-            "defined in a file or in a notebook cell, lambdas of the same parameters on lines of "
-            "their own"
+            f"the source of {function.__name__} cannot be read: "
+            f"{recovery.reason(function.__code__)}"
         )
     return source
 

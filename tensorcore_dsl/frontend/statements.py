@@ -48,11 +48,14 @@ class Evaluator(Flow):
         )
         frame.is_kernel = True
         self.frames.append(frame)
-        self.block(source.tree.body)
+        self.assigned(source.tree, frozenset(variables))
+        if self.block(source.tree.body) != "jump":
+            self.mark(source.tree.body[-1], "end")
         self.frames.pop()
 
     def run_body(self, tree: Function) -> None:
         variables = self.frame.variables
+        self.assigned(tree, frozenset(variables) - {RESULT, RETURNED})
         outer, self.loops = self.loops, []
         try:
             if isinstance(tree, ast.Lambda):

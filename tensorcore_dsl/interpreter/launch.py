@@ -20,7 +20,7 @@ from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.execution.machine import Machine, Observer
 from tensorcore_dsl.interpreter.memory.global_memory import (
     MAP_BASE,
     MAP_SHIFT,
@@ -51,6 +51,7 @@ def run(
     profile: bool = False,
     cluster: Dim3 | None = None,
     order: int | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -58,7 +59,8 @@ def run(
     `TensorMapArgument`. `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
-    in flight still use. `order`: the seed of the schedule, None for the default one.
+    in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
+    the debugger and the recorder of a debug build, in which chunks run one after the other.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -75,8 +77,9 @@ def run(
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile)
         fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
-        return Machine(ctx, parameters, fuzzer).run()
+        return Machine(ctx, parameters, fuzzer, observers).run()
 
+    workers = 1 if observers else workers
     chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
     if workers == 1:
         return reduce(add, [chunk(*c) for c in chunks], Report())

@@ -30,7 +30,7 @@ from tensorcore_dsl.ir.forward import forward_copies
 from tensorcore_dsl.isa.spec import PURE, WAIT_EFFECTS, Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source, Type, Value, While,
+    Assign, Block, Const, For, If, Jump, Keep, Kernel, Node, Op, Part, Source, Type, Value, While,
     children, reads, walk, writes,
 )  # fmt: skip
 
@@ -152,6 +152,8 @@ def _typed(kernel: Kernel) -> set[Value]:
                 and (operand.dtype.kind != "b" or operand.layout or operand.kind == "addr")
             )
             values.update([node.guard] if node.guard is not None else [])
+        elif isinstance(node, Keep):
+            continue
         elif not isinstance(node, Assign):
             values.update((*reads(node), *writes(node)))
         else:
@@ -422,6 +424,8 @@ def _rename_node(node: Node, merged: dict[Value, Value]) -> None:
         node.sources = tuple(map(source, node.sources))  # type: ignore[arg-type]
     elif isinstance(node, For):
         node.start, node.stop, node.step = map(source, (node.start, node.stop, node.step))  # type: ignore[assignment]
+    elif isinstance(node, Keep):
+        node.source = value(node.source)
     elif isinstance(node, (While, If)):
         node.condition = source(node.condition)  # type: ignore[assignment]
 

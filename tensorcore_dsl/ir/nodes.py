@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Any, Union
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.ir.views import Scope
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -151,7 +152,34 @@ class Jump:
     loc: Loc | None = None
 
 
-Node = Union[Op, Assign, For, While, If, Jump]
+@dataclass(eq=False)
+class Keep:
+    """Copy `source` to `target`, registers that only the debugger reads.
+
+    Only debug builds have it, behind every write of a variable; it is no copy of the kernel's own.
+    """
+
+    target: Value
+    source: Value
+    loc: Loc | None = None
+
+
+@dataclass(eq=False)
+class Mark:
+    """A place where the emulator may stop or record; only debug builds have it.
+
+    kind: "line", before a statement; "assigned", after one that assigns `names`; "stop", at a
+    `breakpoint()`; "end", behind the last statement of the kernel. scopes: the variables of the
+    functions under evaluation, the innermost first.
+    """
+
+    kind: str
+    scopes: tuple[Scope, ...]
+    names: frozenset[str] = frozenset()
+    loc: Loc | None = None
+
+
+Node = Union[Op, Assign, For, While, If, Jump, Keep, Mark]
 
 
 @dataclass(eq=False)
@@ -198,7 +226,9 @@ class Kernel:
 
     shared_bytes: static shared memory; `dynamic`: the launch adds dynamic shared memory behind it.
     threads: the block size if fixed (`.reqntid`), else None. cluster: CTAs of a cluster if fixed
-    (`.reqnctapercluster`).
+    (`.reqnctapercluster`). prints: by the number of a string, its parts where the emulator prints
+    whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
+    debug build keeps each value of a variable. stops: it contains a `breakpoint()`.
     """
 
     name: str
@@ -212,6 +242,9 @@ class Kernel:
     max_registers: int | None = None
     cluster: tuple[int, int, int] | None = None
     strings: list[str] = field(default_factory=list)
+    prints: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    kept: dict[Value, Value] = field(default_factory=dict)
+    stops: bool = False
 
 
 def walk(block: Block) -> Iterator[Node]:
@@ -244,6 +277,8 @@ def reads(node: Node) -> tuple[Value, ...]:
         return (*sources, node.guard, *node.results)  # a guarded write may preserve the old bits
     if isinstance(node, Assign):
         return _values(node.sources)
+    if isinstance(node, Keep):
+        return (node.source,)
     if isinstance(node, For):
         return tuple(s for s in (node.start, node.stop, node.step) if isinstance(s, Value))
     if isinstance(node, While):

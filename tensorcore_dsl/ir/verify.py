@@ -429,7 +429,7 @@ class _Assigned:
                 if node.kind != "return":
                     self.leaves[-1][node.kind] &= held
                 held = -1
-            else:
+            elif isinstance(node, (For, While)):
                 held = self.loop(node, held)
         return held
 

@@ -5,17 +5,20 @@ The instructions of an opcode are created at the first lookup of that opcode, an
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
 from operator import eq
+from pickle import PicklingError
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from tensorcore_dsl.dtypes import ALL
 from tensorcore_dsl.errors import UnknownInstruction, listing
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.layout import Layout
 
 from tensorcore_dsl.isa import (  # isort: skip
     barrier, block_scale, bulk, convert, matrix, memory, mma, printing, scalar, sparse, special,
@@ -99,6 +102,42 @@ def _explain(text: str) -> str:
         return f"no instruction {text!r}: after {opcode}.{'.'.join(prefix)} may come {listing(tails)}"
     near = difflib.get_close_matches(text, list(family), n=6, cutoff=0.0)
     return f"no instruction {text!r}; the nearest of {len(family)} are {listing(near)}"
+
+
+# -- pickling: instructions and layouts are found by name, since they hold functions -------------
+
+
+def _reduced_instruction(instr: Instruction) -> Any:
+    if instruction(instr.mnemonic) is not instr:
+        raise PicklingError(f"{instr.mnemonic} is not an instruction of the table")
+    return instruction, (instr.mnemonic,)
+
+
+def _reduced_layout(layout: Layout) -> Any:
+    opcode = layout.name.partition(".")[0]
+    place = _layouts(opcode).get(layout.name)
+    if place is None or _layout_at(*place) != layout:
+        raise PicklingError(f"no instruction of the table has the layout {layout.name}")
+    return _layout_at, place
+
+
+@cache
+def _layouts(opcode: str) -> dict[str, tuple[str, str]]:
+    """An instruction and an operand for the name of each layout of the opcode."""
+    return {
+        operand.layout.name: (instr.mnemonic, operand.name)
+        for instr in instructions(opcode)
+        for operand in (*instr.results, *instr.operands)
+        if operand.layout is not None
+    }
+
+
+def _layout_at(mnemonic: str, operand: str) -> Layout | None:
+    return instruction(mnemonic).operand(operand).layout
+
+
+copyreg.pickle(Instruction, _reduced_instruction)
+copyreg.pickle(Layout, _reduced_layout)
 
 
 MOST_TAILS = 60  # a message shows the first of them

@@ -70,6 +70,9 @@ class Namespace:
             raise UnknownInstruction(f"{self._name}{_named(types)} exists as {listing(shapes)}: choose one")
         return _choose(self._name, matches or self._instructions(), types, options)
 
+    def __reduce__(self) -> Any:
+        return _namespace, (self._name,)
+
     def __repr__(self) -> str:
         return f"<{self._name}: {listing(self.__dir__())}>"
 
@@ -181,3 +184,12 @@ def _by_default(what: str, variants: list[Instruction]) -> Instruction:
 mma = Namespace("mma", below=("sp", "sp.block_scale", "block_scale"))
 wgmma = Namespace("wgmma", below=("sp",))
 wmma = Namespace("wmma")
+
+
+def _namespace(name: str) -> Namespace:
+    """The namespace of this name, such as `mma.sp`; each exists once."""
+    first, *rest = name.split(".")
+    found: Any = {"mma": mma, "wgmma": wgmma, "wmma": wmma}[first]
+    for part in rest:
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]

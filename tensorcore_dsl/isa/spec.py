@@ -157,6 +157,16 @@ class Instruction:
         return f"{self.mnemonic}.registers" if operand.name == "desc_a" else ""
 
     @property
+    def aligned(self) -> bool:
+        """Must the threads of a warp that have not exited execute it together (`.aligned`)?
+
+        Instructions of whole warps ("warp") and of masks ("convergent") have rules of their own.
+        """
+        parts = self.mnemonic.split(".")
+        other = not self.effects.isdisjoint({"warp", "convergent"})
+        return ("aligned" in parts or parts[0] == "bar") and not other
+
+    @property
     def reads_signals(self) -> bool:
         """Does it read words by which other threads may signal: strong loads and atomics?"""
         strong = {"load", "volatile"} <= self.effects and "async" not in self.effects

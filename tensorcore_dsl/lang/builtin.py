@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import operator
@@ -15,26 +16,15 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang import math as device_math
 from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.printing import printf
+from tensorcore_dsl.lang.printing import printed, printf
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
-
-
-def has_runtime(value: Any, depth: int = 4) -> bool:
-    """Does a value contain run-time values, at most `depth` containers deep?"""
-    if isinstance(value, (RuntimeValue, Struct)):
-        return True
-    if not depth:
-        return False
-    if isinstance(value, (list, tuple)):
-        return any(has_runtime(v, depth - 1) for v in value)
-    if isinstance(value, dict):
-        return any(has_runtime(v, depth - 1) for v in value.values())
-    return hasattr(value, "__dataclass_fields__") and has_runtime(vars(value), depth - 1)
+from tensorcore_dsl.values.operands import has_runtime as has_runtime
+from tensorcore_dsl.values.values import RuntimeValue, Scalar
 
 
 def _several(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -115,6 +105,7 @@ RUNTIME: dict[Any, Callable[..., Any]] = {
     any: functools.partial(_combined, "or"), all: functools.partial(_combined, "and"),
     min: _several(device_math.minimum), max: _several(device_math.maximum),
     int: _int, float: _to_float, bool: lambda value: arithmetic.truth(builder(), value),
+    str: printed, repr: printed,
     round: _round, pow: operator.pow, divmod: lambda x, y: (x // y, x % y),
     math.floor: _to_integer("rmi"), math.ceil: _to_integer("rpi"), math.trunc: _to_integer("rzi"),
     math.fabs: lambda value: abs(_to_float(value)), math.copysign: _copysign,
@@ -133,6 +124,10 @@ def replacement(function: Any, args: list[Any]) -> Any:
     """The replacement of a Python function for these arguments; None if Python may call it."""
     if function is print:
         return printf
+    if function is builtins.breakpoint:
+        return breakpoint
+    if isinstance(getattr(function, "__self__", None), str) and has_runtime(args):
+        raise OperandError(f"str.{function.__name__} takes no run-time values; use an f-string")
     try:
         replaced = RUNTIME.get(function)
     except TypeError:  # not hashable

@@ -7,11 +7,15 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir import views
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.printing import CONVERSIONS
+from tensorcore_dsl.lang.arrays import Array
+from tensorcore_dsl.lang.inspection import memory_view
+from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
+from tensorcore_dsl.values.operands import describe, has_runtime
+from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar, Struct
 
 _INTEGERS, _FLOATS = "dxXou", "eEfFgG"
 
@@ -26,25 +30,98 @@ class Text:
     def described(self) -> str:
         return "an f-string of run-time values"
 
-    def __str__(self) -> str:
+    def __add__(self, other: Any) -> Text:
+        return Text([*self.parts, *parts_of(other)])
+
+    def __radd__(self, other: Any) -> Text:
+        return Text([*parts_of(other), *self.parts])
+
+    def __str__(self, *_: Any) -> str:
         raise OperandError("an f-string of run-time values can only be printed, not made a string")
 
-    __format__ = __add__ = __radd__ = __mod__ = __str__  # type: ignore[assignment]
+    __format__ = __mod__ = __str__  # type: ignore[assignment]
 
 
-def printf(*values: Any, sep: str = " ", end: str = "\n") -> None:
-    """Print from each thread: any mixture of strings and run-time values."""
-    parts: list[str] = []
+def printed(value: Any) -> Text:
+    """str(value) and repr(value) of a run-time value."""
+    return Text([(value, "")])
+
+
+def parts_of(value: Any) -> list[Any]:
+    """A string or a Text as the parts of a Text."""
+    if not isinstance(value, (str, Text)):
+        raise OperandError(f"{describe(value)} cannot be added to a string; use an f-string")
+    return value.parts if isinstance(value, Text) else [value]
+
+
+def printf(
+    *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False
+) -> None:
+    """Print from each thread: any mixture of strings and run-time values.
+
+    In emulation, fragments, tiles and arrays print their contents, once a warp. On the GPU,
+    fragments print the elements of each thread, and tiles and arrays cannot be printed.
+    """
+    if file is not None:
+        raise OperandError("print in a kernel writes to the standard output; it has no file=")
+    sep, end = _ending("sep", sep, " "), _ending("end", end, "\n")
+    pieces: list[Any] = []
+    for position, value in enumerate(values):
+        pieces += [sep] if position else []
+        pieces += value.parts if isinstance(value, Text) else [(value, "")]
+    pieces.append(end)
     operands: list[Scalar] = []
-    for value in values:
-        pieces = value.parts if isinstance(value, Text) else [(value, "")]
-        parts.append("".join(_piece(piece, operands) for piece in pieces))
-    text = sep.join(parts) + end
-    kernel = builder().kernel
-    if text not in kernel.strings:
-        kernel.strings.append(text)
+    texts: list[str] = []
+    parts: list[Any] = []
+    for piece in pieces:
+        first = len(operands)
+        texts.append(_piece(piece, operands))
+        parts.append(_matrix(piece, operands) or (texts[-1], first))
+    whole = any(isinstance(part, views.Printed) for part in parts)
     name = names.printf([operand.dtype for operand in operands])
-    builder().named(name, kernel.strings.index(text), *operands)
+    builder().named(name, _string("".join(texts), tuple(parts) if whole else None), *operands)
+
+
+def _string(text: str, matrices: tuple[Any, ...] | None) -> int:
+    """The number of a format string of the kernel, and of what the emulator prints instead."""
+    kernel = builder().kernel
+    for number, known in enumerate(kernel.strings):
+        if known == text and kernel.prints.get(number) == matrices:
+            return number
+    kernel.strings.append(text)
+    if matrices is not None:
+        kernel.prints[len(kernel.strings) - 1] = matrices
+    return len(kernel.strings) - 1
+
+
+def _matrix(piece: Any, operands: list[Scalar]) -> Any:
+    """The view of a value that the emulator prints as a whole; None for any other.
+
+    The operands of a fragment are there already; those of tiles and arrays are appended.
+    """
+    if isinstance(piece, str):
+        return None
+    value, spec = piece
+    if isinstance(value, (Tile, Array)):
+        return views.Printed(memory_view(value, lambda scalar: _operand(scalar, operands)), spec)
+    layout = value.operand.layout if isinstance(value, RegisterGroup) and value.operand else None
+    if layout is None:
+        return None
+    first = len(operands) - layout.slots
+    slots = tuple(views.Register(first + i, operands[first + i].dtype) for i in range(layout.slots))
+    return views.Printed(views.Matrix(slots, layout), spec)
+
+
+def _operand(scalar: Scalar, operands: list[Scalar]) -> views.Register:
+    """The leaf of a view: an operand of the print."""
+    operands.append(promoted(scalar))
+    return views.Register(len(operands) - 1, operands[-1].dtype)
+
+
+def _ending(name: str, given: Any, default: str) -> str:
+    if not isinstance(given, (str, type(None))):
+        raise OperandError(f"{name} of print must be a string, not {describe(given)}")
+    return default if given is None else given
 
 
 def _piece(piece: Any, operands: list[Scalar]) -> str:
@@ -52,17 +129,43 @@ def _piece(piece: Any, operands: list[Scalar]) -> str:
     if isinstance(piece, str):
         return piece.replace("%", "%%")
     value, spec = piece
+    if isinstance(value, (Tile, Array)):
+        return f"({value.described})"
     if isinstance(value, RegisterGroup):
         elements = (_piece((element, spec), operands) for element in value.elements())
         return f"[{' '.join(elements)}]"
-    if isinstance(value, (list, tuple)) and any(isinstance(v, RuntimeValue) for v in value):
-        left, right = "[]" if isinstance(value, list) else "()"
-        return left + ", ".join(_piece((v, spec), operands) for v in value) + right
+    if not isinstance(value, (RuntimeValue, Struct)) and has_runtime(value):
+        return _container(value, spec, operands)
     if not isinstance(value, Scalar):
         return format(value, spec).replace("%", "%%")
     operand = promoted(value)
     operands.append(operand)
     return _conversion(operand, spec)
+
+
+def _container(value: Any, spec: str, operands: list[Scalar]) -> str:
+    """The format of what Python shows of a container; `spec` is for run-time values in it."""
+
+    def shown(item: Any) -> str:
+        if isinstance(item, RuntimeValue) or has_runtime(item):
+            return _piece((item, spec), operands)
+        return _piece(repr(item), operands)
+
+    if isinstance(value, dict):
+        items = [f"{_piece(repr(key), [])}: {shown(item)}" for key, item in value.items()]
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
+    named: dict[str, Any] = vars(value) if not isinstance(value, tuple) else _asdict(value)
+    fields = [f"{name}={shown(item)}" for name, item in named.items()]
+    return f"{type(value).__name__}({', '.join(fields)})"
+
+
+def _asdict(value: Any) -> dict[str, Any]:
+    """The items of a named tuple."""
+    return dict(zip(value._fields, value, strict=True))
 
 
 def _conversion(operand: Scalar, spec: str) -> str:
@@ -71,15 +174,17 @@ def _conversion(operand: Scalar, spec: str) -> str:
     if not spec:
         return conversion
     letters = _FLOATS if operand.dtype.is_float else _INTEGERS
-    match = re.fullmatch(r"([-+ 0]*)(\d*)(\.\d+)?([a-zA-Z]?)", spec)
-    if not match or (match[4] and match[4] not in letters):
+    match = re.fullmatch(r"([<>]?)([-+ ]?)(0?)(\d*)(\.\d+)?([a-zA-Z]?)", spec)
+    if not match or (match[6] and match[6] not in letters) or (match[1] == "<" and match[3]):
         raise OperandError(
-            f"{spec!r} cannot format {describe(operand)}: allowed are flags (-, +, 0), a width, "
-            f"a precision and one of {', '.join(letters)}"
+            f"{spec!r} cannot format {describe(operand)}: allowed are an alignment (<, >), a sign "
+            f"(-, +, blank), 0, a width, a precision and one of {', '.join(letters)}"
         )
+    left = "-" * (match[1] == "<")  # in C; Python's sign "-" is what C does anyway
     length = "ll" if operand.dtype.is_integer and operand.dtype.bits == 64 else ""
-    letter = match[4] or ("g" if operand.dtype.is_float else conversion[-1])
-    return f"%{match[1]}{match[2]}{match[3] or ''}{length}{letter}"
+    letter = match[6] or ("g" if operand.dtype.is_float else conversion[-1])
+    flags = left + match[2].strip("-") + match[3]
+    return f"%{flags}{match[4]}{match[5] or ''}{length}{letter}"
 
 
 def promoted(value: Scalar) -> Scalar:

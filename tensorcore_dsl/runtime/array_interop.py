@@ -206,3 +206,17 @@ def cupy_stream() -> Callable[[], int]:
     """A function that returns CuPy's current stream."""
     current = sys.modules["cupy"].cuda.get_current_stream
     return lambda: int(current().ptr)
+
+
+def stream_of(args: Sequence[Any], device: int) -> Callable[[], int] | None:
+    """A function that returns the current stream of the library of the arrays among `args`.
+
+    None: no library has a current stream, so the default stream is meant.
+    """
+    for arg in args:
+        if is_torch(type(arg)):
+            own = arg.device.index or 0
+            return torch_stream(own if device == CURRENT_DEVICE else device)
+        if type(arg).__module__.partition(".")[0] == "cupy":
+            return cupy_stream()
+    return None

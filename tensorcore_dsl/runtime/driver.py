@@ -25,6 +25,7 @@ from tensorcore_dsl.runtime.launch_config import LaunchConfig
 
 _NO_INTERLEAVE, _FILL_ZEROS = 0, 0  # CUtensorMapInterleave, CUtensorMapFloatOOBfill
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_IMPLICIT_CAPTURE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 @lru_cache
@@ -195,6 +196,44 @@ class NumbaDriver:
     def synchronize(self, stream: int) -> None:
         self._driver.cuStreamSynchronize(stream)
 
+    def event(self) -> Any:
+        """A new event that keeps the time."""
+        return self._cuda.event(timing=True)
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event becomes the moment at which the stream's work so far has ended."""
+        self._driver.cuEventRecord(int(event.handle), stream)
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Seconds between two events; waits for the second."""
+        end.synchronize()
+        return float(self._cuda.event_elapsed_time(start, end)) / 1e3
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what is launched on the stream."""
+        self._cuda.current_context()
+        try:
+            return int(self._driver.cuStreamIsCapturing(stream)) != 0
+        except Exception as error:  # the default stream, while another one is captured
+            if int(getattr(error, "code", 0)) == _IMPLICIT_CAPTURE:
+                return True
+            raise
+
+    def l2_bytes(self) -> int:
+        """Size of the current GPU's L2 cache."""
+        attribute = self._binding.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+        device = self._cuda.current_context().device.id
+        return int(self._driver.cuDeviceGetAttribute(attribute, device))
+
+    def device_name(self) -> str:
+        """Name of the current GPU, such as "NVIDIA H200"."""
+        name = self._cuda.get_current_device().name
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    def version(self) -> int:
+        """The newest CUDA version of the driver, as 13010 for 13.1."""
+        return int(self._driver.cuDriverGetVersion())
+
     def memory(self, stream: int) -> NumbaMemory:
         return NumbaMemory(self._cuda, self._driver, stream)
 
@@ -214,6 +253,12 @@ class NumbaMemory:
 
     def download(self, address: int, data: Bytes) -> None:
         self._driver.cuMemcpyDtoHAsync(data.ctypes.data, address, data.size, self._stream)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._driver.cuMemcpyDtoDAsync(target, source, size, self._stream)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self._driver.cuMemsetD8Async(address, byte, size, self._stream)
 
     def synchronize(self) -> None:
         self._driver.cuStreamSynchronize(self._stream)

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,6 +74,21 @@ class Driver(Protocol):
 
     def synchronize(self, stream: int) -> None: ...
     def memory(self, stream: int) -> Memory: ...
+
+    def event(self) -> Any:
+        """A new event that keeps the time."""
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event becomes the moment at which the stream's work so far has ended."""
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Seconds between two events; waits for the second."""
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what is launched on the stream."""
+
+    def l2_bytes(self) -> int: ...
+    def device_name(self) -> str: ...
 
 
 _LEGACY_STREAM = 1  # the handle that names the same stream as 0
@@ -156,6 +171,16 @@ class Plan:
         return ctypes.create_string_buffer(image, len(image))
 
 
+@dataclass(frozen=True)
+class Repeatable:
+    """A launch without arguments, to be repeated; `arguments` describe what it works on."""
+
+    launch: Callable[[], None]
+    arguments: Sequence[Description]
+    stream: int
+    device: int
+
+
 class HostPlan(Plan):
     """A plan with NumPy arrays: they are copied to the GPU, and back when the kernel has ended."""
 
@@ -167,6 +192,18 @@ class HostPlan(Plan):
             staged = Staging(arguments, args, self._driver.memory(stream))
             self._launch(staged.arguments, stream)
             staged.finish()
+
+    def repeatable(self, arguments: Sequence[Description], args: Sequence[Any]) -> Repeatable:
+        """Launches that work on one copy of the arrays."""
+        with self._driver.on_device(self._device):
+            stream = self.stream()
+            staged = Staging(arguments, args, self._driver.memory(stream))
+
+        def launch() -> None:
+            with self._driver.on_device(self._device):
+                self._launch(staged.arguments, stream)  # `staged` owns the copies
+
+        return Repeatable(launch, staged.arguments, stream, self._device)
 
 
 def _explain(failure: str, loaded: Loaded, config: LaunchConfig) -> str:
@@ -243,6 +280,15 @@ class Launcher:
         arguments = self._describe(args)
         return self._new_plan(args, arguments, arguments_key(args, arguments))
 
+    def repeatable(self, *args: Any) -> Repeatable:
+        """A launch with these arguments to be repeated; NumPy arrays are copied once, not back."""
+        plan, arguments = self.prepare(*args), self._describe(args)
+        if isinstance(plan, HostPlan):
+            return plan.repeatable(arguments, args)
+        device = self._device(arguments, args)
+        launch = partial(self.prepared(*args), *args)
+        return Repeatable(launch, arguments, plan.stream(), device)
+
     def _new_fast_path(self, fallback: Callable[..., None], keep: Any = None) -> FastPath:
         fixed_stream = self._handle is not None
         return FastPath(self._driver.launch, fallback, self._declared_for, fixed_stream, keep)
@@ -297,9 +343,4 @@ class Launcher:
         if self._handle is not None:
             handle = self._handle
             return lambda: handle
-        for arg in args:
-            if array_interop.is_torch(type(arg)):
-                return array_interop.torch_stream(device)
-            if type(arg).__module__.partition(".")[0] == "cupy":
-                return array_interop.cupy_stream()
-        return lambda: 0
+        return array_interop.stream_of(args, device) or (lambda: 0)

@@ -86,6 +86,11 @@ class LaunchConfig:
 
 
 def _dims(what: str, given: int | Sequence[int], most: Dim) -> Dim:
+    if callable(given):
+        raise LaunchError(
+            f"{what} is a function; kernels under tc.autotune take functions of the arguments, "
+            "this one takes one to three integers"
+        )
     dims = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     try:
         if not 1 <= len(dims) <= 3 or any(isinstance(d, bool) for d in dims):

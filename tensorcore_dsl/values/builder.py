@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.ir.views import Scope
 from tensorcore_dsl.tracing import emitter
 from tensorcore_dsl.values import arithmetic, conversion
 from tensorcore_dsl.values.instructions import InstructionBuilder
@@ -23,6 +24,7 @@ class Builder(InstructionBuilder):
     call: Callable[[Any, list[Any], dict[str, Any]], Any]
     branch: Callable[[Scalar, Callable[[], None], Callable[[], None]], None]
     in_role = False  # of tc.warp_specialize
+    scopes: Callable[[], tuple[Scope, ...]] | None = None  # the user's variables, in a debug build
 
     def apply(self, operator: str, *operands: Any) -> Any:
         """The result of one of Python's operators."""

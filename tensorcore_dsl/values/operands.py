@@ -12,7 +12,7 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Type
 from tensorcore_dsl.isa.spec import Operand
-from tensorcore_dsl.values.values import RuntimeValue, Scalar
+from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
 
 NUMBERS = (bool, int, float, np.generic)
 
@@ -99,3 +99,16 @@ def describe(value: Any) -> str:
 def is_simple(value: Any) -> bool:
     """Is it a run-time scalar or a number, which arithmetic takes?"""
     return isinstance(value, (Scalar, *NUMBERS))
+
+
+def has_runtime(value: Any, depth: int = 4) -> bool:
+    """Does a value contain run-time values, at most `depth` containers deep?"""
+    if isinstance(value, (RuntimeValue, Struct)):
+        return True
+    if not depth:
+        return False
+    if isinstance(value, (list, tuple)):
+        return any(has_runtime(v, depth - 1) for v in value)
+    if isinstance(value, dict):
+        return any(has_runtime(v, depth - 1) for v in value.values())
+    return hasattr(value, "__dataclass_fields__") and has_runtime(vars(value), depth - 1)

@@ -41,9 +41,10 @@ class Chunk:
 
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
     always an array. gone: threads that have exited or never existed; exited: the same, None for
-    nobody. cohorts: by position, without the running one. at_step: the running step, where it is
-    tracked. limit: the position where the running cohort stops. progress: grows when waiting
-    threads may be able to go on. reads, writes: accesses so far, to tell polling from work.
+    nobody; finished: those that ran to the end of the kernel. cohorts: by position, without the
+    running one. at_step: the running step, where it is tracked. limit: the position where the
+    running cohort stops. progress: grows when waiting threads may be able to go on. reads, writes:
+    accesses so far, to tell polling from work.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Chunk:
         self.alive = np.arange(self.threads) % self.group < self.threads_per_cta
         self.gone = ~self.alive
         self.exited = self.gone if self.gone.any() else None
+        self.finished = np.zeros_like(self.gone)
         self.cohorts: dict[int, Cohort] = {}
         self.at_step = 0
         self.limit = 0
@@ -144,22 +146,35 @@ class Chunk:
         return ", ".join(texts) + (f" and {more} more blocks" if more else "")
 
     def refuse_divergence(
-        self, first: int, unit: int, mask: np.ndarray, loc: Loc | None = None
+        self, first: int, unit: int, mask: np.ndarray, at: int | None = None
     ) -> NoReturn:
-        """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`."""
+        """Raise Divergence: only a part of the unit that starts at thread `first` is in `mask`.
+
+        at: the step where they are, if it is not the running one.
+        """
         part = slice(first, first + unit)
         lanes, name = mask[part], "lanes" if unit == WARP else "threads"
         lines = [
             f"{name} {ranges(np.flatnonzero(lanes))} of {self.unit_name(first, unit)} are here"
         ]
-        ended = ~self.alive[part] & ~lanes
-        if ended.any():
-            lines.append(f"{name} {ranges(np.flatnonzero(ended))} have exited or do not exist")
-        for at, cohort in sorted(self.cohorts.items()):
-            others = cohort.mask[part] & ~lanes
+        rest = self.alive[part] & ~lanes
+        for ended, what in (
+            (self.finished[part], "have run to the end of the kernel"),
+            (~self.alive[part] & ~self.finished[part], "have exited or do not exist"),
+        ):
+            if ended.any():
+                lines.append(f"{name} {ranges(np.flatnonzero(ended))} {what}")
+        for place, cohort in sorted(self.cohorts.items()):
+            others = cohort.mask[part] & rest
             if others.any():
-                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {self.loc(at)}")
+                rest = rest & ~others
+                lines.append(f"{name} {ranges(np.flatnonzero(others))} wait at {self.loc(place)}")
+        if rest.any():
+            lines.append(f"{name} {ranges(np.flatnonzero(rest))} skip it, their guard is false")
         what = "a warp-wide instruction needs all 32 lanes: "
-        if unit != WARP:
+        instr = None if at is None else self.instruction(at)
+        if instr is not None and instr.aligned:
+            what = f"{instr.mnemonic} needs all lanes of a warp that have not returned: "
+        elif unit != WARP:
             what = "an instruction of warpgroups needs all four warps: "
-        raise Divergence(what + "; ".join(lines), loc)
+        raise Divergence(what + "; ".join(lines), None if at is None else self.loc(at))

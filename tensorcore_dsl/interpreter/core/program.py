@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
-from tensorcore_dsl.ir.nodes import Kernel
+from tensorcore_dsl.ir.nodes import Kernel, Mark
 from tensorcore_dsl.isa.spec import Instruction
 
 # Executes a step for the active threads of the machine that it gets. Returns None to go on with
@@ -67,7 +67,8 @@ class Program:
     asynchronous: operations may be in flight when a CTA ends. reads_shared: some instruction reads
     shared memory through the async proxy. remote: some instruction loads from or stores to the
     shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared addresses of
-    all CTAs but the first of a cluster have bits above CLUSTER_SHIFT.
+    all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
+    places where the debugger reads the values of variables. marks: its marks by position.
     """
 
     kernel: Kernel
@@ -80,6 +81,8 @@ class Program:
     reads_shared: bool = False
     remote: bool = False
     ranked: bool = False
+    kept: dict[Any, int] = field(default_factory=dict)
+    marks: dict[int, Mark] = field(default_factory=dict)
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

@@ -46,12 +46,13 @@ class Report:
 
     instructions: warps that executed each instruction. bytes: by (space, verb): "global", "shared"
     or "shared::cluster", and "load" or "store". lines: by (file:line, space, verb), filled only if
-    the launch has `profile`.
+    the launch has `profile`. trace: the variables that the emulator was asked to record.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     lines: dict[tuple[str, str, str], Traffic] = field(default_factory=dict)
+    trace: Any = None
 
     def __add__(self, other: Report) -> Report:
         lines = dict(self.lines)

@@ -75,8 +75,9 @@ class _Compiler:
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
-        self.add(Step(steps.exit_, None))
+        self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
+        self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def place(self, key: Any) -> tuple[int, bool]:
         """The place of `key`, and whether it is new."""
@@ -146,8 +147,12 @@ class _Compiler:
         guard = None
         if op.guard is not None:
             guard = self.value(op.guard), op.negated
+            if op.instr.aligned:
+                run = steps.undivided(run, self.here)
             run = steps.guarded(steps.unbroken(run) if warp else run, *guard)
-        if warp or mask is not None:
+        if op.instr.aligned:
+            run = steps.aligned(run, self.here)
+        elif warp or mask is not None:
             run = steps.gathered(run, self.here, op.instr.threads, mask)
         self.add(Step(run, op.loc, op.instr, reads, guard))
 
@@ -259,9 +264,18 @@ class _Compiler:
         end.at = self.here
         self.loops.pop()
 
+    def _keep(self, node: nodes.Keep) -> None:
+        run = steps.copy(self.value(node.target), self.value(node.source))
+        self.add(Step(run, node.loc))
+
+    def _mark(self, node: nodes.Mark) -> None:
+        self.program.marks[self.here] = node
+        self.add(Step(steps.observed(node, self.here), node.loc))
+
     def _jump(self, node: nodes.Jump) -> None:
         if node.kind == "return":
-            self.add(Step(steps.exit_, node.loc))
+            nodes_ = self.program.kernel.body.nodes
+            self.add(Step(steps.finish if node is nodes_[-1] else steps.exit_, node.loc))
         else:
             self.goto(self.loops[-1][node.kind == "break"], node.loc)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.debugging.printing import format_line, print_matrices
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopies
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
@@ -19,8 +19,6 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.spec import Instruction
-
-_LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks
 
 
 class ExecutionContext(Chunk):
@@ -52,10 +50,14 @@ class ExecutionContext(Chunk):
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
         """Print one line a thread; `text` is the number of the kernel's format string."""
-        line = _LENGTH.sub(r"\1", self.program.kernel.strings[text])
+        kernel = self.program.kernel
         columns = [np.broadcast_to(v, (self.threads,)) for v in values]
+        if text in kernel.prints:
+            print_matrices(self, kernel.prints[text], columns)
+            return
         for thread in np.flatnonzero(self.mask):
-            sys.stdout.write(line % tuple(c[thread].item() for c in columns))
+            line = format_line(kernel.strings[text], [c[thread].item() for c in columns])
+            sys.stdout.write(line)
 
     def exit(self) -> None:
         """The active threads end, and with them the CTAs that have no threads left."""

@@ -7,7 +7,9 @@ structured code reconverges.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.ir.nodes import Mark
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
+ALL_LANES = 0xFFFFFFFF
 LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
 
 
@@ -104,20 +108,28 @@ class RegisterFile:
                 )
 
 
+class Observer(Protocol):
+    """Follows a debug build while it runs."""
+
+    def visit(self, machine: Machine, mark: Mark, at: int) -> None:
+        """The active threads stand at a mark, which is the step `at`."""
+
+
 class Machine:
     """One chunk of a launch.
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. quiet: slices in a
-    row in which everybody only polled.
+    row in which everybody only polled. observers: see the marks of a debug build.
     """
 
     def __init__(
-        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None
-    ) -> None:
+        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        self.fuzzer = fuzzer
+        self.fuzzer, self.observers = fuzzer, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
         self.rounds = self.budget = self.quiet = 0
         self.marked = (0, 0)
@@ -140,18 +152,28 @@ class Machine:
             self.fuzzer.wait(mask, self.ctx.progress)
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
 
-    def park(self, at: int, unit: int, named: Any = None) -> bool:
-        """Active threads wait for the lanes in their `named` (T,) masks, or for their whole unit.
+    def missing(
+        self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
+    ) -> np.ndarray:
+        """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
+        unit.
 
-        Lanes that have exited may be missing from a mask, but not from a unit. Returns True when no
-        thread can go on.
+        Lanes that have exited may be missing from a mask, but not from a unit. An `aligned`
+        instruction lacks no lane that has returned, but those that ran to the end of the kernel,
+        and so around it.
         """
         ctx, away = self.ctx, np.empty(self.ctx.threads, np.bool_)
-        if named is None:
-            divided(ctx.mask, unit, away)
+        if named is None and not aligned:
+            divided(mask, unit, away)
         else:
-            named = np.full(ctx.threads, named, np.uint32)
-            absent(ctx.mask, named, ctx.gone, away)
+            lanes = np.full(ctx.threads, ALL_LANES if aligned else named, np.uint32)
+            absent(mask, lanes, ctx.gone & ~ctx.finished if aligned else ctx.gone, away)
+        return away
+
+    def park(self, at: int, unit: int, named: Any = None, aligned: bool = False) -> bool:
+        """The active threads that lack others (`missing`) wait; True when no thread can go on."""
+        ctx = self.ctx
+        away = self.missing(ctx.mask, unit, named, aligned)
         if not away.any():
             return False
         self.block(away, at, unit)
@@ -295,18 +317,24 @@ class Machine:
 
     def _refuse_deadlock(self) -> NoReturn:
         ctx = self.ctx
-        broken = [at for at, c in ctx.cohorts.items() if c.unit]
-        if broken:
-            at = min(broken)
+        parked = {at: self._parked(at, c) for at, c in sorted(ctx.cohorts.items()) if c.unit}
+        lost = reduce(np.logical_or, parked.values(), ctx.gone)  # no event brings these on
+        for at, away in parked.items():
             cohort = ctx.cohorts[at]
-            away = np.empty(ctx.threads, np.bool_)
-            divided(cohort.mask, cohort.unit, away)
-            first = int(np.argmax(away)) // cohort.unit * cohort.unit
-            ctx.refuse_divergence(first, cohort.unit, cohort.mask, ctx.loc(at))
+            units = away.reshape(-1, cohort.unit).any(axis=1)
+            units &= (lost & ~cohort.mask).reshape(-1, cohort.unit).any(axis=1)
+            if units.any():
+                first = int(np.argmax(units)) * cohort.unit
+                ctx.refuse_divergence(first, cohort.unit, cohort.mask, at)
         raise errors.Deadlock(
             "deadlock: every thread that is left waits\n" + self._positions(),
             ctx.loc(min(ctx.cohorts)),
         )
+
+    def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
+        """The threads of a cohort that wait for others of their unit."""
+        instr = self.ctx.instruction(at)
+        return self.missing(cohort.mask, cohort.unit, aligned=instr is not None and instr.aligned)
 
     def _positions(self) -> str:
         """Where each cohort stands and what it waits for, as lines of text."""

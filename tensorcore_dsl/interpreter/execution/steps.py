@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
+from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -128,7 +130,8 @@ def member_mask(instr: Instruction, reads: tuple[int, ...]) -> int | None:
 
 
 def gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
-    """An instruction of whole warps or warpgroups: its threads wait for each other."""
+    """An instruction of whole warps or warpgroups, or of the lanes in the mask at a place: its
+    threads wait for each other."""
 
     def gathered(machine: Machine) -> int | None:
         named = None if mask is None else machine.registers.values[mask]
@@ -137,6 +140,30 @@ def gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
         return run(machine)
 
     return gathered
+
+
+def aligned(run: Run, at: int) -> Run:
+    """An instruction that the lanes of a warp execute together, but for those that returned."""
+
+    def gathered(machine: Machine) -> int | None:
+        if machine.ctx.active is not None and machine.park(at, WARP, aligned=True):
+            return STOP
+        return run(machine)
+
+    return gathered
+
+
+def undivided(run: Run, at: int) -> Run:
+    """An aligned instruction under a guard, which may not split a warp."""
+
+    def checked(machine: Machine) -> int | None:
+        ctx = machine.ctx
+        away = machine.missing(ctx.mask, WARP, aligned=True)
+        if away.any():
+            ctx.refuse_divergence(int(np.argmax(away)) // WARP * WARP, WARP, ctx.mask, at)
+        return run(machine)
+
+    return checked
 
 
 def unbroken(run: Run) -> Run:
@@ -229,9 +256,25 @@ def advance(index: int, step: int) -> Run:
     return run
 
 
+def observed(mark: Mark, at: int) -> Run:
+    """A place of a debug build, which the machine's observers see."""
+
+    def run(machine: Machine) -> None:
+        for observer in machine.observers:
+            observer.visit(machine, mark, at)
+
+    return run
+
+
 def exit_(machine: Machine) -> int:
     machine.ctx.exit()
     return STOP
+
+
+def finish(machine: Machine) -> int:
+    """The end of the kernel, which threads reach without a `return`."""
+    machine.ctx.finished |= machine.ctx.mask
+    return exit_(machine)
 
 
 def branch(condition: int, target: Callable[[], int]) -> Run:

@@ -1,0 +1,121 @@
+"""Source lines in PTX: `.file` and `.loc` directives (PTX manual 11.5.3, 11.5.4), and back.
+
+Profilers, cuda-gdb and compute-sanitizer read them from the machine code. An instruction of an
+inlined function also names the function and the place of the call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.ir.nodes import Kernel, walk
+
+VARIABLE = "TENSORCORE_DSL_LINEINFO"  # "0" or "off": no source lines in machine code
+INLINED_VERSION = (7, 2)  # of PTX, from which `.loc` has function_name and inlined_at
+_LABEL = "$function"
+_DIRECTIVE = re.compile(r"\s*\.(?:loc|file|section|b8)\b|\s*\$function\d+:$")
+_FILE = re.compile(r"\s*\.file (\d+) \"(.*)\"")
+_LOC = re.compile(r"\s*\.loc (\d+) (\d+) \d+(?:,.*)?$")
+
+Place = tuple[str, int]  # a file, and a line of it
+
+
+def wanted(option: bool | None) -> bool:
+    """Does a kernel's machine code get source lines? `option` is that of the kernel, if given."""
+    if option is not None:
+        return option
+    return os.environ.get(VARIABLE, "").lower() not in ("0", "off", "no", "false")
+
+
+def printable(filename: str) -> str:
+    """The path of a file as tools find it; the names of cells and of <stdin> stay.
+
+    PTX has no escapes in it: what is no printable ASCII becomes `_`.
+    """
+    path = filename if filename.startswith("<") else os.path.abspath(filename)
+    return re.sub(r'[^ !#-~]', "_", path.replace("\\", "/"))
+
+
+class LineTable:
+    """The directives of one module, which grow while it is printed."""
+
+    def __init__(self) -> None:
+        self.loc: Loc | None = None
+        self.files: dict[str, int] = {}
+        self.functions: dict[str, int] = {}
+        self.declared: dict[str, Loc] = {}
+
+    @property
+    def has_calls(self) -> bool:
+        """Does a directive name an inlined function?"""
+        return bool(self.functions)
+
+    def directives(self, loc: Loc | None) -> Iterator[str]:
+        """What must precede an instruction from this place; nothing if the last one had it."""
+        loc = loc and replace(loc, end_column=0)
+        if loc is None or loc == self.loc:
+            return
+        self.loc = loc
+        *inner, outermost = loc.chain()
+        chain = [outermost, *reversed(inner)]
+        for depth, place in enumerate(chain):
+            # `inlined_at` names a place that was declared before, with the calls around it.
+            where = self._place(place)
+            if place is not loc and self.declared.get(where) == place:
+                continue
+            self.declared[where] = place
+            text = f"    .loc {where}"
+            if depth:
+                function = self.functions.setdefault(place.function, len(self.functions))
+                text += f", function_name {_LABEL}{function}, "
+                text += f"inlined_at {self._place(chain[depth - 1])}"
+            yield text
+
+    def _place(self, loc: Loc) -> str:
+        """File, line and column, the column counted from 1."""
+        filename = printable(loc.filename)
+        file = self.files.setdefault(filename, len(self.files) + 1)
+        return f"{file} {loc.line} {loc.column + 1}"
+
+    def file_lines(self) -> Iterator[str]:
+        """The declarations of the files."""
+        for name, number in self.files.items():
+            yield f'.file {number} "{name}"'
+
+    def section_lines(self) -> Iterator[str]:
+        """The names of inlined functions."""
+        if not self.functions:
+            return
+        yield ".section .debug_str {"
+        for name, number in self.functions.items():
+            yield f"{_LABEL}{number}:"
+            yield f".b8 {', '.join(map(str, (*name.encode(), 0)))}"
+        yield "}"
+
+
+def source_lines(text: str, kernel: Kernel, counted: bool = True) -> dict[int, Place]:
+    """The source of each line of the kernel's PTX with directives.
+
+    counted: lines are numbered with the directives; else as in the text without them.
+    """
+    places = (node.loc for node in walk(kernel.body) if node.loc is not None)
+    names = {loc.filename for place in places for loc in place.chain()}
+    originals = {printable(name): name for name in names}
+    files: dict[str, str] = {}
+    sources: dict[int, Place] = {}
+    number, place, in_section = 0, None, False
+    for line in text.splitlines():
+        directive = in_section or _DIRECTIVE.match(line) is not None
+        in_section = line.startswith(".section") or (in_section and line != "}")
+        number += counted or not directive
+        if found := _FILE.match(line):
+            files[found[1]] = originals[found[2]]
+        elif found := _LOC.match(line):
+            place = files[found[1]], int(found[2])
+        elif place is not None and not directive:
+            sources[number] = place
+    return sources

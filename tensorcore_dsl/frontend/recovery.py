@@ -1,0 +1,184 @@
+"""Sources that no file holds: of `python -c`, of a script on standard input, of a Python prompt.
+
+Python 3.13 keeps what is typed and the text of `-c`; before, it is found again in the command line,
+in the redirected file, and in the prompt's history. A text counts only if it compiles to the very
+code of the function, so that a wrong source is never used.
+"""
+
+from __future__ import annotations
+import __future__
+
+import io
+import itertools
+import linecache
+import os
+import re
+import stat
+import sys
+import textwrap
+import tokenize
+import types
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+
+COMMAND, STANDARD_INPUT, CONSOLE = "<string>", "<stdin>", "<console>"
+SHARED = (COMMAND, STANDARD_INPUT, CONSOLE)  # names that Python gives to different texts
+MOST_LINES_ABOVE = 60  # of a statement of the prompt, above the function
+MOST_ENDS = 30  # lines at which such a statement may end
+_FUTURE = 0
+for _name in __future__.all_feature_names:
+    _FUTURE |= getattr(__future__, _name).compiler_flag
+
+
+def recovered(code: types.CodeType, text: str) -> tuple[str, str] | None:
+    """The source of a function and a name for it; None if there is none.
+
+    `text` is what linecache has under the function's file name.
+    """
+    if code.co_filename not in SHARED:
+        return None
+    for found, name in _candidates(code, text):
+        if _holds(found, code):
+            return found, name if linecache.getlines(name) else _kept(found, name)
+    return None
+
+
+def _candidates(code: types.CodeType, text: str) -> Iterator[tuple[str, str]]:
+    name = code.co_filename
+    if text:
+        yield text, name
+    if name == COMMAND:
+        yield from ((found, "<python -c>") for found in _command_texts())
+    elif name == STANDARD_INPUT and (found := standard_input()):
+        yield found, name
+    if name in (STANDARD_INPUT, CONSOLE):
+        yield from ((found, f"<input {_number(found)}>") for found in _statements(code, _history()))
+
+
+def _kept(text: str, name: str) -> str:
+    """Keep the text for messages, which quote lines by name; returns the name."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    return name
+
+
+_numbers = itertools.count(1)
+
+
+@cache
+def _number(text: str) -> int:
+    """A number for each text that was typed."""
+    return next(_numbers)
+
+
+def _holds(text: str, code: types.CodeType) -> bool:
+    """Does the text compile to this code, at its lines?"""
+    compiled = _compiled(text, code.co_flags & _FUTURE)
+    return compiled is not None and any(found == code for found in _codes(compiled))
+
+
+@cache
+def _compiled(text: str, flags: int) -> types.CodeType | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code: types.CodeType = compile(text, "<recovered>", "exec", flags, dont_inherit=True)
+            return code
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+# -- where texts are ---------------------------------------------------------------------------
+
+
+def _command_texts() -> Iterator[str]:
+    """What `python -c` may run: arguments of the command line, also behind the option's letter."""
+    for argument in sys.orig_argv[1:] if sys.argv[:1] == ["-c"] else ():
+        for text in (argument, re.sub(r"^-\w*?c", "", argument)):
+            yield text
+            yield textwrap.dedent(text)  # as Python 3.14 does
+
+
+@cache
+def standard_input() -> str:
+    """The file that standard input was redirected from; empty for pipes and terminals."""
+    try:
+        facts = os.fstat(0)
+        if not stat.S_ISREG(facts.st_mode):
+            return ""
+        data = os.pread(0, facts.st_size, 0)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    except (OSError, AttributeError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+def _history() -> list[str]:
+    """The lines typed at the prompt, as readline keeps them: no blank ones, repeated ones once."""
+    readline = sys.modules.get("readline")
+    if readline is None:
+        return []
+    with suppress(Exception):  # implementations differ
+        count = readline.get_current_history_length()
+        return [readline.get_history_item(number) or "" for number in range(1, count + 1)]
+    return []
+
+
+def _statements(code: types.CodeType, lines: Sequence[str]) -> Iterator[str]:
+    """Texts of the prompt that may define a function, the latest first."""
+    name = "lambda" if code.co_name == "<lambda>" else rf"def\s+{re.escape(code.co_name)}"
+    defines = re.compile(rf"\b{name}\b")
+    for at in range(len(lines) - 1, -1, -1):
+        if not defines.search(lines[at]):
+            continue
+        for start in range(at, max(-1, at - MOST_LINES_ABOVE), -1):
+            if lines[start][:1].strip():  # a statement starts in the first column
+                yield from _from(lines, start, at)
+
+
+def _from(lines: Sequence[str], start: int, at: int) -> Iterator[str]:
+    """Statements that start at one line and end behind another, with a line repeated, or none."""
+    outside = (n for n in range(at + 1, len(lines)) if lines[n][:1].strip())
+    ends = itertools.islice(itertools.chain(outside, [len(lines)]), MOST_ENDS)
+    for end in ends:
+        text = "\n".join(lines[start:end]) + "\n"
+        if _compiled(text, 0) is None:
+            continue
+        yield text
+        for twice in range(start, end):
+            yield "\n".join([*lines[start : twice + 1], *lines[twice:end]]) + "\n"
+
+
+def reason(code: types.CodeType) -> str:
+    """Why the source of a function is not there, and what to do."""
+    name = code.co_filename
+    if name in (STANDARD_INPUT, CONSOLE) and (hasattr(sys, "ps1") or name == CONSOLE):
+        return (
+            "it was typed at a prompt that does not keep its lines (Python 3.13 does, and earlier "
+            "ones do in a terminal with readline); define it in a file"
+        )
+    if name == STANDARD_INPUT:
+        return (
+            "the program came through a pipe, which can be read only once; run `python file.py`, "
+            "or `python - < file.py`"
+        )
+    if name.startswith("<"):
+        return (
+            "it was made from a string; give the string a name of its own, "
+            "`linecache.cache[name] = (len(text), None, text.splitlines(True), name)`, and run "
+            "`exec(compile(text, name, 'exec'))`"
+        )
+    if not linecache.getlines(name):
+        return f"there is no {name}"
+    return (
+        "its file has changed, or lambdas of the same parameters stand on one line; start Python "
+        "again, or give each lambda a line of its own"
+    )

@@ -1,0 +1,1 @@
+"""Shows what kernels compute: the debugger, traces of variables, and printed matrices."""

@@ -1,0 +1,73 @@
+"""`print` of fragments, tiles and arrays: their contents, once a warp."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable
+from tensorcore_dsl.ir import views
+
+_LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks
+_CONVERSION = re.compile(r"%[-+ 0]*\d*(?:\.\d+)?[a-zA-Z]|%%")
+
+
+def format_line(text: str, values: Sequence[Any]) -> str:
+    """C's printf."""
+    return _LENGTH.sub(r"\1", text) % tuple(values)
+
+
+def print_matrices(ctx: Any, parts: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Print once for each warp with active threads, or warpgroup if a fragment is spread over one.
+
+    parts: views, and (format, first operand) of text with scalars; values: the (T,) operands.
+    """
+    layouts = [p.view.layout for p in parts if isinstance(p, views.Printed)
+               and isinstance(p.view, views.Matrix)]
+    unit = max([WARP, *(layout.threads for layout in layouts)])
+    active = ctx.mask.reshape(-1, unit)
+    for first in unit * np.flatnonzero(active.any(axis=1)):
+        threads = np.arange(first, first + unit)
+        contents = Contents(ctx, lambda i: (_bits(values[i]), None), threads, ctx.mask)
+        sys.stdout.write("".join(_part(part, contents, values) for part in parts))
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Operands are typed; views are read from bits."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _part(part: Any, contents: Contents, values: Sequence[np.ndarray]) -> str:
+    if isinstance(part, views.Printed):
+        try:
+            value = contents.read(part.view)
+        except Unreadable as error:
+            return f"<{error}>"
+        if not part.spec:
+            return str(value)
+        with np.printoptions(formatter={"all": _formatter(part.spec)}):
+            return str(value)
+    text, first = part
+    conversions = [c for c in _CONVERSION.findall(text) if c != "%%"]
+    lanes = contents.threads[contents.here[contents.threads]]
+    columns = [np.atleast_1d(values[first + i]) for i in range(len(conversions))]
+    shown = [
+        _several(c[lanes] if len(c) > 1 else c, conversion)
+        for c, conversion in zip(columns, conversions, strict=True)
+    ]
+    return _CONVERSION.sub(lambda m: "%%" if m[0] == "%%" else "%s", text) % tuple(shown)
+
+
+def _several(lanes: np.ndarray, conversion: str) -> str:
+    """A scalar of a warp: one number if all lanes agree, else one for each."""
+    texts = [format_line(conversion, (lane.item(),)) for lane in lanes]
+    return texts[0] if len(set(texts)) == 1 else f"[{' '.join(texts)}]"
+
+
+def _formatter(spec: str) -> Callable[[Any], str]:
+    return lambda v: format(v, spec) if isinstance(v, (int, float, np.generic)) else str(v)

@@ -1,0 +1,456 @@
+"""The prompt of the debugger: its commands are those of pdb, and some for threads."""
+
+from __future__ import annotations
+
+import builtins
+import cmd
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import DebuggerQuit
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.geometry import ranges
+from tensorcore_dsl.interpreter.debugging.contents import Record, Unreadable, barrier_state, shown
+from tensorcore_dsl.interpreter.debugging.viewpoint import Namespace, Viewpoint
+from tensorcore_dsl.ir import views
+from tensorcore_dsl.ir.nodes import Mark
+
+PROMPT = "(tcdb) "
+_AROUND = 5  # lines that `list` shows before and after the current one
+_SHOWN = (np.ndarray, np.generic, list, tuple)
+_LINE = 80  # columns of a value in `locals`
+_scripts: ContextVar[Iterator[str] | None] = ContextVar("script", default=None)
+
+
+@contextmanager
+def script(*commands: str) -> Iterator[None]:
+    """Give these commands to the debugger, which prints them behind its prompt.
+
+    When they have ended, the next prompt quits (`DebuggerQuit`).
+    """
+    token = _scripts.set(iter(commands))
+    try:
+        yield
+    finally:
+        _scripts.reset(token)
+
+
+@dataclass
+class Plan:
+    """How a stopped thread is to go on, and where else to stop.
+
+    wanted: "" up to a breakpoint, "step", "next", "return" or "until" (the line `until`). depth:
+    calls around the place where it stopped. stopped: the mark there. breaks: (file, line) of
+    breakpoints.
+    """
+
+    wanted: str = ""
+    depth: int = 0
+    until: int = 0
+    stopped: Mark | None = None
+    breaks: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Prompt(cmd.Cmd):
+    """One stop: reads commands until one of them goes on."""
+
+    prompt = PROMPT
+    doc_header = "Commands (help COMMAND explains one):"
+    _SHORT = {
+        "p": "print", "s": "step", "n": "next", "c": "continue", "cont": "continue", "w": "where",
+        "bt": "where", "q": "quit", "exit": "quit", "l": "list", "b": "break", "cl": "clear",
+        "r": "return", "u": "up", "d": "down", "unt": "until", "h": "help", "a": "locals",
+    }  # fmt: skip
+
+    def __init__(self, plan: Plan, view: Viewpoint) -> None:
+        super().__init__(stdin=sys.stdin, stdout=sys.stdout)
+        self.plan, self.view = plan, view
+        self.script = _scripts.get()
+        self.use_rawinput = self.script is None
+
+    @property
+    def ctx(self) -> Any:
+        return self.view.machine.ctx
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Say where the threads stopped, and read commands until one goes on."""
+        self._show_place(stopped=True)
+        self.cmdloop()
+
+    def cmdloop(self, intro: Any = None) -> None:
+        if self.script is None:
+            super().cmdloop(intro)
+            return
+        going = None
+        while not going:
+            line = next(self.script, "EOF")
+            self._say(f"{PROMPT}{line}" if line != "EOF" else PROMPT)
+            going = self.onecmd(line)
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text + "\n")
+
+    def parseline(self, line: str) -> tuple[str | None, str | None, str]:
+        name, rest, whole = super().parseline(line)
+        return self._SHORT.get(name or "", name), rest, whole
+
+    def emptyline(self) -> bool:
+        return False
+
+    def default(self, line: str) -> None:
+        """Like pdb, take anything else for an expression."""
+        if line == "EOF":
+            self.do_EOF("")
+        self.do_print(line.removeprefix("!"))
+
+    def completenames(self, text: str, *ignored: Any) -> list[str]:
+        variables = [name for name in self.view.namespace() if name.startswith(text)]
+        return [*super().completenames(text, *ignored), *variables]
+
+    # -- going on ------------------------------------------------------------------------------
+
+    def _go(self, wanted: str, until: int = 0) -> bool:
+        plan = self.plan
+        plan.wanted, plan.depth, plan.until = wanted, len(self.view.chain), until
+        return True
+
+    def do_step(self, _: str) -> bool:
+        """step (s): go on to the next line of this thread, also in functions that it calls."""
+        return self._go("step")
+
+    def do_next(self, _: str) -> bool:
+        """next (n): go on to the next line of this thread in this function."""
+        return self._go("next")
+
+    def do_continue(self, _: str) -> bool:
+        """continue (c): go on to the next breakpoint."""
+        return self._go("")
+
+    def do_return(self, _: str) -> bool:
+        """return (r): go on until this function has returned."""
+        return self._go("return")
+
+    def do_until(self, argument: str) -> bool:
+        """until [LINE]: go on to a line that is greater than this one, or is at least LINE."""
+        loc = self.view.loc
+        here = loc.line + 1 if loc is not None else 0
+        if argument and not argument.isdigit():
+            self._say(f"*** until takes a line, not {argument!r}")
+            return False
+        return self._go("until", int(argument) if argument else here)
+
+    def do_quit(self, _: str) -> bool:
+        """quit (q): stop the emulation with DebuggerQuit."""
+        raise DebuggerQuit("the debugger was left with quit", self.view.loc)
+
+    def do_EOF(self, _: str) -> bool:
+        """The end of the input quits."""
+        raise DebuggerQuit("the debugger's input ended", self.view.loc)
+
+    # -- breakpoints ---------------------------------------------------------------------------
+
+    def do_break(self, argument: str) -> None:
+        """break [[FILE:]LINE]: stop at a line too; without a line, list these breakpoints."""
+        if not argument:
+            for filename, line in self.plan.breaks:
+                self._say(f"{filename}:{line}")
+            return
+        found = self._place(argument)
+        if found is None:
+            return
+        lines = {
+            (m.loc.filename, m.loc.line) for m in self.ctx.program.marks.values()
+            if m.loc is not None and m.kind == "line"
+        }  # fmt: skip
+        if found not in lines:
+            near = sorted(line for name, line in lines if name == found[0])
+            self._say(f"*** no statement of the kernel starts at {found[0]}:{found[1]}; "
+                      f"lines {ranges(np.array(near, int)) or 'of this file: none'}")
+            return
+        self.plan.breaks.append(found)
+        self._say(f"breakpoint at {found[0]}:{found[1]}")
+
+    def do_clear(self, argument: str) -> None:
+        """clear [[FILE:]LINE]: remove a breakpoint that `break` set, or all."""
+        found = self._place(argument) if argument else None
+        self.plan.breaks = [b for b in self.plan.breaks if found and b != found]
+
+    def _place(self, text: str) -> tuple[str, int] | None:
+        filename, _, line = text.strip().rpartition(":")
+        loc = self.view.loc
+        if not line.isdigit():
+            self._say(f"*** a line, or file:line, is needed, not {text!r}")
+            return None
+        if not filename and loc is not None:
+            filename = loc.filename
+        known = {m.loc.filename for m in self.ctx.program.marks.values() if m.loc is not None}
+        ends = [name for name in sorted(known) if f"/{name}".endswith(f"/{filename}")]
+        return (ends[0] if ends else filename, int(line))
+
+    # -- showing -------------------------------------------------------------------------------
+
+    def do_print(self, expression: str) -> None:
+        """print (p) EXPRESSION: variables, special registers (threadIdx.x), NumPy (np).
+
+        A scalar has a value for each lane of the warp (or one, after `lane`); a fragment is its
+        matrix; tiles, arrays and lists are indexed as in Python. Masked (--): no value here.
+        """
+        if not expression:
+            self._say("*** print takes an expression")
+            return
+        try:
+            value = eval(expression, {"__builtins__": builtins}, self.view.namespace())
+        except Exception as error:
+            self._say(f"*** {type(error).__name__}: {error}")
+            return
+        self._say(_text(value))
+
+    def do_locals(self, _: str) -> None:
+        """locals (a): the variables of this function, each on a line."""
+        names = self.view.namespace()
+        width = max(map(len, names), default=0)
+        for name in names:
+            self._say(f"{name:<{width}} = {self._summary(names, name)}")
+
+    def _summary(self, names: Namespace, name: str) -> str:
+        view = names.variables[name]
+        try:
+            value = names.contents.read(view)
+        except Unreadable as error:
+            return f"<{error}>"
+        kind = _kind(view)
+        if isinstance(value, np.ndarray) and value.ndim > 1:
+            return kind
+        return f"{_cut(_text(value, 8).splitlines()[0])}{f'  ({kind})' if kind else ''}"
+
+    def do_where(self, _: str) -> None:
+        """where (w, bt): the line, and the calls that led here."""
+        for level, loc in enumerate(self.view.chain):
+            mark = "->" if level == self.view.level else "  "
+            self._say(f"{mark} {loc.filename}({loc.line}){loc.function}()")
+            self._say(loc.excerpt() or "    ?")
+
+    def do_list(self, _: str) -> None:
+        """list (l): the source around the line."""
+        loc = self.view.loc
+        if loc is None:
+            return
+        lines = linecache.getlines(loc.filename)
+        first = max(loc.line - _AROUND, 1)
+        for number in range(first, min(loc.line + _AROUND, len(lines)) + 1):
+            sign = "->" if number == loc.line else "  "
+            self._say(f"{number:>4} {sign} {lines[number - 1].rstrip()}".rstrip())
+
+    # -- the viewpoint -------------------------------------------------------------------------
+
+    def do_up(self, _: str) -> None:
+        """up (u): look at the function that called this one."""
+        self._level(self.view.level + 1)
+
+    def do_down(self, _: str) -> None:
+        """down (d): look at the function that this one called."""
+        self._level(self.view.level - 1)
+
+    def _level(self, level: int) -> None:
+        if not 0 <= level < len(self.view.chain):
+            self._say("*** there is no such call")
+            return
+        self.view = self.view.moved(level=level)
+        self._show_place()
+
+    def do_lane(self, argument: str) -> None:
+        """lane [N]: look at lane N of the warp alone; without N, at the whole warp."""
+        if not argument:
+            self._look(self.view.thread, True)
+        elif argument.isdigit() and int(argument) < WARP:
+            self._look(self.view.warp.start + int(argument), False)
+        else:
+            self._say(f"*** lanes are 0 to 31, not {argument!r}")
+
+    def do_warp(self, argument: str) -> None:
+        """warp N: look at warp N of the block."""
+        per = self.ctx.group // WARP
+        if not argument.isdigit() or int(argument) >= per:
+            self._say(f"*** warps of the block are 0 to {per - 1}, not {argument!r}")
+            return
+        first = self.view.thread // self.ctx.group * self.ctx.group + int(argument) * WARP
+        self._look(first, True)
+
+    def do_thread(self, argument: str) -> None:
+        """thread [(BX, BY, BZ)] (TX, TY, TZ): look at one thread; trailing zeros may be missing."""
+        groups = re.findall(r"\(([^)]*)\)|(\d+)", argument)
+        try:
+            indices = [_index(tuple or number) for tuple, number in groups]
+        except ValueError:
+            indices = []
+        geometry = self.ctx.geometry
+        if len(indices) not in (1, 2):
+            self._say("*** thread takes one or two indices, such as thread (0, 1) (5)")
+            return
+        cta = self.view.thread // self.ctx.group
+        if len(indices) == 2:
+            ctas = [geometry.cta(c * self.ctx.group) for c in range(geometry.ctas)]
+            if indices[0] not in ctas:
+                self._say(f"*** block {indices[0]} does not run now: blocks {ctas[0]} to "
+                          f"{ctas[-1]} do")
+                return
+            cta = ctas.index(indices[0])
+        (x, y, z), (nx, ny, _) = indices[-1], geometry.block
+        if any(i >= n for i, n in zip(indices[-1], geometry.block, strict=True)):
+            self._say(f"*** thread {indices[-1]} does not exist: the block is {geometry.block}")
+            return
+        self._look(cta * self.ctx.group + x + nx * (y + ny * z), False)
+
+    def _look(self, thread: int, whole_warp: bool) -> None:
+        view = self.view.moved(thread=thread, whole_warp=whole_warp, level=0)
+        if whole_warp and not view.here[thread]:  # the first lane that is still there
+            alive = np.flatnonzero(self.ctx.alive[view.warp])
+            view = view.moved(thread=view.warp.start + int(alive[0])) if len(alive) else view
+        self.view = view
+        self._show_place()
+
+    def _show_place(self, stopped: bool = False) -> None:
+        loc, view = self.view.loc, self.view
+        threads = int(np.count_nonzero(self.ctx.mask))
+        more = f" (of {threads} threads that are here)" if stopped and threads > WARP else ""
+        self._say(f"{view.described()}{more}")
+        if loc is None:
+            self._say("it has not started" if self.ctx.alive[view.thread] else "it has ended")
+            return
+        self._say(f"> {loc.filename}({loc.line}){loc.function}()")
+        mark = view.mark
+        if mark is not None and mark.kind == "end" and view.level == 0:
+            self._say("-> (the end of the kernel)")
+            return
+        self._say(f"-> {linecache.getline(loc.filename, loc.line).strip()}")
+
+    # -- threads and barriers ------------------------------------------------------------------
+
+    def do_warps(self, argument: str) -> None:
+        """warps [all]: where the warps of this block (of all running blocks) are, and what they
+        wait for."""
+        ctx = self.ctx
+        own = self.view.thread // ctx.group
+        ctas = range(ctx.geometry.ctas) if argument == "all" else (own,)
+        rows: list[tuple[str, ...]] = []
+        for cta in ctas:
+            for first in range(cta * ctx.group, (cta + 1) * ctx.group, WARP):
+                rows += self._warp_rows(first)
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        for row in rows:
+            cells = "  ".join(cell.ljust(w) for cell, w in zip(row, widths))
+            self._say(f"{cells}  {row[3]}".rstrip())
+
+    def _warp_rows(self, first: int) -> Iterator[tuple[str, ...]]:
+        ctx, part = self.ctx, slice(first, first + WARP)
+        name = f"block {ctx.block_name(first // ctx.group)}", f"warp {first % ctx.group // WARP}"
+
+        def row(mask: np.ndarray, what: str) -> Iterator[tuple[str, ...]]:
+            lanes = np.flatnonzero(mask[part])
+            if len(lanes):
+                yield (*name, f"lanes {ranges(lanes)}", what)
+
+        mark = self.plan.stopped
+        yield from row(ctx.mask, f"stopped at {mark.loc if mark else '?'}")
+        for at, cohort in sorted(ctx.cohorts.items()):
+            instr = ctx.instruction(at)
+            what = f"ready at {ctx.loc(at)}"
+            if cohort.waiting:
+                what = f"waits at {ctx.loc(at)}: {instr.mnemonic if instr is not None else ''}"
+                lacking = ctx.lacking(cohort.mask & _only(part, ctx.threads), instr)
+                what += f" ({'; '.join(lacking)})" if lacking else ""
+            yield from row(cohort.mask, what)
+        exists = np.arange(ctx.threads) % ctx.group < ctx.threads_per_cta
+        yield from row(ctx.gone & exists, "ended")
+
+    def do_barriers(self, _: str) -> None:
+        """barriers: the named barriers in use and the mbarriers of this block."""
+        ctx, cta = self.ctx, self.view.thread // self.ctx.group
+        said = False
+        for number in np.flatnonzero(ctx.barriers.expected[cta]):
+            wanted = int(ctx.barriers.expected[cta, number])
+            wanted = ctx.barriers.full if wanted < 0 else wanted
+            here = int(ctx.barriers.arrived[cta, number])
+            self._say(f"barrier {number}: {here} of {wanted} threads have arrived")
+            said = True
+        names = self._barrier_names(cta)
+        for slot in np.flatnonzero(ctx.mbarriers.index[cta]):
+            state = barrier_state(ctx, cta, int(slot))
+            if state.count:
+                name = names.get(int(slot), f"mbarrier at shared {8 * slot:#x}")
+                self._say(f"{name}: {state!r}")
+                said = True
+        if not said:
+            self._say("no barrier is in use")
+
+    def _barrier_names(self, cta: int) -> dict[int, str]:
+        """The variables that hold mbarriers, by slot."""
+        names: dict[int, str] = {}
+        mark, contents = self.view.mark, self.view.contents
+        for scope in mark.scopes if mark is not None else ():
+            for name, view in scope.variables.items():
+                if not isinstance(view, views.BarrierView):
+                    continue
+                try:
+                    first = contents.shared_slot(view)
+                except Unreadable:
+                    continue
+                for i in range(view.count or 1):
+                    names.setdefault(first + i, name if view.count is None else f"{name}[{i}]")
+        return names
+
+
+def _only(part: slice, threads: int) -> np.ndarray:
+    mask = np.zeros(threads, np.bool_)
+    mask[part] = True
+    return mask
+
+
+def _index(text: str) -> tuple[int, ...]:
+    """Up to three numbers; missing ones are 0."""
+    numbers = [int(part) for part in text.split(",") if part.strip()]
+    if not 1 <= len(numbers) <= 3:
+        raise ValueError(text)
+    return tuple(numbers + [0] * (3 - len(numbers)))
+
+
+def _text(value: Any, most: int | None = None) -> str:
+    if isinstance(value, np.ndarray):
+        return shown(value, most)
+    if type(value) in (list, tuple) and any(isinstance(v, _SHOWN) for v in value):
+        left, right = "[]" if isinstance(value, list) else "()"
+        return left + ", ".join(_text(v, most) for v in value) + right
+    return str(value) if isinstance(value, (np.generic, Record)) else repr(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LINE else f"{text[:_LINE]}..."
+
+
+def _kind(view: Any) -> str:
+    """The type of a variable, for `locals`."""
+    if isinstance(view, views.Register):
+        return str(view.dtype)
+    if isinstance(view, views.Group):
+        layout = view.layout
+        if layout is None:
+            return f"a vector of {view.dtype}"
+        return f"a {view.dtype} fragment of {layout.rows}x{layout.cols}"
+    if isinstance(view, views.TileView):
+        swizzle = f", {view.swizzle}-byte swizzle" if view.swizzle else ""
+        return f"a shared {view.dtype} tile of {'x'.join(map(str, view.shape))}{swizzle}"
+    if isinstance(view, views.ArrayView):
+        return f"a {len(view.shape)}-dimensional {view.dtype} array"
+    if isinstance(view, views.LocalView):
+        return f"a local {view.dtype} array of {'x'.join(map(str, view.shape))}"
+    return ""

@@ -1,0 +1,57 @@
+"""Objects of modules, such as kernels: pickled by name, and the same object when copied."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pickle import PicklingError
+from typing import Any
+
+
+class Named:
+    """An object that stands for a function of a module, with its name, docstring and signature.
+
+    Pickling stores the module and the name, as for functions; unpickling imports the module and
+    gives its object, so another process compiles the kernel from its own copy of the source.
+    PicklingError if the name does not lead back to the object.
+    """
+
+    __module__: str
+    __qualname__: str
+    __name__: str
+
+    def _stand_for(self, function: Callable[..., Any]) -> None:
+        """Take over what introspection reads of the function: `help`, `inspect.signature`."""
+        functools.update_wrapper(self, function, updated=())  # type: ignore[arg-type]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = type(self).__name__.lower()
+        what = f"{kind} {self.__name__} of module {self.__module__}"
+        if "<locals>" in self.__qualname__:
+            raise PicklingError(
+                f"{what} is defined in a function ({self.__qualname__}): only kernels of a module "
+                "can be pickled, since other processes find them by name; move it to the module"
+            )
+        found: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return self.__qualname__
+        if getattr(found, "kernel", None) is self:  # under tc.autotune
+            return getattr, (found, "kernel")
+        raise PicklingError(
+            f"{what} cannot be pickled: other processes find it by name, and "
+            f"{self.__module__}.{self.__qualname__} is {_described(found)}; give the kernel that "
+            "name, or pickle the object that has it"
+        )
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+def _described(found: Any) -> str:
+    return "not there" if found is None else f"another object, {found!r}"

@@ -1,0 +1,73 @@
+"""`tc.testing.do_bench`: how long a function takes on the GPU, or on the CPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.runtime.array_interop import stream_handle
+from tensorcore_dsl.runtime.targets import current_target
+from tensorcore_dsl.runtime.timing import (
+    Clock,
+    DeviceClock,
+    HostClock,
+    current_stream,
+    separately,
+)
+
+_MODES: dict[str, Callable[[list[float]], Any]] = {
+    "median": statistics.median, "mean": statistics.fmean, "min": min, "max": max, "all": list,
+}  # fmt: skip
+
+
+def do_bench(
+    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
+    quantiles: Sequence[float] | None = None, return_mode: str = "median",
+    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
+) -> Any:  # fmt: skip
+    """Milliseconds that a call of the function takes, as in Triton: the median of many calls.
+
+    function: what it launches on a GPU is timed by CUDA events around each call; where the target
+    is the CPU, the system's clock times it.
+    warmup, rep: milliseconds for which it is called before, and while measuring.
+    quantiles: return a list of these quantiles, such as (0.5, 0.2, 0.8).
+    return_mode: "median", "mean", "min", "max", or "all" for the list of all times.
+    setup: called before each call, and not timed.
+    cold: empty the L2 cache before each call, and not timed.
+    stream: the stream on which the function launches; None is torch's current one, if torch uses
+    the GPU, else the default stream.
+    """
+    _check("warmup", warmup, least=0)
+    _check("rep", rep, least=0)
+    if return_mode not in _MODES:
+        raise ArgumentError(f"return_mode is {return_mode!r}; it may be {listing(_MODES)}")
+    for quantile in quantiles or ():
+        _check("a quantile", quantile, least=0, most=1)
+    for name, given in (("function", function), ("setup", setup)):
+        if not (callable(given) or (given is None and name == "setup")):
+            raise ArgumentError(f"{name} is {given!r}; a function without parameters is needed")
+    clock = _clock(stream)
+    seconds = separately(function, clock, warmup / 1e3, rep / 1e3, setup=setup, cold=cold)
+    times = [second * 1e3 for second in seconds]
+    if quantiles is not None:
+        return [float(value) for value in np.quantile(times, list(quantiles))]
+    return _MODES[return_mode](times)
+
+
+def _clock(stream: Any) -> Clock:
+    if current_target() == "cpu":
+        return HostClock()
+    return DeviceClock(current_stream() if stream is None else stream_handle(stream))
+
+
+def _check(name: str, value: Any, least: float, most: float = float("inf")) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
+        limits = f"from {least} to {most}" if most < float("inf") else f"of at least {least}"
+        raise ArgumentError(f"{name} is {value!r}; a number {limits} is needed")
+
+__all__ = ["do_bench"]

@@ -1,0 +1,1 @@
+"""Autotuning of users' kernels: `@tc.autotune` measures configurations, and keeps the fastest."""

@@ -1,0 +1,77 @@
+"""`tc.Config`: Const values, launch options and limits of the assembler that are tried together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.kernel import constants_key
+
+Dims = int | Sequence[int]
+Meta = Mapping[str, Any]
+Grid = Dims | Callable[[Any], Dims]
+
+LAUNCH = ("grid", "block", "shared_bytes", "cluster")  # options of the launch
+ASSEMBLER = ("max_registers", "min_blocks")  # options of the kernel
+
+
+class Config:
+    """One configuration of an autotuned kernel: `Config(BM=128, BN=64)`.
+
+    Keyword arguments are values of the kernel's Const parameters; a mapping in front may give
+    some, or those that are called like an option. Options: grid, block, shared_bytes and cluster
+    take the place of the launch's; max_registers and min_blocks that of the kernel's. Grid, block
+    and shared_bytes may be functions of the arguments, as in a launch.
+    """
+
+    def __init__(
+        self, constants: Mapping[str, Any] | None = None, /, *, grid: Grid | None = None,
+        block: Grid | None = None, shared_bytes: int | Callable[[Any], int] | None = None,
+        cluster: Dims | None = None, max_registers: int | None = None,
+        min_blocks: int | None = None, **named: Any,
+    ) -> None:  # fmt: skip
+        if constants is not None and not isinstance(constants, Mapping):
+            raise ArgumentError(
+                f"a configuration takes Const values by name or in a dict; {constants!r} was given"
+            )
+        twice = [name for name in named if name in (constants or {})]
+        if twice:
+            raise ArgumentError(f"a configuration gives {listing(twice)} twice")
+        self.constants: dict[str, Any] = {**(constants or {}), **named}
+        given = dict(
+            grid=grid, block=block, shared_bytes=shared_bytes, cluster=cluster,
+            max_registers=max_registers, min_blocks=min_blocks,
+        )  # fmt: skip
+        self.options = {name: value for name, value in given.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.constants[name]
+
+    @property
+    def launch_options(self) -> dict[str, Any]:
+        """Those of grid, block, shared_bytes and cluster that it gives."""
+        return {name: self.options[name] for name in LAUNCH if name in self.options}
+
+    @property
+    def assembler_options(self) -> dict[str, Any]:
+        """Those of max_registers and min_blocks that it gives."""
+        return {name: self.options[name] for name in ASSEMBLER if name in self.options}
+
+    def _key(self) -> Any:
+        ordered = dict(sorted(self.constants.items()))
+        return constants_key(ordered), constants_key(dict(sorted(self.options.items())))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        given = {**self.constants, **self.options}
+        return f"Config({', '.join(f'{name}={_text(value)}' for name, value in given.items())})"
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "__name__", None) or repr(value))

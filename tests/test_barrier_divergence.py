@@ -1,0 +1,254 @@
+"""Barriers that only a part of a warp reaches are errors at the user's line."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import Deadlock, Divergence
+
+
+@tc.kernel
+def half_reaches(x: tc.Array):
+    if tc.lane_id() < 16:
+        tc.barrier()  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def half_reaches_and_others_wait(x: tc.Array):
+    if tc.lane_id() < 16:
+        tc.barrier()  # here
+    x[tc.threadIdx.x] = 1
+    tc.barrier()
+
+
+@tc.kernel
+def both_arms(x: tc.Array):
+    if tc.lane_id() < 16:
+        tc.barrier()  # here
+    else:
+        x[0] = 1
+        tc.barrier()
+
+
+@tc.kernel
+def one_warp_of_two(x: tc.Array):
+    if tc.threadIdx.x < 48:
+        tc.barrier()  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def different_rounds(x: tc.Array):
+    for i in range(1 + tc.lane_id() // 16):
+        tc.barrier()  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def left_by_break(x: tc.Array):
+    for i in range(4):
+        if tc.lane_id() >= 8 + i:
+            break
+        tc.barrier()  # here
+    x[tc.threadIdx.x] = 1
+    return
+
+
+@tc.kernel
+def arrives_in_part(x: tc.Array):
+    if tc.lane_id() == 0:
+        tc.barrier_arrive(1, 64)  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def votes_in_part(x: tc.Array):
+    if tc.lane_id() < 4:
+        tc.emit("barrier.red.popc.aligned.u32", 0, tc.lane_id() < 2)  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def guarded_in_part(x: tc.Array):
+    tc.emit("bar.sync", 0, pred=tc.lane_id() < 16)  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def cluster_in_part(x: tc.Array):
+    if tc.lane_id() < 16:
+        tc.cluster_arrive()  # here
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def registers_in_part(x: tc.Array):
+    if tc.lane_id() < 16:
+        tc.setmaxnreg(40, grow=False)  # here
+    x[tc.threadIdx.x] = 1
+
+
+BROKEN: dict[Any, tuple[str, str]] = {
+    half_reaches: ("lanes 0-15 of warp 0 of block 0", "lanes 16-31 have run to the end"),
+    half_reaches_and_others_wait: ("lanes 0-15 of warp 0", "lanes 16-31 wait at "),
+    both_arms: ("lanes 0-15 of warp 0", "lanes 16-31 wait at "),
+    one_warp_of_two: ("lanes 0-15 of warp 1", "lanes 16-31 have run to the end"),
+    different_rounds: ("lanes 16-31 of warp 0", "lanes 0-15 have run to the end"),
+    left_by_break: ("lanes 0-7 of warp 0", "lanes 8-31 have run to the end"),
+    arrives_in_part: ("lanes 0 of warp 0", "lanes 1-31 have run to the end"),
+    votes_in_part: ("lanes 0-3 of warp 0", "lanes 4-31 have run to the end"),
+    guarded_in_part: ("lanes 0-15 of warp 0", "lanes 16-31 skip it, their guard is false"),
+    cluster_in_part: ("lanes 0-15 of warp 0", "lanes 16-31 have run to the end"),
+    registers_in_part: ("lanes 0-15 of warp 0", "lanes 16-31 have run to the end"),
+}
+
+
+def marked_line(kernel: Any) -> int:
+    """The line of the file that is marked in the source of a kernel."""
+    lines, first = inspect.getsourcelines(kernel.function)
+    return first + next(i for i, line in enumerate(lines) if "# here" in line)
+
+
+@pytest.mark.parametrize("kernel", BROKEN, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("order", [None, 0, 1])
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_part_of_a_warp_at_a_barrier(kernel: Any, order: int | None, checks: bool) -> None:
+    x = np.zeros(64, np.float32)
+    with pytest.raises(Divergence) as error:
+        kernel.emulator("sm_90a", order=order, checks=checks)[1, 64](x)
+    assert error.value.loc is not None and error.value.loc.line == marked_line(kernel)
+    here, away = BROKEN[kernel]
+    lanes = here.split(" of warp")[0]  # another order may find another warp first
+    assert lanes in error.value.message and away in error.value.message
+    if order is None:
+        assert here in error.value.message
+
+
+# -- what is allowed -------------------------------------------------------------------------
+
+
+@tc.kernel
+def early_return(x: tc.Array, n):
+    """Threads that have returned are not waited for (PTX manual 9.7.13.1)."""
+    i = tc.threadIdx.x
+    if i >= n:
+        return
+    x[i] = 1
+    tc.barrier()
+    x[i] = x[n - 1 - i] + 1
+
+
+@tc.kernel
+def return_in_a_loop(x: tc.Array, n):
+    for i in range(4):
+        tc.barrier()
+        if tc.threadIdx.x >= n * (4 - i):
+            return
+        x[tc.threadIdx.x] += 1
+
+
+@tc.kernel
+def warps_at_their_own_barriers(x: tc.Array, n):
+    if tc.warp_id() == 0:
+        tc.barrier(1, 32)
+        x[tc.threadIdx.x] = 1
+    else:
+        tc.barrier(2, 32)
+        x[tc.threadIdx.x] = 2
+
+
+@tc.kernel
+def producer_and_consumer(x: tc.Array, n):
+    tile = tc.shared(32, tc.f32)
+    if tc.warp_id() == 0:
+        if tc.lane_id() < 16:  # lanes of a warp may diverge before the barrier
+            tile[tc.lane_id()] = 1.0
+        else:
+            tile[tc.lane_id()] = 2.0
+        tc.barrier_arrive(1, 64)
+    else:
+        tc.barrier(1, 64)
+        x[tc.threadIdx.x] = tile[tc.lane_id()]
+
+
+@tc.kernel
+def arms_meet_before(x: tc.Array, n):
+    i = tc.threadIdx.x
+    value = 0.0
+    for step in range(i % 7):
+        value += 1.0
+        if value > 3.0:
+            break
+    tc.barrier()
+    x[i] = value
+
+
+@tc.kernel
+def whole_warps_under_a_guard(x: tc.Array, n):
+    tc.emit("bar.sync.count", 1, 32, pred=tc.warp_id() == 1)
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def not_aligned(x: tc.Array, n):
+    """`barrier.sync` without `.aligned` may be executed apart from sm_70 on."""
+    if tc.lane_id() < 16:
+        tc.emit("barrier.sync", 0)
+    else:
+        tc.emit("barrier.sync", 0)
+    x[tc.threadIdx.x] = 1
+
+
+ALLOWED = (
+    early_return, return_in_a_loop, warps_at_their_own_barriers, producer_and_consumer,
+    arms_meet_before, whole_warps_under_a_guard, not_aligned,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ALLOWED, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_correct_barriers_pass(kernel: Any, order: int | None) -> None:
+    x = np.zeros(64, np.float32)
+    kernel.emulator("sm_90a", order=order)[1, 64](x, 20)
+    assert x.any()
+
+
+@tc.kernel
+def a_short_block(x: tc.Array):
+    """Lanes that the block does not have are not waited for."""
+    x[tc.threadIdx.x] = 1
+    tc.barrier()
+    x[tc.threadIdx.x] += x[39 - tc.threadIdx.x]
+
+
+def test_a_block_of_a_broken_warp() -> None:
+    x = np.zeros(40, np.float32)
+    a_short_block.emulate[1, 40](x)
+    assert (x[:20] == 2).all() and x.all()
+
+
+@tc.kernel
+def one_lane_waits_forever(x: tc.Array):
+    """The deadlock is at the mbarrier, not where its warp waits for the lane."""
+    barriers = tc.mbarriers(1)
+    if tc.threadIdx.x == 0:
+        barriers[0].init(1)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        barriers[0].wait(0)  # here
+    tc.barrier()
+    x[tc.threadIdx.x] = 1
+
+
+def test_a_lane_that_waits_elsewhere_is_a_deadlock() -> None:
+    with pytest.raises(Deadlock) as error:
+        one_lane_waits_forever.emulator("sm_90a")[1, 64](np.zeros(64, np.float32))
+    assert error.value.loc is not None
+    assert error.value.loc.line == marked_line(one_lane_waits_forever)

@@ -1,0 +1,572 @@
+"""The debugger of the emulator, traces of variables, and print of matrices."""
+# ruff: noqa: F841  variables that the debugger shows
+
+from __future__ import annotations
+
+import inspect
+import io
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, OperandError
+from tensorcore_dsl.kernels.tutorial import hopper_gemm_6_persistent
+
+X = np.arange(64, dtype=np.float32)
+
+
+def session(capsys: Any, launch: Any, *commands: str, args: tuple[Any, ...] = ()) -> list[str]:
+    """What each command prints, after the lines of the stop itself."""
+    capsys.readouterr()
+    with tc.debugger.script(*commands):
+        launch(*args)
+    parts = capsys.readouterr().out.split("(tcdb) ")
+    assert [part.split("\n", 1)[0] for part in parts[1:]] == list(commands)
+    return [part.split("\n", 1)[1].rstrip("\n") for part in parts[1:]]
+
+
+def line(kernel: Any, text: str) -> int:
+    """The line of the file where the source of a function has `text`."""
+    function = getattr(kernel, "function", kernel)
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, source in enumerate(lines) if text in source)
+
+
+def double(value: Any) -> Any:
+    twice = value + value
+    return twice
+
+
+@tc.kernel
+def sums(x: tc.Array, out: tc.Array, n: tc.s32):
+    i = tc.threadIdx.x
+    total = 0.0
+    for j in range(n):
+        total = total + double(x[i])
+        if i == 5:
+            breakpoint()
+    out[i] = total
+
+
+class TestStops:
+    def test_the_thread_that_reaches_it_stops_at_the_line(self, capsys: Any) -> None:
+        out = np.zeros_like(X)
+        printed = session(
+            capsys, sums.emulate[1, 64], "p i", "p total", "p i + 1", "c", "p total", "c",
+            args=(X, out, 2),
+        )  # fmt: skip
+        assert printed[0] == "5  (lane 5)"
+        assert printed[1] == "10.0  (lane 5)"
+        assert printed[2] == "6  (lane 5)"
+        assert printed[3].splitlines() == [
+            "block 0, warp 0, lane 5",
+            f"> {__file__}({line(sums, 'breakpoint')})sums()",
+            "-> breakpoint()",
+        ]
+        assert printed[4] == "20.0  (lane 5)"
+        assert np.array_equal(out, 4 * X)  # the debug build computes the same
+
+    def test_steps_follow_the_thread_into_calls_and_out(self, capsys: Any) -> None:
+        place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
+        printed = session(
+            capsys, sums.emulate[1, 64], "n", "s", "s", "s", "r", "c", "c",
+            args=(X, np.zeros_like(X), 3),
+        )  # fmt: skip
+        assert place(printed[0]) == line(sums, "double(")
+        assert place(printed[1]) == line(double, "twice = ")
+        assert place(printed[2]) == line(double, "return")
+        assert place(printed[3]) == line(sums, "if i == 5")
+        # `r` from the kernel itself goes on to the next breakpoint.
+        assert place(printed[4]) == line(sums, "breakpoint")
+
+    def test_next_stays_in_the_function(self, capsys: Any) -> None:
+        place = lambda text: int(text.splitlines()[1].split("(")[1].split(")")[0])
+        printed = session(
+            capsys, sums.emulate[1, 64], "n", "n", "n", "unt", "n", "n",
+            args=(X, np.zeros_like(X), 2),
+        )  # fmt: skip
+        assert place(printed[0]) == line(sums, "double(")
+        assert place(printed[1]) == line(sums, "if i == 5")
+        assert place(printed[2]) == line(sums, "breakpoint")
+        assert place(printed[3]) == line(sums, "out[i]")
+        assert printed[4].splitlines()[2] == "-> (the end of the kernel)"
+        assert printed[5] == ""
+
+    def test_where_and_up_show_the_calls(self, capsys: Any) -> None:
+        printed = session(
+            capsys, sums.emulate[1, 64], "n", "s", "where", "p total", "up", "p total", "down", "l",
+            "c", "c", args=(X, np.zeros_like(X), 2),
+        )  # fmt: skip
+        assert printed[2].splitlines()[0] == f"-> {__file__}({line(double, 'twice =')})double()"
+        assert f"   {__file__}({line(sums, 'double(')})sums()" in printed[2]
+        assert "    total = total + double(x[i])" in printed[2]
+        assert printed[3].startswith("*** NameError: name 'total'")
+        assert printed[4].splitlines()[1] == f"> {__file__}({line(sums, 'double(')})sums()"
+        assert printed[5].startswith("[0.0 2.0 4.0 6.0")
+        assert f"{line(double, 'twice')} ->     twice = value + value" in printed[7]
+
+    def test_breakpoints_at_lines(self, capsys: Any) -> None:
+        out, end = line(sums, "out[i]"), line(sums, "def sums")
+        printed = session(
+            capsys, sums.emulate[1, 64], f"b test_debugger.py:{out}", "b", f"b {end}", "b x",
+            "clear 1", "c", "c", "cl", "b", "c", args=(X, np.zeros_like(X), 2),
+        )  # fmt: skip
+        assert printed[0] == f"breakpoint at {__file__}:{out}"
+        assert printed[1] == f"{__file__}:{out}"
+        assert printed[2].startswith(f"*** no statement of the kernel starts at {__file__}:{end}")
+        assert printed[3].startswith("*** a line, or file:line, is needed, not 'x'")
+        assert printed[6].splitlines()[2] == "-> out[i] = total"
+        assert printed[6].splitlines()[0] == "block 0, warp 0, lanes 0-31 (of 64 threads that are here)"
+        assert printed[8] == ""
+
+    def test_quit_and_the_end_of_the_input(self, capsys: Any, monkeypatch: Any) -> None:
+        args = X, np.zeros_like(X), 2
+        with pytest.raises(DebuggerQuit, match="left with quit") as error:
+            session(capsys, sums.emulate[1, 64], "q", args=args)
+        assert error.value.loc is not None
+        assert error.value.loc.line == line(sums, "breakpoint")
+        with pytest.raises(DebuggerQuit, match="input ended"), tc.debugger.script("p i"):
+            sums.emulate[1, 64](*args)
+        monkeypatch.setattr("sys.stdin", io.StringIO("p i\nwhere\n"))
+        with pytest.raises(DebuggerQuit, match="input ended"):
+            sums.emulate[1, 64](*args)
+        assert "5  (lane 5)" in capsys.readouterr().out
+
+    def test_input_that_is_replaced(self, capsys: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("p total\nc\nc\n"))
+        sums.emulate[1, 64](X, np.zeros_like(X), 2)
+        assert "10.0  (lane 5)" in capsys.readouterr().out
+
+    def test_it_can_be_switched_off(self, capsys: Any, monkeypatch: Any) -> None:
+        monkeypatch.setenv("PYTHONBREAKPOINT", "0")
+        out = np.zeros_like(X)
+        sums.emulate[1, 64](X, out, 2)
+        assert np.array_equal(out, 4 * X) and capsys.readouterr().out == ""
+
+    def test_a_condition(self, capsys: Any) -> None:
+        @tc.kernel
+        def checked(x: tc.Array, always: tc.Const = False):
+            i = tc.threadIdx.x
+            tc.breakpoint(x[i] > 40)
+            tc.breakpoint(always)
+
+        printed = session(capsys, checked.emulate[1, 64], "p x[i[lane]] if False else i", "c", args=(X,))
+        assert printed[0].startswith("[-- -- -- -- -- -- -- -- -- 41 42")
+        session(capsys, lambda: checked.emulate[1, 64](X, always=True), "c", "c")
+
+    def test_the_gpu_ignores_it(self) -> None:
+        @tc.kernel
+        def without(x: tc.Array, out: tc.Array, n: tc.s32):
+            i = tc.threadIdx.x
+            total = 0.0
+            for j in range(n):
+                total = total + double(x[i])
+            out[i] = total
+
+        args = X, np.zeros_like(X), 2
+        text = sums.ptx(*args, arch="sm_90a").replace("sums", "without")
+        assert text == without.ptx(*args, arch="sm_90a")
+
+    def test_several_chunks_of_blocks_stop_one_after_the_other(self, capsys: Any) -> None:
+        @tc.kernel
+        def blocks(x: tc.Array):
+            b = tc.blockIdx.x
+            if tc.threadIdx.x == 0:
+                tc.breakpoint(b % 100 == 50)
+
+        printed = session(
+            capsys, blocks.emulate[200, 64], "p b", "p blockIdx.x", "thread (51) (3)", "p b", "c",
+            "p b", "c", args=(X,),
+        )  # fmt: skip
+        assert printed[0] == printed[1].replace("all 32 lanes", "lane 0") == "50  (lane 0)"
+        assert printed[2].splitlines()[0] == "block 51, warp 0, lane 3"
+        assert printed[3] == "51"
+        assert printed[5] == "150  (lane 0)"
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class State:
+    count: int
+    scale: Any
+
+
+class TestValues:
+    def test_fragments_tiles_and_arrays(self, capsys: Any) -> None:
+        @tc.kernel
+        def product(a: tc.Array, d: tc.Array):
+            mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+            tile = tc.shared((16, 64), tc.bf16, swizzle=128)
+            lane = tc.lane_id()
+            for j in range(8):
+                tile[lane // 2, 16 + lane % 2 * 8 + j] = a[lane // 2, lane % 2 * 8 + j]
+            tc.syncwarp()
+            part = tile[:, 16:32]
+            fa = tc.ldmatrix(part, mma.a)
+            acc = mma(fa, mma.b.zeros(), mma.d.zeros() + 1.5)
+            row = a[lane % 16]
+            pointer = d.at(lane // 2, 1)
+            breakpoint()
+            tc.store_elements(d, acc)
+
+        a = np.arange(256).reshape(16, 16).astype(ml_dtypes.bfloat16)
+        d = np.full((16, 8), 7, np.float32)
+        wide = a.astype(np.float32)
+        shows = {
+            "fa.tolist() == part.tolist()": "True",
+            "(fa == a).all()": "True",
+            "acc.shape, acc[15, 7]": None,
+            "np.ma.is_masked(tile), tile[:, 16:32].tolist() == a.tolist()": "(True, True)",
+            "tile[3, 16], tile[0, 0] is np.ma.masked": f"({wide[3, 0]}, True)",
+            "d.sum()": None,
+            "row[:2]": "[0. 1.]",
+        }
+        printed = session(
+            capsys, product.emulate[1, 32], *(f"p {e}" for e in shows), "lane 4", "p row[:2]",
+            "p pointer", "locals", "c", args=(a, d),
+        )  # fmt: skip
+        for got, wanted in zip(printed, shows.values()):
+            assert wanted is None or got == wanted or got.replace("np.", "") == wanted.replace("np.", "")
+        assert "(16, 8)" in printed[2] and "1.5" in printed[2]
+        assert "896.0" in printed[5]
+        assert printed[-4] == "[64. 65.]"
+        assert printed[-3].startswith("byte 68 of argument 'd'") and printed[-3].endswith("-> 7.0")
+        assert "acc     = a f32 fragment of 16x8" in printed[-2]
+        assert "tile    = a shared bf16 tile of 16x64, 128-byte swizzle" in printed[-2]
+        assert "a       = a 2-dimensional bf16 array" in printed[-2]
+
+    def test_the_layouts_of_all_sizes(self, capsys: Any) -> None:
+        """Fragments of 8-bit, 16-bit, 32-bit and 64-bit elements are assembled by their layouts."""
+
+        @tc.kernel
+        def loads(x8: tc.Array, x64: tc.Array):
+            narrow = tc.mma.m16n8k32(tc.e4m3, tc.e4m3, tc.f32)
+            wide = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
+            tile = tc.shared((16, 32), tc.e4m3)
+            doubles = tc.shared((8, 4), tc.f64)
+            for j in range(16):
+                tile[tc.lane_id() // 2, tc.lane_id() % 2 * 16 + j] = x8[
+                    tc.lane_id() // 2, tc.lane_id() % 2 * 16 + j
+                ]
+            doubles[tc.lane_id() // 4, tc.lane_id() % 4] = x64[tc.lane_id() // 4, tc.lane_id() % 4]
+            tc.syncwarp()
+            a = tc.load_elements(tile, narrow.a)
+            b = tc.load_elements(doubles, wide.a)
+            breakpoint()
+
+        x8 = (np.arange(512).reshape(16, 32) % 13).astype(ml_dtypes.float8_e4m3fn)
+        x64 = np.arange(32.0).reshape(8, 4)
+        printed = session(
+            capsys, loads.emulator("sm_90a")[1, 32], "p a.shape, (a == x8).all()",
+            "p b.shape, (b == x64).all()", "c", args=(x8, x64),
+        )  # fmt: skip
+        assert "(16, 32)" in printed[0] and "True" in printed[0]
+        assert "(8, 4)" in printed[1] and "True" in printed[1]
+
+    def test_containers_constants_and_missing_values(self, capsys: Any) -> None:
+        @tc.kernel
+        def mixed(x: tc.Array, n: tc.s32, size: tc.Const = 3):
+            i = tc.threadIdx.x
+            pair = [i, i * 2]
+            point = Point(i, 1)
+            named = {"one": i, "two": 2}
+            state = State(size, x[i])
+            state.count += 1
+            local = tc.local((2, 2), tc.f32, fill=1)
+            local[0, 1] = x[i]
+            vector = x.at(4 * (i % 8)).load(4)
+            flag = i > 3
+            half = tc.f16(x[i])
+            if n > 5:
+                once = i
+            breakpoint()
+
+        printed = session(
+            capsys, mixed.emulate[1, 32], "lane 6", "p pair", "p named", "p state", "p state.scale",
+            "p local", "p vector", "p flag, half", "p once", "p size, X[3], double.__name__", "p i *",
+            "p unknown", "p", "lane", "p flag", "p vector.shape", "p pair[1]", "p threadIdx.x + 1",
+            "p blockDim.x, gridDim", "lane 32", "warp 3", "thread x", "thread (9) (0)",
+            "thread (32)", "lane 6", "p point, point.x", "c", args=(X, 1),
+        )  # fmt: skip
+        assert printed[1:8] == [
+            "[6, 12]", "{'one': 6, 'two': 2}", "State(count=4, scale=6.0)", "6.0",
+            "[[1. 6.]\n [1. 1.]]", "[24. 25. 26. 27.]", "(True, 6.0)",
+        ]  # fmt: skip
+        assert printed[-2] == "(Point(x=6, y=1), 6)"
+        assert printed[8].startswith("*** NameError: once cannot be shown: only one path")
+        assert printed[9].replace("np.float32(3.0)", "3.0") == "(3, 3.0, 'double')"
+        assert printed[10].startswith("*** SyntaxError")
+        assert printed[11] == "*** NameError: name 'unknown' is not defined"
+        assert printed[12] == "*** print takes an expression"
+        assert printed[14].startswith("[False False False False True")
+        assert printed[15] == "(32, 4)"
+        assert printed[16].startswith("[ 0  2  4") or printed[16].startswith("[0 2 4")
+        assert printed[17].startswith("[1 2 3") or printed[17].startswith("[ 1  2  3")
+        assert printed[18] == "(32, x = 1, y = 1, z = 1)"
+        assert [text.split(":")[0].split(",")[0] for text in printed[19:24]] == [
+            "*** lanes are 0 to 31", "*** warps of the block are 0 to 0",
+            "*** thread takes one or two indices", "*** block (9",
+            "*** thread (32",
+        ]  # fmt: skip
+
+    def test_a_value_that_is_not_used_again_is_kept(self, capsys: Any) -> None:
+        """Registers are merged and dead code is removed, but not what variables hold."""
+
+        @tc.kernel
+        def reused(x: tc.Array):
+            first = x[tc.threadIdx.x] + 1
+            unused = first * 3
+            second = first * 2
+            first_again = first
+            for k in tc.range(3):
+                second = second + 1
+                breakpoint()
+            x[tc.threadIdx.x] = second
+
+        names = "p first, unused, second, first_again, k"
+        printed = session(
+            capsys, reused.emulate[1, 32], "lane 4", names, "c", names, "c", names, "c",
+            args=(X.copy(),),
+        )  # fmt: skip
+        assert printed[1] == "(5.0, 15.0, 11.0, 5.0, 0)"
+        assert printed[3] == "(5.0, 15.0, 12.0, 5.0, 1)"
+        assert printed[5] == "(5.0, 15.0, 13.0, 5.0, 2)"
+
+    def test_threads_elsewhere_show_what_they_hold_there(self, capsys: Any) -> None:
+        @tc.kernel
+        def apart(x: tc.Array):
+            warp = tc.warp_id()
+            state = warp + 10
+            if warp == 0:
+                tc.barrier(1, 64)
+            else:
+                state = warp + 20
+                breakpoint()
+                tc.barrier(1, 64)
+
+        at = line(apart.function, "tc.barrier(1, 64)")
+        printed = session(
+            capsys, apart.emulate[1, 64], "p state", "warp 0", "p state", "warps", "barriers", "c",
+            args=(X,),
+        )  # fmt: skip
+        assert printed[0] == "21  (all 32 lanes)"
+        assert printed[1].splitlines()[1:] == [f"> {__file__}({at})apart()", "-> tc.barrier(1, 64)"]
+        assert printed[2] == "10  (all 32 lanes)"
+        rows = printed[3].splitlines()
+        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: bar.sync")
+        assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
+        assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
+
+    def test_mbarriers(self, capsys: Any) -> None:
+        @tc.kernel
+        def phases(x: tc.Array):
+            bars = tc.mbarriers(2)
+            if tc.threadIdx.x == 0:
+                bars[0].init(2)
+                bars[1].init(1)
+                tc.fence_mbarrier_init()
+            tc.barrier()
+            one = bars[1]
+            if tc.threadIdx.x == 0:
+                bars[0].arrive()
+                one.arrive()
+            one.wait(0)
+            breakpoint()
+            if tc.threadIdx.x == 0:
+                bars[0].arrive()
+
+        printed = session(
+            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one", "c",
+            args=(X,),
+        )  # fmt: skip
+        assert printed[0].splitlines() == [
+            "bars[0]: phase 0 (parity 0), 1 of 2 arrivals pending",
+            "bars[1]: phase 1 (parity 1), 1 of 1 arrivals pending",
+        ]
+        assert printed[1] == "1"
+        assert printed[2] == "phase 1 (parity 1), 1 of 1 arrivals pending"
+
+    def test_help(self, capsys: Any) -> None:
+        printed = session(
+            capsys, sums.emulate[1, 64], "help", "help step", "", "c", "c",
+            args=(X, np.zeros_like(X), 2),
+        )  # fmt: skip
+        for word in ("step", "next", "warps", "barriers", "locals", "thread", "lane", "quit"):
+            assert word in printed[0]
+        assert printed[1].startswith("step (s): go on to the next line of this thread")
+
+
+@tc.kernel
+def traced(x: tc.Array, out: tc.Array, n: tc.s32):
+    i = tc.threadIdx.x
+    total = 0.0
+    for j in range(n):
+        if i % 32 < 16:
+            total += x[i]
+        else:
+            total -= 1.0
+    out[i] = total
+
+
+class TestTrace:
+    def test_each_assignment_is_recorded(self) -> None:
+        out = np.zeros_like(X)
+        report = traced.emulator(trace=("total", "j"))[2, 64](X, out, 2)
+        trace = report.trace
+        assert np.array_equal(out, np.where(np.arange(64) % 32 < 16, 2 * X, -2))
+        records = trace.of("total", block=1, warp=1)
+        assert [r.line for r in records] == [
+            line(traced, "total = 0.0"), line(traced, "total +="), line(traced, "total -="),
+            line(traced, "total +="), line(traced, "total -="),
+        ]  # fmt: skip
+        assert [r.step for r in trace] == list(range(len(trace)))
+        low, high = np.arange(32, 48), np.arange(48, 64)
+        assert np.array_equal(records[1].threads, low) and np.array_equal(records[2].threads, high)
+        assert np.array_equal(records[3].value, 2 * X[32:48])
+        assert np.array_equal(records[4].value, np.full(16, -2.0))
+        assert records[0].block == (1, 0, 0) and records[0].warp == 1
+        assert records[0].value.dtype == np.float32
+        assert [r.value[0] for r in trace.of("j", block=0, warp=0)] == [0, 1]
+
+    def test_chosen_threads(self) -> None:
+        trace = traced.emulator(trace={"total": (1, 33), "i": 40})[1, 64](X, np.zeros_like(X), 1).trace
+        assert [r.threads.tolist() for r in trace.of("i")] == [[40]]
+        assert trace.of("i")[0].value.tolist() == [40]
+        assert [(r.threads.tolist(), r.value.tolist()) for r in trace.of("total")] == [
+            ([1], [0.0]), ([33], [0.0]), ([1], [1.0]), ([33], [33.0]),
+        ]  # fmt: skip
+
+    def test_the_table(self) -> None:
+        trace = traced.emulator(trace={"total": range(3)})[1, 32](X, np.zeros_like(X), 1).trace
+        first = line(traced, "total = 0.0")
+        assert str(trace).splitlines() == [
+            "line  block  warp  lanes  variable  value",
+            f"{first:<4}  0      0     0-2    total     [0. 0. 0.]",
+            f"{first + 3:<4}  0      0     0-2    total     [0. 1. 2.]",
+        ]
+        assert str(trace[1]) == (
+            f"{__file__}:{first + 3} block 0 warp 0 lanes 0-2: total = [0. 1. 2.]"
+        )
+
+    def test_fragments_are_matrices_and_calls_are_followed(self) -> None:
+        def step(acc: Any, mma: Any, a: Any) -> Any:
+            acc = mma(a, mma.b.zeros(), acc + 1.0)
+            return acc
+
+        @tc.kernel
+        def loop(d: tc.Array):
+            mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+            acc = mma.d.zeros()
+            for k in tc.range(3):
+                acc = step(acc, mma, mma.a.zeros())
+            tc.store_elements(d, acc)
+
+        d = np.zeros((16, 8), np.float32)
+        trace = loop.emulator(trace="acc")[1, 32](d).trace
+        assert (d == 3).all()
+        values = [(r.function, float(r.value[0, 0]), r.value.shape) for r in trace]
+        inside = lambda n: [("step", n - 1.0, (16, 8)), ("step", float(n), (16, 8))]
+        assert values == [
+            ("loop", 0.0, (16, 8)),
+            *(v for n in (1, 2, 3) for v in (*inside(n), ("loop", float(n), (16, 8)))),
+        ]
+
+    def test_asynchronous_products_and_roles(self) -> None:
+        """A debug build keeps accumulators in flight and changes no bit, nor does it add hazards."""
+        random = np.random.default_rng(0)
+        a, b = (
+            random.standard_normal((n, 192)).astype(ml_dtypes.bfloat16) for n in (128, 256)
+        )  # fmt: skip
+        plain, recorded = np.zeros((2, 128, 256), ml_dtypes.bfloat16)
+        matmul = hopper_gemm_6_persistent.matmul
+        matmul.emulator("sm_90a")[1, 384](a, b, plain)
+        trace = matmul.emulator("sm_90a", trace=("acc", "stage"))[1, 384](a, b, recorded).trace
+        assert plain.any() and np.array_equal(plain.view(np.uint16), recorded.view(np.uint16))
+        exact = a.astype(np.float32) @ b.astype(np.float32).T
+        last = [trace.of("acc", warp=warp)[-1].value for warp in (4, 8)]
+        assert np.allclose(np.concatenate(last), exact, atol=1e-3)
+        stages = [int(record.value[0]) for record in trace.of("stage", warp=4)]
+        assert stages[0] == 0 and 1 in stages and len(stages) >= 4
+
+    def test_mistakes(self) -> None:
+        args = X, np.zeros_like(X), 1
+        with pytest.raises(ArgumentError, match="trace: traced has no variable 'toal'; it has i, j,"):
+            traced.emulator(trace="toal")[1, 64](*args)
+        with pytest.raises(ArgumentError, match="names of variables of the kernel, not 3"):
+            traced.emulator(trace=(3,))[1, 64](*args)
+        with pytest.raises(ArgumentError, match="takes the numbers of threads in a block"):
+            traced.emulator(trace={"total": "warp 0"})[1, 64](*args)
+
+    def test_without_a_trace_the_report_has_none(self) -> None:
+        assert traced.emulator()[1, 64](X, np.zeros_like(X), 1).trace is None
+
+
+class TestPrint:
+    def test_a_fragment_prints_once_for_each_warp(self, capsys: Any) -> None:
+        @tc.kernel
+        def shows(x: tc.Array):
+            mma = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)
+            acc = mma.d.zeros() + tc.f32(tc.warp_id())
+            print("warp", tc.warp_id(), acc, "100%")
+            print(f"{acc:.1f}", tc.lane_id() % 2)
+
+        shows.emulate[1, 64](X)
+        text = capsys.readouterr().out
+        both = [np.full((16, 8), float(w), np.float32) for w in (0, 1)]
+        lanes = f"[{' '.join(['0 1'] * 16)}]"
+        fixed = [str(m).replace("0.", "0.0").replace("1.", "1.0") for m in both]
+        assert text == (
+            f"warp 0 {both[0]} 100%\nwarp 1 {both[1]} 100%\n{fixed[0]} {lanes}\n{fixed[1]} {lanes}\n"
+        )
+
+    def test_tiles_and_arrays_print_their_elements(self, capsys: Any) -> None:
+        @tc.kernel
+        def shows(x: tc.Array):
+            tile = tc.shared((2, 64), tc.f16, swizzle=128)
+            tile[0, tc.threadIdx.x] = x[tc.threadIdx.x]
+            tc.barrier()
+            if tc.threadIdx.x == 32:
+                print("tile", tile[:, 1:3])
+                print(x[:3], x)
+
+        shows.emulate[1, 64](X)
+        assert capsys.readouterr().out == (
+            f"tile [[1.0 2.0]\n [-- --]]\n[0. 1. 2.] {X}\n"
+        )
+
+    def test_a_warpgroup_prints_one_matrix(self, capsys: Any) -> None:
+        @tc.kernel
+        def shows(x: tc.Array):
+            acc = tc.wgmma.m64n8k16(tc.f16, tc.f16, tc.f32).d.zeros()
+            print(acc + tc.f32(tc.warp_id()))
+
+        shows.emulator("sm_90a")[1, 128](X)
+        wanted = np.repeat(np.arange(4, dtype=np.float32), 16)[:, None] * np.ones(8, np.float32)
+        assert capsys.readouterr().out == f"{wanted}\n"
+
+    def test_on_the_gpu_tiles_are_refused_and_fragments_print_by_thread(self) -> None:
+        @tc.kernel
+        def tiles(x: tc.Array):
+            print(tc.shared(4, tc.f32))
+
+        @tc.kernel
+        def arrays(x: tc.Array):
+            print(x)
+
+        @tc.kernel
+        def fragments(x: tc.Array):
+            print(tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).d.zeros())
+
+        for kernel, what in ((tiles, "a shared tile"), (arrays, "an array")):
+            with pytest.raises(OperandError, match=f"print of {what} works in emulation only") as e:
+                kernel.ptx(X, arch="sm_90a")
+            assert e.value.loc is not None and e.value.loc.line == line(kernel, "print(")
+        assert "vprintf" in fragments.ptx(X, arch="sm_90a")
