@@ -18,10 +18,12 @@ Loops
 Memory
     shared, dynamic_shared, Tile, local, Pointer, load, store, atomic, reduce
 Fragments and vectors
-    fragment, vector, load_elements, store_elements, ldmatrix, stmatrix, movmatrix
+    fragment, vector, load_elements, store_elements, ldmatrix, stmatrix, movmatrix, pack, unpack,
+    tiled_mma, as_operand, row_sum, row_max, row_min, reduce_rows, reduce_columns, row_values,
+    column_values, load_rows, load_columns, store_rows, store_columns
 Asynchronous copies
-    cp_async, cp_async_commit, cp_async_wait, tensor_map, tma_load, tma_store, tma_store_commit,
-    tma_store_wait, bulk_copy, fence_proxy_async
+    copy_tile, cp_async, cp_async_commit, cp_async_wait, tensor_map, tma_load, tma_store,
+    tma_store_commit, tma_store_wait, bulk_copy, fence_proxy_async
 Barriers
     barrier, barrier_arrive, syncwarp, mbarriers, fence_mbarrier_init, cluster_size, cluster_sync,
     cluster_arrive, cluster_wait
@@ -60,9 +62,12 @@ from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_w
 from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
 from tensorcore_dsl.lang.cluster import cluster_arrive, cluster_size, cluster_sync, cluster_wait
+from tensorcore_dsl.lang.copy_tile import copy_tile
 from tensorcore_dsl.lang.debugging import breakpoint
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.fragments import fragment, load_elements, store_elements, vector
+from tensorcore_dsl.lang.fragments import (
+    fragment, load_elements, pack, store_elements, unpack, vector,
+)  # fmt: skip
 from tensorcore_dsl.lang.launch import (
     arch_number, griddep_launch_dependents, griddep_wait, launch_bounds, trap,
 )  # fmt: skip
@@ -73,8 +78,13 @@ from tensorcore_dsl.lang.math import (
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
 from tensorcore_dsl.lang.pointer import Pointer, load, store
+from tensorcore_dsl.lang.products import as_operand, tiled_mma
 from tensorcore_dsl.lang.ranges import RuntimeRange as range
 from tensorcore_dsl.lang.ranges import static_range
+from tensorcore_dsl.lang.rows import (
+    column_values, load_columns, load_rows, reduce_columns, reduce_rows, row_max, row_min, row_sum,
+    row_values, store_columns, store_rows,
+)  # fmt: skip
 from tensorcore_dsl.lang.special_registers import (
     blockDim, blockIdx, cluster_rank, gridDim, lane_id, special, threadIdx, warp_id, warpgroup_id,
 )  # fmt: skip
@@ -116,22 +126,25 @@ __all__ = [
     "Divergence", "EmulationError", "Kernel", "LaunchError", "LayoutError", "Misaligned",
     "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "ScalarType",
     "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
-    "UnsupportedSyntax", "VerifyError", "arch_number", "atomic", "autotune", "b1", "b8", "b16",
-    "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16", "bf16x2", "blockDim", "blockIdx",
-    "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank", "cluster_size", "cluster_sync",
-    "cluster_wait", "cos", "cp_async", "cp_async_commit", "cp_async_wait", "current_target",
-    "debugger", "dynamic_shared", "e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit",
-    "emulate", "exp", "exp2", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init",
-    "fence_proxy_async", "fma", "fragment", "gridDim", "griddep_launch_dependents",
-    "griddep_wait", "instruction", "kernel", "lane_id", "launch_bounds", "ldmatrix", "load",
-    "load_elements", "local", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma",
-    "movmatrix", "pred", "range", "rcp", "reduce", "redux", "rsqrt", "s4", "s8", "s16", "s32",
-    "s64", "select", "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin",
-    "special", "sqrt", "static_range", "stmatrix", "store", "store_elements", "syncwarp", "tanh",
-    "target", "tensor_map", "testing", "tf32", "threadIdx", "tma_load", "tma_store",
-    "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16", "u32", "u64", "ue4m3",
-    "ue8m0", "vector", "vote", "warp_id", "warp_specialize", "warpgroup_id", "wgmma",
-    "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence", "wgmma_wait", "wmma",
+    "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand", "atomic", "autotune", "b1",
+    "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16", "bf16x2", "blockDim",
+    "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank", "cluster_size",
+    "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
+    "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
+    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp", "exp2", "f16", "f16x2",
+    "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment", "gridDim",
+    "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
+    "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",
+    "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack", "pred",
+    "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max", "row_min",
+    "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select", "setmaxnreg",
+    "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt",
+    "static_range", "stmatrix", "store", "store_columns", "store_elements", "store_rows",
+    "syncwarp", "tanh", "target", "tensor_map", "testing", "tf32", "threadIdx", "tiled_mma",
+    "tma_load", "tma_store", "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16",
+    "u32", "u64", "ue4m3", "ue8m0", "unpack", "vector", "vote", "warp_id", "warp_specialize",
+    "warpgroup_id", "wgmma", "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence",
+    "wgmma_wait", "wmma",
 ]  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Layout:
     threads: int = 32
     copies: int = 1  # number of matrices of this shape, or of copies of one, in the threads
     container: int = 0  # register bits per element, if not those of the type
+    any_type: bool = False  # layouts of all element types have this formula, as accumulators do
+    base: Layout | None = field(default=None, repr=False, compare=False)  # what `of_type` changed
 
     @property
     def per_register(self) -> int:
@@ -55,6 +58,28 @@ class Layout:
         row, col = self.formula(thread, slot)
         return np.stack(np.broadcast_arrays(row, col), axis=-1).astype(np.int32)
 
+    def owner(self, row: int, col: int) -> tuple[int, int]:
+        """(thread, slot) that holds element (row, col), the first if several threads do."""
+        if not (0 <= row < self.rows and 0 <= col < self.cols):
+            raise LayoutError(f"{self.name} is {self.rows}x{self.cols}: no element ({row}, {col})")
+        thread, slot = np.nonzero((self.coords == (row, col)).all(-1))
+        return int(thread[0]), int(slot[0])
+
+    def of_type(self, dtype: DType) -> Layout:
+        """The layout in which each slot holds the same element, now of type `dtype`.
+
+        Where the elements of a thread do not fill 32-bit registers, each has a register.
+        """
+        return _of_type(self.base or self, dtype)
+
+    def along(self, axis: str, dtype: DType | None = None) -> Layout:
+        """The layout of one value for each row ("rows") or column ("cols") that a thread holds.
+
+        It is rows x 1, or 1 x cols. Slots are in the order in which the thread's slots first reach
+        a row; LayoutError if that order differs between threads.
+        """
+        return _along(self, axis, dtype or self.dtype)
+
     def check(self) -> None:
         """LayoutError unless every element is held, at most `copies` times."""
         flat = self.coords[..., 0] * self.cols + self.coords[..., 1]
@@ -72,6 +97,85 @@ class Layout:
 
     def __str__(self) -> str:
         return draw(self)
+
+
+@cache
+def _of_type(base: Layout, dtype: DType) -> Layout:
+    if dtype == base.dtype:
+        return base
+    container = 0 if base.slots % dtype.per_register == 0 else 32
+    old = f"{base.dtype.name}in{base.container}" if base.container else base.dtype.name
+    new = f"{dtype.name}in32" if container else dtype.name
+    if base.any_type or dtype.per_register == base.per_register:
+        head, _, tail = base.name.rpartition(f".{old}")
+        name = f"{head}.{new}{tail}"
+    else:
+        name = f"{base.name}.as.{new}"  # an operand of that type has another formula
+    return replace(base, name=name, dtype=dtype, container=container, base=base)
+
+
+@cache
+def _along(layout: Layout, axis: str, dtype: DType) -> Layout:
+    index = 0 if axis == "rows" else 1
+    lines = layout.coords[..., index]
+    alike = lines[:, :, None] == lines[:, None, :]
+    if not (alike == alike[0]).all():
+        raise LayoutError(f"the threads of {layout.name} share its {axis} in different ways")
+    slots = np.sort(np.unique(lines[0], return_index=True)[1])
+
+    def line(thread: Any, slot: Any) -> tuple[Any, Any]:
+        of_layout = slots[slot] if isinstance(slot, np.ndarray) else int(slots[slot])
+        place = layout.formula(thread, of_layout)
+        return (place[0], 0 * slot) if axis == "rows" else (0 * slot, place[1])
+
+    count = (layout.rows, layout.cols)[index]
+    # Equal for all layouts whose threads hold the same rows, so that their values combine.
+    mark = zlib.crc32(np.ascontiguousarray(lines[:, slots]).tobytes()) & 0xFFFF
+    container = 0 if len(slots) % dtype.per_register == 0 else 32
+    return Layout(
+        f"{axis}.{count}.{mark:04x}.{dtype.name}{'in32' if container else ''}",
+        *((count, 1) if axis == "rows" else (1, count)), dtype, line, layout.threads,
+        layout.threads * len(slots) // count, container, True,
+    )  # fmt: skip
+
+
+def broadcast_slots(values: Layout, target: Layout) -> tuple[int, ...] | None:
+    """For each slot of `target`, the slot of `values` (rows x 1, or 1 x cols) of its row or column.
+
+    None if `values` has another shape, or if a thread lacks the value of an element that it holds.
+    """
+    if values.threads != target.threads:
+        return None
+    if (values.rows, values.cols) == (target.rows, 1):
+        axis = 0
+    elif (values.rows, values.cols) == (1, target.cols):
+        axis = 1
+    else:
+        return None
+    return slots_of(values.coords[..., axis], target.coords[..., axis])
+
+
+def slots_of(held: np.ndarray, wanted: np.ndarray) -> tuple[int, ...] | None:
+    """For each slot of `wanted` the slot of `held` that has the same in every thread; else None.
+
+    Both are (threads, slots, ...) arrays of coordinates.
+    """
+    places = {held[:, slot].tobytes(): slot for slot in reversed(range(held.shape[1]))}
+    found = [places.get(wanted[:, slot].tobytes()) for slot in range(wanted.shape[1])]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]
+
+
+def sharing_bits(layout: Layout, axis: str) -> tuple[int, ...] | None:
+    """The bits of the thread's number in which the threads that share a row (column) differ.
+
+    Lowest first, as powers of two; None if they do not differ in bits.
+    """
+    lines = layout.coords[..., 0 if axis == "rows" else 1]
+    thread = np.arange(layout.threads)
+    every = (1 << bit for bit in range(layout.threads.bit_length() - 1))
+    bits = tuple(bit for bit in every if (lines == lines[thread ^ bit]).all())
+    sharing = sum((lines == line).any(1).sum() for line in lines[0, :1])
+    return bits if sharing == 1 << len(bits) else None
 
 
 def draw(layout: Layout) -> str:

@@ -34,6 +34,12 @@ class Emitter(Protocol):
     def convert(self, value: Any, dtype: Any, **options: Any) -> Any:
         """`value` as `dtype`."""
 
+    def convert_pairs(self, elements: list[Any], dtype: Any, **options: Any) -> list[Any] | None:
+        """32-bit registers of elements converted two at a time; None if no instruction does."""
+
+    def call(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Evaluate a call of a user's function."""
+
     def special(self, register: str) -> Any:
         """A special register."""
 

@@ -223,7 +223,7 @@ def registers_of_strings():
     tc.fragment(mma.d, ["a"] * 4)
 
 
-@refused("a fragment operand, such as mma.a, is needed, not 'a'", 'tc.ldmatrix(tile, "a")')
+@refused("'a' is no fragment operand, such as mma.a", 'tc.ldmatrix(tile, "a")')
 def loads_no_fragment():
     tile = tc.shared((16, 16), tc.f16)
     tc.ldmatrix(tile, "a")
@@ -240,7 +240,8 @@ def ldmatrix_of_an_array(x):
 
 
 @refused(
-    "a shared f32 tile of 16x16 cannot hold mma.A.16x16.f16, which has f16",
+    "a shared f32 tile of 16x16 cannot hold mma.A.16x16.f16: its elements are f32, those of the "
+    "fragment f16",
     "tc.ldmatrix(tile, mma.a)",
 )
 def tile_of_another_type():

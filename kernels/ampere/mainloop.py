@@ -41,11 +41,8 @@ def cta_tile(M, N, config: AmpereConfig):
 
 
 def mma_step(acc, mma, fa, fb):
-    """acc[i][j] += fa[i] fb[j], in serpentine order: neighbouring instructions share a fragment."""
-    for i in tc.static_range(len(acc)):
-        for j in tc.static_range(len(acc[0])):
-            j = len(acc[0]) - 1 - j if i % 2 else j
-            acc[i][j] = mma(fa[i], fb[j], acc[i][j])
+    """acc[i][j] += fa[i] fb[j]."""
+    acc[:] = tc.tiled_mma(mma, acc, fa, fb)
 
 
 def mma_mainloop(a, b, mma, m0, n0, config: AmpereConfig, traits: AmpereTraits, mma_step=mma_step):

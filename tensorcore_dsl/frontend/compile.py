@@ -15,7 +15,7 @@ from tensorcore_dsl.ir.coalesce import coalesce
 from tensorcore_dsl.ir.nodes import Block, Kernel, Param, Type
 from tensorcore_dsl.ir.verify import verify
 from tensorcore_dsl.lang.arrays import Array
-from tensorcore_dsl.runtime.arguments import ArrayType, Packer
+from tensorcore_dsl.runtime.arguments import ArrayType, Packer, storage_bits
 from tensorcore_dsl.tracing import reset_emitter, set_emitter
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.values import Scalar
@@ -67,7 +67,7 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     arguments: dict[str, Any] = {}
     for place, (name, kind) in enumerate(zip(names, types, strict=True)):
         if isinstance(kind, ArrayType):
-            arguments[name] = _array(registers, place, kind)
+            arguments[name] = _array(builder, registers, place, kind)
         elif kind.dtype.kind == "p":
             arguments[name] = registers[place, ""] != 0
         else:
@@ -75,9 +75,15 @@ def _arguments(builder: Builder, names: list[str], types: tuple[Any, ...]) -> di
     return arguments
 
 
-def _array(registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType) -> Array:
+def _array(
+    builder: Builder, registers: dict[tuple[int, str], Scalar], place: int, kind: ArrayType
+) -> Array:
     shape = tuple(registers[place, f"_shape{d}"] for d in range(kind.ndim))
     strides = tuple(
         1 if unit else registers[place, f"_stride{d}"] for d, unit in enumerate(kind.unit)
     )
+    builder.multiples[registers[place, ""].value] = kind.align
+    for stride in strides:
+        if isinstance(stride, Scalar):
+            builder.multiples[stride.value] = max(kind.align * 8 // storage_bits(kind.dtype), 1)
     return Array(registers[place, ""], kind.dtype, shape, strides, kind.align, place)

@@ -22,7 +22,7 @@ from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.frontend.source import Source
 from tensorcore_dsl.lang.local import Local
 from tensorcore_dsl.tracing import is_library
-from tensorcore_dsl.values.values import RuntimeValue, Struct, Undefined
+from tensorcore_dsl.values.values import Mask, RuntimeValue, Struct, Undefined
 
 _SIMPLE = (bool, int, float, str, bytes, type(None), np.generic)
 MISSING = Undefined("it was never assigned")
@@ -106,6 +106,8 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
     """A container of the structure of `like` with these items; `like` itself if none differs."""
     if storage(like) is None and all(map(is_, items, children(like) or ())):
         return like
+    if isinstance(like, Mask):
+        return Mask(items, like.group)
     if isinstance(like, list):
         return items
     if isinstance(like, tuple):

@@ -269,6 +269,8 @@ class Flow(Calls):
 
         def trial(loop: Loop, settle: Callable[[Loop], None]) -> None:
             index = self.builder.new_value(Type(dtype))
+            start, _, step = bounds
+            self.builder.multiples[index] = min(map(self.builder.divisor_of, (start, step)))
             loop_node = For(index, *bounds, Block())
             self.builder.append(loop_node)
             with self.builder.inside(loop_node.body):

@@ -18,7 +18,7 @@ from tensorcore_dsl.frontend.flow import Flow, Status
 from tensorcore_dsl.frontend.source import Function, require_source
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe, is_simple
-from tensorcore_dsl.values.values import UNSET, RuntimeValue, Undefined
+from tensorcore_dsl.values.values import UNSET, RegisterGroup, RuntimeValue, Undefined
 
 INPLACE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul,
@@ -108,7 +108,8 @@ class Evaluator(Flow):
             container, index = self.eval(target.value), self.eval(target.slice)
             self._check_changeable(target, container)
             operand = self.eval(node.value)
-            container[index] = self.binary(kind, INPLACE[kind], container[index], operand)
+            value = self.binary(kind, INPLACE[kind], container[index], operand)
+            self._assign_item(target, container, index, value)
         else:
             owner = self.eval(target.value)
             self._check_attribute(target, owner)
@@ -127,13 +128,30 @@ class Evaluator(Flow):
         elif isinstance(target, ast.Subscript):
             container, index = self.eval(target.value), self.eval(target.slice)
             self._check_changeable(target, container)
-            container[index] = value
+            self._assign_item(target, container, index, value)
         elif isinstance(target, ast.Attribute):
             owner = self.eval(target.value)
             self._check_attribute(target, owner)
             setattr(owner, target.attr, value)
         else:
             raise UnsupportedSyntax(f"cannot assign to {type(target).__name__}")
+
+    def _assign_item(self, target: ast.Subscript, container: Any, index: Any, value: Any) -> None:
+        """`container[index] = value`; a fragment is a value, so its variable gets a new one."""
+        if not isinstance(container, RegisterGroup):
+            container[index] = value
+            return
+        changed = container.replaced(index, value)
+        owner = self.frame.owner(target.value.id) if isinstance(target.value, ast.Name) else None
+        if isinstance(target.value, ast.Name) and owner is not None:
+            owner.variables[target.value.id] = changed
+        elif isinstance(target.value, (ast.Subscript, ast.Attribute)):
+            self.assign(target.value, changed)
+        else:
+            raise OperandError(
+                f"an element of {container.described} is assigned through the variable that holds "
+                f"it; {ast.unparse(target.value)!r} is none of the kernel"
+            )
 
     def _check_changeable(self, target: ast.expr, container: Any) -> None:
         """OperandError unless the kernel owns the container, so that control flow tracks it."""

@@ -54,7 +54,10 @@ def fragment(role: str, rows: int, cols: int, dtype: str, container: int = 0) ->
     e = 32 // container if container else element.per_register
     formula = {"A": a_formula(rows, e), "B": b_formula(e), "C": c_formula}[role]
     width = f"in{container}" if container else ""
-    return checked(f"mma.{role}.{rows}x{cols}.{dtype}{width}", rows, cols, dtype, formula, container=container)
+    return checked(
+        f"mma.{role}.{rows}x{cols}.{dtype}{width}", rows, cols, dtype, formula,
+        container=container, any_type=role == "C",
+    )  # fmt: skip
 
 
 def checked(name: str, rows: int, cols: int, dtype: str, formula: Formula, **more: Any) -> Layout:

@@ -19,6 +19,9 @@ from tensorcore_dsl.isa.lookup import instruction, instructions
 EXPENSIVE_OPCODES = frozenset({"div", "rem", "sqrt"})  # dozens of machine instructions each
 INTEGER_ADD = ("add.s", "add.u")  # prefixes of the additions of integers
 PERMUTE_BYTES = "prmt.b32"
+INTEGER_PRODUCTS = tuple(f"mul.{part}.{sign}" for part in ("lo", "wide") for sign in "su")
+LEFT_SHIFT, BITWISE_AND = "shl", "and"  # opcodes
+KEEPING_DIVISORS = frozenset({"add", "sub", "min", "max", "cvt"})  # of all their operands
 
 
 def binary(operation: str, dtype: DType) -> str:

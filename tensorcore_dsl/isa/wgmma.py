@@ -56,7 +56,7 @@ def d_layout(n: int, dtype: str) -> Layout:
     if n != 256:
         d_layout(256, dtype)
     make = fragments.checked if n == 256 else fragments.unchecked
-    return make(f"wgmma.D.64x{n}.{dtype}", 64, n, dtype, _c, threads=THREADS)
+    return make(f"wgmma.D.64x{n}.{dtype}", 64, n, dtype, _c, threads=THREADS, any_type=True)
 
 
 @cache

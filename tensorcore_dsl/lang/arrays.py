@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.lang.indexing import Indexed, full_index, normal_index, slice_bounds
@@ -37,10 +37,6 @@ class Array(Indexed):
         address, shape, strides = parts
         align = element_size(self.dtype)
         return Array(address, self.dtype, shape, strides, align)
-
-    if TYPE_CHECKING:
-
-        def __len__(self) -> int: ...  # in a kernel, len(x) is x.shape[0]
 
     @property
     def T(self) -> Array:

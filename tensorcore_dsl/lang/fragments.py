@@ -2,29 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
-from tensorcore_dsl.lang.special_registers import lane_id, thread_in_warpgroup
+from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import describe, number_type, type_of
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+
+from tensorcore_dsl.values.operands import (  # isort: skip
+    check_register, constant, describe, is_number, number_type,
+)  # fmt: skip
+from tensorcore_dsl.values.values import (  # isort: skip
+    RegisterGroup, Scalar, of_converted, of_elements, of_registers, this_thread,
+)  # fmt: skip
+
+Place = tuple[Any, Any]  # row and column, each known at compile time or at run time
 
 
-def fragment(operand: Operand, registers: Sequence[Any]) -> RegisterGroup:
-    """The fragment of `operand` that consists of these registers."""
-    if not isinstance(operand, Operand) or operand.layout is None:
+# -- fragments of scalars ------------------------------------------------------------------------
+
+
+def fragment(
+    operand: Operand, values: Sequence[Any] | Callable[[Any, Any], Any]
+) -> RegisterGroup:
+    """The fragment of `operand` that consists of these registers, or of these elements.
+
+    Registers are of the fragment's type, of pairs of it (f16x2), or plain bits; elements are of its
+    type. Python's numbers are elements, or the bits of packed registers.
+
+    values may also be a function of (row, col) that gives the element there, or a list of it and
+    its next neighbours along the row or column in which successive slots of a thread run.
+    """
+    layout = layout_of(operand)
+    given = _computed(layout, values) if callable(values) else list(values)
+    if callable(values) or len(given) == layout.slots != layout.registers:
+        return of_elements(operand, layout, [_element(e, layout) for e in given])
+    for register in given:
+        check_register(register, layout)
+    return of_registers(operand, layout, given)
+
+
+def _computed(layout: Layout, function: Callable[[Any, Any], Any]) -> list[Any]:
+    """The elements that `function` gives for the slots of this thread."""
+    thread, elements = this_thread(layout), list[Any]()
+    while (slot := len(elements)) < layout.slots:
+        found = builder().call(function, list(layout.formula(thread, slot)), {})
+        several = list(found) if isinstance(found, (list, tuple)) else [found]
+        last = slot + len(several) - 1
+        steps = np.diff(layout.coords[:, slot : last + 1], axis=1)
+        straight = (steps == (0, 1)).all() or (steps == (1, 0)).all()
+        if not several or last >= layout.slots or not straight:
+            raise OperandError(
+                f"{len(several)} elements were given from slot {slot} of {layout.name} on, which "
+                "are not neighbours in a row or column"
+            )
+        elements += several
+    return elements
+
+
+def _element(given: Any, layout: Layout) -> Any:
+    """A number or scalar as an element of a fragment; OperandError if it has another type."""
+    if is_number(given):
+        return builder().scalar(constant(given, layout.dtype).value, layout.dtype)
+    if not isinstance(given, Scalar) or given.dtype != layout.dtype:
         raise OperandError(
-            f"{describe(operand)} is no fragment operand, such as {names.FRAGMENT_EXAMPLE}"
+            f"elements of {layout.name} are {layout.dtype}, not {describe(given)}; .to() converts"
         )
-    return builder().pack(list(registers), type_of(operand), operand)
+    return given
 
 
 def vector(elements: Sequence[Any]) -> RegisterGroup:
@@ -33,64 +87,272 @@ def vector(elements: Sequence[Any]) -> RegisterGroup:
     types = known or list(dict.fromkeys(number_type(e) for e in elements))
     if len(types) != 1:
         raise OperandError(f"a vector has elements of one type, not {listing(types) or 'none'}")
-    return builder().pack(
-        [builder().scalar(e, types[0]) for e in elements], Type(types[0], len(elements))
+    dtype = types[0]
+    scalars = [
+        e if isinstance(e, Scalar) else builder().scalar(constant(e, dtype).value, dtype)
+        for e in elements
+    ]
+    return builder().pack(scalars, Type(dtype, len(elements)))
+
+
+def pack(*elements: Any) -> Scalar:
+    """Two elements of 16 bits, or four of 8 bits, of one type in one register, low to high."""
+    kinds = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
+    if len(kinds) != 1 or kinds[0].bits * len(elements) != 32 or kinds[0].bits not in (8, 16):
+        raise OperandError(
+            "two elements of 16 bits or four of 8 bits, all of one type, fill a register; "
+            f"{listing(map(describe, elements)) or 'none'} were given"
+        )
+    dtype = kinds[0]
+    return builder().pack_register(
+        [e if isinstance(e, Scalar) else constant(e, dtype).value for e in elements], dtype
     )
 
 
-def load_elements(tile: Tile | Array, operand: Operand) -> RegisterGroup:
-    """Load a fragment element by element, at the coordinates that its layout gives."""
-    layout = fragment_layout(tile, operand, (Tile, Array))
-    thread = _thread(layout)
-    elements = [tile.at(*layout.formula(thread, slot)).load() for slot in range(layout.slots)]
-    registers, step = elements, layout.per_register
-    if step > 1:
-        narrow = [e.bits(layout.dtype) for e in elements]
-        starts = range(0, len(narrow), step)
-        registers = [builder().pack_register(narrow[i : i + step], layout.dtype) for i in starts]
-    return builder().pack(registers, type_of(operand), operand)
+def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
+    """The elements of a register, low to high.
+
+    `dtype` is the type of the elements: 16, 8 or 4 bits (s4 and u4 come as s32, the type in which
+    narrow integers are computed). f16x2 and bf16x2 need none.
+    """
+    have = getattr(register, "dtype", None)
+    if dtype is None and have in (dtypes.f16x2, dtypes.bf16x2):
+        dtype = dtypes.named(have.name.removesuffix("x2"))
+    if not isinstance(register, Scalar) or dtype is None or have is None:
+        raise OperandError(
+            f"unpack takes a register and the type of its elements, not {describe(register)}"
+        )
+    if have.lanes == 2 and dtype.bits == 16 and have.name != f"{dtype}x2" and dtype.kind != "b":
+        raise OperandError(f"{describe(register)} holds no {dtype}: give its bits, .bits(b32)")
+    if have.bits not in (8, 16, 32) or dtype.bits not in (4, 8, 16) or dtype.bits >= have.bits or (
+        dtype.bits == 4 and not dtype.is_integer
+    ):  # fmt: skip
+        raise OperandError(f"{describe(register)} has no {dtype} elements to unpack")
+    build, count = builder(), have.bits // dtype.bits
+    word = Scalar(register.value, dtypes.b32)
+    if have.register_bits < 32:
+        bits = register.bits(dtypes.named(f"b{have.register_bits}"))
+        word = build.named(names.pack(32), bits, build.literal(0, dtypes.b16))
+    if dtype.bits >= 8:
+        return build.unpack(word, dtype)[:count]
+    wide = dtypes.named(f"{dtype.kind}32")
+    field = names.extract_field(wide)
+    parts = [
+        build.named(field, Scalar(word.value, wide), dtype.bits * i, dtype.bits)
+        for i in range(count)
+    ]
+    return [Scalar(part.value, dtypes.s32) for part in parts]
 
 
-def store_elements(target: Tile | Array, value: RegisterGroup) -> None:
-    """Store a fragment element by element to a tile or an array view of its shape."""
-    layout = stored_layout(target, value, (Tile, Array))
-    thread = _thread(layout)
-    for slot, element in enumerate(value.elements()):
-        target.at(*layout.formula(thread, slot)).store(element)
+# -- element-wise loads and stores -------------------------------------------------------------
 
 
-def fragment_layout(tile: Any, operand: Any, spaces: tuple[Any, ...] = (Tile,)) -> Layout:
-    """The layout of `operand`; OperandError unless `tile`, in one of `spaces`, can hold it."""
+def load_elements(
+    source: Tile | Array, operand: Operand, *, origin: Place | None = None, bounded: bool = False,
+    otherwise: Any = 0, convert: bool = False,
+) -> RegisterGroup:  # fmt: skip
+    """Load a fragment element by element, at the coordinates that its layout gives.
+
+    origin: where element (0, 0) of the fragment lies in `source`, at compile time or at run time;
+    without it, `source` has the shape of the fragment.
+    bounded: elements outside the shape of `source` are not loaded and become `otherwise`. convert:
+    elements of another type are converted. Neighbours are loaded together where their alignment is
+    known.
+    """
+    layout = layout_of(operand)
+    origin = check_place(source, layout, origin, bounded)
+    if not convert:
+        check_type(source, layout)
+    elements = load_places(source, _coordinates(layout, origin), bounded, otherwise)
+    if convert:
+        return of_converted(operand, layout, elements)
+    return of_elements(operand, layout, [Scalar(e.value, layout.dtype) for e in elements])
+
+
+def store_elements(
+    target: Tile | Array, value: RegisterGroup, *, origin: Place | None = None,
+    bounded: bool = False,
+) -> None:  # fmt: skip
+    """Store a fragment element by element, converted to the type of `target`.
+
+    origin: where element (0, 0) of the fragment lies in `target`; without it, `target` has the
+    shape of the fragment. bounded: elements outside the shape of `target` are not stored.
+    Neighbours are stored together where their alignment is known.
+    """
+    layout = stored_layout(value)
+    origin = check_place(target, layout, origin, bounded)
+    value = value if value.dtype == target.dtype else value.to(target.dtype)
+    store_places(target, _coordinates(layout, origin), value.elements(), bounded)
+
+
+def _coordinates(layout: Layout, origin: Place) -> list[Place]:
+    thread = this_thread(layout)
+    every = (layout.formula(thread, slot) for slot in range(layout.slots))
+    return [(row + origin[0], col + origin[1]) for row, col in every]
+
+
+def load_places(
+    source: Tile | Array, places: Sequence[tuple[Any, ...]], bounded: bool, otherwise: Any
+) -> list[Scalar]:
+    """The elements at these coordinates."""
+    elements: list[Scalar] = []
+    step = 1 if bounded else _together(source, places)
+    for i in range(0, len(places), step):
+        if bounded:
+            inside = inside_of(source, places[i])
+            pointer = unchecked_pointer(source, places[i])
+            elements.append(pointer.load(pred=inside, otherwise=otherwise))
+        else:
+            loaded = source.at(*places[i]).load(step)
+            elements += [loaded] if step == 1 else loaded.elements()
+    return elements
+
+
+def store_places(
+    target: Tile | Array, places: Sequence[tuple[Any, ...]], elements: Sequence[Any], bounded: bool,
+    pred: Any = None,
+) -> None:  # fmt: skip
+    """Store elements at these coordinates, those inside the target if `bounded`."""
+    step = 1 if bounded else _together(target, places)
+    for i in range(0, len(places), step):
+        if bounded:
+            inside = inside_of(target, places[i])
+            inside = inside if pred is None else inside & pred
+            unchecked_pointer(target, places[i]).store(elements[i], pred=inside)
+        elif step == 1:
+            target.at(*places[i]).store(elements[i], pred=pred)
+        else:
+            target.at(*places[i]).store(elements[i : i + step], pred=pred)
+
+
+def _together(memory: Tile | Array, places: Sequence[tuple[Any, ...]]) -> int:
+    """How many successive elements one access moves: 2 if all pairs are aligned neighbours."""
+    size = element_size(memory.dtype)
+    if len(places) % 2 or not isinstance(memory.strides[-1], int) or memory.strides[-1] != 1:
+        return 1
+    build = builder()
+    for left, right in zip(places[::2], places[1::2], strict=True):
+        if any(_distance(a, b) != 0 for a, b in zip(left[:-1], right[:-1], strict=True)):
+            return 1
+        if _distance(left[-1], right[-1]) != 1 or build.divisor(left[-1]) < 2:
+            return 1
+    return 2 if known_alignment(memory) >= 2 * size and 2 * size <= 16 else 1
+
+
+def _distance(left: Any, right: Any) -> int | None:
+    """right - left, if it is known at compile time."""
+    (a, low), (b, high) = builder().split_constant(left), builder().split_constant(right)
+    same = a is b or (a is not None and b is not None and a.value is b.value)
+    return high - low if same else None
+
+
+def known_alignment(memory: Tile | Array) -> int:
+    """Bytes: the power of two that divides the first address and every stride but those of 1."""
+    build, size = builder(), element_size(memory.dtype)
+    strides = [build.divisor(s) * size for s in memory.strides if isinstance(s, Scalar) or s != 1]
+    if isinstance(memory, Array):
+        return min([build.divisor(memory.address), *strides])
+    return min([16, build.divisor(memory.offset), build.divisor(memory.origin), *strides])
+
+
+def inside_of(memory: Tile | Array, place: tuple[Any, ...]) -> Any:
+    """Is the place inside the shape of `memory`? A predicate, or True."""
+    inside: Any = True
+    for index, extent in zip(place, memory.shape, strict=True):
+        if not isinstance(index, Scalar) and not isinstance(extent, Scalar):
+            here: Any = 0 <= index < extent
+        elif not isinstance(index, Scalar):
+            here = (extent > index) if index >= 0 else False
+        else:  # as unsigned numbers, negative indices are greater than every extent
+            unsigned = dtypes.named(f"u{index.dtype.bits}")
+            limit = extent if not isinstance(extent, Scalar) else extent.to(
+                dtypes.named(f"s{index.dtype.bits}")
+            ).bits(unsigned)  # fmt: skip
+            here = index.bits(unsigned) < limit
+        inside = here if inside is True else inside & here
+    return inside
+
+
+def unchecked_pointer(memory: Tile | Array, place: tuple[Any, ...]) -> Pointer:
+    """The pointer to an element that may lie outside: it is then not accessed."""
+    if isinstance(memory, Tile):
+        return Pointer(memory.moved(place, (), ()).address, memory.dtype, memory.space)
+    address = memory.address
+    for index, stride in zip(place, memory.strides, strict=True):
+        address = memory._step(address, index, stride)
+    return Pointer(address, memory.dtype, memory.space)
+
+
+# -- checks -----------------------------------------------------------------------------------
+
+
+def layout_of(operand: Any) -> Layout:
+    """The layout of a fragment operand, or of a fragment; OperandError for anything else."""
+    if isinstance(operand, RegisterGroup) and operand.layout is not None:
+        return operand.layout
     if not isinstance(operand, Operand) or operand.layout is None:
         raise OperandError(
-            f"a fragment operand, such as {names.FRAGMENT_EXAMPLE}, is needed, not "
-            f"{describe(operand)}"
+            f"{describe(operand)} is no fragment operand, such as {names.FRAGMENT_EXAMPLE}"
         )
-    layout = operand.layout
-    if not isinstance(tile, spaces) or tile.ndim != 2:
-        allowed = " or ".join("array" if s is Array else "shared tile" for s in spaces)
-        raise OperandError(f"a two-dimensional {allowed} is needed, not {describe(tile)}")
-    if tile.dtype.storage_bits != layout.dtype.storage_bits:
-        raise OperandError(f"{tile.described} cannot hold {layout.name}, which has {layout.dtype}")
-    if isinstance(tile, Tile) and (
-        tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape
-    ):
-        raise OperandError(
-            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "
-            "of it"
-        )
-    return layout
+    return operand.layout
 
 
-def stored_layout(target: Any, value: Any, spaces: tuple[Any, ...]) -> Layout:
-    """The layout of the fragment `value`; OperandError unless `target` can hold it."""
-    if not isinstance(value, RegisterGroup) or value.operand is None:
+def stored_layout(value: Any) -> Layout:
+    """The layout of the fragment `value`."""
+    if not isinstance(value, RegisterGroup) or value.layout is None:
         raise OperandError(
             f"a fragment is needed, not {describe(value)}; store vectors with pointer.store(...)"
         )
-    return fragment_layout(target, value.operand, spaces)
+    return value.layout
 
 
-def _thread(layout: Layout) -> Any:
-    """The thread's number in the layout: its lane, or its place in the warpgroup."""
-    return lane_id() if layout.threads == 32 else thread_in_warpgroup()
+def check_type(memory: Tile | Array, layout: Layout) -> None:
+    """OperandError unless elements of `memory` are the layout's: equal types, or plain bits.
+
+    tf32 operands take f32, of which the hardware reads the upper 19 bits.
+    """
+    have, want = memory.dtype, layout.dtype
+    bits = have.storage_bits == want.storage_bits and "b" in (have.kind, want.kind)
+    if have != want and not bits and (have, want) != (dtypes.f32, dtypes.tf32):
+        raise OperandError(
+            f"{memory.described} cannot hold {layout.name}: its elements are {have}, those of the "
+            f"fragment {want}"
+        )
+
+
+def check_matrix(memory: Any, spaces: tuple[Any, ...] = (Tile, Array)) -> None:
+    """OperandError unless `memory` is a tile (or array) of two dimensions."""
+    if not isinstance(memory, spaces) or memory.ndim != 2:
+        allowed = " or ".join("array" if s is Array else "shared tile" for s in spaces)
+        raise OperandError(f"a two-dimensional {allowed} is needed, not {describe(memory)}")
+
+
+def check_place(memory: Any, layout: Layout, origin: Place | None, bounded: bool) -> Place:
+    """The origin; OperandError unless `memory` has room for the fragment there, as far as known."""
+    check_matrix(memory)
+    if origin is not None and (not isinstance(origin, (tuple, list)) or len(origin) != 2):
+        raise OperandError(f"origin is a row and a column, not {describe(origin)}")
+    covers = f"{layout.name} covers {layout.rows}x{layout.cols}"
+    check_extents(memory, (layout.rows, layout.cols), origin, bounded, covers)
+    return (0, 0) if origin is None else origin
+
+
+def check_extents(
+    memory: Tile | Array, sizes: Sequence[int], origin: Sequence[Any] | None, bounded: bool,
+    covers: str,
+) -> None:  # fmt: skip
+    """OperandError unless a box of `sizes` fits, as far as known; without origin, exactly."""
+    starts = [0] * len(sizes) if origin is None else list(origin)
+    for extent, start, size in zip(memory.shape, starts, sizes, strict=True):
+        if isinstance(extent, Scalar) or isinstance(start, Scalar):
+            continue
+        if origin is None and extent > size:
+            raise OperandError(
+                f"{covers}; {memory.described} has {extent} where these are {size}: say where they "
+                "lie, origin=..., or give a view"
+            )
+        if not bounded and not 0 <= start <= extent - size:
+            raise OperandError(
+                f"{covers}; from {start} on {size} leave {memory.described}, which has {extent} "
+                "there"
+            )

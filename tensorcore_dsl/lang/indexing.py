@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl.errors import OperandError
@@ -23,6 +24,22 @@ class Indexed(Struct):
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def size(self) -> Any:
+        """The number of elements, a run-time value where the shape is."""
+        return prod(self.shape)
+
+    def __len__(self) -> int:
+        if isinstance(self.shape[0], Scalar):
+            raise OperandError(
+                f"the length of {self.described} is known at run time: use shape[0], and "
+                "`for i in range(x.shape[0])`"
+            )
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
 
     @property
     def described(self) -> str:

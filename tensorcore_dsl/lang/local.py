@@ -34,6 +34,11 @@ class Local:
         return len(self.shape)
 
     @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
     def T(self) -> Local:
         """The transpose, without a copy."""
         return self._with(self.shape[::-1], self.strides[::-1], self.offset)

@@ -15,14 +15,18 @@ from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.lang.fragments import fragment_layout, load_elements, stored_layout
 from tensorcore_dsl.lang.pointer import Pointer, own_address
-from tensorcore_dsl.lang.special_registers import lane_id
+from tensorcore_dsl.lang.rows import Fragments, flat
+from tensorcore_dsl.lang.special_registers import lane_id, warp_id
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import type_of
+from tensorcore_dsl.values.operands import describe, type_of
 from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
+
+from tensorcore_dsl.lang.fragments import (  # isort: skip
+    check_matrix, check_type, layout_of, load_elements, stored_layout,
+)  # fmt: skip
 
 
 def ldmatrix(tile: Tile, operand: Operand) -> Any:
@@ -33,7 +37,8 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     their transposition where the order of the tile needs it; element types that ldmatrix cannot
     transpose are loaded element by element.
     """
-    layout = fragment_layout(tile, operand)
+    layout = layout_of(operand)
+    _check_tile(tile, layout)
     own_address(tile, names.LDMATRIX)
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
@@ -45,26 +50,45 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     return _nest(fragments, tile.shape[0] // layout.rows, tile.shape[1] // layout.cols)
 
 
-def stmatrix(tile: Tile, value: RegisterGroup) -> None:
-    """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later)."""
-    layout = stored_layout(tile, value, (Tile,))
+def stmatrix(tile: Tile, value: Fragments) -> None:
+    """Store a fragment of 16-bit elements to a shared tile of its shape (sm_90 or later).
+
+    A tile of several fragments takes a list of them, arranged as ldmatrix returns it.
+    """
+    fragments = flat(value) if isinstance(value, (list, tuple)) else [value]
+    layout = stored_layout(fragments[0])
+    _check_tile(tile, layout)
     own_address(tile, names.STMATRIX)
+    places = list(_places(tile, layout))
+    other = next((f for f in fragments if f.value.type != fragments[0].value.type), None)
+    if len(places) != len(fragments) or other is not None:
+        raise OperandError(
+            f"{tile.described} takes {len(places)} fragments of {layout.rows}x{layout.cols}; "
+            + (f"{len(fragments)} were given" if other is None else f"one is {other.described}")
+        )
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
     if plan is None:
         raise OperandError(f"{names.STMATRIX} cannot store {layout.name}; use tc.store_elements")
-    registers, corners = value.registers, list(plan.corners)
+    registers = [r for fragment in fragments for r in fragment.registers]
+    corners = [(r + dr, c + dc) for r, c in places for dr, dc in plan.corners]
     while corners:
         count = len(_first_matrices(corners))
-        pointer = _row_pointer(tile, corners[:count], along)
+        pointer = _row_pointer(tile, corners[:count], along, plan)
         words = [Scalar(r.value, dtypes.b32) for r in registers[:count]]
         emit(names.stmatrix(count, plan.trans), pointer.address, words if count > 1 else words[0])
         registers, corners = registers[count:], corners[count:]
 
 
 def movmatrix(value: Element) -> Element:
-    """Transpose an 8x8 matrix of 16-bit elements held in one register per lane."""
-    return emit(names.MOVMATRIX, value)  # type: ignore[no-any-return]
+    """Transpose an 8x8 matrix of 16-bit elements, a pair of neighbours of a row in each lane."""
+    if isinstance(value, Scalar) and value.dtype.is_float and value.dtype.lanes != 2:
+        raise OperandError(
+            f"{names.MOVMATRIX} takes registers of two 16-bit elements, as tc.pack(low, high) "
+            f"makes them, not {describe(value)}"
+        )
+    moved = emit(names.MOVMATRIX, value)
+    return Scalar(moved.value, value.dtype)
 
 
 # -- which matrices fill which registers -------------------------------------------------------
@@ -75,11 +99,13 @@ class MatrixPlan:
     """The 8x8 matrices (rows of 16 bytes) that ldmatrix loads into the registers of a fragment.
 
     `corners[i]` is the (row, col) of the first element of register i; `trans` says that the
-    16-byte rows in memory run along the fragment's rows instead of its columns.
+    16-byte rows in memory run along the fragment's rows instead of its columns. Each warp of a
+    warpgroup moves the same matrices `warp_rows` further down.
     """
 
     corners: tuple[tuple[int, int], ...]
     trans: bool
+    warp_rows: int = 0
 
 
 @cache
@@ -89,9 +115,14 @@ def plan_matrices(layout: Layout, along: str) -> MatrixPlan | None:
     None if it cannot: the fragment must then be loaded by elements.
     """
     e = layout.dtype.per_register
-    coords = layout.coords.reshape(32, layout.registers, e, 2) if layout.threads == 32 else None
-    if coords is None or layout.dtype.storage_bits > 32 or layout.dtype.storage_bits < 8:
+    if layout.per_register != e or not 8 <= layout.dtype.storage_bits <= 32:
         return None
+    warps = layout.coords.reshape(-1, 32, layout.registers, e, 2)
+    down = layout.rows // len(warps) if len(warps) > 1 else 0
+    offsets = np.arange(len(warps))[:, None] * (down, 0)
+    if not (warps == warps[0] + offsets[:, None, None, None, :]).all():
+        return None
+    coords = warps[0]
     lane = np.arange(32)[:, None]
     part = np.arange(e)[None, :]
     direct = (lane // 4, e * (lane % 4) + part)
@@ -99,15 +130,15 @@ def plan_matrices(layout: Layout, along: str) -> MatrixPlan | None:
     fits = _corners(coords, direct), _corners(coords, swapped)
     # Threads hold neighbours along cols (direct) or along rows (swapped); memory may differ.
     if along == "cols" and fits[0]:
-        return MatrixPlan(fits[0], False)
+        return MatrixPlan(fits[0], False, down)
     if along == "rows" and fits[1]:
-        return MatrixPlan(fits[1], False)
+        return MatrixPlan(fits[1], False, down)
     if e != 2:
         return None
     if along == "rows" and fits[0]:
-        return MatrixPlan(fits[0], True)
+        return MatrixPlan(fits[0], True, down)
     if along == "cols" and fits[1]:
-        return MatrixPlan(fits[1], True)
+        return MatrixPlan(fits[1], True, down)
     return None
 
 
@@ -123,6 +154,17 @@ def _corners(coords: Any, pattern: Any) -> tuple[tuple[int, int], ...] | None:
 
 
 # -- instructions ------------------------------------------------------------------------------
+
+
+def _check_tile(tile: Any, layout: Layout) -> None:
+    """OperandError unless the tile consists of whole fragments of its type."""
+    check_matrix(tile, (Tile,))
+    check_type(tile, layout)
+    if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
+        raise OperandError(
+            f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "
+            "of it"
+        )
 
 
 def _places(tile: Tile, layout: Layout) -> Iterator[tuple[int, int]]:
@@ -152,7 +194,7 @@ def _load_matrices(
     registers: list[Scalar] = []
     while len(registers) < len(wanted):
         corners = _first_matrices(wanted[len(registers) :])
-        registers += _issue(tile, corners, plan.trans, along)
+        registers += _issue(tile, corners, plan, along)
     step = layout.registers
     return [
         builder().pack(registers[i : i + step], type_of(operand), operand)
@@ -169,14 +211,18 @@ def _first_matrices(corners: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return corners[: min(len(corners), 2)]
 
 
-def _issue(tile: Tile, corners: list[tuple[int, int]], trans: bool, along: str) -> list[Scalar]:
+def _issue(
+    tile: Tile, corners: list[tuple[int, int]], plan: MatrixPlan, along: str
+) -> list[Scalar]:
     """One ldmatrix: lane l gives the address of row l % 8 of matrix l // 8."""
-    pointer = _row_pointer(tile, corners, along)
-    loaded = emit(names.ldmatrix(len(corners), trans), pointer.address)
+    pointer = _row_pointer(tile, corners, along, plan)
+    loaded = emit(names.ldmatrix(len(corners), plan.trans), pointer.address)
     return [loaded] if isinstance(loaded, Scalar) else list(loaded.registers)
 
 
-def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Pointer:
+def _row_pointer(
+    tile: Tile, corners: list[tuple[int, int]], along: str, plan: MatrixPlan
+) -> Pointer:
     """The pointer to the 16-byte row of a matrix that this lane addresses."""
     lane = lane_id()
     (row, col), steps = corners[0], _steps(corners)
@@ -186,6 +232,8 @@ def _row_pointer(tile: Tile, corners: list[tuple[int, int]], along: str) -> Poin
         choice = (lane >> (3 + bit)) & 1
         rows = rows + choice * dr if dr else rows
         cols = cols + choice * dc if dc else cols
+    if plan.warp_rows:
+        rows = rows + warp_id() % 4 * plan.warp_rows
     return tile.at(rows + row, cols + col)
 
 

@@ -94,9 +94,6 @@ class Tile(Indexed):
         self.dtype = dtype  # type: ignore[assignment]
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     @property
     def period(self) -> int:
         """Bytes after which the swizzle repeats."""

@@ -6,9 +6,10 @@ bits). Products and sums of floats are never contracted into fma, so results are
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.layout import Layout, broadcast_slots
 from tensorcore_dsl.values.conversion import convert, pack
 from tensorcore_dsl.values.instructions import InstructionBuilder
 from tensorcore_dsl.values.operands import constant, describe, integer, is_number, is_simple
 from tensorcore_dsl.values.promotion import common_type, promote, promote_types, weak
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar, of_registers
 
+GROUPS = (RegisterGroup, Mask)
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates; eq is inverted afterwards
 MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -46,7 +49,7 @@ def coerce(builder: InstructionBuilder, value: Any, dtype: DType) -> Any:
 
 def apply(builder: InstructionBuilder, name: str, *operands: Any) -> Any:
     """One operator; on groups element by element."""
-    if any(isinstance(o, RegisterGroup) for o in operands):
+    if any(isinstance(o, GROUPS) for o in operands):
         return on_groups(builder, lambda *each: apply(builder, name, *each), name, operands)
     if not all(map(is_simple, operands)):
         return NotImplemented
@@ -75,34 +78,78 @@ PACKED = ("add", "sub", "mul", "neg", "abs", "min", "max", "fma")  # operators o
 def on_groups(
     builder: InstructionBuilder, function: Callable[..., Any], name: str, operands: tuple[Any, ...]
 ) -> Any:
-    """`function` of the elements of groups; scalars and numbers are broadcast.
+    """`function` of the elements of groups; scalars, numbers, row and column values are broadcast.
 
     Fragments of 16-bit floats stay packed for operators that exist on pairs.
     """
-    group = next(o for o in operands if isinstance(o, RegisterGroup))
-    for other in operands:
-        if not isinstance(other, RegisterGroup) and not is_simple(other):
-            return NotImplemented
-        if isinstance(other, RegisterGroup) and not _alike(group, other):
-            raise OperandError(f"{group.described} and {other.described} do not combine")
-    if name in PACKED:
-        pairs = [_pairs(builder, o, group) for o in operands]
+    if not all(isinstance(o, GROUPS) or is_simple(o) for o in operands):
+        return NotImplemented
+    group, places = _common_slots([o for o in operands if isinstance(o, GROUPS)])
+    slots = iter(places)
+    chosen = [next(slots) if isinstance(o, GROUPS) else None for o in operands]
+    if name in PACKED and (operand := group.operand) is not None and group.layout is not None:
+        pairs = [_pairs(builder, o, group, s) for o, s in zip(operands, chosen, strict=True)]
         if all(p is not None for p in pairs):
             results = [function(*column) for column in zip(*pairs, strict=True)]  # type: ignore[arg-type]
-            return builder.pack(results, group.value.type, group.operand)
+            return of_registers(operand, group.layout, results)
     columns = [
-        o.elements() if isinstance(o, RegisterGroup) else [o] * group.slots for o in operands
+        [o] * group.slots if s is None else _elements_at(o, s)
+        for o, s in zip(operands, chosen, strict=True)
     ]
     return group.rebuild([function(*column) for column in zip(*columns, strict=True)])
 
 
-def _pairs(builder: InstructionBuilder, operand: Any, group: RegisterGroup) -> list[Scalar] | None:
+def _elements_at(group: RegisterGroup | Mask, slots: Sequence[int]) -> list[Any]:
+    elements = list(group) if isinstance(group, Mask) else group.elements()
+    return [elements[slot] for slot in slots]
+
+
+def _common_slots(
+    given: Sequence[RegisterGroup | Mask],
+) -> tuple[RegisterGroup, list[Sequence[int]]]:
+    """The group whose layout the result has, and for each group its slots in that order."""
+    groups = [g.group if isinstance(g, Mask) else g for g in given]
+    for group in sorted(groups, key=lambda g: g.operand is None):
+        places = [_slots_in(other, group) for other in groups]
+        if all(p is not None for p in places):
+            return group, places  # type: ignore[return-value]
+    first, second = next(
+        (a, b) for a, b in itertools.combinations(groups, 2)
+        if _slots_in(a, b) is None and _slots_in(b, a) is None
+    )  # fmt: skip
+    why = ": their slots hold other elements of a matrix" if first.layout and second.layout else ""
+    raise OperandError(f"{first.described} and {second.described} do not combine{why}")
+
+
+def _slots_in(group: RegisterGroup, target: RegisterGroup) -> Sequence[int] | None:
+    """The slots of `group` that correspond to the slots of `target`; None if none do."""
+    own, wanted = group.layout, target.layout
+    if own is wanted or own is None or wanted is None:
+        return range(target.slots) if group.slots == target.slots else None
+    return _between(own, wanted)
+
+
+@cache
+def _between(own: Layout, wanted: Layout) -> Sequence[int] | None:
+    if np.array_equal(own.coords, wanted.coords):
+        return range(wanted.slots)
+    return broadcast_slots(own, wanted)
+
+
+def _pairs(
+    builder: InstructionBuilder, operand: Any, group: RegisterGroup, slots: Sequence[int] | None
+) -> list[Scalar] | None:
     """The operand as one f16x2 or bf16x2 for each register of `group`; None if impossible."""
     dtype = group.dtype
     if dtype not in (dtypes.f16, dtypes.bf16) or group.per_register != 2:
         return None
     if isinstance(operand, RegisterGroup):
-        return operand.registers if operand.value.type == group.value.type else None
+        if operand.value.type == group.value.type:
+            return operand.registers
+        if operand.dtype != dtype or slots is None:
+            return None
+        each = _elements_at(operand, slots)
+        return [pack(builder, each[i : i + 2], dtype) for i in range(0, len(each), 2)]
     if isinstance(operand, Scalar):
         both = pack(builder, [operand] * 2, dtype) if operand.dtype == dtype else None
     else:
@@ -112,14 +159,6 @@ def _pairs(builder: InstructionBuilder, operand: Any, group: RegisterGroup) -> l
             else None
         )
     return None if both is None else [both] * group.value.type.registers
-
-
-def _alike(left: RegisterGroup, right: RegisterGroup) -> bool:
-    """Do corresponding slots of the two groups hold corresponding elements?"""
-    if left.operand is None or right.operand is None:
-        return left.slots == right.slots
-    a, b = left.operand.layout, right.operand.layout
-    return a is b or (a is not None and b is not None and np.array_equal(a.coords, b.coords))
 
 
 def _are_predicates(left: Any, right: Any) -> bool:
@@ -373,6 +412,11 @@ def truth(builder: InstructionBuilder, value: Any) -> Any:
         return apply(builder, "ne", value, 0)
     if isinstance(value, RegisterGroup):
         raise OperandError(f"{value.described} has no truth value; reduce its elements first")
+    if isinstance(value, Mask):
+        raise OperandError(
+            f"{value.described} have no one truth value: tc.select(condition, yes, no) chooses "
+            "element by element"
+        )
     return bool(value)
 
 
@@ -387,7 +431,16 @@ def logical_not(builder: InstructionBuilder, value: Any) -> Any:
 
 
 def select(builder: InstructionBuilder, condition: Any, yes: Any, no: Any) -> Any:
-    """`yes if condition else no` without a branch; both values are already computed."""
+    """`yes if condition else no` without a branch; both values are already computed.
+
+    Where the condition compares fragments, each element is selected by itself.
+    """
+    if isinstance(condition, Mask):
+        return on_groups(builder, partial(select, builder), "select", (condition, yes, no))
+    if isinstance(condition, (list, tuple)):
+        raise OperandError(
+            f"a condition is a predicate, or compares fragments; not {describe(condition)}"
+        )
     condition = truth(builder, condition)
     if not isinstance(condition, Scalar):
         return yes if condition else no

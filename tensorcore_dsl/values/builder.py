@@ -34,6 +34,12 @@ class Builder(InstructionBuilder):
         """`value` as `dtype`."""
         return conversion.convert(self, value, dtype, **options)
 
+    def convert_pairs(
+        self, elements: list[Any], dtype: DType, **options: Any
+    ) -> list[Scalar] | None:
+        """32-bit registers of elements converted two at a time; None if no instruction does."""
+        return conversion.convert_pairs(self, elements, dtype, **options)
+
     def pack_register(self, elements: list[Any], dtype: DType) -> Scalar:
         """Elements of 8 or 16 bits in one 32-bit register."""
         return conversion.pack(self, elements, dtype)

@@ -41,6 +41,29 @@ def convert(
     return _cvt(builder, value, dtype, options + (".satfinite" if satfinite else ""))
 
 
+def convert_pairs(
+    builder: InstructionBuilder, elements: list[Any], dtype: DType, **options: Any
+) -> list[Scalar] | None:
+    """32-bit registers of f32 elements converted to f16, bf16 or fp8, two with one instruction.
+
+    None for other types and options.
+    """
+    halves, bytes = dtype in (dtypes.f16, dtypes.bf16), dtype in (dtypes.e4m3, dtypes.e5m2)
+    if options or not (halves or bytes) or builder.arch.number < (80 if halves else 89):
+        return None
+    if any(e.dtype != dtypes.f32 for e in elements) or len(elements) % (2 if halves else 4):
+        return None
+    name = names.convert(f"{dtype}x2", dtypes.f32, ".rn" if halves else ".rn.satfinite")
+    pairs = [
+        builder.named(name, high, low)
+        for low, high in zip(elements[::2], elements[1::2], strict=True)
+    ]
+    if halves:
+        return pairs
+    words = zip(pairs[::2], pairs[1::2], strict=True)
+    return [builder.named(names.pack(32), low, high) for low, high in words]
+
+
 def _from_predicate(builder: InstructionBuilder, value: Scalar, dtype: DType) -> Scalar:
     one, zero = (const_bits(constant(n, dtype)) for n in (1, 0))
     chosen = builder.named(names.select(dtype.register_bits), one, zero, value)
@@ -137,14 +160,17 @@ def _to_narrow(builder: InstructionBuilder, value: Scalar, dtype: DType, options
 
 
 def pack(builder: InstructionBuilder, elements: list[Any], dtype: DType) -> Scalar:
-    """Elements of 8 or 16 bits in one 32-bit register, low to high."""
+    """Elements of 8 or 16 bits in one 32-bit register, low to high; or one in the low bits."""
     scalars = [builder.scalar(e, dtype) for e in elements]
     if dtype.bits == 16:
+        scalars = scalars if len(scalars) == 2 else [*scalars, builder.literal(0, dtypes.b16)]
         result = builder.named(names.pack(32), *scalars)
         return Scalar(result.value, dtypes.ALL.get(f"{dtype.name}x2", dtypes.b32))
     if dtype.bits != 8:
         raise OperandError(f"elements of type {dtype} cannot be packed one by one")
     zero = builder.literal(0, dtypes.b16)
+    if len(scalars) == 1:
+        return builder.named(names.pack(32), scalars[0], zero)  # type: ignore[no-any-return]
     words = [builder.named(names.pack(32), s, zero) for s in scalars]
     low, high = (
         builder.named(names.PERMUTE_BYTES, words[i], words[i + 1], _BYTES_LOW) for i in (0, 2)

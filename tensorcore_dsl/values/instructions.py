@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from tensorcore_dsl.ir.nodes import (  # isort: skip
     Address, Assign, Block, Const, Kernel, Node, Op, Part, Type, Value,
 )  # fmt: skip
 from tensorcore_dsl.values.operands import (  # isort: skip
-    constant, describe, element_type, is_number, literal, number_type, type_of,
+    check_register, constant, describe, element_type, is_number, literal, number_type, type_of,
 )  # fmt: skip
 
+MAX_DIVISOR = 1024
+SHARED_ALIGN = 16  # bytes, of shared memory
 MAX_OFFSET = 2**31 - 1  # of `[base + offset]`
 
 
@@ -53,6 +56,7 @@ class InstructionBuilder:
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
+        self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self._ids = 0
 
     # -- structure ---------------------------------------------------------------------------
@@ -185,8 +189,13 @@ class InstructionBuilder:
             if have == want or (plain and same_size):
                 return given.value
         if isinstance(given, (list, tuple)) and len(given) == wanted.registers:
+            if wanted.layout is not None:
+                for register in given:
+                    check_register(register, wanted.layout)
             return self.pack(list(given), want).value
         if isinstance(given, Scalar) and wanted.registers == 1:
+            if wanted.layout is not None:
+                check_register(given, wanted.layout)
             return self.pack([given], want).value
         raise self._mismatch(given, wanted, instr)
 
@@ -231,6 +240,34 @@ class InstructionBuilder:
             offset += int(right.value)
             value = left
         return (given if value is given.value else Scalar(value, given.dtype)), offset
+
+    def divisor(self, given: Any) -> int:
+        """The greatest power of two, at most MAX_DIVISOR, that is known to divide an integer."""
+        if not isinstance(given, Scalar):
+            return _power_of_two(int(given))
+        return self.divisor_of(given.value)
+
+    def divisor_of(self, source: Value | Const) -> int:
+        """The same of a source of the IR."""
+        if isinstance(source, Const):
+            return _power_of_two(int(source.value))
+        op = self._definitions.get(source)
+        if op is None:
+            return self.multiples.get(source, 1)
+        name, sources = op.instr.mnemonic, op.operands
+        if name in (names.STATIC_SHARED, names.DYNAMIC_SHARED):
+            return SHARED_ALIGN
+        if name.startswith(names.INTEGER_PRODUCTS):
+            return min(prod(map(self.divisor_of, sources)), MAX_DIVISOR)  # type: ignore[arg-type]
+        if op.results[0].type.dtype.kind not in "sub" or op.instr.effects:
+            return 1
+        if op.instr.opcode == names.LEFT_SHIFT and isinstance(sources[1], Const):
+            return min(self.divisor_of(sources[0]) << int(sources[1].value), MAX_DIVISOR)  # type: ignore[arg-type]
+        if op.instr.opcode == names.BITWISE_AND:
+            return max(map(self.divisor_of, sources))  # type: ignore[arg-type]
+        if op.instr.opcode in names.KEEPING_DIVISORS:
+            return min(map(self.divisor_of, sources))  # type: ignore[arg-type]
+        return 1
 
     # -- values ------------------------------------------------------------------------------
 
@@ -282,6 +319,11 @@ class InstructionBuilder:
             part = Scalar(register, dtype)
             self._remember(key, part)
         return part
+
+
+def _power_of_two(number: int) -> int:
+    """The greatest power of two, at most MAX_DIVISOR, that divides `number`."""
+    return min(number & -number, MAX_DIVISOR) if number else MAX_DIVISOR
 
 
 def _wrap(instr: Instruction, results: tuple[Value, ...]) -> Any:

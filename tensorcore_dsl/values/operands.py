@@ -11,7 +11,9 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Type
+from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.values import RuntimeValue, Scalar, Struct
 
 NUMBERS = (bool, int, float, np.generic)
@@ -79,6 +81,32 @@ def literal(value: Any, dtype: DType) -> Const:
     if dtype.is_integer and isinstance(value, float):
         value = int(value)
     return constant(value, dtype)
+
+
+def check_register(given: Any, layout: Layout) -> None:
+    """OperandError if a register of a fragment surely holds something else than its elements.
+
+    Packed registers are pairs of the element type (f16x2), integers or plain bits.
+    """
+    want = layout.dtype
+    packed = want.storage_bits < 32
+    if packed and isinstance(given, float) and given:
+        raise OperandError(
+            f"a register of {layout.name} holds {layout.per_register} {want}: give the "
+            f"{layout.slots} elements of a thread, or tc.pack(...), not {given}"
+        )
+    if not isinstance(given, Scalar) or given.dtype.register_bits != max(32, want.storage_bits):
+        return  # another number of bits is refused when the registers are packed
+    have = given.dtype
+    if packed:
+        fits = have.kind == "b" or have.is_integer or have.name == f"{want}x2"
+    else:
+        fits = agree(have, want)
+    if not fits:
+        raise OperandError(
+            f"a register of {layout.name} holds {f'{layout.per_register} ' if packed else ''}"
+            f"{want}, not {describe(given)}"
+        )
 
 
 def describe(value: Any) -> str:

@@ -6,15 +6,16 @@ append instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type, Value
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ class Scalar(RuntimeValue, Element):
 class RegisterGroup(RuntimeValue):
     """Several registers: a vector, or the fragment that `operand` describes.
 
-    Elements are counted as the layout's slots: 8 halves in the 4 registers of an A fragment.
+    Elements are counted as the layout's slots: 8 halves in the 4 registers of an A fragment. Row
+    and column values are fragments too, of layouts with one column or one row.
     """
 
     __slots__ = ("operand", "value")
@@ -170,15 +172,22 @@ class RegisterGroup(RuntimeValue):
         """The type of one register: packed pairs are f16x2, bf16x2 or plain bits."""
         if self.value.type.layout is None or self.dtype.storage_bits >= 32:
             return self.dtype
-        return dtypes.ALL.get(f"{self.dtype.name}x2", dtypes.b32)
+        pair = f"{self.dtype.name}x2" if self.per_register == 2 else ""
+        return dtypes.ALL.get(pair, dtypes.b32)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the elements lie in a matrix; None for a vector."""
+        return self.operand.layout if self.operand is not None else None
 
     @property
     def per_register(self) -> int:
-        layout = self.operand.layout if self.operand is not None else None
-        return layout.per_register if layout is not None else 1
+        """Elements in one register."""
+        return self.layout.per_register if self.layout is not None else 1
 
     @property
     def slots(self) -> int:
+        """Elements that this thread holds."""
         return self.value.type.registers * self.per_register
 
     def __len__(self) -> int:
@@ -189,69 +198,164 @@ class RegisterGroup(RuntimeValue):
         """The registers as scalars."""
         return [emitter().part(self, i) for i in range(self.value.type.registers)]
 
-    def elements(self) -> list[Any]:
+    def elements(self) -> list[Scalar]:
         """One scalar an element, unpacked."""
-        if self.per_register == 1:
+        whole = self.layout is None or self.dtype.storage_bits >= 32
+        if whole and self.per_register == 1:
             return list(self.registers)
-        return [e for r in self.registers for e in emitter().unpack(r, self.dtype)]
+        step = self.per_register
+        return [e for r in self.registers for e in emitter().unpack(r, self.dtype)[:step]]
 
-    def rebuild(self, elements: list[Any]) -> Any:
-        """A group of the same layout from new elements; a vector when their type changed.
-
-        Predicates stay a list: there are no groups of them.
-        """
-        build = emitter()
-        dtype = next((e.dtype for e in elements if isinstance(e, Scalar)), self.dtype)
-        if dtype.kind == "p":
-            return elements
-        if dtype != self.dtype:
-            return build.pack(elements, Type(dtype, len(elements)))
-        if self.per_register > 1:
-            step = self.per_register
-            starts = range(0, len(elements), step)
-            elements = [build.pack_register(elements[i : i + step], dtype) for i in starts]
-        return build.pack(elements, self.value.type, self.operand)
+    def rebuild(self, elements: Sequence[Any]) -> Any:
+        """A group of the same layout from new elements, of their type; a `Mask` of predicates."""
+        kinds = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
+        if len(kinds) > 1:
+            raise OperandError(
+                f"the elements of {self.described} would have several types, {listing(kinds)}: "
+                "convert them to one"
+            )
+        dtype = kinds[0] if kinds else self.dtype
+        cut = [e for e in elements if isinstance(e, float) and not e.is_integer()]
+        if cut and dtype.is_integer:
+            raise OperandError(f"{cut[0]} is no {dtype}: convert it, {dtype}({cut[0]})")
+        if dtype.kind == "p" or (not kinds and all(isinstance(e, bool) for e in elements)):
+            return Mask(elements, self)
+        if self.operand is None or self.layout is None:
+            return emitter().pack(elements, Type(dtype, len(elements)))
+        return of_elements(self.operand, self.layout.of_type(dtype), elements)
 
     def map(self, function: Callable[[Any], Any]) -> Any:
-        """`function` of each element."""
-        return self.rebuild([function(e) for e in self.elements()])
+        """A fragment of `function(element)` for each element."""
+        call = emitter().call
+        return self.rebuild([call(function, [e], {}) for e in self.elements()])
 
-    def to(self, dtype: DType, **options: Any) -> Any:
-        """Each element converted to `dtype`."""
-        return self.rebuild([e.to(dtype, **options) for e in self.elements()])
+    def map_coordinates(self, function: Callable[[Any, Any, Any], Any]) -> Any:
+        """A fragment of `function(element, row, col)` for each element."""
+        call = emitter().call
+        return self.rebuild(
+            [call(function, [e, *self.coordinates(i)], {}) for i, e in enumerate(self.elements())]
+        )
 
-    def __getitem__(self, index: Any) -> Any:
+    def to(self, dtype: DType, **options: Any) -> RegisterGroup:
+        """Each element converted to `dtype`; the layout stays. Options are those of a scalar."""
+        if dtype == self.dtype:
+            return self
+        elements = self.elements()
+        if self.operand is None or self.layout is None or dtype.kind == "p":
+            return self.rebuild([e.to(dtype, **options) for e in elements])  # type: ignore[no-any-return]
+        return of_converted(self.operand, self.layout.of_type(dtype), elements, **options)
+
+    def replaced(self, index: Any, value: Any) -> RegisterGroup:
+        """The group with `value`, converted to its type, as element `index` (or as a slice)."""
+        elements: list[Any] = self.elements()
+        places = range(len(elements))[self._checked(index)]
+        chosen = [places] if isinstance(places, int) else list(places)
+        values = [value] if isinstance(places, int) else list(value)
+        if len(values) != len(chosen):
+            raise OperandError(f"{len(chosen)} elements are assigned, {len(values)} were given")
+        for place, new in zip(chosen, values, strict=True):
+            elements[place] = emitter().convert(new, self.dtype)
+        return self.rebuild(elements)  # type: ignore[no-any-return]
+
+    def _checked(self, index: Any) -> Any:
         if isinstance(index, RuntimeValue):
             raise OperandError(
                 "registers are numbered at compile time: index a fragment or vector with a "
                 f"compile-time integer, not {index.described}"
             )
-        return self.elements()[index]
+        if isinstance(index, int) and not -self.slots <= index < self.slots:
+            raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {index}")
+        return index
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.elements()[self._checked(index)]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.elements())
 
     def coordinates(self, slot: int, thread: Any = None) -> tuple[Any, Any]:
         """(row, col) of element `slot` in this thread, as run-time values."""
-        if self.operand is None or self.operand.layout is None:
+        if self.layout is None:
             raise OperandError(f"{self.described} has no coordinates; only fragments do")
-        layout = self.operand.layout
         if not 0 <= slot < self.slots:
             raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {slot}")
-        if thread is None:
-            one_warp = layout.threads == 32
-            thread = emitter().special("laneid" if one_warp else "tid.x")
-            thread = thread if one_warp else thread % layout.threads
-        return layout.formula(thread, slot)
+        return self.layout.formula(this_thread(self.layout) if thread is None else thread, slot)
 
     @property
     def described(self) -> str:
-        if self.operand is None:
+        if self.operand is None or self.layout is None:
             return f"a vector of {len(self)} {self.dtype}"
+        if 1 in (self.layout.rows, self.layout.cols):
+            line = "row" if self.layout.cols == 1 else "column"
+            return f"{self.layout.rows * self.layout.cols} {line} values of {self.dtype}"
         return f"a fragment {self.operand.type_name}"
 
     def __repr__(self) -> str:
         return f"<{self.value}: {self.value.type}>"
+
+
+class Mask(list[Any]):
+    """A predicate for each element of `group`, as its comparisons give; `tc.select` takes it."""
+
+    def __init__(self, elements: Sequence[Any], group: RegisterGroup) -> None:
+        super().__init__(elements)
+        self.group = group
+
+    def _combined(self, name: str, *others: Any) -> Any:
+        return emitter().apply(name, self, *others)
+
+    def __and__(self, other: Any) -> Any:
+        return self._combined("and", other)
+
+    def __or__(self, other: Any) -> Any:
+        return self._combined("or", other)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._combined("xor", other)
+
+    def __invert__(self) -> Any:
+        return self._combined("invert")
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    @property
+    def described(self) -> str:
+        return f"the predicates of {self.group.described}"
+
+
+def this_thread(layout: Layout) -> Any:
+    """The thread's number in a layout: its lane, or its place in the warpgroup."""
+    if layout.threads == 32:
+        return emitter().special("laneid")
+    return emitter().special("tid.x") % layout.threads
+
+
+def of_registers(operand: Operand, layout: Layout, registers: Sequence[Any]) -> RegisterGroup:
+    """The fragment in `layout`, named after `operand`, of one scalar for each register."""
+    if layout is not operand.layout:
+        operand = Operand(operand.name, layout.dtype, layout.registers, "reg", layout)
+    type = Type(layout.dtype, layout.registers, layout.name)
+    return emitter().pack(registers, type, operand)  # type: ignore[no-any-return]
+
+
+def of_elements(operand: Operand, layout: Layout, elements: Sequence[Any]) -> RegisterGroup:
+    """The same of one scalar (of the layout's type) or number for each element."""
+    step, build = layout.per_register, emitter()
+    if layout.dtype.storage_bits < 32:
+        parts = (list(elements[i : i + step]) for i in range(0, len(elements), step))
+        elements = [build.pack_register(part, layout.dtype) for part in parts]
+    return of_registers(operand, layout, elements)
+
+
+def of_converted(
+    operand: Operand, layout: Layout, elements: list[Scalar], **options: Any
+) -> RegisterGroup:
+    """The same of elements of another type, converted in pairs where an instruction does."""
+    if layout.per_register > 1:
+        packed = emitter().convert_pairs(elements, layout.dtype, **options)
+        if packed is not None:
+            return of_registers(operand, layout, packed)
+    return of_elements(operand, layout, [e.to(layout.dtype, **options) for e in elements])
 
 
 class Undefined:

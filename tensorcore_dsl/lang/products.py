@@ -1,0 +1,175 @@
+"""Products of lists of fragments, and results of products as the operands of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.lang.fragments import layout_of
+from tensorcore_dsl.lang.rows import Fragments, flat
+from tensorcore_dsl.layout import Layout, slots_of
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import RegisterGroup, of_converted
+
+Grid = list[list[RegisterGroup]]  # rows of fragments
+
+
+def tiled_mma(mma: Instruction, acc: Fragments, a: Fragments, b: Fragments) -> Any:
+    """acc[i][j] + the sum of a[i][k] b[k][j] over k, for fragments as tc.ldmatrix returns them.
+
+    Each operand is a list of rows of fragments, a flat list where one of its two extents is 1 (or
+    in order, rows first), or a single fragment. The result is arranged as `acc`. Instructions run
+    k by k, and row by row in serpentine order, so that neighbours share a fragment.
+    """
+    if not isinstance(mma, Instruction) or {"a", "b", "c"} != {o.name for o in mma.operands}:
+        raise OperandError(
+            f"tiled_mma takes a product of fragments in registers, such as tc.mma.m16n8k16(...), "
+            f"not {mma if isinstance(mma, Instruction) else describe(mma)}"
+        )
+    rows, cols, depth = _extents(acc, a, b)
+    accs, left, right = (
+        _grid(x, *shape)
+        for x, shape in ((acc, (rows, cols)), (a, (rows, depth)), (b, (depth, cols)))
+    )
+    for k in range(depth):
+        for i in range(rows):
+            for j in range(cols) if i % 2 == 0 else reversed(range(cols)):
+                accs[i][j] = mma(left[i][k], right[k][j], accs[i][j])
+    if _is_nested(acc):
+        return accs
+    every = [f for line in accs for f in line]
+    return every if isinstance(acc, (list, tuple)) else every[0]
+
+
+def _is_nested(fragments: Fragments) -> bool:
+    return isinstance(fragments, (list, tuple)) and isinstance(fragments[0], (list, tuple))
+
+
+def _extents(acc: Fragments, a: Fragments, b: Fragments) -> tuple[int, int, int]:
+    """(rows of acc, columns of acc, depth); OperandError if the three do not match."""
+    of_acc, of_a, of_b = (len(flat(x)) for x in (acc, a, b))
+    for rows in range(1, of_acc + 1):
+        cols, depth = of_acc // rows, of_a // rows
+        fits = rows * cols == of_acc and rows * depth == of_a and depth * cols == of_b
+        if fits and all(
+            _has_shape(x, *shape)
+            for x, shape in ((acc, (rows, cols)), (a, (rows, depth)), (b, (depth, cols)))
+        ):
+            return rows, cols, depth
+    raise OperandError(
+        f"acc, a and b must be rows x columns, rows x depth and depth x columns of fragments; they "
+        f"are {_shape(acc)}, {_shape(a)} and {_shape(b)}"
+    )
+
+
+def _has_shape(fragments: Fragments, rows: int, cols: int) -> bool:
+    if not _is_nested(fragments):
+        return True
+    return len(fragments) == rows and all(len(line) == cols for line in fragments)
+
+
+def _shape(fragments: Fragments) -> str:
+    if _is_nested(fragments):
+        widths = sorted({len(line) for line in fragments})
+        return f"{len(fragments)}x{'/'.join(map(str, widths))}"
+    return f"a list of {len(fragments)}" if isinstance(fragments, (list, tuple)) else "one fragment"
+
+
+def _grid(fragments: Fragments, rows: int, cols: int) -> Grid:
+    every = flat(fragments)
+    return [every[i * cols : (i + 1) * cols] for i in range(rows)]
+
+
+# -- results as operands ------------------------------------------------------------------------
+
+
+def as_operand(fragments: Fragments, operand: Operand, *, transposed: bool = False) -> Any:
+    """Accumulators as fragments of `operand` of the next product, without exchange between threads.
+
+    fragments: one, a list of fragments side by side, or a list of such rows; they are converted to
+    the operand's type. The result is one fragment, or a list as tc.ldmatrix returns it. transposed:
+    the operand is the transpose of the accumulators. OperandError unless each thread already holds
+    the elements that it needs.
+    """
+    given = [list(row) for row in fragments] if _is_nested(fragments) else [flat(fragments)]
+    sources = [flat(row) for row in given]
+    layouts = tuple(tuple(layout_of(f) for f in row) for row in sources)
+    target = layout_of(operand)
+    plan = _rearranged(layouts, target, transposed)
+    if isinstance(plan, str):
+        raise OperandError(plan)
+    elements = [[f.elements() for f in row] for row in sources]
+    blocks = [
+        [
+            of_converted(operand, target, [elements[i][j][slot] for i, j, slot in places])
+            for places in row
+        ]
+        for row in plan
+    ]
+    if len(blocks) == 1 or len(blocks[0]) == 1:
+        every = [block for row in blocks for block in row]
+        return every[0] if len(every) == 1 else every
+    return blocks
+
+
+Places = tuple[tuple[int, int, int], ...]  # (row, column, slot) of the sources, for each slot
+
+
+@cache
+def _rearranged(
+    sources: tuple[tuple[Layout, ...], ...], target: Layout, transposed: bool
+) -> list[list[Places]] | str:
+    """Where each block of `target` finds its elements, or why it cannot."""
+    first = sources[0][0]
+    what = f"{target.name}, {target.rows}x{target.cols},"
+    if any(layout.of_type(first.dtype) != first for row in sources for layout in row) or any(
+        len(row) != len(sources[0]) for row in sources
+    ):
+        return f"{what} is made of equally many fragments of one layout in each row"
+    rows, cols = len(sources) * first.rows, len(sources[0]) * first.cols
+    rows, cols = (cols, rows) if transposed else (rows, cols)
+    if rows % target.rows or cols % target.cols:
+        return f"{what} does not divide the {rows}x{cols} elements of the fragments given"
+    if first.threads != target.threads:
+        return (
+            f"{what} is held by {target.threads} threads, {first.name} by {first.threads}: store "
+            "it to shared memory and load it from there"
+        )
+    held = np.concatenate([
+        first.coords + np.array((i * first.rows, j * first.cols), np.int32)
+        for i in range(len(sources)) for j in range(len(sources[0]))
+    ], axis=1)  # fmt: skip
+    held = np.ascontiguousarray(held[..., ::-1]) if transposed else held
+    plan: list[list[Places]] = []
+    for row in range(0, rows, target.rows):
+        plan.append([])
+        for col in range(0, cols, target.cols):
+            slots = slots_of(held, target.coords + np.array((row, col), np.int32))
+            if slots is None:
+                return _advice(sources, target, transposed, what)
+            width = len(sources[0])
+            plan[-1].append(tuple(
+                (s // first.slots // width, s // first.slots % width, s % first.slots)
+                for s in slots
+            ))  # fmt: skip
+    return plan
+
+
+def _advice(
+    sources: Sequence[Sequence[Layout]], target: Layout, transposed: bool, what: str
+) -> str:
+    first = sources[0][0]
+    turn = ""
+    if not transposed and (first.rows % target.cols == 0 or target.cols % first.rows == 0):
+        square = ((first,) * max(target.rows // first.cols, 1),) * max(target.cols // first.rows, 1)
+        if not isinstance(_rearranged(square, target, True), str):
+            turn = "; its transpose would fit: transposed=True"
+    return (
+        f"{what} needs elements that other threads hold in {first.name}: store it to shared memory "
+        f"and load it with tc.ldmatrix{turn}"
+    )
