@@ -1,4 +1,4 @@
-"""Makes what is made of the docs: the outputs in the pages, and the reference of instructions.
+"""Makes what is generated: the outputs in the pages, the reference of instructions, the stub.
 
 A page is one program: its ```python blocks run in order, in emulation, in one namespace. A ```text
 block that follows one directly is what it prints. ```py blocks are shown and not run: they need a
@@ -20,10 +20,12 @@ from typing import Any
 
 os.environ["TENSORCORE_DSL_TARGET"] = "cpu"
 
+from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import page as reference
 
 ROOT = Path(__file__).parent.parent
 INSTRUCTIONS = "docs/instructions.md"
+STUB = "tensorcore_dsl/_typing.pyi"
 PAGES = (
     "README.md",
     *(
@@ -113,6 +115,7 @@ def _inside(folder: Path) -> Iterator[None]:
 def current() -> Iterator[tuple[str, str]]:
     """Every page with the text it should have."""
     yield INSTRUCTIONS, reference()
+    yield STUB, stubs.page()
     for name in PAGES:
         yield name, run(name)
 

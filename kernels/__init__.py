@@ -17,4 +17,9 @@ __all__ = [
     "gemm", "grouped_gemm", "plan", "requantised_gemm", "scaled_gemm", "swiglu", "tune",
 ]  # fmt: skip
 
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 _publish(globals())

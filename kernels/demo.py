@@ -20,7 +20,7 @@ from tensorcore_dsl.host import current_target, device_arch, emulated_arch
 # consist, are truncated 23 bits or more below the largest term.
 SUM = {"f16": 2.0**-22, "bf16": 2.0**-22, "f32": 2.0**-22, "s8": 0.0, "f64": 2.0**-53}
 STORED = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-23, "s32": 0.0, "f64": 2.0**-53}
-ORDERS = {"row": "C", "col": "F"}
+ORDERS: dict[str, Any] = {"row": "C", "col": "F"}
 SIZES = {
     "cuda": ((4096, 4096, 4096), (1000, 2000, 504)),
     "cpu": ((256, 256, 256), (100, 200, 72)),

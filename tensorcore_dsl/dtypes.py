@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -75,6 +75,16 @@ class DType:
     def is_signed(self) -> bool:
         return self.kind in "sf"
 
+
+class ForeignDType(Protocol):
+    """An element type of another library, such as np.dtype("float16") or torch.float16."""
+
+    @property
+    def itemsize(self) -> int: ...
+
+
+# What serves where an element type is asked for (see `as_dtype`).
+DTypeLike: TypeAlias = DType | str | type | ForeignDType
 
 pred = DType("pred", "p", 1, np.dtype(np.bool_))
 f64 = DType("f64", "f", 64, np.dtype(np.float64))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from pickle import PicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.text import format_kernel
+from tensorcore_dsl.lang.arrays import Array as Array
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
@@ -53,12 +54,12 @@ from tensorcore_dsl.errors import (  # isort: skip
 )  # fmt: skip
 
 
-class Array:
-    """Annotation of a parameter: an array in global memory."""
-
-
 class Const:
-    """Annotation of a parameter whose value is known at compile time."""
+    """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
+
+    def __class_getitem__(cls, kind: Any) -> type[Const]:
+        """The kind of value is for readers and type checkers."""
+        return cls
 
 
 @dataclass(frozen=True)
@@ -329,15 +330,25 @@ class Kernel(Named):
             self._launches[key] = launch
         return launch
 
-    @public
-    def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Launch:
-        """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
-        key = (LaunchConfig.of(grid, block, **options), stream)
-        try:
-            return self._launches[key]
-        except (KeyError, TypeError):
-            return self._new_launch(key, *key)
+    if TYPE_CHECKING:
+
+        def configured(
+            self, grid: int | Sequence[int], block: int | Sequence[int], *, stream: Any = None,
+            shared_bytes: int = 0, cluster: int | Sequence[int] | None = None,
+            cooperative: bool = False, pdl: bool = False,
+        ) -> Launch: ...  # fmt: skip
+
+    else:
+
+        @public
+        def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Any:
+            """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
+            check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
+            key = (LaunchConfig.of(grid, block, **options), stream)
+            try:
+                return self._launches[key]
+            except (KeyError, TypeError):
+                return self._new_launch(key, *key)
 
     @property
     def emulate(self) -> Emulator:
@@ -653,8 +664,19 @@ def is_library_kernel(function: Callable[..., Any]) -> bool:
     return f"{function.__module__}.".startswith(f"{__package__}.kernels.")
 
 
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+
+
+@overload
+def kernel(
+    *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
+    min_blocks: int | None = None, checks: bool | None = None, lineinfo: bool | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]: ...  # fmt: skip
+
+
 @public
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
 
     threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorcore_dsl import isa
+from tensorcore_dsl.isa import stubs
 from tensorcore_dsl.isa.reference import CHAPTERS, braces, chapter, merged, numbered, page
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +61,7 @@ def test_outputs_settle_although_they_name_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "PAGES", ("page.md",))
     monkeypatch.setattr(generate, "reference", lambda: "")
+    monkeypatch.setattr(generate, "STUB", "docs/stub.pyi")
     (tmp_path / "docs").mkdir()
     assert generate.main() == 0
     lines = (tmp_path / "page.md").read_text().splitlines()
@@ -69,6 +71,11 @@ def test_outputs_settle_although_they_name_lines(tmp_path, monkeypatch):
 def test_instruction_page_is_current():
     """`make docs` brings it up to date."""
     assert (ROOT / generate.INSTRUCTIONS).read_text() == page()
+
+
+def test_stub_is_current():
+    """`make docs` brings it up to date."""
+    assert (ROOT / generate.STUB).read_text() == stubs.page()
 
 
 def test_instruction_page_holds_exactly_the_table():

@@ -79,8 +79,7 @@ def test_requirements_of_the_plain_package():
 
 
 def test_versions_agree():
-    version = settings()["metadata"]["version"]
-    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {tc.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
 
 

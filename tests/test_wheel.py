@@ -77,7 +77,7 @@ def test_contents(wheel):
     installed = {name for name in names if name.endswith(".py")}
     expected = {f"tensorcore_dsl/{name}" for name in modules("tensorcore_dsl")}
     assert installed == expected | {f"tensorcore_dsl/kernels/{name}" for name in modules("kernels")}
-    assert "tensorcore_dsl/py.typed" in names
+    assert {"tensorcore_dsl/py.typed", "tensorcore_dsl/_typing.pyi"} <= set(names)
 
 
 def test_install_run_uninstall(wheel, tmp_path):

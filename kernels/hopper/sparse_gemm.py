@@ -76,9 +76,9 @@ def make_sparse_pipeline(
     words = tc.shared((stages, *shape), tc.s32, align=128)
     map = tc.tensor_map(metadata, (shape[0], 1, shape[1]))
     k_tiles = (b.shape[0] + (depth - 1)) // depth
-    barriers = make_barriers((tiles_a.map, tiles_b.map, map), config)
+    full, empty, order = make_barriers((tiles_a.map, tiles_b.map, map), config)
     return SparsePipeline(
-        tiles_a, tiles_b, *barriers, depth, 0, k_tiles, config, map, words, format
+        tiles_a, tiles_b, full, empty, order, depth, 0, k_tiles, config, map, words, format
     )
 
 

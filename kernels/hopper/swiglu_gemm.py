@@ -62,10 +62,12 @@ def make_gated_pipeline(x, gate, up, config: HopperConfig):
     smem = tc.shared((config.stages, config.BN, depth), gate.dtype, swizzle=SWIZZLE_BYTES)
     left = make_operand(gate, 1, half, depth, True, config, smem=smem[:, :half])
     right = make_operand(up, 1, half, depth, True, config, smem=smem[:, half:])
-    barriers = make_barriers((tiles_x.map, left.map, right.map), config)
+    full, empty, order = make_barriers((tiles_x.map, left.map, right.map), config)
     first, last = k_tile_range(x.shape[1], depth, config)
     both = OperandTiles(left.map, smem, True, left.boxes, left.multicast)
-    return GatedPipeline(tiles_x, both, *barriers, depth, first, last, config, left, right)
+    return GatedPipeline(
+        tiles_x, both, full, empty, order, depth, first, last, config, left, right
+    )
 
 
 def load_gated_stage(pipeline, tile, stage, k, full):

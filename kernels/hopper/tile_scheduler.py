@@ -73,7 +73,7 @@ class TileScheduler:
         """
         config = self.config
         rows, cols = self.extent()
-        batch = ()
+        batch: tuple[Any, ...] = ()
         if len(self.shape) == 3:
             batch = (index // (rows * cols),)
             index = index % (rows * cols)

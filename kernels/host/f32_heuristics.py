@@ -29,7 +29,8 @@ AMPERE_TILES = (
 )  # fmt: skip
 SPLITS = (1, 2, 4, 8, 16)
 
-Ranking = tuple[tuple[float, HopperConfig | AmpereConfig], ...]
+Ranked = tuple[float, HopperConfig | AmpereConfig]
+Ranking = tuple[Ranked, ...]
 
 
 @lru_cache(maxsize=1024)
@@ -40,7 +41,7 @@ def f32_ranking(M: int, N: int, K: int, batch: int = 1, aligned: bool = True) ->
     """
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     ampere = [(ampere_time(c, M, N, K, aligned), c) for c in ampere_candidates(M, N, K)]
-    both = [*ampere, *hopper] if batch == 1 else hopper
+    both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper]
     return tuple(sorted(both, key=lambda entry: entry[0]))
 
 

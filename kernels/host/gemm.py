@@ -91,9 +91,9 @@ def gemm(
     extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
     if isinstance(a, SparseMatrix):
         _check_for_sparse(accumulate, family, row_reductions, row_out)
-        options = (alpha, beta, out_dtype, epilogue, precision, config, stream)
-        return sparse_gemm(a, b, c, out, extra, *options)
-    options = (
+        sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
+        return sparse_gemm(a, b, c, out, extra, *sparse)
+    options: Any = (
         alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, family, config,
         stream,
     )  # fmt: skip
@@ -130,6 +130,7 @@ def _prepare(
     operands.check_precision(dtype, precision)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
+    allocate = rows.allocate if rows else None
     scalars = operands.convert_scalars(dtype, alpha, beta)
     read = present(a=in_a, b=in_b, c=in_c) | extra.described()
     check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
@@ -142,7 +143,7 @@ def _prepare(
         _check_fillable(given, c, d)
         launch = _launch_of_empty(given, rows, stream)
         launch = launch_with_c(launch, in_c, shape, place=2)
-        return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
+        return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
     new_a = padding.contiguous_vectors(a, given.a, -1)
     new_b = padding.contiguous_vectors(b, given.b, -2)
@@ -160,7 +161,7 @@ def _prepare(
     if copied or pad:
         launch = padding.launch_with_copies(launch, given, contiguous, pad, stream)
     launch = launch_with_c(launch, in_c, shape, place=2)
-    return PreparedCall(shape, in_d.type.dtype, launch, scalars, rows and rows.allocate)
+    return PreparedCall(shape, in_d.type.dtype, launch, scalars, allocate)
 
 
 def _check_fillable(problem: GemmProblem, c: Any, d: Any) -> None:

@@ -182,7 +182,7 @@ def _hopper_traits(problem: GemmProblem) -> HopperTraits:
     )  # fmt: skip
     if not problem.reads_c:
         return traits
-    c: Description = problem.c
+    c: Any = problem.c
     in_pairs = c.type.unit[-1] and c.type.align >= 2 * c.type.dtype.itemsize and problem.N % 2 == 0
     is_row = in_pairs and c.strides[-2] == 0  # one row for all rows of D
     return replace(traits, has_c=True, c_in_pairs=in_pairs, c_is_row=is_row)
@@ -229,9 +229,9 @@ def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
 
 def _ampere_traits(problem: GemmProblem, config: AmpereConfig) -> AmpereTraits:
     M, N, K = problem.M, problem.N, problem.K
-    d, c = problem.d.type, problem.c and problem.c.type
+    d, c = problem.d.type, problem.c.type if problem.c else None
     vec_d = d.align if d.unit[1] else 1
-    if problem.reads_c:
+    if c is not None and problem.reads_c:
         vec_d = min(vec_d, c.align if c.unit[1] else 1)
     k_major = problem.a_k_major and problem.b_k_major
     tiles = -(-K // config.BK) // config.split_k

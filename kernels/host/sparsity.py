@@ -95,7 +95,8 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
     if len(kind.shape) != 2 or 0 in kind.shape:
         raise tc.ArgumentError(f"a has shape {kind.shape}; a matrix with elements is needed")
     format, (rows, cols) = format_of(kind.type.dtype), kind.shape
-    packed, excess = (_pack if isinstance(a, np.ndarray) else _pack_by_kernel)(a, format)
+    pack = _pack if isinstance(a, np.ndarray) else _pack_by_kernel
+    (values, metadata), excess = pack(a, format)
     if excess < NOTHING and not prune:
         row, chunk = divmod(excess, -(-cols // format.chunk))
         first = chunk * format.chunk
@@ -104,7 +105,7 @@ def compress(a: Any, *, prune: bool = False) -> SparseMatrix:
             f"a is not {format.kept}:{format.chunk} sparse: of {elements} more than {format.kept} "
             f"differ{'s' if format.kept == 1 else ''} from zero. prune=True keeps the largest"
         )
-    return SparseMatrix(*packed, (rows, cols))
+    return SparseMatrix(values, metadata, (rows, cols))
 
 
 def decompress(sparse: SparseMatrix) -> Any:
@@ -148,7 +149,7 @@ def _pack(a: np.ndarray, format: Format) -> tuple[tuple[np.ndarray, np.ndarray],
     order = np.argsort(~sizes, axis=2, kind="stable")  # ~x falls as x grows
     places = np.sort(order[:, :, : format.kept], axis=2)
     values = np.take_along_axis(chunks, places, 2).reshape(len(a), -1)
-    lost = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
+    lost: Any = np.take_along_axis(sizes, order[:, :, format.kept :], 2).any(axis=2)
     existing = -(-a.shape[1] // format.chunk)
     excess = int(np.argmax(lost[:, :existing])) if lost.any() else NOTHING
     wanted = values_shape(a.shape, format)

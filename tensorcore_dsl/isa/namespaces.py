@@ -15,7 +15,7 @@ from tensorcore_dsl.isa import lookup
 from tensorcore_dsl.isa.spec import Instruction
 
 _TYPES = ("a", "b", "c", "d")
-_FIXED = ("shape", "family", "group", "sparse", "scale_kind", *_TYPES)
+FIXED = ("shape", "family", "group", "sparse", "scale_kind", *_TYPES)
 _DEFAULTS = {"layout": "row.col"}
 
 
@@ -167,7 +167,7 @@ def _option_text(value: Any) -> str:
 
 def _with_option(what: str, variants: list[Instruction], key: str, value: Any) -> list[Instruction]:
     values = list(dict.fromkeys(f.params.get(key, "") for f in variants))
-    allowed = [k for f in variants for k in f.params if k not in _FIXED]
+    allowed = [k for f in variants for k in f.params if k not in FIXED]
     if key not in allowed:
         raise UnknownInstruction(
             f"{what} has no option {key!r} here; it has {listing(dict.fromkeys(allowed)) or 'none'}"
@@ -187,12 +187,12 @@ def _shown(key: str, value: str) -> Any:
 
 def _by_default(what: str, variants: list[Instruction]) -> Instruction:
     """Select the instruction without the options that were not given, if there is one."""
-    for key in dict.fromkeys(k for f in variants for k in f.params if k not in _FIXED):
+    for key in dict.fromkeys(k for f in variants for k in f.params if k not in FIXED):
         plain = [f for f in variants if f.params.get(key, "") == _DEFAULTS.get(key, "")]
         variants = plain or variants
     if len(variants) == 1:
         return variants[0]
-    keys = {k: dict.fromkeys(f.params.get(k) for f in variants) for k in variants[0].params if k not in _FIXED}
+    keys = {k: dict.fromkeys(f.params.get(k) for f in variants) for k in variants[0].params if k not in FIXED}
     needed = [f"{k}={' or '.join(map(repr, v))}" for k, v in keys.items() if len(v) > 1]
     if not needed:
         needed = ["d, the type of the result: " + listing(dict.fromkeys(f.params["d"] for f in variants))]

@@ -66,7 +66,8 @@ def row_words(e: np.ndarray, selector: int, nibbles: int, wide: bool) -> np.ndar
 def selection(ctx: Context, instr: Instruction, e: Any, selector: int) -> np.ndarray:
     """(warps, 16, k/2): the column of each stored element; EmulationError for invalid metadata."""
     p = instr.params
-    packed = p["a"] == "e2m1" and instr.a.layout is not None and not instr.a.layout.container
+    layout = instr.operand("a").layout if p["a"] == "e2m1" else None
+    packed = layout is not None and not layout.container
     nibbles = nibbles_per_row(p["shape"], p["a"], packed)
     wide = dtypes.named(p["a"]).bits >= 16
     codes = row_words(warps(ctx, np.asarray(e, np.uint32)), int(selector), nibbles, wide)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
@@ -217,10 +217,15 @@ class Instruction:
                 return op
         raise AttributeError(f"{self.mnemonic} has no operand {name!r}")
 
-    def __getattr__(self, name: str) -> Operand:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.operand(name)
+    if not TYPE_CHECKING:  # checkers know the operands of each namespace from _typing.pyi
+
+        def __getattr__(self, name: str) -> Operand:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return self.operand(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(o.name for o in (*self.results, *self.operands))]
 
     @public
     def __call__(self, *operands: Any, **options: Any) -> Any:

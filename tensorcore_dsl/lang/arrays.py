@@ -32,7 +32,8 @@ class Array(Indexed):
         self, address: Any, dtype: DType, shape: tuple[Any, ...], strides: tuple[Any, ...],
         align: int, argument: int | None = None, name: str = "",
     ) -> None:  # fmt: skip
-        self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
+        self.address, self.shape, self.strides = address, shape, strides
+        self.dtype = dtype  # type: ignore[assignment]
         self.align, self.argument = align, argument
         self.name = name or self.described
         self.axes = plain_axes(self.name, strides, element_size(dtype))

@@ -12,12 +12,12 @@ from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.values import Element, Scalar
 
 ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas")
 
 
-def atomic(operation: str, pointer: Pointer, *values: Any) -> Scalar:
+def atomic(operation: str, pointer: Pointer, *values: Any) -> Element:
     """add, min, max, and, or, xor, exch, inc, dec or cas on one element; returns the old value."""
     check_choice("an atomic operation", operation, ATOMICS)
     _check_pointer("tc.atomic", pointer)

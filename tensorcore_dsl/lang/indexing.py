@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,15 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Scalar
 
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import AnyDType
+
 
 class Indexed(Bounded):
     """An array of elements in memory, indexed as in NumPy: `_view` gives a pointer or a view."""
 
     shape: tuple[Any, ...]
+    dtype: AnyDType
 
     @property
     def ndim(self) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tensorcore_dsl.dtypes import DType, as_dtype
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.lang.bounds import check_index
 from tensorcore_dsl.lang.indexing import normal_index, row_major, static_shape
@@ -120,7 +120,7 @@ class Local:
         return f"<{self.described}>"
 
 
-def local(shape: int | tuple[int, ...], dtype: DType, fill: Any = 0) -> Local:
+def local(shape: int | tuple[int, ...], dtype: DTypeLike, fill: Any = 0) -> Local:
     """An array of `shape` in the registers of the thread, filled with `fill`."""
     shape, dtype = static_shape(shape, "a local array"), as_dtype(dtype)
     start = builder().convert(fill, dtype)

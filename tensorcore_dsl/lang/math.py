@@ -64,10 +64,13 @@ def _approximate(name: str, instruction: str) -> Any:
     return _of_floats(function)
 
 
-exp2, log2 = _approximate("exp2", names.EXP2), _approximate("log2", names.LOG2)
-rcp, rsqrt = _approximate("rcp", names.RECIPROCAL), _approximate("rsqrt", names.RECIPROCAL_SQRT)
-sin, cos = _approximate("sin", names.SIN), _approximate("cos", names.COS)
-tanh = _approximate("tanh", names.TANH)
+exp2: Callable[[Any], Any] = _approximate("exp2", names.EXP2)
+log2: Callable[[Any], Any] = _approximate("log2", names.LOG2)
+rcp: Callable[[Any], Any] = _approximate("rcp", names.RECIPROCAL)
+rsqrt: Callable[[Any], Any] = _approximate("rsqrt", names.RECIPROCAL_SQRT)
+sin: Callable[[Any], Any] = _approximate("sin", names.SIN)
+cos: Callable[[Any], Any] = _approximate("cos", names.COS)
+tanh: Callable[[Any], Any] = _approximate("tanh", names.TANH)
 
 
 @_of_floats

@@ -22,7 +22,7 @@ from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, type_of
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 from tensorcore_dsl.lang.fragments import (  # isort: skip
     check_matrix, check_type, layout_of, load_elements, stored_layout,
@@ -83,7 +83,7 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
         registers, corners = registers[count:], corners[count:]
 
 
-def movmatrix(value: Scalar) -> Scalar:
+def movmatrix(value: Element) -> Element:
     """Transpose an 8x8 matrix of 16-bit elements, a pair of neighbours of a row in each lane."""
     if isinstance(value, Scalar) and value.dtype.is_float and value.dtype.lanes != 2:
         raise OperandError(

@@ -15,7 +15,7 @@ from tensorcore_dsl.lang.pointer import peer_address, rank_bounds
 from tensorcore_dsl.lang.tiles import Tile, shared
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Scalar, Struct
+from tensorcore_dsl.values.values import Element, Scalar, Struct
 
 MAX_COUNT = (1 << 20) - 1  # arrivals and pending bytes of one phase
 
@@ -55,7 +55,7 @@ class Mbarrier(Bounded):
         bytes = _count(bytes, "the bytes that a phase waits for", least=0)
         emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
-    def test(self, parity: Any) -> Scalar:
+    def test(self, parity: Any) -> Element:
         """Has the phase of this parity ended? A predicate, without waiting."""
         self._check_own("test")
         return emit(names.MBARRIER_TEST_WAIT, self.accessed(), _parity(parity))  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType, as_dtype
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Type
@@ -83,7 +83,7 @@ class Pointer(Bounded):
     def __setitem__(self, index: Any, value: Any) -> None:
         (self + index).store(value)
 
-    def as_type(self, dtype: DType) -> Pointer:
+    def as_type(self, dtype: DTypeLike) -> Pointer:
         """The same address, read as another type."""
         return self.with_parts(dtype=as_dtype(dtype))
 

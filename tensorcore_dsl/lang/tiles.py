@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType, as_dtype
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
@@ -28,7 +28,7 @@ _SWIZZLED_BITS = {32: 0x10, 64: 0x30, 128: 0x70}  # of an offset, XORed with the
 
 
 def shared(
-    shape: int | Sequence[int], dtype: DType, *, swizzle: int = 0,
+    shape: int | Sequence[int], dtype: DTypeLike, *, swizzle: int = 0,
     strides: Sequence[int] | None = None, align: int | None = None,
 ) -> Tile:  # fmt: skip
     """A tile of shared memory with a compile-time shape, row-major unless strides are given.
@@ -59,7 +59,7 @@ def shared(
 
 
 def dynamic_shared(
-    shape: int | Sequence[int], dtype: DType, *, offset: int = 0, swizzle: int = 0
+    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0
 ) -> Tile:
     """A tile `offset` bytes into the dynamic shared memory of the launch.
 
@@ -93,7 +93,8 @@ class Tile(Indexed):
         self, origin: Any, offset: Any, dtype: DType, shape: tuple[int, ...],
         strides: tuple[int, ...], swizzle: int = 0,
     ) -> None:  # fmt: skip
-        self.origin, self.offset, self.dtype = origin, offset, dtype
+        self.origin, self.offset = origin, offset
+        self.dtype = dtype  # type: ignore[assignment]
         self.shape, self.strides, self.swizzle = shape, strides, swizzle
 
     @property

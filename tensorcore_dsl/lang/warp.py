@@ -10,7 +10,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.values import Element, Scalar
 
 ALL_LANES = 0xFFFFFFFF  # the mask of a whole warp
 VOTES = ("all", "any", "uni", "ballot")
@@ -70,14 +70,14 @@ def vote(mode: str, condition: Any, mask: Any = ALL_LANES) -> Any:
     return result.bits(dtypes.u32) if mode == "ballot" else result
 
 
-def match_any(value: Any, mask: Any = ALL_LANES) -> Scalar:
+def match_any(value: Any, mask: Any = ALL_LANES) -> Element:
     """A mask (u32) of the lanes of the warp that hold the same value."""
     value = builder().scalar(value)
     lanes: Scalar = emit(names.match_any(value.dtype.bits), value, mask)
     return lanes.bits(dtypes.u32)
 
 
-def redux(operation: str, value: Any, mask: Any = ALL_LANES) -> Scalar:
+def redux(operation: str, value: Any, mask: Any = ALL_LANES) -> Element:
     """add, min, max, and, or, xor of a 32-bit integer over the warp."""
     check_choice("a reduction", operation, REDUCTIONS)
     value = builder().scalar(value)
@@ -85,6 +85,6 @@ def redux(operation: str, value: Any, mask: Any = ALL_LANES) -> Scalar:
     return Scalar(result.value, value.dtype)
 
 
-def elect() -> Scalar:
+def elect() -> Element:
     """True in one lane of a converged warp."""
     return emit(names.ELECT, ALL_LANES)[1]  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from tensorcore_dsl.lang.tiles import Tile, same_elements
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 MOST_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
 
@@ -82,7 +82,7 @@ def wgmma_wait(pending: int = 0) -> None:
     emit(names.WGMMA_WAIT, pending)
 
 
-def wgmma_descriptor(tile: Tile, major: str = "k") -> Scalar:
+def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
     """The matrix descriptor of a view of shared memory.
 
     A run-time index may select whole swizzle periods (`tile[stage]`); the rest of the view's offset

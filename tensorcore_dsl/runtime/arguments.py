@@ -78,7 +78,7 @@ class Description(NamedTuple):
     array's producer names, if any.
     """
 
-    type: ArgumentType
+    type: Any  # ArrayType, or the ScalarType of a number
     value: Any
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()

@@ -7,16 +7,23 @@ append instructions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType, as_dtype
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type, Value
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.tracing import emitter
+
+if TYPE_CHECKING:
+    # Operators with types, and the class that `tc.f32` names in an annotation.
+    from tensorcore_dsl._typing import Element as Element
+    from tensorcore_dsl._typing import Operators
+else:
+    Element = Operators = object
 
 
 def _binary(name: str) -> Any:
@@ -48,28 +55,29 @@ class NeedsConstant(OperandError):
         self.value = value
 
 
-class RuntimeValue:
+class RuntimeValue(Operators):
     """A value known only at run time, in one IR value."""
 
     value: Value
     __slots__ = ()
     __array_ufunc__ = None  # NumPy's scalars leave operators to this class
 
-    __add__, __radd__ = _binary("add"), _reflected("add")
-    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
-    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _binary("truediv"), _reflected("truediv")
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
-    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
-    __and__, __rand__ = _binary("and"), _reflected("and")
-    __or__, __ror__ = _binary("or"), _reflected("or")
-    __xor__, __rxor__ = _binary("xor"), _reflected("xor")
-    __lshift__, __rlshift__ = _binary("lshift"), _reflected("lshift")
-    __rshift__, __rrshift__ = _binary("rshift"), _reflected("rshift")
-    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("invert")
-    __lt__, __le__ = _binary("lt"), _binary("le")
-    __gt__, __ge__ = _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    if not TYPE_CHECKING:
+        __add__, __radd__ = _binary("add"), _reflected("add")
+        __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+        __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+        __truediv__, __rtruediv__ = _binary("truediv"), _reflected("truediv")
+        __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
+        __mod__, __rmod__ = _binary("mod"), _reflected("mod")
+        __and__, __rand__ = _binary("and"), _reflected("and")
+        __or__, __ror__ = _binary("or"), _reflected("or")
+        __xor__, __rxor__ = _binary("xor"), _reflected("xor")
+        __lshift__, __rlshift__ = _binary("lshift"), _reflected("lshift")
+        __rshift__, __rrshift__ = _binary("rshift"), _reflected("rshift")
+        __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("invert")
+        __lt__, __le__ = _binary("lt"), _binary("le")
+        __gt__, __ge__ = _binary("gt"), _binary("ge")
+        __eq__, __ne__ = _binary("eq"), _binary("ne")
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -108,7 +116,7 @@ class RuntimeValue:
         raise NotImplementedError
 
 
-class Scalar(RuntimeValue):
+class Scalar(RuntimeValue, Element):
     """One register."""
 
     __slots__ = ("dtype", "value")
@@ -117,11 +125,11 @@ class Scalar(RuntimeValue):
         self.value = value
         self.dtype = dtype or value.type.dtype
 
-    def to(self, dtype: DType, **options: Any) -> Any:
+    def to(self, dtype: DTypeLike, **options: Any) -> Any:
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
         return emitter().convert(self, dtype, **options)
 
-    def bits(self, dtype: DType) -> Scalar:
+    def bits(self, dtype: DTypeLike) -> Scalar:  # type: ignore[override]
         """The same register read as another type of the same size."""
         dtype = as_dtype(dtype)
         if dtype.register_bits != self.dtype.register_bits:
@@ -237,14 +245,15 @@ class RegisterGroup(RuntimeValue):
             [call(function, [e, *self.coordinates(i)], {}) for i, e in enumerate(self.elements())]
         )
 
-    def to(self, dtype: DType, **options: Any) -> RegisterGroup:
+    def to(self, dtype: DTypeLike, **options: Any) -> RegisterGroup:
         """Each element converted to `dtype`; the layout stays. Options are those of a scalar."""
-        if dtype == self.dtype:
+        chosen = as_dtype(dtype)
+        if chosen == self.dtype:
             return self
         elements = self.elements()
-        if self.operand is None or self.layout is None or dtype.kind == "p":
-            return self.rebuild([e.to(dtype, **options) for e in elements])  # type: ignore[no-any-return]
-        return of_converted(self.operand, self.layout.of_type(dtype), elements, **options)
+        if self.operand is None or self.layout is None or chosen.kind == "p":
+            return self.rebuild([e.to(chosen, **options) for e in elements])  # type: ignore[no-any-return]
+        return of_converted(self.operand, self.layout.of_type(chosen), elements, **options)
 
     def replaced(self, index: Any, value: Any) -> RegisterGroup:
         """The group with `value`, converted to its type, as element `index` (or as a slice)."""
