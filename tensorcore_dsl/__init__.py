@@ -38,9 +38,9 @@ Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
-    VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError, AssemblyError,
-    LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence, Deadlock,
-    DebuggerQuit; PerformanceWarning
+    VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError,
+    AssemblyError, LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence,
+    Deadlock, DebuggerQuit; PerformanceWarning
 """
 
 # isort: skip_file

@@ -6,7 +6,7 @@ Written by `make docs` from the table of instructions; there is no module of thi
 from typing import Annotated, Any, TypeAlias, overload
 from typing_extensions import TypeVar
 
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, DTypeLike
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.values import RegisterGroup
@@ -82,7 +82,7 @@ class _Bits:
     def __get__(self, instance: Element, owner: Any) -> _Reinterpret: ...
 
 class _Reinterpret:
-    def __call__(self, dtype: DType) -> Element:
+    def __call__(self, dtype: DTypeLike) -> Element:
         """The same register read as another type of the same size."""
 
 class Element(Operators, metaclass=_ElementType):
@@ -94,7 +94,7 @@ class Element(Operators, metaclass=_ElementType):
     def __init__(self, value: Any) -> None:
         """Convert a value of a kernel to this type, or make a typed constant."""
 
-    def to(self, dtype: DType, **options: Any) -> Any:
+    def to(self, dtype: DTypeLike, **options: Any) -> Any:
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
 
 pred: TypeAlias = Element
@@ -202,11 +202,11 @@ class _MmaSpBlockScaleInstruction(Instruction):
 class _MmaSpBlockScale:
     """mma.sp.block_scale: a method for each shape, which takes element types."""
 
-    def __call__(self, *types: DType | str, **options: Any) -> _MmaSpBlockScaleInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _MmaSpBlockScaleInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m16n8k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, kind: str = ..., scale_vec: str | int = ..., scale_type: str = ..., ordered: bool = ..., shorthand: bool = ...
     ) -> _MmaSpBlockScaleInstruction:
         """mma.sp.block_scale.m16n8k64: {e4m3, e5m2, e3m2, e2m3, e2m1} x {e4m3, e5m2, e3m2, e2m3,
@@ -218,7 +218,7 @@ class _MmaSpBlockScale:
         """
 
     def m16n8k128(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, kind: str = ..., scale_vec: str | int = ..., scale_type: str = ..., ordered: bool = ..., shorthand: bool = ...
     ) -> _MmaSpBlockScaleInstruction:
         """mma.sp.block_scale.m16n8k128: e2m1 x e2m1 with f32.
@@ -249,11 +249,11 @@ class _MmaSp:
     """mma.sp: a method for each shape, which takes element types."""
 
     block_scale: _MmaSpBlockScale
-    def __call__(self, *types: DType | str, **options: Any) -> _MmaSpInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _MmaSpInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m16n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, ordered: bool = ...
     ) -> _MmaSpInstruction:
         """mma.sp.m16n8k16: f16 x f16 with f16 or f32; bf16 x bf16, tf32 x tf32 with f32.
@@ -261,7 +261,7 @@ class _MmaSp:
         """
 
     def m16n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, ordered: bool = ..., satfinite: bool = ...
     ) -> _MmaSpInstruction:
         """mma.sp.m16n8k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32; {u8, s8} x {u8, s8}
@@ -270,7 +270,7 @@ class _MmaSp:
         """
 
     def m16n8k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, ordered: bool = ...
     ) -> _MmaSpInstruction:
         """mma.sp.m16n8k8: tf32 x tf32 with f32.
@@ -278,7 +278,7 @@ class _MmaSp:
         """
 
     def m16n8k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, ordered: bool = ..., kind: str = ..., satfinite: bool = ...
     ) -> _MmaSpInstruction:
         """mma.sp.m16n8k64: {e4m3, e5m2} x {e4m3, e5m2} with f32 or f16; e4m3 x e3m2, e4m3 x e2m3,
@@ -292,7 +292,7 @@ class _MmaSp:
         """
 
     def m16n8k128(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, satfinite: bool = ..., ordered: bool = ...
     ) -> _MmaSpInstruction:
         """mma.sp.m16n8k128: {u4, s4} x {u4, s4} with s32.
@@ -323,11 +323,11 @@ class _MmaBlockScaleInstruction(Instruction):
 class _MmaBlockScale:
     """mma.block_scale: a method for each shape, which takes element types."""
 
-    def __call__(self, *types: DType | str, **options: Any) -> _MmaBlockScaleInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _MmaBlockScaleInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m16n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, kind: str = ..., scale_vec: str | int = ..., scale_type: str = ..., shorthand: bool = ...
     ) -> _MmaBlockScaleInstruction:
         """mma.block_scale.m16n8k32: {e4m3, e5m2, e3m2, e2m3, e2m1} x {e4m3, e5m2, e3m2, e2m3, e2m1}
@@ -339,7 +339,7 @@ class _MmaBlockScale:
         """
 
     def m16n8k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, kind: str = ..., scale_vec: str | int = ..., scale_type: str = ..., shorthand: bool = ...
     ) -> _MmaBlockScaleInstruction:
         """mma.block_scale.m16n8k64: e2m1 x e2m1 with f32.
@@ -369,11 +369,11 @@ class _Mma:
 
     sp: _MmaSp
     block_scale: _MmaBlockScale
-    def __call__(self, *types: DType | str, **options: Any) -> _MmaInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _MmaInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m8n8k4(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., rounding: str = ...
     ) -> _MmaInstruction:
         """mma.m8n8k4: f16 x f16 with f16 or f32; f64 x f64 with f64.
@@ -383,7 +383,7 @@ class _Mma:
         """
 
     def m16n8k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., rounding: str = ...
     ) -> _MmaInstruction:
         """mma.m16n8k8: f16 x f16 with f16 or f32; bf16 x bf16, tf32 x tf32 with f32; f64 x f64 with
@@ -394,7 +394,7 @@ class _Mma:
         """
 
     def m16n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., rounding: str = ..., satfinite: bool = ...
     ) -> _MmaInstruction:
         """mma.m16n8k16: f16 x f16, e4m3 x e4m3, e4m3 x e5m2, e5m2 x e4m3, e5m2 x e5m2 with f16 or
@@ -405,7 +405,7 @@ class _Mma:
         """
 
     def m16n8k4(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., rounding: str = ...
     ) -> _MmaInstruction:
         """mma.m16n8k4: tf32 x tf32 with f32; f64 x f64 with f64.
@@ -415,7 +415,7 @@ class _Mma:
         """
 
     def m16n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., kind: str = ..., satfinite: bool = ...
     ) -> _MmaInstruction:
         """mma.m16n8k32: {e4m3, e5m2} x {e4m3, e5m2} with f32 or f16; e4m3 x e3m2, e4m3 x e2m3, e4m3
@@ -429,7 +429,7 @@ class _Mma:
         """
 
     def m8n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _MmaInstruction:
         """mma.m8n8k16: {u8, s8} x {u8, s8} with s32.
@@ -438,7 +438,7 @@ class _Mma:
         """
 
     def m8n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _MmaInstruction:
         """mma.m8n8k32: {u4, s4} x {u4, s4} with s32.
@@ -447,7 +447,7 @@ class _Mma:
         """
 
     def m16n8k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _MmaInstruction:
         """mma.m16n8k64: {u4, s4} x {u4, s4} with s32.
@@ -456,7 +456,7 @@ class _Mma:
         """
 
     def m8n8k128(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., operation: str = ...
     ) -> _MmaInstruction:
         """mma.m8n8k128: b1 x b1 with s32.
@@ -466,7 +466,7 @@ class _Mma:
         """
 
     def m16n8k128(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., operation: str = ...
     ) -> _MmaInstruction:
         """mma.m16n8k128: b1 x b1 with s32.
@@ -476,7 +476,7 @@ class _Mma:
         """
 
     def m16n8k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., operation: str = ...
     ) -> _MmaInstruction:
         """mma.m16n8k256: b1 x b1 with s32.
@@ -511,11 +511,11 @@ class _WgmmaSpInstruction(Instruction):
 class _WgmmaSp:
     """wgmma.sp: a method for each shape, which takes element types."""
 
-    def __call__(self, *types: DType | str, **options: Any) -> _WgmmaSpInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _WgmmaSpInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m64n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n8k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -524,7 +524,7 @@ class _WgmmaSp:
         """
 
     def m64n16k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n16k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -533,7 +533,7 @@ class _WgmmaSp:
         """
 
     def m64n24k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n24k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -542,7 +542,7 @@ class _WgmmaSp:
         """
 
     def m64n32k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n32k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -551,7 +551,7 @@ class _WgmmaSp:
         """
 
     def m64n40k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n40k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -560,7 +560,7 @@ class _WgmmaSp:
         """
 
     def m64n48k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n48k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -569,7 +569,7 @@ class _WgmmaSp:
         """
 
     def m64n56k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n56k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -578,7 +578,7 @@ class _WgmmaSp:
         """
 
     def m64n64k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n64k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -587,7 +587,7 @@ class _WgmmaSp:
         """
 
     def m64n72k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n72k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -596,7 +596,7 @@ class _WgmmaSp:
         """
 
     def m64n80k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n80k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -605,7 +605,7 @@ class _WgmmaSp:
         """
 
     def m64n88k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n88k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -614,7 +614,7 @@ class _WgmmaSp:
         """
 
     def m64n96k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n96k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -623,7 +623,7 @@ class _WgmmaSp:
         """
 
     def m64n104k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n104k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -632,7 +632,7 @@ class _WgmmaSp:
         """
 
     def m64n112k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n112k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -641,7 +641,7 @@ class _WgmmaSp:
         """
 
     def m64n120k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n120k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -650,7 +650,7 @@ class _WgmmaSp:
         """
 
     def m64n128k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n128k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -659,7 +659,7 @@ class _WgmmaSp:
         """
 
     def m64n136k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n136k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -668,7 +668,7 @@ class _WgmmaSp:
         """
 
     def m64n144k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n144k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -677,7 +677,7 @@ class _WgmmaSp:
         """
 
     def m64n152k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n152k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -686,7 +686,7 @@ class _WgmmaSp:
         """
 
     def m64n160k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n160k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -695,7 +695,7 @@ class _WgmmaSp:
         """
 
     def m64n168k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n168k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -704,7 +704,7 @@ class _WgmmaSp:
         """
 
     def m64n176k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n176k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -713,7 +713,7 @@ class _WgmmaSp:
         """
 
     def m64n184k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n184k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -722,7 +722,7 @@ class _WgmmaSp:
         """
 
     def m64n192k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n192k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -731,7 +731,7 @@ class _WgmmaSp:
         """
 
     def m64n200k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n200k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -740,7 +740,7 @@ class _WgmmaSp:
         """
 
     def m64n208k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n208k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -749,7 +749,7 @@ class _WgmmaSp:
         """
 
     def m64n216k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n216k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -758,7 +758,7 @@ class _WgmmaSp:
         """
 
     def m64n224k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n224k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -767,7 +767,7 @@ class _WgmmaSp:
         """
 
     def m64n232k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n232k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -776,7 +776,7 @@ class _WgmmaSp:
         """
 
     def m64n240k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n240k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -785,7 +785,7 @@ class _WgmmaSp:
         """
 
     def m64n248k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n248k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -794,7 +794,7 @@ class _WgmmaSp:
         """
 
     def m64n256k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n256k32: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -803,7 +803,7 @@ class _WgmmaSp:
         """
 
     def m64n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n8k16: tf32 x tf32 with f32.
@@ -812,7 +812,7 @@ class _WgmmaSp:
         """
 
     def m64n16k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n16k16: tf32 x tf32 with f32.
@@ -821,7 +821,7 @@ class _WgmmaSp:
         """
 
     def m64n24k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n24k16: tf32 x tf32 with f32.
@@ -830,7 +830,7 @@ class _WgmmaSp:
         """
 
     def m64n32k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n32k16: tf32 x tf32 with f32.
@@ -839,7 +839,7 @@ class _WgmmaSp:
         """
 
     def m64n40k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n40k16: tf32 x tf32 with f32.
@@ -848,7 +848,7 @@ class _WgmmaSp:
         """
 
     def m64n48k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n48k16: tf32 x tf32 with f32.
@@ -857,7 +857,7 @@ class _WgmmaSp:
         """
 
     def m64n56k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n56k16: tf32 x tf32 with f32.
@@ -866,7 +866,7 @@ class _WgmmaSp:
         """
 
     def m64n64k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n64k16: tf32 x tf32 with f32.
@@ -875,7 +875,7 @@ class _WgmmaSp:
         """
 
     def m64n72k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n72k16: tf32 x tf32 with f32.
@@ -884,7 +884,7 @@ class _WgmmaSp:
         """
 
     def m64n80k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n80k16: tf32 x tf32 with f32.
@@ -893,7 +893,7 @@ class _WgmmaSp:
         """
 
     def m64n88k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n88k16: tf32 x tf32 with f32.
@@ -902,7 +902,7 @@ class _WgmmaSp:
         """
 
     def m64n96k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n96k16: tf32 x tf32 with f32.
@@ -911,7 +911,7 @@ class _WgmmaSp:
         """
 
     def m64n104k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n104k16: tf32 x tf32 with f32.
@@ -920,7 +920,7 @@ class _WgmmaSp:
         """
 
     def m64n112k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n112k16: tf32 x tf32 with f32.
@@ -929,7 +929,7 @@ class _WgmmaSp:
         """
 
     def m64n120k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n120k16: tf32 x tf32 with f32.
@@ -938,7 +938,7 @@ class _WgmmaSp:
         """
 
     def m64n128k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n128k16: tf32 x tf32 with f32.
@@ -947,7 +947,7 @@ class _WgmmaSp:
         """
 
     def m64n136k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n136k16: tf32 x tf32 with f32.
@@ -956,7 +956,7 @@ class _WgmmaSp:
         """
 
     def m64n144k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n144k16: tf32 x tf32 with f32.
@@ -965,7 +965,7 @@ class _WgmmaSp:
         """
 
     def m64n152k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n152k16: tf32 x tf32 with f32.
@@ -974,7 +974,7 @@ class _WgmmaSp:
         """
 
     def m64n160k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n160k16: tf32 x tf32 with f32.
@@ -983,7 +983,7 @@ class _WgmmaSp:
         """
 
     def m64n168k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n168k16: tf32 x tf32 with f32.
@@ -992,7 +992,7 @@ class _WgmmaSp:
         """
 
     def m64n176k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n176k16: tf32 x tf32 with f32.
@@ -1001,7 +1001,7 @@ class _WgmmaSp:
         """
 
     def m64n184k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n184k16: tf32 x tf32 with f32.
@@ -1010,7 +1010,7 @@ class _WgmmaSp:
         """
 
     def m64n192k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n192k16: tf32 x tf32 with f32.
@@ -1019,7 +1019,7 @@ class _WgmmaSp:
         """
 
     def m64n200k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n200k16: tf32 x tf32 with f32.
@@ -1028,7 +1028,7 @@ class _WgmmaSp:
         """
 
     def m64n208k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n208k16: tf32 x tf32 with f32.
@@ -1037,7 +1037,7 @@ class _WgmmaSp:
         """
 
     def m64n216k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n216k16: tf32 x tf32 with f32.
@@ -1046,7 +1046,7 @@ class _WgmmaSp:
         """
 
     def m64n224k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n224k16: tf32 x tf32 with f32.
@@ -1055,7 +1055,7 @@ class _WgmmaSp:
         """
 
     def m64n232k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n232k16: tf32 x tf32 with f32.
@@ -1064,7 +1064,7 @@ class _WgmmaSp:
         """
 
     def m64n240k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n240k16: tf32 x tf32 with f32.
@@ -1073,7 +1073,7 @@ class _WgmmaSp:
         """
 
     def m64n248k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n248k16: tf32 x tf32 with f32.
@@ -1082,7 +1082,7 @@ class _WgmmaSp:
         """
 
     def m64n256k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n256k16: tf32 x tf32 with f32.
@@ -1091,7 +1091,7 @@ class _WgmmaSp:
         """
 
     def m64n8k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n8k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1101,7 +1101,7 @@ class _WgmmaSp:
         """
 
     def m64n16k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n16k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1111,7 +1111,7 @@ class _WgmmaSp:
         """
 
     def m64n24k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n24k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1121,7 +1121,7 @@ class _WgmmaSp:
         """
 
     def m64n32k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n32k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1131,7 +1131,7 @@ class _WgmmaSp:
         """
 
     def m64n40k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n40k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1140,7 +1140,7 @@ class _WgmmaSp:
         """
 
     def m64n48k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n48k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1150,7 +1150,7 @@ class _WgmmaSp:
         """
 
     def m64n56k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n56k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1159,7 +1159,7 @@ class _WgmmaSp:
         """
 
     def m64n64k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n64k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1169,7 +1169,7 @@ class _WgmmaSp:
         """
 
     def m64n72k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n72k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1178,7 +1178,7 @@ class _WgmmaSp:
         """
 
     def m64n80k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n80k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1188,7 +1188,7 @@ class _WgmmaSp:
         """
 
     def m64n88k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n88k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1197,7 +1197,7 @@ class _WgmmaSp:
         """
 
     def m64n96k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n96k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -1207,7 +1207,7 @@ class _WgmmaSp:
         """
 
     def m64n104k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n104k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1216,7 +1216,7 @@ class _WgmmaSp:
         """
 
     def m64n112k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n112k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1226,7 +1226,7 @@ class _WgmmaSp:
         """
 
     def m64n120k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n120k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1235,7 +1235,7 @@ class _WgmmaSp:
         """
 
     def m64n128k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n128k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1245,7 +1245,7 @@ class _WgmmaSp:
         """
 
     def m64n136k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n136k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1254,7 +1254,7 @@ class _WgmmaSp:
         """
 
     def m64n144k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n144k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1264,7 +1264,7 @@ class _WgmmaSp:
         """
 
     def m64n152k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n152k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1273,7 +1273,7 @@ class _WgmmaSp:
         """
 
     def m64n160k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n160k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1283,7 +1283,7 @@ class _WgmmaSp:
         """
 
     def m64n168k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n168k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1292,7 +1292,7 @@ class _WgmmaSp:
         """
 
     def m64n176k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n176k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1302,7 +1302,7 @@ class _WgmmaSp:
         """
 
     def m64n184k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n184k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1311,7 +1311,7 @@ class _WgmmaSp:
         """
 
     def m64n192k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n192k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1321,7 +1321,7 @@ class _WgmmaSp:
         """
 
     def m64n200k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n200k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1330,7 +1330,7 @@ class _WgmmaSp:
         """
 
     def m64n208k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n208k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1340,7 +1340,7 @@ class _WgmmaSp:
         """
 
     def m64n216k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n216k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1349,7 +1349,7 @@ class _WgmmaSp:
         """
 
     def m64n224k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n224k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1359,7 +1359,7 @@ class _WgmmaSp:
         """
 
     def m64n232k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n232k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1368,7 +1368,7 @@ class _WgmmaSp:
         """
 
     def m64n240k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n240k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1378,7 +1378,7 @@ class _WgmmaSp:
         """
 
     def m64n248k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n248k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -1387,7 +1387,7 @@ class _WgmmaSp:
         """
 
     def m64n256k64(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaSpInstruction:
         """wgmma.sp.m64n256k64: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8}
@@ -1421,11 +1421,11 @@ class _Wgmma:
     """wgmma: a method for each shape, which takes element types."""
 
     sp: _WgmmaSp
-    def __call__(self, *types: DType | str, **options: Any) -> _WgmmaInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _WgmmaInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m64n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n8k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1434,7 +1434,7 @@ class _Wgmma:
         """
 
     def m64n16k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n16k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1443,7 +1443,7 @@ class _Wgmma:
         """
 
     def m64n24k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n24k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1452,7 +1452,7 @@ class _Wgmma:
         """
 
     def m64n32k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n32k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1461,7 +1461,7 @@ class _Wgmma:
         """
 
     def m64n40k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n40k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1470,7 +1470,7 @@ class _Wgmma:
         """
 
     def m64n48k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n48k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1479,7 +1479,7 @@ class _Wgmma:
         """
 
     def m64n56k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n56k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1488,7 +1488,7 @@ class _Wgmma:
         """
 
     def m64n64k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n64k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1497,7 +1497,7 @@ class _Wgmma:
         """
 
     def m64n72k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n72k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1506,7 +1506,7 @@ class _Wgmma:
         """
 
     def m64n80k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n80k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1515,7 +1515,7 @@ class _Wgmma:
         """
 
     def m64n88k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n88k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1524,7 +1524,7 @@ class _Wgmma:
         """
 
     def m64n96k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n96k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1533,7 +1533,7 @@ class _Wgmma:
         """
 
     def m64n104k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n104k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1542,7 +1542,7 @@ class _Wgmma:
         """
 
     def m64n112k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n112k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1551,7 +1551,7 @@ class _Wgmma:
         """
 
     def m64n120k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n120k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1560,7 +1560,7 @@ class _Wgmma:
         """
 
     def m64n128k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n128k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1569,7 +1569,7 @@ class _Wgmma:
         """
 
     def m64n136k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n136k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1578,7 +1578,7 @@ class _Wgmma:
         """
 
     def m64n144k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n144k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1587,7 +1587,7 @@ class _Wgmma:
         """
 
     def m64n152k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n152k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1596,7 +1596,7 @@ class _Wgmma:
         """
 
     def m64n160k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n160k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1605,7 +1605,7 @@ class _Wgmma:
         """
 
     def m64n168k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n168k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1614,7 +1614,7 @@ class _Wgmma:
         """
 
     def m64n176k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n176k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1623,7 +1623,7 @@ class _Wgmma:
         """
 
     def m64n184k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n184k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1632,7 +1632,7 @@ class _Wgmma:
         """
 
     def m64n192k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n192k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1641,7 +1641,7 @@ class _Wgmma:
         """
 
     def m64n200k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n200k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1650,7 +1650,7 @@ class _Wgmma:
         """
 
     def m64n208k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n208k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1659,7 +1659,7 @@ class _Wgmma:
         """
 
     def m64n216k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n216k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1668,7 +1668,7 @@ class _Wgmma:
         """
 
     def m64n224k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n224k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1677,7 +1677,7 @@ class _Wgmma:
         """
 
     def m64n232k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n232k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1686,7 +1686,7 @@ class _Wgmma:
         """
 
     def m64n240k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n240k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1695,7 +1695,7 @@ class _Wgmma:
         """
 
     def m64n248k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n248k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1704,7 +1704,7 @@ class _Wgmma:
         """
 
     def m64n256k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n256k16: f16 x f16 with f16 or f32; bf16 x bf16 with f32.
@@ -1713,7 +1713,7 @@ class _Wgmma:
         """
 
     def m64n8k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n8k8: tf32 x tf32 with f32.
@@ -1722,7 +1722,7 @@ class _Wgmma:
         """
 
     def m64n16k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n16k8: tf32 x tf32 with f32.
@@ -1731,7 +1731,7 @@ class _Wgmma:
         """
 
     def m64n24k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n24k8: tf32 x tf32 with f32.
@@ -1740,7 +1740,7 @@ class _Wgmma:
         """
 
     def m64n32k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n32k8: tf32 x tf32 with f32.
@@ -1749,7 +1749,7 @@ class _Wgmma:
         """
 
     def m64n40k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n40k8: tf32 x tf32 with f32.
@@ -1758,7 +1758,7 @@ class _Wgmma:
         """
 
     def m64n48k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n48k8: tf32 x tf32 with f32.
@@ -1767,7 +1767,7 @@ class _Wgmma:
         """
 
     def m64n56k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n56k8: tf32 x tf32 with f32.
@@ -1776,7 +1776,7 @@ class _Wgmma:
         """
 
     def m64n64k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n64k8: tf32 x tf32 with f32.
@@ -1785,7 +1785,7 @@ class _Wgmma:
         """
 
     def m64n72k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n72k8: tf32 x tf32 with f32.
@@ -1794,7 +1794,7 @@ class _Wgmma:
         """
 
     def m64n80k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n80k8: tf32 x tf32 with f32.
@@ -1803,7 +1803,7 @@ class _Wgmma:
         """
 
     def m64n88k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n88k8: tf32 x tf32 with f32.
@@ -1812,7 +1812,7 @@ class _Wgmma:
         """
 
     def m64n96k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n96k8: tf32 x tf32 with f32.
@@ -1821,7 +1821,7 @@ class _Wgmma:
         """
 
     def m64n104k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n104k8: tf32 x tf32 with f32.
@@ -1830,7 +1830,7 @@ class _Wgmma:
         """
 
     def m64n112k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n112k8: tf32 x tf32 with f32.
@@ -1839,7 +1839,7 @@ class _Wgmma:
         """
 
     def m64n120k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n120k8: tf32 x tf32 with f32.
@@ -1848,7 +1848,7 @@ class _Wgmma:
         """
 
     def m64n128k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n128k8: tf32 x tf32 with f32.
@@ -1857,7 +1857,7 @@ class _Wgmma:
         """
 
     def m64n136k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n136k8: tf32 x tf32 with f32.
@@ -1866,7 +1866,7 @@ class _Wgmma:
         """
 
     def m64n144k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n144k8: tf32 x tf32 with f32.
@@ -1875,7 +1875,7 @@ class _Wgmma:
         """
 
     def m64n152k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n152k8: tf32 x tf32 with f32.
@@ -1884,7 +1884,7 @@ class _Wgmma:
         """
 
     def m64n160k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n160k8: tf32 x tf32 with f32.
@@ -1893,7 +1893,7 @@ class _Wgmma:
         """
 
     def m64n168k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n168k8: tf32 x tf32 with f32.
@@ -1902,7 +1902,7 @@ class _Wgmma:
         """
 
     def m64n176k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n176k8: tf32 x tf32 with f32.
@@ -1911,7 +1911,7 @@ class _Wgmma:
         """
 
     def m64n184k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n184k8: tf32 x tf32 with f32.
@@ -1920,7 +1920,7 @@ class _Wgmma:
         """
 
     def m64n192k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n192k8: tf32 x tf32 with f32.
@@ -1929,7 +1929,7 @@ class _Wgmma:
         """
 
     def m64n200k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n200k8: tf32 x tf32 with f32.
@@ -1938,7 +1938,7 @@ class _Wgmma:
         """
 
     def m64n208k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n208k8: tf32 x tf32 with f32.
@@ -1947,7 +1947,7 @@ class _Wgmma:
         """
 
     def m64n216k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n216k8: tf32 x tf32 with f32.
@@ -1956,7 +1956,7 @@ class _Wgmma:
         """
 
     def m64n224k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n224k8: tf32 x tf32 with f32.
@@ -1965,7 +1965,7 @@ class _Wgmma:
         """
 
     def m64n232k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n232k8: tf32 x tf32 with f32.
@@ -1974,7 +1974,7 @@ class _Wgmma:
         """
 
     def m64n240k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n240k8: tf32 x tf32 with f32.
@@ -1983,7 +1983,7 @@ class _Wgmma:
         """
 
     def m64n248k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n248k8: tf32 x tf32 with f32.
@@ -1992,7 +1992,7 @@ class _Wgmma:
         """
 
     def m64n256k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n256k8: tf32 x tf32 with f32.
@@ -2001,7 +2001,7 @@ class _Wgmma:
         """
 
     def m64n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n8k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2011,7 +2011,7 @@ class _Wgmma:
         """
 
     def m64n16k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n16k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2021,7 +2021,7 @@ class _Wgmma:
         """
 
     def m64n24k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n24k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2031,7 +2031,7 @@ class _Wgmma:
         """
 
     def m64n32k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n32k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2041,7 +2041,7 @@ class _Wgmma:
         """
 
     def m64n40k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n40k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2050,7 +2050,7 @@ class _Wgmma:
         """
 
     def m64n48k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n48k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2060,7 +2060,7 @@ class _Wgmma:
         """
 
     def m64n56k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n56k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2069,7 +2069,7 @@ class _Wgmma:
         """
 
     def m64n64k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n64k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2079,7 +2079,7 @@ class _Wgmma:
         """
 
     def m64n72k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n72k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2088,7 +2088,7 @@ class _Wgmma:
         """
 
     def m64n80k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n80k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2098,7 +2098,7 @@ class _Wgmma:
         """
 
     def m64n88k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n88k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2107,7 +2107,7 @@ class _Wgmma:
         """
 
     def m64n96k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n96k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2117,7 +2117,7 @@ class _Wgmma:
         """
 
     def m64n104k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n104k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2126,7 +2126,7 @@ class _Wgmma:
         """
 
     def m64n112k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n112k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2136,7 +2136,7 @@ class _Wgmma:
         """
 
     def m64n120k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n120k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2145,7 +2145,7 @@ class _Wgmma:
         """
 
     def m64n128k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n128k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2155,7 +2155,7 @@ class _Wgmma:
         """
 
     def m64n136k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n136k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2164,7 +2164,7 @@ class _Wgmma:
         """
 
     def m64n144k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n144k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2174,7 +2174,7 @@ class _Wgmma:
         """
 
     def m64n152k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n152k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2183,7 +2183,7 @@ class _Wgmma:
         """
 
     def m64n160k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n160k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2193,7 +2193,7 @@ class _Wgmma:
         """
 
     def m64n168k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n168k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2202,7 +2202,7 @@ class _Wgmma:
         """
 
     def m64n176k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n176k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2212,7 +2212,7 @@ class _Wgmma:
         """
 
     def m64n184k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n184k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2221,7 +2221,7 @@ class _Wgmma:
         """
 
     def m64n192k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n192k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2231,7 +2231,7 @@ class _Wgmma:
         """
 
     def m64n200k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n200k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2240,7 +2240,7 @@ class _Wgmma:
         """
 
     def m64n208k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n208k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2250,7 +2250,7 @@ class _Wgmma:
         """
 
     def m64n216k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n216k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2259,7 +2259,7 @@ class _Wgmma:
         """
 
     def m64n224k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n224k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2269,7 +2269,7 @@ class _Wgmma:
         """
 
     def m64n232k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n232k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2278,7 +2278,7 @@ class _Wgmma:
         """
 
     def m64n240k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n240k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2288,7 +2288,7 @@ class _Wgmma:
         """
 
     def m64n248k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n248k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32.
@@ -2297,7 +2297,7 @@ class _Wgmma:
         """
 
     def m64n256k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, source: str = ..., satfinite: bool = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n256k32: {e4m3, e5m2} x {e4m3, e5m2} with f16 or f32; {u8, s8} x {u8, s8} with
@@ -2307,7 +2307,7 @@ class _Wgmma:
         """
 
     def m64n8k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n8k256: b1 x b1 with s32.
@@ -2317,7 +2317,7 @@ class _Wgmma:
         """
 
     def m64n16k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n16k256: b1 x b1 with s32.
@@ -2327,7 +2327,7 @@ class _Wgmma:
         """
 
     def m64n24k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n24k256: b1 x b1 with s32.
@@ -2337,7 +2337,7 @@ class _Wgmma:
         """
 
     def m64n32k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n32k256: b1 x b1 with s32.
@@ -2347,7 +2347,7 @@ class _Wgmma:
         """
 
     def m64n48k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n48k256: b1 x b1 with s32.
@@ -2357,7 +2357,7 @@ class _Wgmma:
         """
 
     def m64n64k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n64k256: b1 x b1 with s32.
@@ -2367,7 +2367,7 @@ class _Wgmma:
         """
 
     def m64n80k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n80k256: b1 x b1 with s32.
@@ -2377,7 +2377,7 @@ class _Wgmma:
         """
 
     def m64n96k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n96k256: b1 x b1 with s32.
@@ -2387,7 +2387,7 @@ class _Wgmma:
         """
 
     def m64n112k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n112k256: b1 x b1 with s32.
@@ -2397,7 +2397,7 @@ class _Wgmma:
         """
 
     def m64n128k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n128k256: b1 x b1 with s32.
@@ -2407,7 +2407,7 @@ class _Wgmma:
         """
 
     def m64n144k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n144k256: b1 x b1 with s32.
@@ -2417,7 +2417,7 @@ class _Wgmma:
         """
 
     def m64n160k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n160k256: b1 x b1 with s32.
@@ -2427,7 +2427,7 @@ class _Wgmma:
         """
 
     def m64n176k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n176k256: b1 x b1 with s32.
@@ -2437,7 +2437,7 @@ class _Wgmma:
         """
 
     def m64n192k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n192k256: b1 x b1 with s32.
@@ -2447,7 +2447,7 @@ class _Wgmma:
         """
 
     def m64n208k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n208k256: b1 x b1 with s32.
@@ -2457,7 +2457,7 @@ class _Wgmma:
         """
 
     def m64n224k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n224k256: b1 x b1 with s32.
@@ -2467,7 +2467,7 @@ class _Wgmma:
         """
 
     def m64n240k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n240k256: b1 x b1 with s32.
@@ -2477,7 +2477,7 @@ class _Wgmma:
         """
 
     def m64n256k256(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, operation: str = ..., source: str = ...
     ) -> _WgmmaInstruction:
         """wgmma.m64n256k256: b1 x b1 with s32.
@@ -2504,11 +2504,11 @@ class _WmmaInstruction(Instruction):
 class _Wmma:
     """wmma: a method for each shape, which takes element types."""
 
-    def __call__(self, *types: DType | str, **options: Any) -> _WmmaInstruction:
+    def __call__(self, *types: DTypeLike, **options: Any) -> _WmmaInstruction:
         """The instruction with these types; `shape=` selects one if several shapes have them."""
 
     def m16n16k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _WmmaInstruction:
         """wmma.m16n16k16: f16 x f16 with f16 or f32; s8 x s8, u8 x u8 with s32; bf16 x bf16 with
@@ -2518,7 +2518,7 @@ class _Wmma:
         """
 
     def m8n32k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _WmmaInstruction:
         """wmma.m8n32k16: f16 x f16 with f16 or f32; s8 x s8, u8 x u8 with s32; bf16 x bf16 with
@@ -2528,7 +2528,7 @@ class _Wmma:
         """
 
     def m32n8k16(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _WmmaInstruction:
         """wmma.m32n8k16: f16 x f16 with f16 or f32; s8 x s8, u8 x u8 with s32; bf16 x bf16 with
@@ -2538,7 +2538,7 @@ class _Wmma:
         """
 
     def m16n16k8(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ...
     ) -> _WmmaInstruction:
         """wmma.m16n16k8: tf32 x tf32 with f32.
@@ -2547,7 +2547,7 @@ class _Wmma:
         """
 
     def m8n8k4(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., rounding: str = ...
     ) -> _WmmaInstruction:
         """wmma.m8n8k4: f64 x f64 with f64.
@@ -2557,7 +2557,7 @@ class _Wmma:
         """
 
     def m8n8k32(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., satfinite: bool = ...
     ) -> _WmmaInstruction:
         """wmma.m8n8k32: s4 x s4, u4 x u4 with s32.
@@ -2566,7 +2566,7 @@ class _Wmma:
         """
 
     def m8n8k128(
-        self, a: DType | str, b: DType | str, accumulator: DType | str, d: DType | str = ..., /,
+        self, a: DTypeLike, b: DTypeLike, accumulator: DTypeLike, d: DTypeLike = ..., /,
         *, layout: str = ..., operation: str = ...
     ) -> _WmmaInstruction:
         """wmma.m8n8k128: b1 x b1 with s32.

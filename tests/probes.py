@@ -144,6 +144,8 @@ def as_operand(operand, words):
         values = [tc.emit("mov.b32.unpack", w)[0] for w in words]
     elif bits == 1:
         values = [(w & 1) != 0 for w in words]
+    elif operand.layout is not None and operand.dtype.storage_bits == 32:
+        values = [w.bits(operand.dtype) for w in words]
     else:
         values = words
     if operand.layout is None and operand.registers == 1:

@@ -43,6 +43,11 @@ def name_of(case: tuple[Any, ...]) -> str:
     return f"{np.dtype(dtype).name}-{np.dtype(out).name}" + (f"-{accumulate}" if accumulate else "")
 
 
+def sums(how: Any) -> dict[str, Any]:
+    """The option that asks for these accumulators, or this precision."""
+    return {"precision" if how == "tf32" else "accumulate": how}
+
+
 def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Each plan for the sizes once, and arguments. The arrays take address space alone.
 
@@ -54,7 +59,7 @@ def chosen(case: tuple[Any, ...], family: str) -> Iterator[tuple[Any, tuple[Any,
     for (M, N), ((of_a, of_b), alpha, beta) in product(SIZES, scaled):
         a, b = np.empty((M, 1024), dtype, of_a), np.empty((1024, N), dtype, of_b)
         c, d = np.empty((M, N), out), np.empty((M, N), out)
-        options = {"precision" if accumulate == "tf32" else "accumulate": accumulate}
+        options = sums(accumulate)
         found = plan(
             a, b, c if beta else None, d, alpha=alpha, beta=beta, family=family, **options
         )
@@ -108,7 +113,7 @@ def test_c_that_is_read_one_by_one_takes_no_registers_from_sums(case: tuple[Any,
     for M, N in ((8192, 8191), (1024, 1023)):
         a, b = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F")
         c, d = np.empty((M, N), out), np.empty((M, N), out)
-        found = plan(a, b, c, d, alpha=2, beta=1, accumulate=accumulate, family="sm90")
+        found = plan(a, b, c, d, alpha=2, beta=1, family="sm90", **sums(accumulate))
         given = (a, b, c, d, number(2), number(1))
         resources = found.kernel.resources(*given, arch="sm_90a", **dict(found.options))
         assert not resources.spills

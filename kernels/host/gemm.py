@@ -136,9 +136,9 @@ def _prepare(
     check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
-    options = (*scalars, accumulate, epilogue, tuple(row_reductions), precision)
+    chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision)
     whole_c = in_c and operands.broadcast(in_c, shape)
-    given = GemmProblem(in_a, in_b, whole_c, in_d, *options)
+    given = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
     if 0 in shape or given.K == 0:
         _check_fillable(given, c, d)
         launch = _launch_of_empty(given, rows, stream)
@@ -155,7 +155,7 @@ def _prepare(
         new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
 
-    new_c = d if c is None else c if in_c.shape == shape else broadcast_to(c, shape)
+    new_c = d if in_c is None else c if in_c.shape == shape else broadcast_to(c, shape)
     arguments = (new_a, new_b, new_c, d, *scalars, *extra.values)
     launch = make_plan(problem, family, config).bind(arguments, stream, rows, row_out)
     if copied or pad:

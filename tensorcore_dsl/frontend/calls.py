@@ -164,14 +164,11 @@ class Calls(Expressions):
         self.frames.append(frame)
         try:
             self.run_body(frame.source.tree)
-            result = frame.variables[RESULT]
-            if isinstance(result, Undefined):
-                raise OperandError(
-                    f"the result of {frame.function} has no one type: {result.reason}",
-                    self.locate(frame.source.tree),
-                )
         finally:
             self.frames.pop()
+        result = frame.variables[RESULT]
+        if isinstance(result, Undefined):
+            raise OperandError(f"the result of {frame.function} has no one type: {result.reason}")
         return result
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:

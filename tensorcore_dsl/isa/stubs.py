@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DTypeLike
+from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import listing
 from tensorcore_dsl.isa import namespaces
 from tensorcore_dsl.isa.namespaces import FIXED, Namespace
@@ -138,7 +138,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _element_type(dtype: DTypeLike) -> str:
+def _element_type(dtype: DType) -> str:
     """The alias of a type, with what it is."""
     kind = {"f": "a float", "s": "a signed integer", "u": "an unsigned integer"}.get(dtype.kind)
     text = f"{kind or 'plain bits'}, {dtype.bits} bits" if dtype.kind != "p" else "a predicate"
