@@ -218,6 +218,7 @@ class Specialisation:
             (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
         )
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
+        recorder.check(ir, config.block)
         values: list[Any] = []
         names = self.kernel.runtime_names
         with on_host(args) as arrays:
@@ -231,7 +232,6 @@ class Specialisation:
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
             )  # fmt: skip
         if recorder.wanted:
-            recorder.check(ir)
             report.trace = recorder.trace
         return report
 

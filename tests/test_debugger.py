@@ -106,7 +106,7 @@ class TestStops:
         assert "    total = total + double(x[i])" in printed[2]
         assert printed[3].startswith("*** NameError: name 'total'")
         assert printed[4].splitlines()[1] == f"> {__file__}({line(sums, 'double(')})sums()"
-        assert printed[5].startswith("[0.0 2.0 4.0 6.0")
+        assert printed[5].startswith("[ 0.  2.  4.  6.")
         assert f"{line(double, 'twice')} ->     twice = value + value" in printed[7]
 
     def test_breakpoints_at_lines(self, capsys: Any) -> None:
@@ -306,7 +306,7 @@ class TestValues:
         assert printed[10].startswith("*** SyntaxError")
         assert printed[11] == "*** NameError: name 'unknown' is not defined"
         assert printed[12] == "*** print takes an expression"
-        assert printed[14].startswith("[False False False False True")
+        assert printed[14].startswith("[False False False False  True")
         assert printed[15] == "(32, 4)"
         assert printed[16].startswith("[ 0  2  4") or printed[16].startswith("[0 2 4")
         assert printed[17].startswith("[1 2 3") or printed[17].startswith("[ 1  2  3")
@@ -361,7 +361,7 @@ class TestValues:
         assert printed[1].splitlines()[1:] == [f"> {__file__}({at})apart()", "-> tc.barrier(1, 64)"]
         assert printed[2] == "10  (all 32 lanes)"
         rows = printed[3].splitlines()
-        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: bar.sync")
+        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: barrier 1: 32")
         assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
         assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
 
@@ -539,7 +539,7 @@ class TestPrint:
 
         shows.emulate[1, 64](X)
         assert capsys.readouterr().out == (
-            f"tile [[1.0 2.0]\n [-- --]]\n[0. 1. 2.] {X}\n"
+            f"tile [[1. 2.]\n [-- --]]\n[0. 1. 2.] {X}\n"
         )
 
     def test_a_warpgroup_prints_one_matrix(self, capsys: Any) -> None:

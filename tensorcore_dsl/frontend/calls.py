@@ -52,6 +52,9 @@ class LocalFunction:
         self.__name__ = getattr(tree, "name", "<lambda>")
         self.signature = _signature(tree.args, defaults)
 
+    def __repr__(self) -> str:
+        return f"<function {self.__name__} of the kernel>"
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """For Python's own higher-order functions, such as map and functools.reduce."""
         return self.evaluator.inline(self, list(args), keywords)

@@ -18,6 +18,9 @@ from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
 
 
+SPECIAL = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+
+
 def kept_registers(machine: Machine) -> Registers:
     """What a debug build keeps of the values of variables."""
     file, kept = machine.registers, machine.ctx.program.kept
@@ -127,7 +130,7 @@ class Namespace(Mapping[str, Any]):
                 return self.contents.read(self.variables[name])
             except Unreadable as error:
                 raise NameError(f"{name} cannot be shown: {error}") from None
-        if name in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
+        if name in SPECIAL:
             return self._special(name)
         if name == "np":
             return np
