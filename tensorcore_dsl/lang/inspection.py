@@ -30,8 +30,9 @@ def view_of(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, RegisterGroup):
         layout = value.operand.layout if value.operand is not None else None
         return views.Group(value.value, value.dtype, layout)
-    if isinstance(value, Mask) and all(isinstance(element, Scalar) for element in value):
-        return views.Matrix(tuple(map(kept_register, value)), value.group.layout)
+    layout = value.group.layout if isinstance(value, Mask) else None
+    if layout is not None and all(isinstance(element, Scalar) for element in value):
+        return views.Matrix(tuple(map(kept_register, value)), layout)
     if isinstance(value, Undefined):
         return views.Missing(value.reason)
     if isinstance(value, (Tile, Array)):

@@ -48,7 +48,7 @@ def _part(part: Any, contents: Contents, values: Sequence[np.ndarray]) -> str:
             value = contents.read(part.view)
         except Unreadable as error:
             return f"<{error}>"
-        with np.printoptions(**{"formatter": {"all": _formatter(part.spec)}} if part.spec else {}):
+        with np.printoptions(formatter={"all": _formatter(part.spec)} if part.spec else None):
             return array_text(value)
     text, first = part
     conversions = [c for c in _CONVERSION.findall(text) if c != "%%"]

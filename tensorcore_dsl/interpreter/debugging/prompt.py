@@ -127,7 +127,7 @@ class Prompt(cmd.Cmd):
         if name == "print":
             expression = close and typed != name and typed in self.view.namespace().variables
         else:
-            expression = close and name != "thread" or bool(_OPERATOR.match(rest or ""))
+            expression = (close and name != "thread") or bool(_OPERATOR.match(rest or ""))
             expression = expression and not _FILE.match(rest or "")
         return (None, None, whole) if expression and typed else (name, rest, whole)
 
@@ -246,7 +246,8 @@ class Prompt(cmd.Cmd):
         try:
             value = eval(expression, _Globals(names), names)
         except SyntaxError as error:
-            self._say(f"*** {_STATEMENT if _is_statement(expression) else f'SyntaxError: {error.msg}'}")
+            why = _STATEMENT if _is_statement(expression) else f"SyntaxError: {error.msg}"
+            self._say(f"*** {why}")
         except Exception as error:
             self._say(f"*** {type(error).__name__}: {error}")
         else:
@@ -351,7 +352,8 @@ class Prompt(cmd.Cmd):
         self._look(cta * self.ctx.group + x + nx * (y + ny * z), False)
 
     def _look(self, thread: int, whole_warp: bool) -> None:
-        view = self.view.moved(thread=thread, whole_warp=whole_warp, level=0)
+        level = self.view.level if self.view.here[thread] else 0
+        view = self.view.moved(thread=thread, whole_warp=whole_warp, level=level)
         if whole_warp and not view.here[thread]:  # the first lane that is still there
             alive = np.flatnonzero(self.ctx.alive[view.warp])
             view = view.moved(thread=view.warp.start + int(alive[0])) if len(alive) else view
@@ -437,7 +439,8 @@ class Prompt(cmd.Cmd):
     def do_barriers(self, _: str) -> None:
         """barriers: the named barriers in use and the mbarriers of this block."""
         ctx, cta = self.ctx, self.view.thread // self.ctx.group
-        texts = [self._named_barrier(cta, int(n)) for n in np.flatnonzero(ctx.barriers.expected[cta])]
+        used = np.flatnonzero(ctx.barriers.expected[cta])
+        texts = [self._named_barrier(cta, int(number)) for number in used]
         slots = map(int, np.flatnonzero(ctx.mbarriers.index[cta]))
         texts += [self._barrier(cta, s) for s in slots if barrier_state(ctx, cta, s).count]
         self._say("\n".join(texts) or "no barrier is in use")

@@ -120,7 +120,9 @@ class Recorder:
     def check(self, kernel: Kernel, block: Dim3) -> None:
         """ArgumentError for a name that the kernel never assigns, or a thread that no block has."""
         for name, numbers in self.wanted.items():
-            outside = [] if numbers is None else numbers[(numbers < 0) | (numbers >= prod(block))]
+            if numbers is None:
+                continue
+            outside = numbers[(numbers < 0) | (numbers >= prod(block))]
             if len(outside):
                 raise ArgumentError(
                     f"trace={{{name!r}: ...}}: a block has threads 0 to {prod(block) - 1}, not "

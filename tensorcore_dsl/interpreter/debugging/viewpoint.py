@@ -17,7 +17,6 @@ from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
 
-
 SPECIAL = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 
 
