@@ -621,10 +621,12 @@ class TestPrint:
             if tc.threadIdx.x == 32:
                 print("tile", tile[:, 1:3])
                 print(x[:3], x)
+                print(f"{tile[:, 1:3]:,.1f}")
 
-        shows.emulate[1, 64](X)
+        shows.emulate[1, 64](1000 * X)
         assert capsys.readouterr().out == (
-            f"tile [[1. 2.]\n [-- --]]\n[0. 1. 2.] {X}\n"
+            f"tile [[1.e+03 2.e+03]\n [    --     --]]\n[   0. 1000. 2000.] {1000 * X}\n"
+            "[[1,000.0 2,000.0]\n [     --      --]]\n"
         )
 
     def test_lists_of_fragments_and_masks(self, capsys: Any) -> None:

@@ -82,8 +82,8 @@ def array_text(value: np.ndarray) -> str:
     texts, known = np.empty(data.shape, object), data[~mask]
     width = 2
     if known.size:
-        row = np.array2string(known, separator=",", threshold=known.size, max_line_width=1 << 30)
-        texts[~mask] = row[1:-1].split(",")
+        row = np.array2string(known, 1 << 30, separator="\0", threshold=known.size)
+        texts[~mask] = row[1:-1].split("\0")
         width = max(map(len, texts[~mask]))
     texts[mask] = "--".rjust(width)
     with np.printoptions(threshold=threshold, formatter={"object": str}):
