@@ -181,6 +181,20 @@ class TestStops:
         assert printed[0].startswith("[-- -- -- -- -- -- -- -- -- 41 42")
         session(capsys, lambda: checked.emulate[1, 64](X, always=True), "c", "c")
 
+    def test_threads_of_several_warps_stop_together(self, capsys: Any) -> None:
+        @tc.kernel
+        def apart(x: tc.Array):
+            i = tc.threadIdx.x
+            if i % 35 == 5:
+                breakpoint()
+
+        session(capsys, apart.emulate[1, 64], "c", args=(X,))
+        with tc.debugger.script("p blockIdx", "c"):
+            apart.emulate[1, 64](X)
+        first, *_, last = capsys.readouterr().out.splitlines()
+        assert first == "block 0, warp 0, lane 5 (of 2 threads that are here)"
+        assert last == "(tcdb) c"
+
     def test_the_gpu_ignores_it(self) -> None:
         @tc.kernel
         def without(x: tc.Array, out: tc.Array, n: tc.s32):
@@ -463,9 +477,10 @@ class TestValues:
                 bars[0].arrive()
 
         printed = session(
-            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one", "c",
-            args=(X,),
+            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one",
+            "locals", "c", args=(X,),
         )  # fmt: skip
+        assert "bars = 2 mbarriers, phase 0, 1" in printed[3]
         assert printed[0].splitlines() == [
             "bars[0]: phase 0 (parity 0), 1 of 2 arrivals pending",
             "bars[1]: phase 1 (parity 1), 1 of 1 arrivals pending",
@@ -475,7 +490,7 @@ class TestValues:
 
     def test_help(self, capsys: Any) -> None:
         printed = session(
-            capsys, sums.emulate[1, 64], "help", "help step", "", "c", "c",
+            capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c",
             args=(X, np.zeros_like(X), 2),
         )  # fmt: skip
         for word in ("step", "next", "warps", "barriers", "locals", "thread", "lane", "quit"):

@@ -74,6 +74,7 @@ class Prompt(cmd.Cmd):
         "p": "print", "s": "step", "n": "next", "c": "continue", "cont": "continue", "w": "where",
         "bt": "where", "q": "quit", "exit": "quit", "l": "list", "b": "break", "cl": "clear",
         "r": "return", "u": "up", "d": "down", "unt": "until", "h": "help", "a": "locals",
+        "args": "locals", "pp": "print",
     }  # fmt: skip
 
     def __init__(self, plan: Plan, view: Viewpoint) -> None:
@@ -148,6 +149,13 @@ class Prompt(cmd.Cmd):
         """Complete the names of an expression."""
         names = {*self.view.namespace(), *SPECIAL, "np"}
         return sorted(name for name in names if name.startswith(text))
+
+    def get_names(self) -> list[str]:
+        return [name for name in super().get_names() if name != "do_EOF"]
+
+    def do_help(self, argument: str) -> bool | None:
+        """help [COMMAND]: list the commands, or explain one."""
+        return super().do_help(self._SHORT.get(argument, argument))
 
     # -- going on ------------------------------------------------------------------------------
 
@@ -246,7 +254,8 @@ class Prompt(cmd.Cmd):
         try:
             value = eval(expression, _Globals(names), names)
         except SyntaxError as error:
-            why = _STATEMENT if _is_statement(expression) else f"SyntaxError: {error.msg}"
+            wrong = f"SyntaxError: {error.msg} (help lists the commands)"
+            why = _STATEMENT if _is_statement(expression) else wrong
             self._say(f"*** {why}")
         except Exception as error:
             self._say(f"*** {type(error).__name__}: {error}")
@@ -269,6 +278,8 @@ class Prompt(cmd.Cmd):
         kind = _kind(view)
         if isinstance(value, np.ndarray) and value.ndim > 1:
             return kind
+        if isinstance(view, views.BarrierView) and view.count is not None:
+            return f"{view.count} mbarriers, phase {', '.join(str(s.phase) for s in value)}"
         if isinstance(view, views.Container) and (inside := _matrices(view)):
             return inside
         return f"{_cut(shown(value, 8).splitlines()[0])}{f'  ({kind})' if kind else ''}"
@@ -362,8 +373,10 @@ class Prompt(cmd.Cmd):
 
     def _show_place(self, stopped: bool = False) -> None:
         loc, view = self.view.loc, self.view
-        threads = int(np.count_nonzero(self.ctx.mask))
-        more = f" (of {threads} threads that are here)" if stopped and threads > WARP else ""
+        mask = self.ctx.mask
+        threads, elsewhere = np.count_nonzero(mask), mask.copy()
+        elsewhere[view.warp] = False
+        more = f" (of {threads} threads that are here)" if stopped and elsewhere.any() else ""
         self._say(f"{view.described()}{more}")
         if loc is None:
             self._say("it has not started" if self.ctx.alive[view.thread] else "it has ended")
