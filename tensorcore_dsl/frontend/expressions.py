@@ -24,7 +24,7 @@ from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.lang.synonyms import advice, attribute_advice, variable_advice
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe

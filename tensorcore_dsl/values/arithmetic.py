@@ -18,7 +18,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values.conversion import convert
 from tensorcore_dsl.values.elementwise import GROUPS, on_groups
 from tensorcore_dsl.values.instructions import InstructionBuilder
