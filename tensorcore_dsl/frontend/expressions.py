@@ -50,7 +50,6 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
-_AT_COMPILE_TIME = "a function that Python runs at compile time may have it"
 _OTHER_LANGUAGES = ("numba.cuda", "triton", "cutlass")
 _COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
 # Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen.cubin import Resources
+from tensorcore_dsl.codegen.switches import is_on
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.kernel.constants import constants_key
@@ -16,7 +16,7 @@ from tensorcore_dsl.kernel.definition import Definition
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.runtime.targets import target_arch
 
-CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # of the environment; 1: every build checks indices
+CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # on: every build checks indices
 
 
 class CompiledKernel(Definition):
@@ -52,7 +52,7 @@ class CompiledKernel(Definition):
 
     def checks_indices(self, otherwise: bool) -> bool:
         """Whether a build checks indices: by the environment, the decorator, or `otherwise`."""
-        if os.environ.get(CHECKS_VARIABLE, "0") not in ("", "0"):
+        if is_on(CHECKS_VARIABLE):
             return True
         return otherwise if self.checks is None else self.checks
 
