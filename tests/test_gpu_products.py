@@ -45,8 +45,11 @@ def test_products(dtype: str, shape: tuple[int, int, int]) -> None:
         found = kernels.gemm(a, b, epilogue=biased, epilogue_args={"bias": bias})
         want = (exact + bias.double()).clamp_min(0)
         assert torch.allclose(found.double(), want, rtol=close, atol=close * K**0.5)
-    with pytest.raises(tc.ArgumentError, match="shares memory"):
+    with pytest.raises(tc.ArgumentError, match="lie at one address"):
         kernels.gemm(a, b, out=torch.as_strided(a, (M, N), (1, 1)))
+    shifted = torch.as_strided(c, (M, N - 1), (N, 1), 1)
+    with pytest.raises(tc.ArgumentError, match="out shares memory with c"):
+        kernels.gemm(a, b[:, 1:], c[:, 1:].clone() if N == 1 else c[:, :-1], out=shifted)
 
 
 @pytest.mark.parametrize("precision", ["f32", "tf32"])
