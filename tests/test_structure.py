@@ -133,6 +133,20 @@ def test_folders_import_downwards():
     assert wrong == []
 
 
+def test_the_page_on_architecture_has_these_levels():
+    """Each row of its table names the folders and modules of one level, the top one first."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| \d \| (.*) \|$", text, re.M)
+    named = [{n.strip("`/").removesuffix(".py") for n in row.split(", ")} for row in rows]
+    assert named[::-1] == [{*places} - {"__init__"} for places in _merged(LEVELS)]
+
+
+def _merged(levels):
+    """The levels of the page, where what imports nothing but the lowest level belongs to it."""
+    floor, viz, *above = levels
+    return [(*floor, *viz), *above]
+
+
 def test_the_package_has_few_modules_at_its_top():
     assert len(list((ROOT / PACKAGE).glob("*.py"))) <= 10
     unknown = {place_of(module) for module in modules()} - set(PLACES)
