@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, partial
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.host_arrays import on_host
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target as current_target
 from tensorcore_dsl.runtime.targets import device_arch, emulated_arch, gpu_chosen, target_arch
@@ -52,6 +52,9 @@ from tensorcore_dsl.errors import (  # isort: skip
     ArgumentError, Loc, OperandError, TensorCoreError, check_call, hide_library, listing, nearest,
     public,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import InKernel
 
 
 class Const:
@@ -311,7 +314,7 @@ class Kernel(Named):
         return found
 
     @public
-    def __getitem__(self, key: Any) -> Launch:
+    def __getitem__(self, key: LaunchKey) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
         if inside_kernel():
             raise OperandError(
@@ -333,9 +336,8 @@ class Kernel(Named):
     if TYPE_CHECKING:
 
         def configured(
-            self, grid: int | Sequence[int], block: int | Sequence[int], *, stream: Any = None,
-            shared_bytes: int = 0, cluster: int | Sequence[int] | None = None,
-            cooperative: bool = False, pdl: bool = False,
+            self, grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
+            cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
         ) -> Launch: ...  # fmt: skip
 
     else:
@@ -373,14 +375,14 @@ class Kernel(Named):
         return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
     @public
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: InKernel, **named: InKernel) -> None:
         raise ArgumentError(
             f"kernel {self.__name__} is launched with a grid and a block: "
             f"{self.__name__}[grid, block](...)"
         )
 
     def specialise(
-        self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None
+        self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
     ) -> Specialisation:
         """The specialisation for arguments (or their types) and Const values."""
         runtime, given = self.split(args, constants)
@@ -410,25 +412,25 @@ class Kernel(Named):
         return otherwise if self.checks is None else self.checks
 
     @public
-    def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
+    def ir(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
     @public
     def ptx(
-        self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any
+        self, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
     ) -> str:
         """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
         chosen = self.specialise(args, constants, arch)
         return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     @public
-    def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
+    def cubin(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
         return self.specialise(args, constants, arch).cubin.code
 
     @public
-    def resources(self, *args: Any, arch: Any = None, **constants: Any) -> Resources:
+    def resources(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler."""
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)
@@ -634,7 +636,7 @@ class Emulator:
     trace: Traced = ()
 
     @public
-    def __getitem__(self, key: Any) -> Callable[..., Report]:
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self.run, config)
 
@@ -665,14 +667,14 @@ def is_library_kernel(function: Callable[..., Any]) -> bool:
 
 
 @overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
+def kernel(function: Callable[..., None], /) -> Kernel: ...
 
 
 @overload
 def kernel(
     *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
     min_blocks: int | None = None, checks: bool | None = None, lineinfo: bool | None = None,
-) -> Callable[[Callable[..., Any]], Kernel]: ...  # fmt: skip
+) -> Callable[[Callable[..., None]], Kernel]: ...  # fmt: skip
 
 
 @public

@@ -10,7 +10,7 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 
-# Steps of the search for an address in common; then it counts as found. NumPy's stub knows 0 and -1.
+# Steps of the search for an address in common; then it counts as found (NumPy's stub knows two).
 MAX_WORK: Any = 1 << 20
 
 
