@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.codegen.switches import is_on
@@ -27,7 +28,7 @@ class CompiledKernel(Definition):
         self._specialisations: dict[Any, Specialisation] = {}
 
     def specialise(
-        self, args: Sequence[Any], constants: dict[str, Any], arch: Any = None
+        self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
     ) -> Specialisation:
         """The specialisation for arguments (or their types) and Const values."""
         runtime, given = self.split(args, constants)
@@ -57,23 +58,25 @@ class CompiledKernel(Definition):
         return otherwise if self.checks is None else self.checks
 
     @public
-    def ir(self, *args: Any, arch: Any = None, **constants: Any) -> str:
+    def ir(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
         """The IR as text."""
         return format_kernel(self.specialise(args, constants, arch).ir)
 
     @public
-    def ptx(self, *args: Any, arch: Any = None, lineinfo: bool = False, **constants: Any) -> str:
+    def ptx(
+        self, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
         """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
         chosen = self.specialise(args, constants, arch)
         return chosen.ptx_with_lines if lineinfo else chosen.ptx
 
     @public
-    def cubin(self, *args: Any, arch: Any = None, **constants: Any) -> bytes:
+    def cubin(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
         """The machine code; needs numba-cuda, but no GPU."""
         return self.specialise(args, constants, arch).cubin.code
 
     @public
-    def resources(self, *args: Any, arch: Any = None, **constants: Any) -> Resources:
+    def resources(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
         """Registers, spills, shared memory and warnings, from the assembler."""
         chosen = self.specialise(args, constants, arch)
         return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
@@ -14,8 +14,11 @@ from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.kernel.launch import Launch
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration
 from tensorcore_dsl.tracing import inside_kernel
+
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import InKernel
 
 
 class Kernel(CompiledKernel):
@@ -26,7 +29,7 @@ class Kernel(CompiledKernel):
         self._launches: dict[Any, Launch] = {}
 
     @public
-    def __getitem__(self, key: Any) -> Launch:
+    def __getitem__(self, key: LaunchKey) -> Launch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
         if inside_kernel():
             raise OperandError(
@@ -48,9 +51,8 @@ class Kernel(CompiledKernel):
     if TYPE_CHECKING:
 
         def configured(
-            self, grid: int | Sequence[int], block: int | Sequence[int], *, stream: Any = None,
-            shared_bytes: int = 0, cluster: int | Sequence[int] | None = None,
-            cooperative: bool = False, pdl: bool = False,
+            self, grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
+            cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
         ) -> Launch: ...  # fmt: skip
 
     else:
@@ -88,7 +90,7 @@ class Kernel(CompiledKernel):
         return Emulator(self, arch, checks, profile, seed_of(order), trace)
 
     @public
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: InKernel, **named: InKernel) -> None:
         raise ArgumentError(
             f"kernel {self.__name__} is launched with a grid and a block: "
             f"{self.__name__}[grid, block](...)"
@@ -96,14 +98,14 @@ class Kernel(CompiledKernel):
 
 
 @overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
+def kernel(function: Callable[..., None], /) -> Kernel: ...
 
 
 @overload
 def kernel(
     *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
     min_blocks: int | None = None, checks: bool | None = None, lineinfo: bool | None = None,
-) -> Callable[[Callable[..., Any]], Kernel]: ...  # fmt: skip
+) -> Callable[[Callable[..., None]], Kernel]: ...  # fmt: skip
 
 
 @public

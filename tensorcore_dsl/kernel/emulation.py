@@ -13,7 +13,7 @@ from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
-from tensorcore_dsl.runtime.launch_config import LaunchConfig, configuration
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
 from tensorcore_dsl.runtime.targets import emulated_arch
 
 
@@ -29,7 +29,7 @@ class Emulator:
     trace: Traced = ()
 
     @public
-    def __getitem__(self, key: Any) -> Callable[..., Report]:
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
         config, _ = configuration(f"{self.kernel.__name__}.emulate", key)
         return partial(self.run, config)
 
