@@ -126,7 +126,6 @@ class Specialisation:
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
             )  # fmt: skip
         if recorder.wanted:
-            recorder.check(ir)
             report.trace = recorder.trace
         return report
 
