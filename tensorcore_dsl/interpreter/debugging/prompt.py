@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,16 @@ from tensorcore_dsl.errors import DebuggerQuit
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state, shown
+from tensorcore_dsl.interpreter.debugging.summaries import kind_of, matrices
 from tensorcore_dsl.interpreter.debugging.viewpoint import SPECIAL, Namespace, Viewpoint
-from tensorcore_dsl.interpreter.sync import mbarriers
+from tensorcore_dsl.interpreter.debugging.waits import Waits
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
-from tensorcore_dsl.isa.spec import Instruction
 
 PROMPT = "(tcdb) "
 _AROUND = 5  # lines that `list` shows before and after the current one
 _LINE = 80  # columns of a value in `locals`
 _OPERATOR = re.compile(r"[-+*/%=<>&|^,!]|(if|in|is|and|or|not)\b")
-_MATRIX = re.compile(r"a ((?:shared )?\w* ?(?:fragment|mask|tile))\b")
 _FILE = re.compile(r"/\S+:\d+$")
 _STATEMENT = "the debugger evaluates expressions; it runs no statements and changes no variables"
 _scripts: ContextVar[Iterator[str] | None] = ContextVar("script", default=None)
@@ -82,6 +80,10 @@ class Prompt(cmd.Cmd):
         self.plan, self.view = plan, view
         self.script = _scripts.get()
         self.use_rawinput = self.script is None
+
+    @property
+    def waits(self) -> Waits:
+        return Waits(self.ctx, self.view, self.plan.stopped)
 
     @property
     def ctx(self) -> Any:
@@ -275,12 +277,12 @@ class Prompt(cmd.Cmd):
             value = names.contents.read(view)
         except Unreadable as error:
             return f"<{error}>"
-        kind = _kind(view)
+        kind = kind_of(view)
         if isinstance(value, np.ndarray) and value.ndim > 1:
             return kind
         if isinstance(view, views.BarrierView) and view.count is not None:
             return f"{view.count} mbarriers, phase {', '.join(str(s.phase) for s in value)}"
-        if isinstance(view, views.Container) and (inside := _matrices(view)):
+        if isinstance(view, views.Container) and (inside := matrices(view)):
             return inside
         return f"{_cut(shown(value, 8).splitlines()[0])}{f'  ({kind})' if kind else ''}"
 
@@ -399,80 +401,20 @@ class Prompt(cmd.Cmd):
         rows: list[tuple[str, ...]] = []
         for cta in ctas:
             for first in range(cta * ctx.group, (cta + 1) * ctx.group, WARP):
-                rows += self._warp_rows(first)
+                rows += self.waits.rows(first)
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         for row in rows:
             cells = "  ".join(cell.ljust(w) for cell, w in zip(row, widths))
             self._say(f"{cells}  {row[3]}".rstrip())
 
-    def _warp_rows(self, first: int) -> Iterator[tuple[str, ...]]:
-        ctx, part = self.ctx, slice(first, first + WARP)
-        name = f"block {ctx.block_name(first // ctx.group)}", f"warp {first % ctx.group // WARP}"
-
-        def row(mask: np.ndarray, what: str) -> Iterator[tuple[str, ...]]:
-            lanes = np.flatnonzero(mask[part])
-            if len(lanes):
-                yield (*name, f"lanes {ranges(lanes)}", what)
-
-        mark = self.plan.stopped
-        yield from row(ctx.mask, f"stopped at {mark.loc if mark else '?'}")
-        for at, cohort in sorted(ctx.cohorts.items()):
-            instr = ctx.instruction(at)
-            what = f"ready at {ctx.loc(at)}"
-            if cohort.waiting:
-                reasons = self._waits(cohort.mask & _only(part, ctx.threads), instr)
-                what = f"waits at {ctx.loc(at)}: {'; '.join(reasons)}"
-            yield from row(cohort.mask, what)
-        exists = np.arange(ctx.threads) % ctx.group < ctx.threads_per_cta
-        yield from row(ctx.gone & exists, "ended")
-
-    def _waits(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
-        """What the threads of `mask` wait for at an instruction."""
-        ctx = self.ctx
-        if instr is None:
-            return ["a branch"]
-        if instr.uses_mbarrier:
-            return [self._barrier(*place) for place in ctx.mbarriers.waited_for(mask)]
-        numbers = np.unique(ctx.barriers.waits_at[mask])
-        if "cluster" not in instr.effects and (numbers >= 0).any():
-            cta = int(np.argmax(mask)) // ctx.group
-            return [self._named_barrier(cta, int(n)) for n in numbers if n >= 0]
-        return ctx.lacking(mask, instr) or [f"other lanes at {instr.mnemonic}"]
-
-    def _named_barrier(self, cta: int, number: int) -> str:
-        barriers = self.ctx.barriers
-        wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
-        wanted = barriers.full if wanted < 0 else wanted
-        return f"barrier {number}: {here} of {wanted} threads have arrived"
-
-    def _barrier(self, cta: int, slot: int) -> str:
-        name = self._barrier_names(cta).get(slot, f"mbarrier at shared {mbarriers.BYTES * slot:#x}")
-        return f"{name}: {barrier_state(self.ctx, cta, slot)!r}"
-
     def do_barriers(self, _: str) -> None:
         """barriers: the named barriers in use and the mbarriers of this block."""
         ctx, cta = self.ctx, self.view.thread // self.ctx.group
         used = np.flatnonzero(ctx.barriers.expected[cta])
-        texts = [self._named_barrier(cta, int(number)) for number in used]
+        texts = [self.waits.named_barrier(cta, int(number)) for number in used]
         slots = map(int, np.flatnonzero(ctx.mbarriers.index[cta]))
-        texts += [self._barrier(cta, s) for s in slots if barrier_state(ctx, cta, s).count]
+        texts += [self.waits.mbarrier(cta, s) for s in slots if barrier_state(ctx, cta, s).count]
         self._say("\n".join(texts) or "no barrier is in use")
-
-    def _barrier_names(self, cta: int) -> dict[int, str]:
-        """The variables that hold mbarriers, by slot."""
-        names: dict[int, str] = {}
-        mark, contents = self.view.mark, self.view.contents
-        for scope in mark.scopes if mark is not None else ():
-            for name, view in scope.variables.items():
-                if not isinstance(view, views.BarrierView):
-                    continue
-                try:
-                    first = contents.shared_slot(view)
-                except Unreadable:
-                    continue
-                for i in range(view.count or 1):
-                    names.setdefault(first + i, name if view.count is None else f"{name}[{i}]")
-        return names
 
 
 class _Globals(dict[str, Any]):
@@ -494,12 +436,6 @@ def _is_statement(text: str) -> bool:
     return True
 
 
-def _only(part: slice, threads: int) -> np.ndarray:
-    mask = np.zeros(threads, np.bool_)
-    mask[part] = True
-    return mask
-
-
 def _index(text: str) -> tuple[int, ...]:
     """Up to three numbers; missing ones are 0."""
     numbers = [int(part) for part in text.split(",") if part.strip()]
@@ -510,38 +446,3 @@ def _index(text: str) -> tuple[int, ...]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LINE else f"{text[:_LINE]}..."
-
-
-def _matrices(view: views.Container) -> str:
-    """`4 f32 fragments of 16x8` for a list (`2 x 2` for lists in a list) of such; else ""."""
-    counts: list[int] = []
-    items: list[Any] = [view]
-    while items and all(isinstance(item, views.Container) for item in items):
-        counts.append(len(items[0].items))
-        items = [part for item in items for part in item.items.values()]
-    kinds = {_kind(item) for item in items}
-    if len(kinds) > 1 or len(items) != prod(counts) or not _MATRIX.match(kind := kinds.pop()):
-        return ""
-    many = _MATRIX.sub(r"\1s", kind, 1)
-    return f"{' x '.join(map(str, counts))} {many}"
-
-
-def _kind(view: Any) -> str:
-    """The type of a variable, for `locals`."""
-    if isinstance(view, views.Register):
-        return str(view.dtype)
-    if isinstance(view, views.Group):
-        layout = view.layout
-        if layout is None:
-            return f"a vector of {view.dtype}"
-        return f"a {view.dtype} fragment of {layout.rows}x{layout.cols}"
-    if isinstance(view, views.Matrix):
-        return f"a mask of {view.layout.rows}x{view.layout.cols}"
-    if isinstance(view, views.TileView):
-        swizzle = f", {view.swizzle}-byte swizzle" if view.swizzle else ""
-        return f"a shared {view.dtype} tile of {'x'.join(map(str, view.shape))}{swizzle}"
-    if isinstance(view, views.ArrayView):
-        return f"a {len(view.shape)}-dimensional {view.dtype} array"
-    if isinstance(view, views.LocalView):
-        return f"a local {view.dtype} array of {'x'.join(map(str, view.shape))}"
-    return ""

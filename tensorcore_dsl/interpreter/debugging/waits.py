@@ -1,0 +1,90 @@
+"""Where the warps of a block are, and what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.geometry import ranges
+from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state
+from tensorcore_dsl.interpreter.debugging.viewpoint import Viewpoint
+from tensorcore_dsl.interpreter.sync import mbarriers
+from tensorcore_dsl.ir import views
+from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa.spec import Instruction
+
+
+class Waits:
+    """The waits as seen from a viewpoint; `stopped` is the mark at which its warp stands."""
+
+    def __init__(self, ctx: Any, view: Viewpoint, stopped: Mark | None) -> None:
+        self.ctx, self.view, self.stopped = ctx, view, stopped
+
+    def rows(self, first: int) -> Iterator[tuple[str, ...]]:
+        ctx, part = self.ctx, slice(first, first + WARP)
+        name = f"block {ctx.block_name(first // ctx.group)}", f"warp {first % ctx.group // WARP}"
+
+        def row(mask: np.ndarray, what: str) -> Iterator[tuple[str, ...]]:
+            lanes = np.flatnonzero(mask[part])
+            if len(lanes):
+                yield (*name, f"lanes {ranges(lanes)}", what)
+
+        mark = self.stopped
+        yield from row(ctx.mask, f"stopped at {mark.loc if mark else '?'}")
+        for at, cohort in sorted(ctx.cohorts.items()):
+            instr = ctx.instruction(at)
+            what = f"ready at {ctx.loc(at)}"
+            if cohort.waiting:
+                reasons = self._waits(cohort.mask & _only(part, ctx.threads), instr)
+                what = f"waits at {ctx.loc(at)}: {'; '.join(reasons)}"
+            yield from row(cohort.mask, what)
+        exists = np.arange(ctx.threads) % ctx.group < ctx.threads_per_cta
+        yield from row(ctx.gone & exists, "ended")
+
+    def _waits(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
+        """What the threads of `mask` wait for at an instruction."""
+        ctx = self.ctx
+        if instr is None:
+            return ["a branch"]
+        if instr.uses_mbarrier:
+            return [self.mbarrier(*place) for place in ctx.mbarriers.waited_for(mask)]
+        numbers = np.unique(ctx.barriers.waits_at[mask])
+        if "cluster" not in instr.effects and (numbers >= 0).any():
+            cta = int(np.argmax(mask)) // ctx.group
+            return [self.named_barrier(cta, int(n)) for n in numbers if n >= 0]
+        return ctx.lacking(mask, instr) or [f"other lanes at {instr.mnemonic}"]
+
+    def named_barrier(self, cta: int, number: int) -> str:
+        barriers = self.ctx.barriers
+        wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
+        wanted = barriers.full if wanted < 0 else wanted
+        return f"barrier {number}: {here} of {wanted} threads have arrived"
+
+    def mbarrier(self, cta: int, slot: int) -> str:
+        name = self._names(cta).get(slot, f"mbarrier at shared {mbarriers.BYTES * slot:#x}")
+        return f"{name}: {barrier_state(self.ctx, cta, slot)!r}"
+
+    def _names(self, cta: int) -> dict[int, str]:
+        """The variables that hold mbarriers, by slot."""
+        names: dict[int, str] = {}
+        mark, contents = self.view.mark, self.view.contents
+        for scope in mark.scopes if mark is not None else ():
+            for name, view in scope.variables.items():
+                if not isinstance(view, views.BarrierView):
+                    continue
+                try:
+                    first = contents.shared_slot(view)
+                except Unreadable:
+                    continue
+                for i in range(view.count or 1):
+                    names.setdefault(first + i, name if view.count is None else f"{name}[{i}]")
+        return names
+
+
+def _only(part: slice, threads: int) -> np.ndarray:
+    mask = np.zeros(threads, np.bool_)
+    mask[part] = True
+    return mask
