@@ -58,6 +58,7 @@ def copy_tile(
     if tile.dtype != array.dtype and not plain:
         raise OperandError(
             f"{describe(source)} is copied to memory of its element type, not to {describe(target)}"
+            f": make the tile of the array's type, {array.dtype}: tc.shared(shape, x.dtype)"
         )
     if not isinstance(origin, (tuple, list)) or len(origin) != array.ndim:
         raise OperandError(f"origin has {array.ndim} coordinates, not {describe(origin)}")

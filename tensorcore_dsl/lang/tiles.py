@@ -254,7 +254,10 @@ def _u32(value: Any) -> Any:
 def check_swizzle(shape: Sequence[int], strides: Sequence[int], dtype: DType, swizzle: int) -> None:
     """LayoutError unless the rows of a swizzled tile are multiples of the swizzle."""
     if swizzle not in SWIZZLES:
-        raise LayoutError(f"swizzle may be 32, 64 or 128 bytes (0 for none), not {swizzle}")
+        raise LayoutError(
+            f"swizzle may be 32, 64 or 128 bytes (0 for none), not {swizzle}; rows of more bytes "
+            "take 128, or are padded: strides=(row + 8, 1), in elements"
+        )
     if not swizzle:
         return
     row = shape[-1] * dtype.itemsize
