@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorcore_dsl.errors import PACKAGE, nearest
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.values.values import RegisterGroup
 
 _INDEX = "tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x"
@@ -39,7 +40,7 @@ _NAMES = {
     "min": "min(a, b), or tc.row_min(fragment)",
     "abs": "abs(x)", "sum": "sum(values), or tc.row_sum(fragment)", "pow": "x ** n",
     "clamp": "min(max(x, low), high)", "clip": "min(max(x, low), high)", "cast": "x.to(dtype)",
-    "div": "a / b", "fdiv": "a / b", "lop3": "the operators &, |, ^ and ~",
+    "div": "a / b", "fdiv": "a / b", names.LOOKUP_LOGIC: "the operators &, |, ^ and ~",
     "floor": "math.floor(x)", "ceil": "math.ceil(x)", "sigmoid": "tc.rcp(1 + tc.exp(-x))",
     "cdiv": "-(-a // b)", "expf": "tc.exp", "sqrtf": "tc.sqrt", "rsqrtf": "tc.rsqrt",
     "fmaf": "tc.fma", "sinf": "tc.sin", "cosf": "tc.cos", "tanhf": "tc.tanh", "logf": "tc.log",
