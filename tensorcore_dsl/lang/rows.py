@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
@@ -33,8 +33,9 @@ _AXES = {"rows": 0, "cols": 1}
 
 
 def row_values(
-    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0, dtype: DType | None = None
-) -> RegisterGroup:
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
+    dtype: DTypeLike | None = None,
+) -> RegisterGroup:  # fmt: skip
     """`fill`, or `fill(row)`, for each row of a fragment of `like`.
 
     They have the type in which its elements are computed (f32 for tf32, s32 for s8), or `dtype`.
@@ -43,15 +44,17 @@ def row_values(
 
 
 def column_values(
-    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0, dtype: DType | None = None
-) -> RegisterGroup:
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
+    dtype: DTypeLike | None = None,
+) -> RegisterGroup:  # fmt: skip
     """`fill`, or `fill(col)`, for each column of a fragment of `like`; types as `row_values`."""
     return _filled("cols", like, fill, dtype)
 
 
-def _filled(axis: str, like: Any, fill: Any, dtype: DType | None) -> RegisterGroup:
+def _filled(axis: str, like: Any, fill: Any, dtype: DTypeLike | None) -> RegisterGroup:
     of_like = layout_of(like)
-    layout = along(of_like, axis, dtype or promote_types(of_like.dtype, of_like.dtype))
+    chosen = promote_types(of_like.dtype, of_like.dtype) if dtype is None else as_dtype(dtype)
+    layout = along(of_like, axis, chosen)
     if callable(fill):
         thread, place = this_thread(layout), _AXES[axis]
         where = [layout.formula(thread, slot)[place] for slot in range(layout.slots)]

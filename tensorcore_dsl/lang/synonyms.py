@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from tensorcore_dsl.errors import PACKAGE, nearest
+from tensorcore_dsl.errors import nearest
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.origins import PACKAGE
 from tensorcore_dsl.values.values import RegisterGroup
 
 _INDEX = "tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x"
