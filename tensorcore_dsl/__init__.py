@@ -31,7 +31,7 @@ Warps and warpgroups
     shfl, shfl_up, shfl_down, shfl_xor, vote, match_any, redux, elect, warp_specialize, setmaxnreg,
     wgmma_async, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_descriptor
 Mathematics
-    fma, minimum, maximum, select, sqrt, exp, exp2, log2, rcp, rsqrt, sin, cos, tanh
+    fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh
 Debugging
     breakpoint, debugger
 Tuning and timing
@@ -75,7 +75,7 @@ from tensorcore_dsl.lang.launch import (
 )  # fmt: skip
 from tensorcore_dsl.lang.local import local
 from tensorcore_dsl.lang.math import (
-    cos, exp, exp2, fma, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
+    cos, exp, exp2, fma, log, log2, maximum, minimum, rcp, rsqrt, select, sin, sqrt, tanh,
 )  # fmt: skip
 from tensorcore_dsl.lang.matrices import ldmatrix, movmatrix, stmatrix
 from tensorcore_dsl.lang.mbarrier import fence_mbarrier_init, mbarriers
@@ -139,8 +139,8 @@ __all__ = [
     "exp2", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma",
     "fragment", "gridDim", "griddep_launch_dependents", "griddep_wait", "instruction", "kernel",
     "lane_id", "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows",
-    "local", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",
-    "pred", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
+    "local", "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix",
+    "pack", "pred", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
     "row_min", "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select",
     "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt",
     "static_range", "stmatrix", "store", "store_columns", "store_elements", "store_rows",

@@ -255,6 +255,9 @@ def public(function: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
+_KEYWORDS = {"mask": "pred", "predicate": "pred", "other": "otherwise", "offset": "origin"}
+
+
 def check_call(
     function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
     kind: type[TensorCoreError],
@@ -271,9 +274,11 @@ def check_call(
         signature.bind(*args, **keywords)
     except TypeError as error:
         unknown = [key for key in keywords if key not in signature.parameters]
-        close = nearest(unknown[0], signature.parameters) if unknown else ""
+        meant = _KEYWORDS.get(unknown[0], "") if unknown else ""
+        if meant not in signature.parameters:
+            meant = nearest(unknown[0], signature.parameters) if unknown else ""
         text = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
-        hint = f"; did you mean {close!r}?" if close else ""
+        hint = f"; did you mean {meant!r}?" if meant else ""
         raise kind(f"{name}{plain_signature(signature)}: {text}{hint}") from None
 
 

@@ -498,6 +498,39 @@ def bounded_by_the_array(d: tc.Array, m):
     tc.load_elements(d, mma.c, origin=(m, 8), bounded=True)
 
 
+WHOLE = "mma.C.16x8.f32 covers 16x8; axis {} has extent {}: say where they lie, origin=..., or give a view"
+FIRST = " (block (0,0,0), thread (0,0,0))"
+
+
+@caught(WHOLE.format("0 of 'd'", "64 where these are 16") + FIRST, (64, 8))
+def fragment_of_a_larger_array(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d, mma.d.zeros())  # here
+
+
+@caught(WHOLE.format("1 of 'd'", "9 where these are 8") + FIRST, (16, 9))
+def bounded_by_a_larger_array(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.load_elements(d[:, :], mma.c, bounded=True)  # here
+
+
+@caught(
+    "there are 8 values; axis 1 of 'd' has extent 64 where these are 8: say where they lie, origin=..., or give a view"
+    + FIRST, (16, 64),
+)  # fmt: skip
+def columns_of_a_longer_row(d: tc.Array):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.load_columns(d[3, :], mma.d)  # here
+
+
+@fine((16, 8), 64)
+def fragments_of_their_shape(d: tc.Array, n):
+    mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)
+    tc.store_elements(d, tc.load_elements(d, mma.c))
+    tc.store_elements(d[n - 64 :, :], mma.d.zeros())
+    tc.store_rows(d[:, 0], tc.row_sum(mma.d.zeros()))
+
+
 @fine((32, 16))
 def fragments_inside(d: tc.Array):
     mma = tc.mma.m16n8k16(tc.bf16, tc.bf16, tc.f32)

@@ -241,7 +241,7 @@ def ldmatrix_of_an_array(x):
 
 @refused(
     "a shared f32 tile of 16x16 cannot hold mma.A.16x16.f16: its elements are f32, those of the "
-    "fragment f16",
+    "fragment f16; tc.load_elements(tile, operand, convert=True) converts",
     "tc.ldmatrix(tile, mma.a)",
 )
 def tile_of_another_type():

@@ -158,7 +158,7 @@ def wide_tanh(x: tc.f64):
     tc.tanh(x)
 
 
-@refused("sqrt takes numbers, not 'a'", 'tc.sqrt("a")')
+@refused("sqrt takes numbers and fragments, not 'a'", 'tc.sqrt("a")')
 def root_of_a_string():
     tc.sqrt("a")
 

@@ -410,6 +410,65 @@ def test_column_values_scale_pairs():
     assert scaled_pairs.ptx(x, scales, out, arch="sm_80").count("mul.rn.f16x2") == 2
 
 
+@tc.kernel
+def matrix_lines(x: tc.Array, out: tc.Array, row: tc.s32, col: tc.s32, bounded: tc.Const):
+    scales = tc.load_columns(x, F16.d, origin=(row, col), bounded=bounded, otherwise=-1)
+    shifts = tc.load_rows(x, F16.d, origin=(row, col), bounded=bounded, otherwise=-2)
+    tc.store_elements(out, F16.d.zeros() + scales * 100 + shifts, origin=(0, 0))
+    tc.store_columns(out, scales, origin=(16, 0))
+    tc.store_rows(out, shifts, origin=(0, 8))
+
+
+@pytest.mark.parametrize("row, col, bounded", [(0, 0, False), (3, 5, False), (3, 9, True), (-2, 3, True), (20, 4, True)])
+def test_lines_of_a_matrix(row: int, col: int, bounded: bool):
+    x, out = numbers((20, 14), np.float32), np.zeros((17, 9), np.float32)
+    warp(matrix_lines, x, out, row, col, bounded=bounded)
+
+    def at(i: int, j: int, otherwise: int) -> float:
+        return x[i, j] if 0 <= i < 20 and 0 <= j < 14 else otherwise
+
+    scales = np.array([at(row, col + j, -1) for j in range(8)])
+    shifts = np.array([at(row + i, col, -2) for i in range(16)])
+    assert np.array_equal(out[:16, :8], scales * 100 + shifts[:, None])
+    assert np.array_equal(out[16, :8], scales)
+    assert np.array_equal(out[:16, 8], shifts)
+
+
+def test_lines_of_a_matrix_stay_inside():
+    x, out = numbers((20, 14), np.float32), np.zeros((17, 9), np.float32)
+    with pytest.raises(tc.OutOfBounds, match="index 14 leaves axis 1 of 'x'|from index 14"):
+        warp(matrix_lines, x, out, 0, 7, bounded=False)
+    with pytest.raises(tc.OutOfBounds, match="index 20 leaves axis 0 of 'x'"):
+        warp(matrix_lines, x, out, 20, 0, bounded=False)
+
+
+@tc.kernel
+def computed_lines(x: tc.Array, out: tc.Array, start: tc.s32, operand: tc.Const):
+    rows = tc.row_values(operand, lambda i: x[start + i])
+    cols = tc.column_values(operand, lambda j: 10 * j, tc.f32)
+    tc.store_elements(out, operand.zeros() + rows * 100 + cols, origin=(0, 0))
+
+
+@pytest.mark.parametrize("operand", [F16.d, TF32.d, WGMMA.d], ids=short)
+def test_values_of_the_coordinate(operand: Any):
+    x, out = numbers(80, np.float32), np.zeros((operand.layout.rows, operand.layout.cols), np.float32)
+    launch(operand, computed_lines, x, out, 5, operand=operand)
+    i, j = np.indices(out.shape)
+    assert np.array_equal(out, x[5 + i] * 100 + 10 * j)
+
+
+@tc.kernel
+def logarithms(x: tc.Array, out: tc.Array):
+    tc.store_elements(out, tc.log(tc.load_elements(x, F16.d)))
+
+
+def test_log_of_a_fragment():
+    x = np.exp(np.linspace(-8, 8, 128, dtype=np.float32)).reshape(16, 8)
+    out = np.zeros_like(x)
+    warp(logarithms, x, out)
+    assert np.allclose(out, np.log(x), rtol=1e-6, atol=1e-6)
+
+
 # -- operands of the next product ------------------------------------------------------------------
 
 
@@ -508,6 +567,8 @@ def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Cons
     acc = [[mma.d.zeros() for _ in range(cols)] for _ in range(rows)]
     if form == "flat":
         fa, fb, acc = [f for r in fa for f in r], [f for r in fb for f in r], [f for r in acc for f in r]
+    if form == "one nested":
+        fb, acc = [f for r in fb for f in r], [f for r in acc for f in r]
     if form == "single":
         fa, fb, acc = fa[0][0], fb[0][0], acc[0][0]
     for _ in range(2):
@@ -522,7 +583,7 @@ def tiled(a: tc.Array, b: tc.Array, out: tc.Array, mma: tc.Const, shape: tc.Cons
 
 
 @pytest.mark.parametrize("mma", PRODUCTS, ids=short)
-@pytest.mark.parametrize("shape, form", [((2, 3, 2), "nested"), ((2, 3, 2), "flat"), ((1, 3, 2), "flat"), ((3, 1, 1), "flat"), ((1, 1, 1), "single")])
+@pytest.mark.parametrize("shape, form", [((2, 3, 2), "nested"), ((2, 3, 2), "one nested"), ((1, 3, 2), "flat"), ((3, 1, 1), "flat"), ((1, 1, 1), "single")])
 def test_tiled_products(mma: Any, shape: Any, form: str):
     (m, n, k), (rows, cols, depth) = mma.shape, shape
     a = numbers((rows * m, depth * k), memory_type(mma.a))
@@ -882,23 +943,24 @@ def test_refused(case: Case):
     check(case)
 
 
-HOLD = "cannot hold mma.A.16x16.f16: its elements are {}, those of the fragment f16"
+HOLD = "cannot hold mma.A.16x16.f16: its elements are {}, those of the fragment f16; {}"
+LOAD = "tc.load_elements(tile, operand, convert=True) converts"
 
 
-@refused(f"a shared bf16 tile of 16x16 {HOLD.format('bf16')}", "tc.ldmatrix(tile, F16.a)")
+@refused(f"a shared bf16 tile of 16x16 {HOLD.format('bf16', LOAD)}", "tc.ldmatrix(tile, F16.a)")
 def ldmatrix_of_another_type():
     tile = tc.shared((16, 16), tc.bf16)
     tc.ldmatrix(tile, F16.a)
 
 
-@refused(f"a shared s16 tile of 16x16 {HOLD.format('s16')}", "tc.load_elements(tile, F16.a)")
+@refused(f"a shared s16 tile of 16x16 {HOLD.format('s16', 'convert=True converts')}", "tc.load_elements(tile, F16.a)")
 def integers_as_floats():
     tile = tc.shared((16, 16), tc.s16)
     tc.load_elements(tile, F16.a)
 
 
 @refused(
-    "a shared u8 tile of 16x32 cannot hold mma.A.16x32.s8: its elements are u8, those of the fragment s8",
+    f"a shared u8 tile of 16x32 cannot hold mma.A.16x32.s8: its elements are u8, those of the fragment s8; {LOAD}",
     "tc.ldmatrix(tile, S8.a)",
 )
 def unsigned_as_signed():
@@ -906,7 +968,7 @@ def unsigned_as_signed():
     tc.ldmatrix(tile, S8.a)
 
 
-@refused(f"a shared bf16 tile of 16x16 {HOLD.format('bf16')}", "tc.stmatrix(tile, F16.a.zeros())", arch="sm_90")
+@refused(f"a shared bf16 tile of 16x16 {HOLD.format('bf16', 'fragment.to(dtype) converts')}", "tc.stmatrix(tile, F16.a.zeros())", arch="sm_90")
 def stmatrix_of_another_type():
     tile = tc.shared((16, 16), tc.bf16)
     tc.stmatrix(tile, F16.a.zeros())
@@ -922,7 +984,8 @@ def stmatrix_to_a_larger_tile():
 
 
 @refused(
-    "a 2-dimensional s8 array cannot hold mma.B.16x8.f16: its elements are s8, those of the fragment f16",
+    "a 2-dimensional s8 array cannot hold mma.B.16x8.f16: its elements are s8, those of the fragment f16; "
+    "convert=True converts",
     "tc.load_elements(x, F16.b)", BYTES,
 )  # fmt: skip
 def unconverted_load(x):
@@ -1004,7 +1067,7 @@ def movmatrix_of_floats(x: tc.f32):
 
 
 @refused(
-    "4 elements were given from slot 0 of mma.A.16x16.f16 on, which are not neighbours in a row or column",
+    "4 elements were given for mma.A.16x16.f16, of which a thread holds 2 side by side, from slot 0: give 1 to 2 at a time",
     "tc.fragment(F16.a, lambda i, j: [x] * 4)", tc.f16,
 )  # fmt: skip
 def elements_that_are_no_neighbours(x: tc.f16):
@@ -1114,7 +1177,8 @@ def rows_of_two_layouts():
 
 
 @refused(
-    "16 row values of f32 and a fragment f16x2:mma.B.16x8.f16 do not combine: their slots hold other elements of a matrix",
+    "16 row values of f32 and a fragment f16x2:mma.B.16x8.f16 do not combine: their slots hold other elements of a matrix; "
+    "row and column values combine with fragments of the operand `like`",
     "tc.row_values(F16.d) + F16.b.zeros()",
 )
 def row_values_of_another_layout():
@@ -1126,7 +1190,7 @@ def store_rows_of_a_fragment(x):
     tc.store_rows(x, F16.d.zeros())
 
 
-@refused("a one-dimensional array or shared tile is needed, not a 2-dimensional f32 array", "tc.load_rows(x, F16.d)", MATRIX)
+@refused("origin is (row, col) of the first value in a 2-dimensional f32 array, not None", "tc.load_rows(x, F16.d)", MATRIX)
 def rows_of_a_matrix(x):
     tc.load_rows(x, F16.d)
 
@@ -1170,7 +1234,8 @@ def unpack_of_wide_elements(n: tc.s32):
 
 
 @refused(
-    "a 1-dimensional f16 array is copied to memory of its element type, not to a shared bf16 tile of 64",
+    "a 1-dimensional f16 array is copied to memory of its element type, not to a shared bf16 tile of 64: make the "
+    "tile of the array's type, f16: tc.shared(shape, x.dtype)",
     "tc.copy_tile(tile, x, (0,))", HALF,
 )  # fmt: skip
 def copy_to_another_type(x):

@@ -278,8 +278,11 @@ class Expressions:
             ) from None
         except TypeError:
             if has_runtime(left) or has_runtime(right):
+                several = isinstance(left, (list, tuple)) or isinstance(right, (list, tuple))
+                each = f"; [x {SIGNS[kind]} y for x in values] computes with each item"
                 raise OperandError(
                     f"{SIGNS[kind]} is not defined for {describe(left)} and {describe(right)}"
+                    + (each if several else "")
                 ) from None
             raise
 

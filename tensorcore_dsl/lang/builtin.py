@@ -24,17 +24,36 @@ from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.operands import has_runtime as has_runtime
-from tensorcore_dsl.values.values import RuntimeValue, Scalar
+from tensorcore_dsl.values.values import Mask, RegisterGroup, RuntimeValue, Scalar
 
 
 def _several(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """min or max of several values, or of the items of one."""
 
     def reduced(*items: Any) -> Any:
-        values = list(items[0]) if len(items) == 1 else list(items)
+        values = _items(function.__name__[:3], items[0]) if len(items) == 1 else list(items)
         return functools.reduce(function, values)
 
     return reduced
+
+
+def _items(name: str, values: Any) -> list[Any]:
+    """The items to reduce; OperandError for a fragment, of which a thread holds only a part."""
+    group = values.group if isinstance(values, Mask) else values
+    if isinstance(group, RegisterGroup) and group.layout is not None:
+        own = "list(x)" if isinstance(values, Mask) else "x.elements()"
+        whole = f"tc.row_{name}(x) or tc.reduce_rows(x, f) reduces each row"
+        if isinstance(values, Mask) or name in ("any", "all"):
+            whole = f'tc.vote("{name}", {name}({own})) asks the whole warp'
+            if name == "sum":
+                whole = "tc.row_sum(tc.select(x, 1, 0)) counts in each row"
+        elif 1 in (group.layout.rows, group.layout.cols):
+            whole = "shuffles, tc.shfl_xor, combine those of a warp"
+        raise OperandError(
+            f"{name}() of {values.described} would reduce only what this thread holds: {whole}; "
+            f"{name}({own}) is about this thread's own"
+        )
+    return list(values)
 
 
 def _int(value: Any) -> Any:
@@ -64,7 +83,7 @@ def _round(value: Any, digits: Any = None) -> Any:
 
 
 def _sum(items: Any, start: Any = 0) -> Any:
-    values = list(items)
+    values = _items("sum", items)
     if values and isinstance(start, int) and start == 0:
         return functools.reduce(operator.add, values)
     return functools.reduce(operator.add, values, start)
@@ -72,7 +91,8 @@ def _sum(items: Any, start: Any = 0) -> Any:
 
 def _combined(operator: str, items: Any) -> Any:
     """all(items) by the operator "and", any(items) by "or"."""
-    tests = [arithmetic.truth(builder(), item) for item in items]
+    every = _items("all" if operator == "and" else "any", items)
+    tests = [arithmetic.truth(builder(), item) for item in every]
     logic = functools.partial(arithmetic.logic, builder(), operator)
     return functools.reduce(logic, tests, operator == "and")
 

@@ -57,6 +57,7 @@ def copy_tile(
     if not same_elements(tile.dtype, array.dtype):
         raise OperandError(
             f"{describe(source)} is copied to memory of its element type, not to {describe(target)}"
+            f": make the tile of the array's type, {array.dtype}: tc.shared(shape, x.dtype)"
         )
     if not isinstance(origin, (tuple, list)) or len(origin) != array.ndim:
         raise OperandError(f"origin has {array.ndim} coordinates, not {describe(origin)}")

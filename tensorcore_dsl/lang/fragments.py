@@ -14,7 +14,7 @@ from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
-from tensorcore_dsl.lang.bounds import frozen
+from tensorcore_dsl.lang.bounds import check_index, frozen
 from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.tiles import Tile
 from tensorcore_dsl.layout import Layout
@@ -59,16 +59,22 @@ def _computed(layout: Layout, function: Callable[[Any, Any], Any]) -> list[Any]:
     while (slot := len(elements)) < layout.slots:
         found = builder().call(function, list(layout.formula(thread, slot)), {})
         several = list(found) if isinstance(found, (list, tuple)) else [found]
-        last = slot + len(several) - 1
-        steps = np.diff(layout.coords[:, slot : last + 1], axis=1)
-        straight = (steps == (0, 1)).all() or (steps == (1, 0)).all()
-        if not several or last >= layout.slots or not straight:
+        most = _neighbours(layout, slot)
+        if not 1 <= len(several) <= most:
+            count = f"{most} side by side, from" if most > 1 else "one by itself,"
             raise OperandError(
-                f"{len(several)} elements were given from slot {slot} of {layout.name} on, which "
-                "are not neighbours in a row or column"
+                f"{len(several)} elements were given for {layout.name}, of which a thread holds "
+                f"{count} slot {slot}: give 1{f' to {most}' if most > 1 else ''} at a time"
             )
         elements += several
     return elements
+
+
+def _neighbours(layout: Layout, slot: int) -> int:
+    """How many slots from `slot` on hold successive elements of a row, or of a column."""
+    steps = np.diff(layout.coords[:, slot:], axis=1)
+    runs = [(steps == step).all(axis=(0, 2)) for step in ((0, 1), (1, 0))]
+    return 1 + max(int(np.logical_and.accumulate(run).sum()) for run in runs)
 
 
 def _element(given: Any, layout: Layout) -> Any:
@@ -156,7 +162,7 @@ def load_elements(
     """Load a fragment element by element, at the coordinates that its layout gives.
 
     origin: where element (0, 0) of the fragment lies in `source`, at compile time or at run time;
-    without it, `source` has the shape of the fragment.
+    without it, `source` has the shape of the fragment, which checked builds test.
     bounded: elements outside the shape of `source` are not loaded and become `otherwise`. convert:
     elements of another type are converted. Neighbours are loaded together where their alignment is
     known.
@@ -164,7 +170,7 @@ def load_elements(
     layout = layout_of(operand)
     origin = check_place(source, layout, origin, bounded)
     if not convert:
-        check_type(source, layout)
+        check_type(source, layout, "convert=True converts")
     elements = load_places(source, _coordinates(layout, origin), bounded, otherwise)
     if convert:
         return of_converted(operand, layout, elements)
@@ -316,17 +322,17 @@ def stored_layout(value: Any) -> Layout:
     return value.layout
 
 
-def check_type(memory: Tile | Array, layout: Layout) -> None:
+def check_type(memory: Tile | Array, layout: Layout, advice: str) -> None:
     """OperandError unless elements of `memory` are the layout's: equal types, or plain bits.
 
-    tf32 operands take f32, of which the hardware reads the upper 19 bits.
+    tf32 operands take f32, of which the hardware reads the upper 19 bits. advice: what converts.
     """
     have, want = memory.dtype, layout.dtype
     bits = have.storage_bits == want.storage_bits and "b" in (have.kind, want.kind)
     if have != want and not bits and (have, want) != (dtypes.f32, dtypes.tf32):
         raise OperandError(
             f"{memory.described} cannot hold {layout.name}: its elements are {have}, those of the "
-            f"fragment {want}"
+            f"fragment {want}; {advice}"
         )
 
 
@@ -351,10 +357,19 @@ def check_extents(
     memory: Tile | Array, sizes: Sequence[int], origin: Sequence[Any] | None, bounded: bool,
     covers: str,
 ) -> None:  # fmt: skip
-    """OperandError unless a box of `sizes` fits, as far as known; without origin, exactly."""
+    """OperandError unless a box of `sizes` fits, as far as known; without origin, exactly.
+
+    Checked builds refuse larger extents of an argument at run time.
+    """
     starts = [0] * len(sizes) if origin is None else list(origin)
-    for extent, start, size in zip(memory.shape, starts, sizes, strict=True):
+    for axis, (extent, start, size) in enumerate(zip(memory.shape, starts, sizes, strict=True)):
         if isinstance(extent, Scalar) or isinstance(start, Scalar):
+            if origin is None and isinstance(memory, Array) and not memory.axes[axis].outer:
+                message = (
+                    f"{covers}; {memory.axes[axis].place} has extent %lld where these are %lld: "
+                    "say where they lie, origin=..., or give a view"
+                )
+                check_index(extent, size, message, count=0)
             continue
         if origin is None and extent > size:
             raise OperandError(

@@ -11,6 +11,7 @@ import numpy as np
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.lang.bounds import Bounded
+from tensorcore_dsl.lang.pointer import one_element
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Scalar
@@ -68,7 +69,7 @@ class Indexed(Bounded):
                 f"{view.described} cannot be stored at once: store elements, or vectors with "
                 f"{type(view).__name__.lower()}.at(...).store(values)"
             )
-        view.store(value)
+        view.store(one_element(value))
 
     def __repr__(self) -> str:
         return f"<{self.described}>"

@@ -13,7 +13,7 @@ from tensorcore_dsl.lang.bounds import check_index
 from tensorcore_dsl.lang.indexing import normal_index, row_major, static_shape
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.values import Scalar
+from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
 class Local:
@@ -71,6 +71,11 @@ class Local:
         if view.shape:
             raise OperandError(
                 f"a view of {view.described} cannot be assigned: assign its elements"
+            )
+        if isinstance(value, RegisterGroup):
+            raise OperandError(
+                f"{self.described} has elements of one register, not {value.described}: a list "
+                "holds fragments and vectors"
             )
         value = builder().convert(value, self.dtype)
         if not chosen:

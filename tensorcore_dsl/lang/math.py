@@ -94,7 +94,8 @@ def log(value: Any) -> Any:
 def _float(value: Any, what: str) -> Scalar:
     """The value as a float in a register: integers and numbers become f32."""
     if not isinstance(value, Scalar) and not is_number(value):
-        raise OperandError(f"{what} takes numbers, not {describe(value)}")
+        each = f"; [tc.{what}(x) for x in values]" if isinstance(value, (list, tuple)) else ""
+        raise OperandError(f"{what} takes numbers and fragments, not {describe(value)}{each}")
     if not isinstance(value, Scalar):
         return builder().literal(value, dtypes.f32)
     return value if value.dtype.is_float else builder().convert(value, dtypes.f32)  # type: ignore[no-any-return]

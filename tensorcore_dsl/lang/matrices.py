@@ -40,7 +40,7 @@ def ldmatrix(tile: Tile, operand: Operand) -> Any:
     transpose are loaded element by element.
     """
     layout = layout_of(operand)
-    _check_tile(tile, layout)
+    _check_tile(tile, layout, "tc.load_elements(tile, operand, convert=True) converts")
     own_address(tile, names.LDMATRIX)
     along = "cols" if tile.strides[1] == 1 else "rows"
     plan = plan_matrices(layout, along)
@@ -59,7 +59,7 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
     """
     fragments: list[Any] = flat(value) if isinstance(value, (list, tuple)) else [value]
     layout = stored_layout(fragments[0])
-    _check_tile(tile, layout)
+    _check_tile(tile, layout, "fragment.to(dtype) converts")
     own_address(tile, names.STMATRIX)
     places = list(_places(tile, layout))
     other = next((f for f in fragments if f.value.type != fragments[0].value.type), None)
@@ -159,10 +159,10 @@ def _corners(coords: Any, pattern: Any) -> tuple[tuple[int, int], ...] | None:
 # -- instructions ------------------------------------------------------------------------------
 
 
-def _check_tile(tile: Any, layout: Layout) -> None:
+def _check_tile(tile: Any, layout: Layout, advice: str) -> None:
     """OperandError unless the tile consists of whole fragments of its type."""
     check_matrix(tile, (Tile,))
-    check_type(tile, layout)
+    check_type(tile, layout, advice)
     if tile.shape[0] % layout.rows or tile.shape[1] % layout.cols or 0 in tile.shape:
         raise OperandError(
             f"{layout.name} covers {layout.rows}x{layout.cols}; {tile.described} is no multiple "

@@ -14,7 +14,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.bounds import Bound, Bounded, RankBound, frozen
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number, literal
-from tensorcore_dsl.values.values import RegisterGroup, Scalar
+from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar
 
 MAX_CLUSTER_CTAS = 16
 CLUSTER_SPACE = "shared::cluster"  # addresses in the shared memory of any CTA of the cluster
@@ -81,7 +81,7 @@ class Pointer(Bounded):
         return (self + index).load()
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        (self + index).store(value)
+        (self + index).store(one_element(value))
 
     def as_type(self, dtype: DTypeLike) -> Pointer:
         """The same address, read as another type."""
@@ -109,7 +109,7 @@ class Pointer(Bounded):
         return _load(self, count, pred, otherwise, cache)
 
     def store(self, value: Any, *, pred: Any = None, cache: str = "") -> None:
-        """Store an element, or a vector: a list, a tuple or a group."""
+        """Store an element, or the elements of a vector, list or tuple to successive addresses."""
         _store(self, value, pred, cache)
 
     @property
@@ -124,12 +124,46 @@ def load(
     pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = ""
 ) -> Any:
     """`pointer.load(...)`."""
+    _check_pointer(pointer, "tc.load(x.at(i, j), pred=...)")
     return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
 def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") -> None:
     """`pointer.store(...)`."""
+    _check_pointer(pointer, "tc.store(x.at(i, j), value, pred=...)")
     pointer.store(value, pred=pred, cache=cache)
+
+
+def _check_pointer(pointer: Any, example: str) -> None:
+    if not isinstance(pointer, Pointer):
+        raise OperandError(f"a pointer is needed, {example}, not {describe(pointer)}")
+
+
+def one_element(value: Any) -> Any:
+    """The value of an item assignment, which stores one element; OperandError for several."""
+    _refuse_fragment(value)
+    if isinstance(value, (RegisterGroup, list, tuple)):
+        raise OperandError(
+            f"an item is one element, not {describe(value)}; x.at(i).store(values) stores a vector "
+            "from x[i] on"
+        )
+    return value
+
+
+def _refuse_fragment(value: Any) -> None:
+    """OperandError for a fragment, whose elements are no neighbours in memory."""
+    group = value.group if isinstance(value, Mask) else value
+    if not isinstance(group, RegisterGroup) or group.layout is None:
+        return
+    if isinstance(value, Mask):
+        raise OperandError(f"{value.described} cannot be stored: tc.select(condition, 1, 0) can")
+    whole = "elements"
+    if 1 in (group.layout.rows, group.layout.cols):
+        whole = "rows" if group.layout.cols == 1 else "columns"
+    raise OperandError(
+        f"{value.described} cannot be stored through a pointer: its elements have places of their "
+        f"own. tc.store_{whole}(array, values, origin=...) stores them all, values[slot] is one"
+    )
 
 
 # -- addresses ---------------------------------------------------------------------------------
@@ -249,6 +283,7 @@ def _load(pointer: Pointer, count: int, pred: Any, otherwise: Any, cache: str) -
 def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
     build = builder()
     dtype = pointer.dtype
+    _refuse_fragment(value)
     if dtype.kind == "p":
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)
@@ -271,10 +306,7 @@ def _stored_registers(value: Any, dtype: DType) -> tuple[list[Any], DType]:
     """The registers to store and their type; narrow elements are packed where they fill words."""
     build = builder()
     if isinstance(value, RegisterGroup):
-        value = value.to(dtype) if value.dtype != dtype else value
-        if value.per_register > 1:
-            return [Scalar(r.value, dtypes.b32) for r in value.registers], dtypes.b32
-        value = value.elements()
+        value = (value.to(dtype) if value.dtype != dtype else value).elements()
     elements = [build.convert(v, dtype) for v in value]
     if not _words(dtype, len(elements)):
         bits = dtypes.named(f"b{dtype.bits}")

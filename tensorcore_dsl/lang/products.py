@@ -23,9 +23,10 @@ Tiled = TypeVar("Tiled", bound=Fragments)
 def tiled_mma(mma: Instruction, acc: Tiled, a: Fragments, b: Fragments) -> Tiled:
     """acc[i][j] + the sum of a[i][k] b[k][j] over k, for fragments as tc.ldmatrix returns them.
 
-    Each operand is a list of rows of fragments, a flat list where one of its two extents is 1 (or
-    in order, rows first), or a single fragment. The result is arranged as `acc`. Instructions run
-    k by k, and row by row in serpentine order, so that neighbours share a fragment.
+    Each operand is a list of rows of fragments, a flat list of them in order, rows first, or a
+    single fragment; if no extent is 1, one operand at least is a list of rows. The result is
+    arranged as `acc`. Instructions run k by k, and row by row in serpentine order, so that
+    neighbours share a fragment.
     """
     if not isinstance(mma, Instruction) or {"a", "b", "c"} != {o.name for o in mma.operands}:
         raise OperandError(
@@ -54,6 +55,7 @@ def _is_nested(fragments: Fragments) -> bool:
 def _extents(acc: Fragments, a: Fragments, b: Fragments) -> tuple[int, int, int]:
     """(rows of acc, columns of acc, depth); OperandError if the three do not match."""
     of_acc, of_a, of_b = (len(flat(x)) for x in (acc, a, b))
+    hint = ""
     for rows in range(1, of_acc + 1):
         cols, depth = of_acc // rows, of_a // rows
         fits = rows * cols == of_acc and rows * depth == of_a and depth * cols == of_b
@@ -61,10 +63,12 @@ def _extents(acc: Fragments, a: Fragments, b: Fragments) -> tuple[int, int, int]
             _has_shape(x, *shape)
             for x, shape in ((acc, (rows, cols)), (a, (rows, depth)), (b, (depth, cols)))
         ):
-            return rows, cols, depth
+            if min(rows, cols, depth) == 1 or any(map(_is_nested, (acc, a, b))):
+                return rows, cols, depth
+            hint = f": if a is {rows}x{depth} and b {depth}x{cols}, give lists of rows"
     raise OperandError(
         f"acc, a and b must be rows x columns, rows x depth and depth x columns of fragments; they "
-        f"are {_shape(acc)}, {_shape(a)} and {_shape(b)}"
+        f"are {_shape(acc)}, {_shape(a)} and {_shape(b)}{hint}"
     )
 
 

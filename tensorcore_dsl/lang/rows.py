@@ -33,9 +33,10 @@ _AXES = {"rows": 0, "cols": 1}
 
 
 def row_values(
-    like: Operand | RegisterGroup, fill: Any = 0, dtype: DTypeLike | None = None
-) -> RegisterGroup:
-    """`fill` for each row of a fragment of `like`.
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
+    dtype: DTypeLike | None = None,
+) -> RegisterGroup:  # fmt: skip
+    """`fill`, or `fill(row)`, for each row of a fragment of `like`.
 
     They have the type in which its elements are computed (f32 for tf32, s32 for s8), or `dtype`.
     """
@@ -43,9 +44,10 @@ def row_values(
 
 
 def column_values(
-    like: Operand | RegisterGroup, fill: Any = 0, dtype: DTypeLike | None = None
-) -> RegisterGroup:
-    """`fill` for each column of a fragment of `like`; the type is as that of `row_values`."""
+    like: Operand | RegisterGroup, fill: Any | Callable[[Any], Any] = 0,
+    dtype: DTypeLike | None = None,
+) -> RegisterGroup:  # fmt: skip
+    """`fill`, or `fill(col)`, for each column of a fragment of `like`; types as `row_values`."""
     return _filled("cols", like, fill, dtype)
 
 
@@ -53,8 +55,16 @@ def _filled(axis: str, like: Any, fill: Any, dtype: DTypeLike | None) -> Registe
     of_like = layout_of(like)
     chosen = promote_types(of_like.dtype, of_like.dtype) if dtype is None else as_dtype(dtype)
     layout = along(of_like, axis, chosen)
-    value = builder().convert(fill, layout.dtype)
-    return of_elements(_operand(layout), layout, [value] * layout.slots)
+    if callable(fill):
+        thread, place = this_thread(layout), _AXES[axis]
+        where = [layout.formula(thread, slot)[place] for slot in range(layout.slots)]
+        values = [builder().call(fill, [line], {}) for line in where]
+        if several := [value for value in values if isinstance(value, (RegisterGroup, list))]:
+            raise OperandError(f"the function gives one number, not {describe(several[0])}")
+    else:
+        values = [fill] * layout.slots
+    elements = [builder().convert(value, layout.dtype) for value in values]
+    return of_elements(_operand(layout), layout, elements)
 
 
 def along(layout: Layout, axis: str, dtype: DType | None = None) -> Layout:
@@ -172,9 +182,10 @@ def load_rows(
     source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
     bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
-    """Row values from a one-dimensional array or tile: element origin + i for row i.
+    """Row values from an array or tile: element origin + i for row i.
 
-    Without origin, `source` has as many elements as the fragment has rows.
+    Without origin, `source` has as many elements as the fragment has rows. In two dimensions origin
+    is (row, col), and element (row + i, col) is loaded: a column of a matrix.
     like: the fragment, or operand, whose rows they are. They have the type of `source`, or with
     `convert` that of `like`. bounded: those beyond the end of `source` become `otherwise`.
     """
@@ -185,9 +196,10 @@ def load_columns(
     source: Tile | Array, like: Operand | RegisterGroup, *, origin: Any = None,
     bounded: bool = False, otherwise: Any = 0, convert: bool = False,
 ) -> RegisterGroup:  # fmt: skip
-    """Column values from a one-dimensional array or tile: element origin + j for column j.
+    """Column values from an array or tile: element origin + j, or (row, col + j), for column j.
 
-    Otherwise as `load_rows`: a bias is `acc + tc.load_columns(bias, acc, origin=n)`.
+    Otherwise as `load_rows`: a bias is `acc + tc.load_columns(bias, acc, origin=n)`, and row g of a
+    matrix `tc.load_columns(scales, acc, origin=(g, n))`.
     """
     return _loaded("cols", source, like, origin, bounded, otherwise, convert)
 
@@ -207,7 +219,7 @@ def _loaded(
 def store_rows(
     target: Tile | Array, values: RegisterGroup, *, origin: Any = None, bounded: bool = False
 ) -> None:
-    """Store row values to a one-dimensional array or tile: row i to element origin + i.
+    """Store row values to an array or tile: row i to element origin + i, or (row + i, col).
 
     One of the threads that hold a row stores it, converted to the type of `target`. bounded: those
     beyond the end of `target` are not stored.
@@ -218,7 +230,7 @@ def store_rows(
 def store_columns(
     target: Tile | Array, values: RegisterGroup, *, origin: Any = None, bounded: bool = False
 ) -> None:
-    """Store column values to a one-dimensional array or tile, as `store_rows` does."""
+    """Store column values to an array or tile, as `store_rows` does."""
     _stored("cols", target, values, origin, bounded)
 
 
@@ -236,20 +248,35 @@ def _stored(axis: str, target: Any, values: Any, origin: Any, bounded: bool) -> 
 
 
 def _memory(memory: Any) -> Tile | Array:
-    if not isinstance(memory, (Tile, Array)) or memory.ndim != 1:
+    if not isinstance(memory, (Tile, Array)) or memory.ndim > 2:
         raise OperandError(
-            f"a one-dimensional array or shared tile is needed, not {describe(memory)}"
+            f"an array or shared tile of one or two dimensions is needed, not {describe(memory)}"
         )
     return memory
 
 
 def _places(
     memory: Tile | Array, layout: Layout, axis: str, origin: Any, bounded: bool
-) -> list[tuple[Any]]:
-    if origin is not None and not isinstance(origin, (int, Scalar)):
-        raise OperandError(f"origin is the index of the first value, not {describe(origin)}")
+) -> list[tuple[Any, ...]]:
+    """The index of each value of this thread."""
+    first = _origin(memory, origin)
     thread, place, count = this_thread(layout), _AXES[axis], layout.rows * layout.cols
-    where = None if origin is None else (origin,)
-    check_extents(memory, (count,), where, bounded, f"there are {count} values")
-    first = 0 if origin is None else origin
-    return [(layout.formula(thread, slot)[place] + first,) for slot in range(layout.slots)]
+    along = place if memory.ndim == 2 else 0
+    sizes = [count if number == along else 1 for number in range(memory.ndim)]
+    check_extents(memory, sizes, first, bounded, f"there are {count} values")
+    where = [layout.formula(thread, slot)[place] for slot in range(layout.slots)]
+    if first is None:
+        return [(line,) for line in where]
+    return [(*first[:along], line + first[along], *first[along + 1 :]) for line in where]
+
+
+def _origin(memory: Tile | Array, origin: Any) -> tuple[Any, ...] | None:
+    """The place of the first value, an index for each dimension; None: the beginning."""
+    if memory.ndim == 1 and (origin is None or isinstance(origin, (int, Scalar))):
+        return None if origin is None else (origin,)
+    if memory.ndim == 2 and isinstance(origin, (tuple, list)) and len(origin) == 2:
+        return tuple(origin)
+    form = "the index" if memory.ndim == 1 else "(row, col)"
+    raise OperandError(
+        f"origin is {form} of the first value in {memory.described}, not {describe(origin)}"
+    )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from tensorcore_dsl.errors import nearest
+from tensorcore_dsl.isa import names
 from tensorcore_dsl.origins import PACKAGE
+from tensorcore_dsl.values.values import RegisterGroup
 
 _INDEX = "tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x"
 _LOCAL = "tc.local(shape, dtype), mma.d.zeros() or tc.shared(shape, dtype)"
@@ -34,11 +37,14 @@ _NAMES = {
     "make_shared": "tc.shared(shape, dtype)",
     **{f"atomic{a}{name}": _ATOMIC for a in ("", "_") for name in
        ("add", "min", "max", "and", "or", "xor", "exch", "xchg", "cas", "inc", "dec")},
-    "where": "tc.select(condition, yes, no)", "max": "max(a, b)", "min": "min(a, b)",
-    "abs": "abs(x)", "sum": "sum(values)", "pow": "x ** n", "log": "math.log(x)",
+    "where": "tc.select(condition, yes, no)", "max": "max(a, b), or tc.row_max(fragment)",
+    "min": "min(a, b), or tc.row_min(fragment)",
+    "abs": "abs(x)", "sum": "sum(values), or tc.row_sum(fragment)", "pow": "x ** n",
+    "clamp": "min(max(x, low), high)", "clip": "min(max(x, low), high)", "cast": "x.to(dtype)",
+    "div": "a / b", "fdiv": "a / b", names.LOOKUP_LOGIC: "the operators &, |, ^ and ~",
     "floor": "math.floor(x)", "ceil": "math.ceil(x)", "sigmoid": "tc.rcp(1 + tc.exp(-x))",
     "cdiv": "-(-a // b)", "expf": "tc.exp", "sqrtf": "tc.sqrt", "rsqrtf": "tc.rsqrt",
-    "fmaf": "tc.fma", "sinf": "tc.sin", "cosf": "tc.cos", "tanhf": "tc.tanh", "logf": "math.log(x)",
+    "fmaf": "tc.fma", "sinf": "tc.sin", "cosf": "tc.cos", "tanhf": "tc.tanh", "logf": "tc.log",
     "float64": "tc.f64", "double": "tc.f64", "float32": "tc.f32", "float": "tc.f32",
     "float16": "tc.f16", "fp16": "tc.f16", "half": "tc.f16", "bfloat16": "tc.bf16",
     "float8_e4m3fn": "tc.e4m3", "float8e4nv": "tc.e4m3", "float8_e5m2": "tc.e5m2",
@@ -66,6 +72,14 @@ _ATTRIBUTES = {
     "length": "shape[0]", "transpose": "T", "t": "T", "element_type": "dtype",
     "tobits": "bits(dtype)", "float": "to(tc.f32)", "half": "to(tc.f16)", "item": "",
 }  # fmt: skip
+_OF_FRAGMENTS = {
+    **{name: f"tc.row_{name}(fragment)" for name in ("max", "min", "sum")},
+    "amax": "tc.row_max(fragment)", "amin": "tc.row_min(fragment)",
+    "mean": "tc.row_sum(fragment) / n",
+    "t": "tile.T of a shared tile, or tc.as_operand(fragment, operand, transposed=True)",
+    "shape": "fragment.layout.rows and fragment.layout.cols",
+    "store": "tc.store_elements(array, fragment, origin=...)",
+}  # fmt: skip
 
 
 def advice(name: str) -> str:
@@ -85,6 +99,10 @@ def advice(name: str) -> str:
 
 def attribute_advice(owner: Any, name: str) -> str:
     """What to write in place of an unknown attribute of an object: "; did you mean ...?"."""
+    if isinstance(owner, ModuleType) and owner.__name__ == PACKAGE:
+        return advice(name)
+    if isinstance(owner, RegisterGroup) and owner.layout and name.lower() in _OF_FRAGMENTS:
+        return f"; use {_OF_FRAGMENTS[name.lower()]}"
     known = {n for n in dir(owner) if not n.startswith("_")}
     meant = _ATTRIBUTES.get(name.lower(), "")
     if meant.partition("(")[0].partition("[")[0] not in known:

@@ -254,7 +254,11 @@ def _u32(value: Any) -> Any:
 def check_swizzle(shape: Sequence[int], strides: Sequence[int], dtype: DType, swizzle: int) -> None:
     """LayoutError unless the rows of a swizzled tile are multiples of the swizzle."""
     if swizzle not in SWIZZLES:
-        raise LayoutError(f"swizzle may be 32, 64 or 128 bytes (0 for none), not {swizzle}")
+        wide = "; longer rows take 128, or padding: strides=(cols + 8, 1), in elements"
+        raise LayoutError(
+            f"swizzle may be 32, 64 or 128 bytes (0 for none), not {swizzle}"
+            + (wide if swizzle > SWIZZLES[-1] else "")
+        )
     if not swizzle:
         return
     row = shape[-1] * dtype.itemsize

@@ -65,6 +65,8 @@ def _common_slots(
         if _slots_in(a, b) is None and _slots_in(b, a) is None
     )  # fmt: skip
     why = ": their slots hold other elements of a matrix" if first.layout and second.layout else ""
+    if why and any(1 in (g.layout.rows, g.layout.cols) for g in (first, second) if g.layout):
+        why += "; row and column values combine with fragments of the operand `like`"
     raise OperandError(f"{first.described} and {second.described} do not combine{why}")
 
 

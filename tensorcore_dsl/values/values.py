@@ -274,17 +274,30 @@ class RegisterGroup(RuntimeValue):
         if len(values) != len(chosen):
             raise OperandError(f"{len(chosen)} elements are assigned, {len(values)} were given")
         for place, new in zip(chosen, values, strict=True):
+            if isinstance(new, RegisterGroup):
+                raise OperandError(f"an element is one register, not {new.described}")
             elements[place] = emitter().convert(new, self.dtype)
         return self.rebuild(elements)  # type: ignore[no-any-return]
 
     def _checked(self, index: Any) -> Any:
+        """A slot or a slice of slots; OperandError for anything else."""
+        if isinstance(index, Mask):
+            raise OperandError(
+                f"a condition selects no elements of {self.described}: x = tc.select(condition, "
+                "new, x) replaces those where it holds"
+            )
         if isinstance(index, RuntimeValue):
             raise OperandError(
                 "registers are numbered at compile time: index a fragment or vector with a "
                 f"compile-time integer, not {index.described}"
             )
-        if isinstance(index, int) and not -self.slots <= index < self.slots:
-            raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {index}")
+        try:
+            range(self.slots)[index]
+        except (IndexError, TypeError):
+            text = getattr(index, "described", repr(index))
+            raise OperandError(
+                f"{self.described} has elements 0 to {self.slots - 1}, not {text}"
+            ) from None
         return index
 
     if TYPE_CHECKING:  # the frontend gives the variable a new value
