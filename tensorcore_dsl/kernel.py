@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, overload
@@ -26,6 +28,7 @@ from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
 from tensorcore_dsl.dtypes import ALL, DType, as_dtype
 from tensorcore_dsl.frontend.compile import compile_kernel
+from tensorcore_dsl.frontend.readings import Readings
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.debugging.debugger import Debugger
 from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
@@ -283,6 +286,7 @@ class Kernel(Named):
         self.runtime_parameters = [p for p in self.parameters if not p.const]
         self.runtime_names = [p.name for p in self.runtime_parameters]
         self._specialisations: dict[Any, Specialisation] = {}
+        self._readings: Readings | None = None  # None: nothing is compiled yet
         self._launches: dict[Any, Launch] = {}
 
     def with_arguments(self, *names: str) -> Kernel:
@@ -396,12 +400,20 @@ class Kernel(Named):
         """
         chosen = arch_named(arch) if arch is not None else target_arch()
         checks = self.checks_indices(False) if checks is None else checks
+        self.renew()
         key = (types, constants_key(constants), chosen.name, checks)
         known = self._specialisations.get(key)
         if known is None:
+            self._readings = self._readings or Readings(self.function)
+            self._readings.enter(tuple(constants.values()))
             known = Specialisation(self, types, constants, chosen, checks)
             self._specialisations[key] = known
         return known
+
+    def renew(self) -> None:
+        """Forget all specialisations if what the kernel reads of the code around it has changed."""
+        if self._readings is not None and self._readings.changed():
+            self._specialisations, self._readings = {}, None
 
     def checks_indices(self, otherwise: bool) -> bool:
         """Whether a build checks indices: by the environment, the decorator, or `otherwise`."""
@@ -436,7 +448,7 @@ class Kernel(Named):
     def variant(self, **options: Any) -> Kernel:
         """The same kernel with other options, such as max_registers."""
         made = Kernel.__new__(type(self))
-        vars(made).update(vars(self), _specialisations={}, _launches={}, **options)
+        vars(made).update(vars(self), _specialisations={}, _readings=None, _launches={}, **options)
         return made
 
     def split(
@@ -520,19 +532,37 @@ def _key(value: Any) -> Any:
         return type(value), value
     if isinstance(value, float):
         return float, repr(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return type(value), tuple(map(_key, value))
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(map(_key, value))
+    if isinstance(value, np.generic):
+        return value.dtype, value.tobytes()
     if isinstance(value, dict):
         return type(value), tuple([(_key(k), _key(v)) for k, v in value.items()])
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
-    if is_dataclass(value) and hasattr(value, "__dict__"):
-        return type(value), _key(value.__dict__)
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), repr(value)
-    return type(value), value
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple([_key(getattr(value, f.name)) for f in fields(value)])
+    return type(value), _Same(value)
+
+
+class _Same:
+    """Equal for the same object, or for equal ones of types whose instances cannot change."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or type(self.value) is not type(other.value):
+            return False
+        same = self.value is other.value
+        kind = type(self.value)
+        plain = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        return same or (plain and kind.__hash__ is not None and self.value == other.value)
 
 
 class Launch:
@@ -543,6 +573,7 @@ class Launch:
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
         self._default: Launcher | None = None  # with the default Const values, on the GPU
+        self._compiled = kernel._specialisations  # which the launchers are made of
 
     def __reduce__(self) -> Any:
         if self.stream is not None:
@@ -555,6 +586,7 @@ class Launch:
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
         try:  # like `public`, at no cost
+            self._renew()
             if positional and self._default is not None and gpu_chosen():
                 self._default.fast(*args)
             else:
@@ -562,6 +594,14 @@ class Launch:
         except TensorCoreError as error:
             hide_library(error)
             raise
+
+    def _renew(self) -> None:
+        """Forget the launchers of code that has changed."""
+        kernel = self.kernel
+        kernel.renew()
+        if self._compiled is not kernel._specialisations:
+            self._compiled, self._default = kernel._specialisations, None
+            self._launchers.clear()
 
     def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
         """Any launch: on the CPU, or the first one with the default Const values."""
@@ -593,6 +633,7 @@ class Launch:
 
         The function takes run-time arguments, these or others; it keeps these alive.
         """
+        self._renew()
         runtime, constants = self.kernel.split(args, named_args)
         if current_target() == "cpu":
             return self._prepared_on_cpu(runtime, constants)
