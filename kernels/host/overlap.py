@@ -10,7 +10,8 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 
-MAX_WORK = 1 << 20  # steps of the search for an address in common; then it counts as found
+# Steps of the search for an address in common; then it counts as found (NumPy's stub knows two).
+MAX_WORK: Any = 1 << 20
 
 
 def check_written(
@@ -49,7 +50,9 @@ def is_same(x: Description, y: Description) -> bool:
 
 def overlaps_itself(x: np.ndarray) -> bool:
     """Whether two elements share bytes: the first part along an axis and the others, or within."""
-    return x.ndim > 0 and x.size > 1 and (share_memory(x[:1], x[1:]) or overlaps_itself(x[0]))
+    if x.ndim == 0 or x.size < 2:
+        return False
+    return share_memory(x[:1], x[1:]) or overlaps_itself(x[0, ...])  # x[0] may read an element
 
 
 def share_memory(x: np.ndarray, y: np.ndarray) -> bool:

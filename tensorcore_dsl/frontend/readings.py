@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorcore_dsl.codegen.cache_key import bound_cells, code_names, is_installed, is_opaque
 from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.frontend.environment import children
 from tensorcore_dsl.frontend.surroundings import contents_of, differs
 from tensorcore_dsl.tracing import is_library
 
@@ -57,6 +58,14 @@ class Readings:
             for owner in list(self._owners):
                 for name in self._mentioned & vars(owner).keys():
                     self._note(owner, vars(owner), name)
+
+    def enter_constant(self, value: Any) -> None:
+        """Note what a Const value reads; its containers are told apart by their contents anyway."""
+        items = children(value)
+        for item in items or ():
+            self.enter_constant(item)
+        if items is None:
+            self.enter(value)
 
     def _note(self, owner: Any, scope: Mapping[str, Any], name: str) -> None:
         if (id(owner), name) in self._noted:
