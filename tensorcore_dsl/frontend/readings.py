@@ -17,7 +17,7 @@ from tensorcore_dsl.codegen.cache_key import bound_cells, code_names, is_install
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.environment import children
 from tensorcore_dsl.frontend.surroundings import contents_of, differs
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.frontend.expressions.py tensorcore_dsl.origins import is_library
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), DType, range, slice, np.dtype)
 _MISSING = object()
