@@ -198,7 +198,7 @@ class _Walk:
                     self.visit(getattr(value, name))
 
     def module(self, module: types.ModuleType) -> None:
-        if not _is_opaque(module):
+        if not is_opaque(module):
             raise Unhashable(f"{module} not used by its name, so any part of it may be read")
         self.put(module.__name__, getattr(module, "__version__", ""))
 
@@ -206,10 +206,10 @@ class _Walk:
         code = function.__code__
         self.put(function.__module__, function.__qualname__)
         self.visit_all(function.__defaults__, function.__kwdefaults__, function.__dict__)
-        cells = dict(_cells(function))
+        cells = dict(bound_cells(function))
         self.put(*cells)
         self.code(code)
-        if _is_installed(function):
+        if is_installed(function):
             self.visit_all(*cells.values())
         else:
             self.put(self.text(code.co_filename, function.__globals__))
@@ -226,7 +226,7 @@ class _Walk:
 
     def names(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Global names that the code mentions, and the names that it uses of modules among them."""
-        names = sorted(set(_names(code)))
+        names = sorted(set(code_names(code)))
         if _imports(code) or not _OUTSIDE_NAMES.isdisjoint(code.co_names):
             raise Unhashable(f"{code.co_name}, which imports modules or reads its environment")
         whole = not _BY_TEXT.isdisjoint(names)
@@ -238,7 +238,7 @@ class _Walk:
                 done.add(id(module))
                 inside = vars(module)
                 wanted = [n for n in inside if not n.startswith("__")] if whole else names
-                if not _is_opaque(module):
+                if not is_opaque(module):
                     modules += [self.named(n, inside) for n in sorted(wanted) if n in inside]
 
     def named(self, name: str, scope: dict[str, Any]) -> Any:
@@ -257,7 +257,7 @@ class _Walk:
 
     def cls(self, cls: type) -> None:
         self.put(cls.__module__, cls.__qualname__)
-        if _is_installed(cls):
+        if is_installed(cls):
             return
         module = sys.modules.get(cls.__module__)
         if filename := getattr(module, "__file__", None):
@@ -305,7 +305,7 @@ _VISITS: list[tuple[Any, Any]] = [
 ]
 
 
-def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def bound_cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Bound variables of enclosing functions."""
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
@@ -313,13 +313,13 @@ def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def code_names(code: types.CodeType) -> Iterator[str]:
     """Names that code and the code inside it look up, and constants that may be names."""
     yield from code.co_names
     yield from code.co_freevars
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from code_names(constant)
         elif isinstance(constant, str) and constant.isidentifier():
             yield constant
 
@@ -335,11 +335,11 @@ def _slots(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def _is_opaque(module: types.ModuleType) -> bool:
+def is_opaque(module: types.ModuleType) -> bool:
     return is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
 
 
-def _is_installed(value: Any) -> bool:
+def is_installed(value: Any) -> bool:
     """Whether the name and the package's version identify a function or class."""
     name = value.__module__ or ""
     if isinstance(value, types.FunctionType):

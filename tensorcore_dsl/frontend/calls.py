@@ -6,13 +6,17 @@ import ast
 import functools
 import inspect
 import itertools
+import random
 import sys
 import types
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from tensorcore_dsl.frontend.environment import Frame
 from tensorcore_dsl.frontend.expressions import Expressions
@@ -37,7 +41,9 @@ _NOT_IN_KERNELS = (
     ast.Try, ast.Yield, ast.YieldFrom, ast.Await, ast.ClassDef, ast.Global, ast.Import,
     ast.ImportFrom, ast.AsyncFunctionDef,
 )  # fmt: skip
-UNTRACKED = (set, deque, bytearray, array)
+UNTRACKED = (set, deque, bytearray, array, Iterator)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_SHARED_GENERATORS = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
 _CHANGES_NOTHING = frozenset(map(id, (
     len, range, min, max, abs, sum, any, all, int, float, bool, str, tuple, list, dict, set, zip,
     enumerate, isinstance, getattr, hasattr, type, repr, round, divmod, pow, reversed,
@@ -115,9 +121,12 @@ class Calls(Expressions):
 
     def _by_python(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Let Python call a function, which must change nothing around the kernel."""
+        for given in args:
+            self.check_advance(given)
         module = getattr(function, "__module__", None) or type(function).__module__
         if is_library(module) or id(function) in _CHANGES_NOTHING:
             return self._called_by_python(function, args, keywords)
+        self._check_repeatable(function)
         if isinstance(function, type) and has_runtime([args, keywords]):
             self.surroundings.enter_class(function)
         if isinstance(getattr(function, "__self__", None), UNTRACKED):
@@ -147,6 +156,28 @@ class Calls(Expressions):
                     f"take ({given}): {error}"
                 ) from None
             raise
+
+    def _check_repeatable(self, function: Any) -> None:
+        """OperandError for a function that gives another result whenever a kernel is compiled."""
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, _GENERATORS) and (
+            owner in _SHARED_GENERATORS or self.surroundings.name_of(owner) is not None
+        ):
+            raise OperandError(
+                f"{function.__name__} draws a number when the kernel is compiled, not at run time: "
+                "pass an array of random numbers, or make the generator in the kernel"
+            )
+        if getattr(function, "__module__", None) == "time":
+            raise OperandError(
+                f"time.{function.__name__} runs when the kernel is compiled; "
+                'tc.special("clock64") is the clock of the GPU'
+            )
+
+    def check_advance(self, items: Any) -> None:
+        """OperandError if taking items changes what is around the kernel, or is not followed."""
+        if isinstance(items, Iterator):
+            self.surroundings.check(items)
+            self.check_tracked(items)
 
     def check_tracked(self, container: Any, method: str = "") -> None:
         """OperandError if run-time control flow changes a container that it does not follow."""

@@ -27,7 +27,7 @@ from tensorcore_dsl.lang.synonyms import advice, attribute_advice, variable_advi
 from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
-from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import NeedsConstant, RuntimeValue, Scalar, Struct, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
@@ -110,6 +110,10 @@ class Expressions:
         outer, self.node = self.node, node
         try:
             return evaluate(node)
+        except NeedsConstant as error:
+            if error.loc is not None or not isinstance(node, (ast.Set, ast.Dict, ast.Compare)):
+                raise
+            raise OperandError(error.message, self.locate()) from None
         except TensorCoreError as error:
             if error.loc is None:
                 error.loc = self.locate()
@@ -323,6 +327,14 @@ class Expressions:
             )
         if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             return self.binary(type(op), function, left, right)
+        pairs = ((left, right), (right, left))
+        if any(isinstance(a, RuntimeValue) and is_number(b) for a, b in pairs) and isinstance(
+            op, (ast.Is, ast.IsNot)
+        ):
+            raise OperandError(
+                f"{describe(left)} and {describe(right)} are never one object: compare values with "
+                f"{'==' if isinstance(op, ast.Is) else '!='}"
+            )
         return function(left, right)
 
     def _contained(self, item: Any, items: Any) -> Any:
@@ -395,6 +407,10 @@ class Expressions:
 
     # -- comprehensions ------------------------------------------------------------------------
 
+    def check_advance(self, items: Any) -> None:
+        """OperandError if `items` is an iterator that must not advance here."""
+        raise NotImplementedError
+
     def eval_ListComp(self, node: ast.ListComp) -> list[Any]:
         return self._comprehend(node.generators, lambda: self.eval(node.elt))
 
@@ -430,7 +446,9 @@ class Expressions:
             results.append(item())
             return
         first, rest = generators[0], generators[1:]
-        for value in self.eval(first.iter):
+        items = self.eval(first.iter)
+        self.check_advance(items)
+        for value in items:
             self.assign(first.target, value)
             if all(self._static_test(test) for test in first.ifs):
                 self._generate(rest, item, results)

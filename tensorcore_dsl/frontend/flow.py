@@ -144,7 +144,7 @@ class Flow(Calls):
     def check_tracked(self, container: Any, method: str = "") -> None:
         """OperandError if run-time control flow changes a container that it does not follow.
 
-        Sets and deques are such; those that the branch or loop has made are its own.
+        Sets, deques and iterators are such; those that the branch or loop has made are its own.
         """
         if not isinstance(container, UNTRACKED) or method in UNCHANGING:
             return
@@ -246,6 +246,7 @@ class Flow(Calls):
         if isinstance(items, RuntimeRange):
             self._runtime_for(node, items)
             return None
+        self.check_advance(items)
         rounds = list(islice(items, MAX_UNROLL + 1))
         if len(rounds) > MAX_UNROLL:
             raise CompileError(

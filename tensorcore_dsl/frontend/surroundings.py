@@ -46,7 +46,7 @@ class Surroundings:
             return
         if is_library(type(value).__module__):
             return
-        contents = _contents(value)
+        contents = contents_of(value)
         self._known[id(value)] = value, contents, name
         if isinstance(contents, dict):
             self._enter_items(contents.values(), name)
@@ -92,7 +92,7 @@ class Surroundings:
     def check_all(self) -> None:
         """OperandError if an object has changed; it gets its contents back."""
         for value, contents, name in self._known.values():
-            if _differs(value, contents):
+            if differs(value, contents):
                 _restore(value, contents)
                 self._refuse(name)
 
@@ -103,7 +103,7 @@ class Surroundings:
         )
 
 
-def _contents(value: Any) -> Any:
+def contents_of(value: Any) -> Any:
     """A copy of the contents of a changeable object: a list, dict or set; bytes of an array."""
     if isinstance(value, np.ndarray):
         return value.tobytes() if value.nbytes <= MOST_BYTES and not value.dtype.hasobject else None
@@ -117,11 +117,11 @@ def _contents(value: Any) -> Any:
     return dict(attributes) if isinstance(attributes, dict) else None
 
 
-def _differs(value: Any, contents: Any) -> bool:
+def differs(value: Any, contents: Any) -> bool:
     """Does an object hold other objects than in `contents`? Registers are compared by identity."""
     if isinstance(contents, int):
         return len(value) != contents
-    now = _contents(value)
+    now = contents_of(value)
     if isinstance(contents, dict):
         return _differ([*now, *now.values()], [*contents, *contents.values()])
     if isinstance(contents, set):

@@ -30,7 +30,7 @@ def active(ctx: Context) -> np.ndarray:
 def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     """(warps, 32, 32) bool: [w, i, j] is True if lane j takes part with lane i.
 
-    Divergence if a lane of the mask is elsewhere (and has not exited), or if a lane omits itself.
+    Divergence if a lane of the mask is elsewhere (and has not returned), or if a lane omits itself.
     """
     named = (warps(ctx, np.asarray(mask, np.uint32))[:, :, None] & BIT) != 0
     here = active(ctx)

@@ -11,6 +11,7 @@ from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.codegen.switches import is_on
 from tensorcore_dsl.errors import public
+from tensorcore_dsl.frontend.readings import Readings
 from tensorcore_dsl.ir.text import format_kernel
 from tensorcore_dsl.kernel.constants import constants_key
 from tensorcore_dsl.kernel.definition import Definition
@@ -26,6 +27,7 @@ class CompiledKernel(Definition):
     def _prepare(self) -> None:
         super()._prepare()
         self._specialisations: dict[Any, Specialisation] = {}
+        self._readings: Readings | None = None  # None: nothing is compiled yet
 
     def specialise(
         self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
@@ -33,6 +35,11 @@ class CompiledKernel(Definition):
         """The specialisation for arguments (or their types) and Const values."""
         runtime, given = self.split(args, constants)
         return self.specialised(self.types_of(runtime), given, arch)
+
+    def renew(self) -> None:
+        """Forget all specialisations if what the kernel reads of the code around it has changed."""
+        if self._readings is not None and self._readings.changed():
+            self._specialisations, self._readings = {}, None
 
     def specialised(
         self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any,
@@ -45,8 +52,11 @@ class CompiledKernel(Definition):
         chosen = arch_named(arch) if arch is not None else target_arch()
         checks = self.checks_indices(False) if checks is None else checks
         key = (types, constants_key(constants), chosen.name, checks)
+        self.renew()
         known = self._specialisations.get(key)
         if known is None:
+            self._readings = self._readings or Readings(self.function)
+            self._readings.enter_constant(tuple(constants.values()))
             known = Specialisation(self, types, constants, chosen, checks)
             self._specialisations[key] = known
         return known

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+import sys
+from collections import deque
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -20,16 +22,34 @@ def _key(value: Any) -> Any:
         return type(value), value
     if isinstance(value, float):
         return float, repr(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return type(value), tuple(map(_key, value))
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(map(_key, value))
+    if isinstance(value, np.generic):
+        return value.dtype, value.tobytes()
     if isinstance(value, dict):
         return type(value), tuple([(_key(k), _key(v)) for k, v in value.items()])
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
-    if is_dataclass(value) and hasattr(value, "__dict__"):
-        return type(value), _key(value.__dict__)
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), repr(value)
-    return type(value), value
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple([_key(getattr(value, f.name)) for f in fields(value)])
+    return type(value), _Same(value)
+
+
+class _Same:
+    """Equal for the same object, or for equal ones of types whose instances cannot change."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or type(self.value) is not type(other.value):
+            return False
+        kind = type(self.value)
+        plain = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        same = self.value is other.value
+        return same or bool(plain and kind.__hash__ is not None and self.value == other.value)

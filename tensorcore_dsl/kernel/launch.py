@@ -24,6 +24,7 @@ class Launch:
         self._launchers: dict[Any, Launcher] = {}
         self._count = len(kernel.runtime_names)
         self._default: Launcher | None = None  # with the default Const values, on the GPU
+        self._compiled = kernel._specialisations  # which the launchers are made of
 
     def __reduce__(self) -> Any:
         if self.stream is not None:
@@ -36,6 +37,7 @@ class Launch:
     def __call__(self, *args: Any, **named_args: Any) -> None:
         positional = not named_args and len(args) == self._count
         try:  # like `public`, at no cost
+            self._renew()
             if positional and self._default is not None and gpu_chosen():
                 self._default.fast(*args)
             else:
@@ -43,6 +45,14 @@ class Launch:
         except TensorCoreError as error:
             hide_library(error)
             raise
+
+    def _renew(self) -> None:
+        """Forget the launchers of code that has changed."""
+        kernel = self.kernel
+        kernel.renew()
+        if self._compiled is not kernel._specialisations:
+            self._compiled, self._default = kernel._specialisations, None
+            self._launchers.clear()
 
     def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
         """Any launch: on the CPU, or the first one with the default Const values."""
@@ -74,6 +84,7 @@ class Launch:
 
         The function takes run-time arguments, these or others; it keeps these alive.
         """
+        self._renew()
         runtime, constants = self.kernel.split(args, named_args)
         if current_target() == "cpu":
             return self._prepared_on_cpu(runtime, constants)

@@ -10,6 +10,7 @@ from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Element, Scalar
 
 ALL_LANES = 0xFFFFFFFF  # the mask of a whole warp
@@ -45,6 +46,8 @@ def check_choice(what: str, given: str, allowed: tuple[str, ...]) -> None:
 
 def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
     """shfl.sync of a value of any width."""
+    if mode != "idx" and is_number(lane) and not 0 <= lane < 32:
+        raise OperandError(f"a shuffle moves values by 0 to 31 lanes, not by {lane}")
     build = builder()
     value = build.scalar(value)
     dtype = value.dtype

@@ -28,6 +28,7 @@ from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = {"eq": "xor", "ne": "xor"}  # of predicates; eq is inverted afterwards
+_ORDERED = ("lt", "le", "gt", "ge", "floordiv", "mod")  # depend on more than a number's bits
 MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
@@ -66,9 +67,24 @@ def apply(builder: InstructionBuilder, name: str, *operands: Any) -> Any:
     if name == "truediv" and not dtype.is_float:
         dtype = dtypes.f64 if dtype.bits == 64 else dtypes.f32
     left, right = coerce(builder, left, dtype), coerce(builder, right, dtype)
+    if name in _ORDERED:
+        _check_numbers(SIGNS[name], left, right, dtype)
     if name in COMPARISONS:
         return _compare(builder, name, left, right, dtype)
     return _BINARY[name](builder, left, right, dtype)
+
+
+def _check_numbers(sign: str, left: Any, right: Any, dtype: DType) -> None:
+    """OperandError for an integer that `dtype` holds only as the bits of another number."""
+    for number in (left, right):
+        if dtype.is_integer and not isinstance(number, Scalar):
+            low = -(1 << dtype.bits - 1) if dtype.kind == "s" else 0
+            if not low <= int(number) < low + (1 << dtype.bits):
+                wide = "s64" if dtype.bits < 64 else "f64"
+                raise OperandError(
+                    f"{sign} of a value of type {dtype} and {number}, which {dtype} does not hold: "
+                    f"convert the value to a type that does, such as {wide}"
+                )
 
 
 def _are_predicates(left: Any, right: Any) -> bool:
@@ -411,6 +427,7 @@ def extreme(builder: InstructionBuilder, name: str, left: Any, right: Any) -> An
         return min(left, right) if name == "min" else max(left, right)
     dtype = promote(left, right)
     left, right = (coerce(builder, v, dtype) for v in _constant_last(left, right))
+    _check_numbers(name, left, right, dtype)
     if dtype.kind == "p":
         return logic(builder, "and" if name == "min" else "or", left, right)
     return builder.named(names.extreme(name, dtype), left, right)

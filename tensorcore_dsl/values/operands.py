@@ -22,7 +22,9 @@ _LARGEST = {
     "f16": (65504.0, 65520.0),
     "bf16": (float.fromhex("0x1.fep127"), float.fromhex("0x1.ffp127")),
     "f32": (float.fromhex("0x1.fffffep127"), float.fromhex("0x1.ffffffp127")),
-}
+    "e4m3": (448.0, 464.0 + 1e-6), "e5m2": (57344.0, 61440.0), "e3m2": (28.0, 30.0),
+    "e2m3": (7.5, 7.75), "e2m1": (6.0, 7.0),
+}  # fmt: skip
 NUMBERS = (bool, int, float, np.generic)
 
 

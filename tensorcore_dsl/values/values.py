@@ -80,7 +80,10 @@ class RuntimeValue(Operators):
         __eq__, __ne__ = _binary("eq"), _binary("ne")
 
     def __hash__(self) -> int:
-        return id(self.value)
+        raise NeedsConstant(
+            "the keys of a dict and the items of a set are known at compile time, to compare them; "
+            f"{self.described} is not", self,
+        )  # fmt: skip
 
     def __pos__(self) -> Any:
         return self

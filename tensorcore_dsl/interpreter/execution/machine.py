@@ -158,16 +158,15 @@ class Machine:
         """The threads of `mask` that lack others: those of their `named` (T,) masks, or of their
         unit.
 
-        Lanes that have exited may be missing from a mask, but not from a unit. An `aligned`
-        instruction lacks no lane that has returned, but those that ran to the end of the kernel,
-        and so around it.
+        Lanes that have returned may be missing from a mask and at an `aligned` instruction, but
+        not from a unit. Those that ran to the end of the kernel, and so around it, are missed.
         """
         ctx, away = self.ctx, np.empty(self.ctx.threads, np.bool_)
         if named is None and not aligned:
             divided(mask, unit, away)
         else:
             lanes = np.full(ctx.threads, ALL_LANES if aligned else named, np.uint32)
-            absent(mask, lanes, ctx.gone & ~ctx.finished if aligned else ctx.gone, away)
+            absent(mask, lanes, ctx.gone & ~ctx.finished, away)
         return away
 
     def park(self, at: int, unit: int, named: Any = None, aligned: bool = False) -> bool:
