@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, listing, public
 from tensorcore_dsl.runtime.array_interop import stream_handle
 from tensorcore_dsl.runtime.targets import current_target
 from tensorcore_dsl.runtime.timing import (
@@ -24,6 +24,7 @@ _MODES: dict[str, Callable[[list[float]], Any]] = {
 }  # fmt: skip
 
 
+@public
 def do_bench(
     function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
     quantiles: Sequence[float] | None = None, return_mode: str = "median",

@@ -25,7 +25,7 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing, misfit,
     plain_signature,
 )  # fmt: skip
 
@@ -51,6 +51,8 @@ class LocalFunction:
         self.evaluator, self.tree, self.frame = evaluator, tree, evaluator.frame
         self.__name__ = getattr(tree, "name", "<lambda>")
         self.signature = _signature(tree.args, defaults)
+        named = self.__name__ != "<lambda>"
+        self.described = f"the function {self.__name__}" if named else "a lambda"
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """For Python's own higher-order functions, such as map and functools.reduce."""
@@ -131,17 +133,21 @@ class Calls(Expressions):
             if error.loc is not None:
                 raise
             raise _named_constant(function, args, keywords, error) from None
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
             if isinstance(error, TensorCoreError):
                 raise
             check_call(function, _name_of(function), args, keywords, CompileError)
             if not callable(function):
                 raise OperandError(f"{describe(function)} cannot be called") from None
             if is_library(getattr(function, "__module__", None) or ""):
-                given = listing([*map(describe, args), *(f"{k}=..." for k in keywords)])
+                wrong = misfit(function, _name_of(function), args, keywords, describe)
+                if wrong:
+                    raise OperandError(wrong) from None
+                named = (f"{key}={describe(value)}" for key, value in keywords.items())
+                why = f": {error}" if isinstance(error, ValueError) else ""
                 raise OperandError(
                     f"{_name_of(function)}{plain_signature(inspect.signature(function))} cannot "
-                    f"take ({given}): {error}"
+                    f"take ({listing([*map(describe, args), *named])}){why}"
                 ) from None
             raise
 

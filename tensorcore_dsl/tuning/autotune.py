@@ -405,11 +405,15 @@ def autotune(
     """
     if isinstance(key, str) or isinstance(restore_value, str) or isinstance(reset_to_zero, str):
         raise ArgumentError("key, restore_value and reset_to_zero are lists of names")
+    for name, given in (("prune", prune), ("timer", timer)):
+        if given is not None and not callable(given):
+            raise ArgumentError(f"{name} is {given!r}; a function is needed")
     settings = Settings(
         tuple(key), prune, tuple(restore_value), tuple(reset_to_zero), warmup, rep, timer, remember
     )
     configs = list(configs)
 
+    @public
     def decorate(kernel: Kernel) -> Autotuned:
         if not isinstance(kernel, Kernel):
             raise ArgumentError(

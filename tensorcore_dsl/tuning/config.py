@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, listing, public
 from tensorcore_dsl.kernel import constants_key
 
 Dims = int | Sequence[int]
@@ -25,6 +25,7 @@ class Config:
     and shared_bytes may be functions of the arguments, as in a launch.
     """
 
+    @public
     def __init__(
         self, constants: Mapping[str, Any] | None = None, /, *, grid: Grid | None = None,
         block: Grid | None = None, shared_bytes: int | Callable[[Any], int] | None = None,
