@@ -246,7 +246,7 @@ def public(function: Function) -> Function:
         try:
             try:
                 return function(*args, **keywords)
-            except (TypeError, AttributeError, LookupError) as error:
+            except (TypeError, AttributeError, LookupError, ValueError) as error:
                 if isinstance(error, TensorCoreError) or _is_raised_by_user(error):
                     raise
                 name = function.__qualname__.removesuffix(".__init__")
@@ -330,7 +330,7 @@ def _kinds(annotation: Any, names: dict[str, Any]) -> list[Any]:
     kinds = []
     for item in typing.get_args(annotation) if _is_union(annotation) else (annotation,):
         kind = typing.get_origin(item) or item
-        if not isinstance(kind, type) or kind is inspect.Parameter.empty or kind is object:
+        if not isinstance(kind, type) or kind in (Any, inspect.Parameter.empty, object):
             return []
         kinds.append(kind)
     return kinds

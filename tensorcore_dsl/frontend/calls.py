@@ -54,6 +54,9 @@ class LocalFunction:
         named = self.__name__ != "<lambda>"
         self.described = f"the function {self.__name__}" if named else "a lambda"
 
+    def __repr__(self) -> str:
+        return self.described
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """For Python's own higher-order functions, such as map and functools.reduce."""
         return self.evaluator.inline(self, list(args), keywords)

@@ -97,6 +97,9 @@ class MbarrierArray(Struct):
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
 
+    def __repr__(self) -> str:
+        return self.described
+
     def __len__(self) -> int:
         return self.tile.shape[0]
 
