@@ -648,3 +648,11 @@ def test_overlap_of_torch_tensors() -> None:
         gemm(a, a, out=torch.zeros(64).half().expand(64, 64))
     biased = gemm(a, a, epilogue=three, epilogue_args={"bias": torch.ones(64)})
     assert (biased == 65).all()
+
+
+def test_overlap_reads_no_element() -> None:
+    """The arrays may lie on a GPU: the host must not touch their addresses."""
+    out = np.zeros((64, 48), np.float32)
+    beyond = describe(out, "out")._replace(value=1 << 12)
+    other = describe(out.T, "a")._replace(value=1 << 20)
+    overlap.check_written({"out": beyond}, {"a": other})

@@ -2,7 +2,7 @@
 
 The wgmma kernel needs the parts of both operands in memory (split_f32.py), the mma.sync kernel
 splits in registers. So the former suits products that reuse their operands, the latter small and
-skinny ones. The constants are fitted to 1,347 configurations of 44 problems, timed on an H200.
+skinny ones. The constants are fitted to 3,777 configurations of 116 problems, timed on an H200.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tensorcore_dsl.kernels.host.problem_shape import SMS, active_clusters, clus
 
 CYCLES = 1.7e3  # of an SM, in a microsecond
 STEP = 32  # elements of K in a step of either kernel
-LAUNCH = 3.5  # microseconds until the first product, and after the last one
-HOST = 7  # microseconds in which Python launches one kernel: small products wait for it
-SHARED_BYTES = 176  # of shared memory that an SM reads and writes in a cycle
+LAUNCH = 3.4  # microseconds of both kernels until the first product, and after the last one
+HOST = 7  # microseconds in which the host launches a kernel
+SHARED_BYTES = 189  # of shared memory that an SM reads and writes in a cycle
 HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
 HOPPER_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8))
 # BM, BN, WM, WN
 AMPERE_TILES = (
     (128, 64, 32, 32), (64, 128, 32, 32), (64, 64, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32),
-    (32, 32, 16, 16),
+    (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
 )  # fmt: skip
 SPLITS = (1, 2, 4, 8, 16)
 
@@ -34,15 +34,18 @@ Ranking = tuple[Ranked, ...]
 
 
 @lru_cache(maxsize=1024)
-def f32_ranking(M: int, N: int, K: int, batch: int = 1, aligned: bool = True) -> Ranking:
-    """(expected microseconds, configuration) of every candidate, the fastest first.
+def f32_ranking(
+    M: int, N: int, K: int, batch: int = 1, aligned: tuple[int, int] = (16, 16)
+) -> Ranking:
+    """(expected microseconds on the GPU, configuration) of every candidate, the fastest first.
 
-    aligned: see ampere_time.
+    Of those that take less time than the host takes to launch them, the first are those with one
+    kernel. aligned: see ampere_time.
     """
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
     ampere = [(ampere_time(c, M, N, K, aligned), c) for c in ampere_candidates(M, N, K)]
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper]
-    return tuple(sorted(both, key=lambda entry: entry[0]))
+    return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 
 
 def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
@@ -66,36 +69,45 @@ def ampere_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
             yield AmpereConfig(BM, BN, STEP, WM, WN, stages, split_k=split_k)
 
 
+def host_time(config: HopperConfig | AmpereConfig) -> float:
+    """Microseconds in which the host launches the kernels of a product."""
+    single = isinstance(config, AmpereConfig) and config.split_k == 1
+    return HOST if single else 2 * HOST
+
+
 def hopper_time(config: HopperConfig, M: int, N: int, K: int, batch: int = 1) -> float:
     """Microseconds of splitting the operands and of the product."""
     BM, BN, split_k = config.BM, config.BN, config.split_k
-    tensor = 3 * BM * BN / 32 * 1.07
-    latency = 290 + 3.6 * BN  # products of one consumer, one after the other, and promotion
+    tensor = 3 * BM * BN / 32 * 0.9
+    latency = 300 + 4.6 * BN  # products of one consumer, one after the other, and promotion
     read = 3 * BM / 64 * (64 + BN) * 4 * STEP  # wgmma reads B again for every 64 rows of A
     step = max(tensor, latency, (read + (BM + BN) * 8 * STEP) / SHARED_BYTES)
     waves = -(-cluster_tiles(config, M, N, batch) // active_clusters(config))
-    cycles = waves * (_steps(K, split_k) * step + 300 + 16 * BN)
+    cycles = waves * (_steps(K, split_k) * step + 150 + 21 * BN)
     if split_k > 1:
-        cycles += 1050 + 0.3 * (BM * BN / 170) ** 2
+        cycles += 700 + 0.33 * (BM * BN / 170) ** 2
     split_bytes = 12 * batch * K * (M + N)  # f32 in, two of them out
-    return max(LAUNCH + split_bytes / 3.2e6 + cycles / CYCLES, 2 * HOST)
+    return LAUNCH + split_bytes / 4.1e6 + cycles / CYCLES
 
 
-def ampere_time(config: AmpereConfig, M: int, N: int, K: int, aligned: bool = True) -> float:
+def ampere_time(
+    config: AmpereConfig, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
+) -> float:
     """Microseconds of the product, and of the sum of its parts.
 
-    aligned: A and B have rows or columns at multiples of 16 bytes; else elements are copied singly.
+    aligned: bytes that one copy of A, and of B, moves.
     """
     BM, BN, split_k, warps = config.BM, config.BN, config.split_k, config.threads // 32
     ctas = -(-M // BM) * -(-N // BN) * split_k
     resident = min(-(-ctas // SMS), 16 // warps)  # CTAs of an SM at a time
     rounds = -(-ctas // (SMS * resident))
-    work = BM * BN * STEP * 3 / 218 + 0.021 * warps * (config.WM + config.WN) * STEP
-    latency = 320 if aligned else 1300
-    cycles = rounds * _steps(K, split_k) * max(work * resident, latency)
-    memory = 4 * K * (M + N) / 4.4e6
-    total = 0.8 + 4 * (split_k + 1) * M * N / 0.98e6 if split_k > 1 else 0
-    return max(LAUNCH + max(cycles / CYCLES, memory) + total, HOST * min(split_k, 2))
+    copies = (BM / aligned[0] + BN / aligned[1]) * 4  # instructions of warps in a step
+    products = BM * BN * STEP * 3 / 218 + 0.015 * warps * (config.WM + config.WN) * STEP
+    step = max((products + 3.8 * copies) * resident, 277 + 5.9 * copies / warps)
+    memory = 4 * K * (M + N) / 9e6
+    total = 1.2 + 4 * (split_k + 1) * M * N / 0.73e6 if split_k > 1 else 0
+    product = max(rounds * (_steps(K, split_k) * step / CYCLES + 0.14), memory)
+    return 2.9 + product + total
 
 
 def _steps(K: int, split_k: int) -> int:

@@ -49,7 +49,9 @@ def is_same(x: Description, y: Description) -> bool:
 
 def overlaps_itself(x: np.ndarray) -> bool:
     """Whether two elements share bytes: the first part along an axis and the others, or within."""
-    return x.ndim > 0 and x.size > 1 and (share_memory(x[:1], x[1:]) or overlaps_itself(x[0]))
+    if x.ndim == 0 or x.size < 2:
+        return False
+    return share_memory(x[:1], x[1:]) or overlaps_itself(x[0, ...])  # x[0] may read an element
 
 
 def share_memory(x: np.ndarray, y: np.ndarray) -> bool:

@@ -24,9 +24,10 @@ def cached_workspace(
     A launch that a CUDA graph captures gets a workspace of its own, which the graph clears; NumPy
     arrays as well, since several threads may emulate at the same time.
     """
-    if _is_for_one_launch(like):
+    of_stream = _stream_key(like, stream)
+    if of_stream is None:
         return allocate()
-    key = (*_device_and_stream(like, stream), kind)
+    key = of_stream, kind
     workspace = _cached.get(key)
     if workspace is None:
         workspace = _cached[key] = allocate()
@@ -42,33 +43,33 @@ def scratch(
     A small workspace (size: bytes) is cached for the next launch on the stream, as allocation would
     take longer than the kernel.
     """
-    key = None
-    if size <= SMALL and not _is_for_one_launch(like):
-        key = (*_device_and_stream(like, stream), kind)
-        cached = _small.get(key)
-        if cached is not None:
-            return cached
+    of_stream = _stream_key(like, stream) if size <= SMALL else None
+    key = of_stream, kind
+    cached = None if of_stream is None else _small.get(key)
+    if cached is not None:
+        return cached
     with on_stream(like, stream):
         workspace = allocate()
-    if key is not None:
+    if of_stream is not None:
         _small[key] = workspace
         if len(_small) > MAX_CACHED:
             del _small[next(iter(_small))]
     return workspace
 
 
-def _is_for_one_launch(like: Any) -> bool:
-    """Whether a workspace serves a single launch, or a single graph."""
-    if library_of(like) == "torch":
-        return not like.is_cuda or sys.modules["torch"].cuda.is_current_stream_capturing()
-    return not hasattr(like, "__cuda_array_interface__")
+def _stream_key(like: Any, stream: Any) -> tuple[Any, int] | None:
+    """The device and the stream of a launch with this array.
 
-
-def _device_and_stream(like: Any, stream: Any) -> tuple[Any, int]:
-    """The device and the stream of a launch with this array."""
+    None if a workspace serves a single launch, or a single graph.
+    """
     library = library_of(like)
     if library == "torch":
-        device, current = like.device.index, torch_stream(like.device.index)
+        if not like.is_cuda or sys.modules["torch"].cuda.is_current_stream_capturing():
+            return None
+        device = like.get_device()
+        current = torch_stream(device)
+    elif not hasattr(like, "__cuda_array_interface__"):
+        return None
     elif library == "cupy":
         device, current = like.device.id, cupy_stream()
     else:
