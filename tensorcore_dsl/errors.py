@@ -353,7 +353,7 @@ _IN_WORDS = {
     "bool": "True or False", "list": "a list", "tuple": "a tuple", "Sequence": "a list",
     "Iterable": "a list", "Callable": "a function", "Tile": "a shared tile", "Array": "an array",
     "DType": "an element type", "RegisterGroup": "a fragment or vector",
-    "Scalar": "a run-time value", "Operand": "an operand of an instruction, such as mma.a",
+    "Scalar": "a run-time value", "Operand": "an operand of an instruction",
     "Instruction": "an instruction, such as tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)",
 }  # fmt: skip
 
@@ -448,8 +448,8 @@ def _module(frame: FrameType) -> str:
 def _is_library_file(filename: str) -> bool:
     """Is it a file of this package, whose calls messages leave out?"""
     kernels = getattr(sys.modules.get(f"{PACKAGE}.kernels"), "__path__", ())
-    folders = (os.path.dirname(__file__), *kernels)
-    return not _shows_all() and filename.startswith(tuple(f"{folder}{os.sep}" for folder in folders))
+    folders = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(__file__), *kernels))
+    return not _shows_all() and filename.startswith(folders)
 
 
 def _is_library(module: str) -> bool:

@@ -25,8 +25,8 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
-    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing, misfit,
-    plain_signature,
+    CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
+    misfit, plain_signature,
 )  # fmt: skip
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
@@ -173,12 +173,19 @@ class Calls(Expressions):
         self.frames.append(frame)
         try:
             self.run_body(frame.source.tree)
+            result = frame.variables[RESULT]
+            if isinstance(result, Undefined):
+                raise OperandError(
+                    f"the result of {frame.function} has no one type: {result.reason}",
+                    self.locate(frame.source.tree) if self._is_called_by_library() else None,
+                )
         finally:
             self.frames.pop()
-        result = frame.variables[RESULT]
-        if isinstance(result, Undefined):
-            raise OperandError(f"the result of {frame.function} has no one type: {result.reason}")
         return result
+
+    def _is_called_by_library(self) -> bool:
+        """Is the function under evaluation the user's, called by a kernel of the library?"""
+        return is_library(str(self.frames[-2].globals.get("__name__", "")))
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:
         name = function.__name__
