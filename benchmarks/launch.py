@@ -28,7 +28,8 @@ from tensorcore_dsl import kernels, tensor_map
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cubin import Cubin
-from tensorcore_dsl.kernel import Array, Kernel, kernel
+from tensorcore_dsl.kernel import Kernel, kernel
+from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.arguments import Description, describe
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
@@ -237,7 +238,7 @@ def host_cases() -> Iterator[tuple[dict[str, Case], Case]]:
         stack.enter_context(on_target("cuda"))
         stack.enter_context(patch.multiple(driver, **fake_driver))
         stack.enter_context(patch.multiple(assemble, **fake_assembler))
-        stack.enter_context(patch("tensorcore_dsl.kernel.Launcher", HostArraysAsDevice))
+        stack.enter_context(patch("tensorcore_dsl.kernel.launch.Launcher", HostArraysAsDevice))
         stack.enter_context(patch.dict(os.environ, TENSORCORE_DSL_CACHE="off"))
         empty, three, maps = (Kernel(k.function) for k in (nothing, touch, mapped))
         numbers = Kernel(_numbers)[1, 32]

@@ -132,8 +132,8 @@ def check_epilogue(epilogue: Any, names: tuple[str, ...] = ()) -> Any:
     """
     if epilogue is None:
         if names:
-            given = ", ".join(names)
-            raise tc.ArgumentError(f"epilogue_args has {given}, but there is no epilogue")
+            text = ", ".join(names)
+            raise tc.ArgumentError(f"epilogue_args has {text}, but there is no epilogue")
         return None
     given = _signature("epilogue", epilogue, (*ELEMENT, *names))
     takes_batch = given is not None and "batch" in given.parameters and "batch" not in names

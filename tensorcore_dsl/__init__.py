@@ -58,7 +58,8 @@ from tensorcore_dsl.errors import (
 from tensorcore_dsl.errors import publish as _publish
 from tensorcore_dsl.interpreter.debugging import debugger
 from tensorcore_dsl.interpreter.emulate import emulate
-from tensorcore_dsl.kernel import Array, Kernel, current_target, kernel, target
+from tensorcore_dsl.kernel import Kernel, kernel
+from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.async_copy import cp_async, cp_async_commit, cp_async_wait
 from tensorcore_dsl.lang.atomics import atomic, reduce
 from tensorcore_dsl.lang.barrier import barrier, barrier_arrive, syncwarp
@@ -102,6 +103,7 @@ from tensorcore_dsl.lang.wgmma import (
     wgmma_async, wgmma_commit, wgmma_descriptor, wgmma_fence, wgmma_wait,
 )  # fmt: skip
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType
+from tensorcore_dsl.runtime.targets import current_target, target
 from tensorcore_dsl.runtime.trials import Trial, Tuning
 from tensorcore_dsl.tuning.autotune import Autotuned, autotune
 from tensorcore_dsl.tuning.config import Config

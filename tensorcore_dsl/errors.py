@@ -43,6 +43,8 @@ from itertools import islice
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
+from tensorcore_dsl.origins import is_installed, is_of_package, is_pythons
+
 
 @dataclass(frozen=True)
 class Loc:
@@ -82,9 +84,9 @@ def place_of_error(error: Exception, caller: Loc | None) -> Loc | None:
     """Where an error of Python was raised in functions of the user that `caller` has called."""
     trace = error.__traceback__
     while trace is not None:
-        module = _module(trace.tb_frame).partition(".")[0]
-        installed = "site-packages" in _file(trace.tb_frame) or _file(trace.tb_frame)[0] == "<"
-        if module not in _PASSED_THROUGH and not installed:
+        filename = _file(trace.tb_frame)
+        installed = is_installed(filename) or filename.startswith("<")
+        if not installed and not _is_passed_through(trace.tb_frame):
             caller = _place_of_entry(trace, caller)
         trace = trace.tb_next
     return caller
@@ -230,8 +232,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 # -- tracebacks ------------------------------------------------------------------------------
 
-PACKAGE = __name__.partition(".")[0]
-_PASSED_THROUGH = sys.stdlib_module_names | {PACKAGE, "numpy"}  # below a frame of the library
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -367,7 +367,7 @@ def publish(names: dict[str, Any]) -> None:
     """Make the functions among the names of a module of the library `public`."""
     for name, value in names.items():
         new = isinstance(value, FunctionType) and not hasattr(value, "__kernel_function__")
-        if new and _is_library(value.__module__):
+        if new and is_of_package(value.__module__):
             names[name] = public(value)
 
 
@@ -411,9 +411,9 @@ def _is_raised_by_user(error: BaseException) -> bool:
     """Does an error come from a function of the user that the library has called?"""
     trace, inside, user = error.__traceback__, False, False
     while trace is not None:
-        module = _module(trace.tb_frame)
-        inside |= _is_library(module)
-        user = not _is_library(module) and (user or module.partition(".")[0] not in _PASSED_THROUGH)
+        library = is_of_package(_module(trace.tb_frame))
+        inside |= library
+        user = not library and (user or not _is_passed_through(trace.tb_frame))
         trace = trace.tb_next
     return inside and user
 
@@ -422,8 +422,8 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
     """The traceback without frames of the library, and without those that it passed through."""
     kept, inside = [], False
     while trace is not None:
-        inside |= _is_library(_module(trace.tb_frame))
-        if not (inside and _module(trace.tb_frame).partition(".")[0] in _PASSED_THROUGH):
+        inside |= is_of_package(_module(trace.tb_frame))
+        if not (inside and _is_passed_through(trace.tb_frame)):
             kept.append(trace)
         trace = trace.tb_next
     for entry in reversed(kept):
@@ -433,8 +433,17 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_of_user(trace: TracebackType | None) -> bool:
     """Was an error caught in a function of the user?"""
-    module = "" if trace is None else _module(trace.tb_frame).partition(".")[0]
-    return trace is not None and module not in _PASSED_THROUGH
+    return trace is not None and not _is_passed_through(trace.tb_frame)
+
+
+def _is_passed_through(frame: FrameType) -> bool:
+    """Is a frame, below one of the library, of the library, of Python or of NumPy?"""
+    module = _module(frame)
+    return (
+        is_of_package(module)
+        or is_pythons(module, _file(frame))
+        or module.partition(".")[0] == "numpy"
+    )
 
 
 def _file(frame: FrameType) -> str:
@@ -447,10 +456,6 @@ def _module(frame: FrameType) -> str:
 
 def _is_library_file(filename: str) -> bool:
     """Is it a file of this package, whose calls messages leave out?"""
-    kernels = getattr(sys.modules.get(f"{PACKAGE}.kernels"), "__path__", ())
+    kernels = getattr(sys.modules.get("tensorcore_dsl.kernels"), "__path__", ())
     folders = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(__file__), *kernels))
     return not _shows_all() and filename.startswith(folders)
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] == PACKAGE

@@ -1,4 +1,4 @@
-"""The kernel being traced: its emitter, and which modules are the library's own.
+"""The kernel being traced, and its emitter.
 
 A kernel calls types, instructions and operators (`tc.f32(x)`, `mma(a, b, c)`, `a + b`). They
 pass the call to the current emitter, which the frontend installs.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, Protocol
 
 from tensorcore_dsl.errors import OperandError
-
-PACKAGE = __name__.partition(".")[0]
+from tensorcore_dsl.origins import is_library
 
 
 class Emitter(Protocol):
@@ -99,10 +97,3 @@ def set_emitter(value: Emitter | None) -> Any:
 def reset_emitter(token: Any) -> None:
     """Install the emitter that was there before `set_emitter`."""
     _emitter.reset(token)
-
-
-@cache
-def is_library(module: str) -> bool:
-    """Is the module part of the library? `tensorcore_dsl.kernels` is not: its functions are
-    kernel code, and errors point at their lines."""
-    return module.split(".")[0] == PACKAGE and not f"{module}.".startswith(f"{PACKAGE}.kernels.")

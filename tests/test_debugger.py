@@ -106,7 +106,7 @@ class TestStops:
         assert "    total = total + double(x[i])" in printed[2]
         assert printed[3].startswith("*** NameError: name 'total'")
         assert printed[4].splitlines()[1] == f"> {__file__}({line(sums, 'double(')})sums()"
-        assert printed[5].startswith("[0.0 2.0 4.0 6.0")
+        assert printed[5].startswith("[ 0.  2.  4.  6.")
         assert f"{line(double, 'twice')} ->     twice = value + value" in printed[7]
 
     def test_breakpoints_at_lines(self, capsys: Any) -> None:
@@ -136,6 +136,29 @@ class TestStops:
             sums.emulate[1, 64](*args)
         assert "5  (lane 5)" in capsys.readouterr().out
 
+    def test_input_that_cannot_be_read(self, capsys: Any, monkeypatch: Any) -> None:
+        def refuse(*_: Any) -> str:
+            raise OSError("it is captured!")
+
+        monkeypatch.setattr("builtins.input", refuse)
+        with pytest.raises(DebuggerQuit, match=r"it is captured! tc.debugger.script\(...\) gives"):
+            sums.emulate[1, 64](X, np.zeros_like(X), 2)
+
+    def test_ctrl_c_leaves_the_line(self, capsys: Any, monkeypatch: Any) -> None:
+        typed = iter([KeyboardInterrupt(), "p total", "c", "c"])
+
+        def keyboard(*_: Any) -> str:
+            given = next(typed)
+            if isinstance(given, KeyboardInterrupt):
+                raise given
+            return given
+
+        monkeypatch.setattr("builtins.input", keyboard)
+        out = np.zeros_like(X)
+        sums.emulate[1, 64](X, out, 2)
+        text = capsys.readouterr().out
+        assert "(quit stops the emulation)\n10.0  (lane 5)\n" in text and out[5] == 20
+
     def test_input_that_is_replaced(self, capsys: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("p total\nc\nc\n"))
         sums.emulate[1, 64](X, np.zeros_like(X), 2)
@@ -157,6 +180,20 @@ class TestStops:
         printed = session(capsys, checked.emulate[1, 64], "p x[i[lane]] if False else i", "c", args=(X,))
         assert printed[0].startswith("[-- -- -- -- -- -- -- -- -- 41 42")
         session(capsys, lambda: checked.emulate[1, 64](X, always=True), "c", "c")
+
+    def test_threads_of_several_warps_stop_together(self, capsys: Any) -> None:
+        @tc.kernel
+        def apart(x: tc.Array):
+            i = tc.threadIdx.x
+            if i % 35 == 5:
+                breakpoint()
+
+        session(capsys, apart.emulate[1, 64], "c", args=(X,))
+        with tc.debugger.script("p blockIdx", "c"):
+            apart.emulate[1, 64](X)
+        first, *_, last = capsys.readouterr().out.splitlines()
+        assert first == "block 0, warp 0, lane 5 (of 2 threads that are here)"
+        assert last == "(tcdb) c"
 
     def test_the_gpu_ignores_it(self) -> None:
         @tc.kernel
@@ -306,7 +343,7 @@ class TestValues:
         assert printed[10].startswith("*** SyntaxError")
         assert printed[11] == "*** NameError: name 'unknown' is not defined"
         assert printed[12] == "*** print takes an expression"
-        assert printed[14].startswith("[False False False False True")
+        assert printed[14].startswith("[False False False False  True")
         assert printed[15] == "(32, 4)"
         assert printed[16].startswith("[ 0  2  4") or printed[16].startswith("[0 2 4")
         assert printed[17].startswith("[1 2 3") or printed[17].startswith("[ 1  2  3")
@@ -316,6 +353,62 @@ class TestValues:
             "*** thread takes one or two indices", "*** block (9",
             "*** thread (32",
         ]  # fmt: skip
+
+    def test_variables_named_like_commands(self, capsys: Any) -> None:
+        @tc.kernel
+        def letters(a: tc.Array, d: tc.Array):
+            n = tc.threadIdx.x
+            c, lane, p = (n, n * 2), n % 32, [n]
+            breakpoint()
+            a[n] = d[n]
+
+        shows = {
+            "c[1][:3]": "[0 2 4]", "d[2]": "2.0", "n[:2] + 1": "[1 2]", "(n + 1)[0]": "1",
+            "n == 70": "False  (all 32 lanes)", "lane % 1": "0  (all 32 lanes)", "p[0][:2]": "[0 1]",
+            "a[:3].sum()": "3.0", "[n[k] for k in range(2)]": "[0, 1]", "c in (1, 2)": "False",
+            "n = 3": "*** the debugger evaluates expressions; it runs no statements and changes no "
+            "variables", "b[0]": "*** NameError: name 'b' is not defined",
+        }  # fmt: skip
+        printed = session(capsys, letters.emulate[1, 64], *shows, "c", args=(X.copy(), X))
+        assert dict(zip(shows, printed)) == shows
+
+    def test_lists_of_fragments_and_masks(self, capsys: Any) -> None:
+        @tc.kernel
+        def several(x: tc.Array):
+            mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
+            acc = [mma.d.zeros() + j for j in range(2)]
+            grid = [acc, acc]
+            mask = acc[1].map_coordinates(lambda v, i, j: v * j) > 6
+            breakpoint()
+
+        printed = session(
+            capsys, several.emulate[1, 32], "p mask[2], mask.sum()", "p acc", "locals", "c", args=(X,)
+        )  # fmt: skip
+        assert printed[0] == "([False False False False False False False  True], 8)"
+        lines = printed[1].splitlines()
+        assert lines[0] == "[[[0. 0. 0. 0. 0. 0. 0. 0.]" and lines[8] == " [[1. 1. 1. 1. 1. 1. 1. 1.]"
+        assert printed[2].splitlines()[2:] == [
+            "acc  = 2 f64 fragments of 8x8", "grid = 2 x 2 f64 fragments of 8x8", "mask = a mask of 8x8",
+        ]  # fmt: skip
+
+    def test_masked_values_print_with_the_same_precision(self, capsys: Any) -> None:
+        @tc.kernel
+        def thirds(x: tc.Array):
+            i = tc.threadIdx.x
+            tile = tc.shared((2, 8), tc.f32)
+            third, tiny = x[i] / 3, x[i] * 1e-30
+            if i < 3:
+                tile[1, i] = third
+                breakpoint()
+
+        printed = session(
+            capsys, thirds.emulate[1, 32], "p third[:4]", "p tile", "p tiny[:3]", "lane 1", "p third",
+            "c", args=(X,),
+        )  # fmt: skip
+        assert printed[0] == "[0.       0.333333 0.666667       --]".replace("      --", "      --")
+        assert printed[1].splitlines()[1].startswith(" [0.       0.333333 0.666667       --")
+        assert printed[2] == "[0.e+00 1.e-30 2.e-30]"
+        assert printed[4] == "0.33333334"
 
     def test_a_value_that_is_not_used_again_is_kept(self, capsys: Any) -> None:
         """Registers are merged and dead code is removed, but not what variables hold."""
@@ -361,7 +454,7 @@ class TestValues:
         assert printed[1].splitlines()[1:] == [f"> {__file__}({at})apart()", "-> tc.barrier(1, 64)"]
         assert printed[2] == "10  (all 32 lanes)"
         rows = printed[3].splitlines()
-        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: bar.sync")
+        assert rows[0].startswith(f"block 0  warp 0  lanes 0-31  waits at {__file__}:{at}: barrier 1: 32")
         assert rows[1].startswith("block 0  warp 1  lanes 0-31  stopped at")
         assert printed[4] == "barrier 1: 32 of 64 threads have arrived"
 
@@ -384,9 +477,10 @@ class TestValues:
                 bars[0].arrive()
 
         printed = session(
-            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one", "c",
-            args=(X,),
+            capsys, phases.emulator("sm_90a")[1, 32], "barriers", "p bars[1].phase", "p one",
+            "locals", "c", args=(X,),
         )  # fmt: skip
+        assert "bars = 2 mbarriers, phase 0, 1" in printed[3]
         assert printed[0].splitlines() == [
             "bars[0]: phase 0 (parity 0), 1 of 2 arrivals pending",
             "bars[1]: phase 1 (parity 1), 1 of 1 arrivals pending",
@@ -396,7 +490,7 @@ class TestValues:
 
     def test_help(self, capsys: Any) -> None:
         printed = session(
-            capsys, sums.emulate[1, 64], "help", "help step", "", "c", "c",
+            capsys, sums.emulate[1, 64], "help", "help s", "", "a", "c", "c",
             args=(X, np.zeros_like(X), 2),
         )  # fmt: skip
         for word in ("step", "next", "warps", "barriers", "locals", "thread", "lane", "quit"):
@@ -505,6 +599,12 @@ class TestTrace:
         with pytest.raises(ArgumentError, match="takes the numbers of threads in a block"):
             traced.emulator(trace={"total": "warp 0"})[1, 64](*args)
 
+    def test_threads_that_no_block_has(self) -> None:
+        out = np.zeros_like(X)
+        with pytest.raises(ArgumentError, match="a block has threads 0 to 63, not 99"):
+            sums.emulator(trace={"total": [3, 99]})[1, 64](X, out, 2)
+        assert not out.any()
+
     def test_without_a_trace_the_report_has_none(self) -> None:
         assert traced.emulator()[1, 64](X, np.zeros_like(X), 1).trace is None
 
@@ -536,11 +636,26 @@ class TestPrint:
             if tc.threadIdx.x == 32:
                 print("tile", tile[:, 1:3])
                 print(x[:3], x)
+                print(f"{tile[:, 1:3]:,.1f}")
 
-        shows.emulate[1, 64](X)
+        shows.emulate[1, 64](1000 * X)
         assert capsys.readouterr().out == (
-            f"tile [[1.0 2.0]\n [-- --]]\n[0. 1. 2.] {X}\n"
+            f"tile [[1.e+03 2.e+03]\n [    --     --]]\n[   0. 1000. 2000.] {1000 * X}\n"
+            "[[1,000.0 2,000.0]\n [     --      --]]\n"
         )
+
+    def test_lists_of_fragments_and_masks(self, capsys: Any) -> None:
+        @tc.kernel
+        def shows(x: tc.Array):
+            mma = tc.mma.m8n8k4(tc.f64, tc.f64, tc.f64)
+            acc = [mma.d.zeros() + j for j in range(2)]
+            print("acc", acc, (acc[0] > 0, 3))
+
+        zeros, ones = ("[" + "\n ".join([f"[{' '.join([n] * 8)}]"] * 8) + "]" for n in ("0.", "1."))
+        shows.emulate[1, 32](X)
+        mask = zeros.replace(".", "")
+        assert capsys.readouterr().out == f"acc [{zeros},\n{ones}] ({mask},\n3)\n"
+        assert "acc [[%.9g %.9g], [%.9g %.9g]] ([%d, %d], 3)" in shows.ir(X)  # on the GPU
 
     def test_a_warpgroup_prints_one_matrix(self, capsys: Any) -> None:
         @tc.kernel

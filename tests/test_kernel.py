@@ -150,7 +150,7 @@ def test_a_specialisation_is_compiled_once(monkeypatch: Any):
         compiled.append(args[1:3])
         return compile_kernel(*args)
 
-    monkeypatch.setattr(sys.modules["tensorcore_dsl.kernel"], "compile_kernel", counting)
+    monkeypatch.setattr(sys.modules["tensorcore_dsl.kernel.specialisation"], "compile_kernel", counting)
 
     @tc.kernel
     def once(x: tc.Array, n: tc.Const = 1):

@@ -17,7 +17,7 @@ PACKAGE, KERNELS = "tensorcore_dsl", "tensorcore_dsl.kernels"
 
 # Folders and modules of the package from the bottom to the top; an import points to a lower level
 # or stays in its folder.
-FLOOR = ("numerics", "layout", "dtypes", "arch", "tracing", "errors")
+FLOOR = ("numerics", "layout", "dtypes", "arch", "tracing", "errors", "origins")
 TOP = ("kernel", "host", "testing", "tuning", "__init__", "__main__")
 LEVELS = (
     FLOOR, ("viz",), ("isa",), ("ir",), ("interpreter",), ("values", "codegen"),
@@ -131,6 +131,20 @@ def test_folders_import_downwards():
         and not {here, there} <= set(TOP)
     ]
     assert wrong == []
+
+
+def test_the_page_on_architecture_has_these_levels():
+    """Each row of its table names the folders and modules of one level, the top one first."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| \d \| (.*) \|$", text, re.M)
+    named = [{n.strip("`/").removesuffix(".py") for n in row.split(", ")} for row in rows]
+    assert named[::-1] == [{*places} - {"__init__"} for places in _merged(LEVELS)]
+
+
+def _merged(levels):
+    """The levels of the page, where what imports nothing but the lowest level belongs to it."""
+    floor, viz, *above = levels
+    return [(*floor, *viz), *above]
 
 
 def test_the_package_has_few_modules_at_its_top():

@@ -18,7 +18,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.ir.nodes import TensorMap
-from tensorcore_dsl.kernel import _map_argument
+from tensorcore_dsl.kernel.specialisation import _map_argument
 from tensorcore_dsl.runtime import driver as cuda_driver
 from tensorcore_dsl.runtime import launch, tensor_maps
 from tensorcore_dsl.runtime.arguments import Packer, describe

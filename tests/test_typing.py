@@ -29,7 +29,7 @@ MYPY = """
 strict = True
 [mypy-tensorcore_dsl.kernels.*]
 {relaxed}
-[mypy-doc_language,doc_tutorial,doc_hopper_tutorial]
+[mypy-doc_*]
 allow_redefinition = True
 {relaxed}
 """

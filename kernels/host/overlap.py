@@ -10,7 +10,8 @@ import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 
-MAX_WORK = 1 << 20  # steps of the search for an address in common; then it counts as found
+# Steps of the search for an address in common; then it counts as found (NumPy's stub knows two).
+MAX_WORK: Any = 1 << 20
 
 
 def check_written(

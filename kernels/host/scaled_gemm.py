@@ -62,7 +62,8 @@ def _prepare_scaled(
     epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
     in_a, in_b = read["a"], read["b"]
-    operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
+    operands.check_rank("a", in_a, 2)
+    operands.check_rank("b", in_b, 2)
     operands.check_operands(in_a, in_b, None, 0)
     dtype = in_a.type.dtype
     if dtype not in (tc.e4m3, tc.e5m2):
@@ -128,7 +129,8 @@ def _prepare_requantised(
     check_stream(stream)
     read = described(a=a, b=b, **({} if one else {"scale": scale}))
     in_a, in_b = read["a"], read["b"]
-    operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
+    operands.check_rank("a", in_a, 2)
+    operands.check_rank("b", in_b, 2)
     operands.check_operands(in_a, in_b, None, 0)
     if in_a.type.dtype != tc.s8:
         raise tc.ArgumentError(f"a holds {in_a.type.dtype}; products of s8 are requantised")

@@ -71,7 +71,7 @@ def _prepare(
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), format=a.format)
-    whole_c = d if c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
+    whole_c = d if in_c is None else c if in_c.shape == (M, N) else broadcast_to(c, (M, N))
     arguments = (a.values, a.metadata, b, whole_c, d, *scalars, *extra.values)
     launch = launch_with_c(plan.bind(arguments, stream), in_c, (M, N), place=3)
     return PreparedCall((M, N), in_d.type.dtype, launch, scalars)

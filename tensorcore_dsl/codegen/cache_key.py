@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.tracing import PACKAGE, is_library
+from tensorcore_dsl.origins import is_foreign, is_library
 
 _PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(NotImplemented))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -335,54 +335,17 @@ def _slots(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-_STDLIB = os.path.dirname(os.__file__) + os.sep
-
-
 def _is_opaque(module: types.ModuleType) -> bool:
-    return _is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
+    return is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
 
 
 def _is_installed(value: Any) -> bool:
     """Whether the name and the package's version identify a function or class."""
     name = value.__module__ or ""
     if isinstance(value, types.FunctionType):
-        return _is_foreign(name, value.__code__.co_filename, value.__globals__)
+        return is_foreign(name, value.__code__.co_filename, value.__globals__)
     module = sys.modules.get(name)
-    return _is_foreign(name, getattr(module, "__file__", None), vars(module or types))
-
-
-def _is_foreign(module: str, filename: str | None, scope: dict[str, Any]) -> bool:
-    """Whether a module is of this package or Python, or is installed and does not use this one."""
-    top = module.partition(".")[0]
-    if is_library(module) or (top in sys.stdlib_module_names and _is_pythons(filename)):
-        return True
-    return _in_site_packages(filename) and not _knows_package(module, scope)
-
-
-def _is_pythons(filename: str | None) -> bool:
-    """Whether a file is of Python's library: users have modules with the same names."""
-    if filename is None or filename.startswith("<frozen"):
-        return True
-    return filename.startswith(_STDLIB) and not _in_site_packages(filename)
-
-
-def _in_site_packages(filename: str | None) -> bool:
-    return "site-packages" in (filename or "") or "dist-packages" in (filename or "")
-
-
-_verdicts: dict[str, bool] = {}
-
-
-def _knows_package(module: str, scope: dict[str, Any]) -> bool:
-    if module not in _verdicts:
-        _verdicts[module] = any(map(_from_package, list(scope.values())))
-    return _verdicts[module]
-
-
-def _from_package(value: Any) -> bool:
-    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
-    owner = getattr(value, "__module__", None)
-    return any(isinstance(n, str) and n.partition(".")[0] == PACKAGE for n in (name, owner))
+    return is_foreign(name, getattr(module, "__file__", None), vars(module or types))
 
 
 def _hides(cls: type) -> bool:

@@ -10,6 +10,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tensorcore_dsl.codegen.switches import is_off
+
+VARIABLE = "TENSORCORE_DSL_CACHE"  # a directory, or "off"
 _MAGIC = b"tensorcore_dsl cubin 1\n"
 
 
@@ -24,10 +27,9 @@ def entry_name(*parts: object) -> str:
 
 def cache_directory() -> Path | None:
     """The cache's directory: `TENSORCORE_DSL_CACHE`, or the platform's default; None if "off"."""
-    chosen = os.environ.get("TENSORCORE_DSL_CACHE", "")
-    if chosen.lower() in ("off", "0", "none"):
+    if is_off(VARIABLE):
         return None
-    if chosen:
+    if chosen := os.environ.get(VARIABLE):
         return Path(os.path.expanduser(chosen))
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tensorcore_dsl.codegen.switches import is_off
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import Kernel, walk
 
-VARIABLE = "TENSORCORE_DSL_LINEINFO"  # "0" or "off": no source lines in machine code
+VARIABLE = "TENSORCORE_DSL_LINEINFO"  # off: no source lines in machine code
 INLINED_VERSION = (7, 2)  # of PTX, from which `.loc` has function_name and inlined_at
 _LABEL = "$function"
 _DIRECTIVE = re.compile(r"\s*\.(?:loc|file|section|b8)\b|\s*\$function\d+:$")
@@ -28,7 +29,7 @@ def wanted(option: bool | None) -> bool:
     """Does a kernel's machine code get source lines? `option` is that of the kernel, if given."""
     if option is not None:
         return option
-    return os.environ.get(VARIABLE, "").lower() not in ("0", "off", "no", "false")
+    return not is_off(VARIABLE)
 
 
 def printable(filename: str) -> str:

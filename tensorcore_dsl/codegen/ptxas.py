@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from tensorcore_dsl.codegen.switches import is_off
+
 VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
 _NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"
 _WHEELS = ("nvidia/cu*/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
@@ -35,9 +37,9 @@ def find(version: tuple[int, int]) -> Path | None:
 @cache
 def candidates() -> tuple[Path, ...]:
     """All ptxas of this machine, in the order of search."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen.lower() in ("off", "0", "none"):
+    if is_off(VARIABLE):
         return ()
+    chosen = os.environ.get(VARIABLE)
     found = [Path(chosen)] if chosen else list(_search())
     return tuple(dict.fromkeys(path for path in found if path.is_file()))
 

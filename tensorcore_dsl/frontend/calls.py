@@ -20,7 +20,7 @@ from tensorcore_dsl.frontend.source import Function, Source, require_source, sou
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.tracing import PACKAGE, is_library
+from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
@@ -331,21 +331,10 @@ def _python_function(function: Any) -> types.FunctionType | None:
 @lru_cache(maxsize=4096)
 def _is_kernel_code(function: types.FunctionType) -> bool:
     """May the body be part of a kernel? Not that of the library, of Python or of NumPy."""
-    module = function.__module__ or ""
-    if is_library(module) or module.split(".")[0] in sys.stdlib_module_names:
-        return False
-    filename = function.__code__.co_filename
-    installed = "site-packages" in filename or "dist-packages" in filename
-    if installed and not any(map(_is_of_package, function.__globals__.values())):
+    module, filename = function.__module__ or "", function.__code__.co_filename
+    if is_foreign(module, filename, function.__globals__):
         return False
     return source_of(function) is not None
-
-
-def _is_of_package(value: Any) -> bool:
-    """Is the value a module of this package, or defined in one?"""
-    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
-    owner = getattr(value, "__module__", None)
-    return any(isinstance(n, str) and n.split(".")[0] == PACKAGE for n in (name, owner))
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.frontend.source import Source
 from tensorcore_dsl.lang.local import Local
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values.values import Mask, RuntimeValue, Struct, Undefined
 
 _SIMPLE = (bool, int, float, str, bytes, type(None), np.generic)

@@ -24,7 +24,7 @@ from tensorcore_dsl.lang.builtin import has_runtime
 from tensorcore_dsl.lang.printing import Text
 from tensorcore_dsl.lang.ranges import RuntimeRange
 from tensorcore_dsl.lang.synonyms import advice, attribute_advice, variable_advice
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import Builder
 from tensorcore_dsl.values.operands import describe
@@ -50,7 +50,6 @@ COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
-_AT_COMPILE_TIME = "a function that Python runs at compile time may have it"
 _OTHER_LANGUAGES = ("numba.cuda", "triton", "cutlass")
 _COROUTINES = "a kernel runs in all its threads at once; tc.cp_async and TMA copy asynchronously"
 # Python that kernels lack, by the class of its node: how it is spelled, and what to use instead.

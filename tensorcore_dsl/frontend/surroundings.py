@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.tracing import is_library
+from tensorcore_dsl.origins import is_library
 from tensorcore_dsl.values.values import RuntimeValue, Struct
 
 _UNCHANGEABLE = frozenset(

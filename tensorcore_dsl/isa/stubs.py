@@ -24,13 +24,15 @@ HEADER = '''\
 Written by `make docs` from the table of instructions; there is no module of this name at run time.
 """
 
-from typing import Annotated, Any, TypeAlias, overload
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, overload
 from typing_extensions import TypeVar
 
 from tensorcore_dsl.dtypes import DType, DTypeLike
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.layout import Layout
-from tensorcore_dsl.values.values import RegisterGroup
+from tensorcore_dsl.lang.local import Local
+from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Struct
 
 _T = TypeVar("_T", default=Any)
 
@@ -71,7 +73,10 @@ class Element(Operators, metaclass=_ElementType):
     def __init__(self, value: Any) -> None:
         """Convert a value of a kernel to this type, or make a typed constant."""
 
-    def to(self, dtype: DTypeLike, **options: Any) -> Any:
+    def to(
+        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
+        satfinite: bool = False,
+    ) -> Any:
         """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
 '''
 BINARY = (
@@ -110,6 +115,15 @@ SHAPE = '''
         """
 '''
 OPERANDS = '''
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+InKernel: TypeAlias = (
+    Struct | Local | RuntimeValue | Element | DType | Instruction | Operand | _Dataclass
+    | float | str | tuple[Any, ...] | list[Any] | dict[Any, Any] | Callable[..., Any] | None
+)
+"""What kernels hold. Arrays of NumPy and other libraries are not among it: they take a launch."""
+
 class FragmentOperand(Operand):
     """An operand of a matrix instruction that is spread over the registers of all threads."""
 

@@ -14,7 +14,7 @@ from tensorcore_dsl.lang.math import maximum, minimum, select
 from tensorcore_dsl.lang.mbarrier import Mbarrier
 from tensorcore_dsl.lang.pointer import Pointer, element_size
 from tensorcore_dsl.lang.special_registers import threadIdx
-from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.lang.tiles import Tile, same_elements
 from tensorcore_dsl.lang.tma import tensor_map, tma_load
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe
@@ -54,8 +54,7 @@ def copy_tile(
             "a copy has a shared tile and an array of as many dimensions or more, not "
             f"{describe(target)} and {describe(source)}"
         )
-    plain = tile.dtype.bits == array.dtype.bits and "b" in (tile.dtype.kind, array.dtype.kind)
-    if tile.dtype != array.dtype and not plain:
+    if not same_elements(tile.dtype, array.dtype):
         raise OperandError(
             f"{describe(source)} is copied to memory of its element type, not to {describe(target)}"
         )

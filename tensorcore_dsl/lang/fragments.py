@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import dtypes
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DTypeLike, as_dtype
 from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Type
 from tensorcore_dsl.isa import names
@@ -24,7 +24,7 @@ from tensorcore_dsl.values.operands import (  # isort: skip
     check_register, constant, describe, is_number, number_type,
 )  # fmt: skip
 from tensorcore_dsl.values.values import (  # isort: skip
-    RegisterGroup, Scalar, of_converted, of_elements, of_registers, this_thread,
+    Element, RegisterGroup, Scalar, of_converted, of_elements, of_registers, this_thread,
 )  # fmt: skip
 
 Place = tuple[Any, Any]  # row and column, each known at compile time or at run time
@@ -96,7 +96,7 @@ def vector(elements: Sequence[Any]) -> RegisterGroup:
     return builder().pack(scalars, Type(dtype, len(elements)))
 
 
-def pack(*elements: Any) -> Scalar:
+def pack(*elements: Any) -> Element:
     """Two elements of 16 bits, or four of 8 bits, of one type in one register, low to high."""
     kinds = list(dict.fromkeys(e.dtype for e in elements if isinstance(e, Scalar)))
     if len(kinds) != 1 or kinds[0].bits * len(elements) != 32 or kinds[0].bits not in (8, 16):
@@ -110,13 +110,14 @@ def pack(*elements: Any) -> Scalar:
     )
 
 
-def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
+def unpack(register: Element, dtype: DTypeLike | None = None) -> list[Element]:
     """The elements of a register, low to high.
 
     `dtype` is the type of the elements: 16, 8 or 4 bits (s4 and u4 come as s32, the type in which
     narrow integers are computed). f16x2 and bf16x2 need none.
     """
     have = getattr(register, "dtype", None)
+    dtype = None if dtype is None else as_dtype(dtype)
     if dtype is None and have in (dtypes.f16x2, dtypes.bf16x2):
         dtype = dtypes.named(have.name.removesuffix("x2"))
     if not isinstance(register, Scalar) or dtype is None or have is None:
@@ -135,7 +136,7 @@ def unpack(register: Scalar, dtype: DType | None = None) -> list[Scalar]:
         bits = register.bits(dtypes.named(f"b{have.register_bits}"))
         word = build.named(names.pack(32), bits, build.literal(0, dtypes.b16))
     if dtype.bits >= 8:
-        return build.unpack(word, dtype)[:count]
+        return [*build.unpack(word, dtype)[:count]]
     wide = dtypes.named(f"{dtype.kind}32")
     field = names.extract_field(wide)
     parts = [

@@ -12,7 +12,7 @@ from tensorcore_dsl.lang.local import Local
 from tensorcore_dsl.lang.mbarrier import Mbarrier, MbarrierArray
 from tensorcore_dsl.lang.pointer import Pointer
 from tensorcore_dsl.lang.tiles import Tile
-from tensorcore_dsl.values.values import RegisterGroup, Scalar, Struct, Undefined
+from tensorcore_dsl.values.values import Mask, RegisterGroup, Scalar, Struct, Undefined
 
 Register = Callable[[Scalar], views.Register]
 _DEPTH = 6  # of containers in containers
@@ -30,6 +30,9 @@ def view_of(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, RegisterGroup):
         layout = value.operand.layout if value.operand is not None else None
         return views.Group(value.value, value.dtype, layout)
+    layout = value.group.layout if isinstance(value, Mask) else None
+    if layout is not None and all(isinstance(element, Scalar) for element in value):
+        return views.Matrix(tuple(map(kept_register, value)), layout)
     if isinstance(value, Undefined):
         return views.Missing(value.reason)
     if isinstance(value, (Tile, Array)):

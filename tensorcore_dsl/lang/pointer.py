@@ -120,14 +120,16 @@ class Pointer(Bounded):
         return f"<{self.described}>"
 
 
-def load(pointer: Pointer, count: int = 1, **options: Any) -> Any:
+def load(
+    pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = ""
+) -> Any:
     """`pointer.load(...)`."""
-    return pointer.load(count, **options)
+    return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
-def store(pointer: Pointer, value: Any, **options: Any) -> None:
+def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") -> None:
     """`pointer.store(...)`."""
-    pointer.store(value, **options)
+    pointer.store(value, pred=pred, cache=cache)
 
 
 # -- addresses ---------------------------------------------------------------------------------

@@ -13,11 +13,19 @@ from tensorcore_dsl.isa.printing import CONVERSIONS
 from tensorcore_dsl.lang.arrays import Array
 from tensorcore_dsl.lang.inspection import memory_view
 from tensorcore_dsl.lang.tiles import Tile
+from tensorcore_dsl.layout import Layout
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, has_runtime
-from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar, Struct
+from tensorcore_dsl.values.values import Mask, RegisterGroup, RuntimeValue, Scalar, Struct
 
 _INTEGERS, _FLOATS = "dxXou", "eEfFgG"
+
+
+class _Separator(str):
+    """What is between the items of a list of matrices, which emulation prints one a line."""
+
+
+_BETWEEN = _Separator(", ")
 
 
 class Text:
@@ -68,7 +76,9 @@ def printf(
     pieces: list[Any] = []
     for position, value in enumerate(values):
         pieces += [sep] if position else []
-        pieces += value.parts if isinstance(value, Text) else [(value, "")]
+        given = value.parts if isinstance(value, Text) else [(value, "")]
+        for piece in given:
+            pieces += [piece] if isinstance(piece, str) else _flat(*piece)
     pieces.append(end)
     operands: list[Scalar] = []
     texts: list[str] = []
@@ -76,7 +86,8 @@ def printf(
     for piece in pieces:
         first = len(operands)
         texts.append(_piece(piece, operands))
-        parts.append(_matrix(piece, operands) or (texts[-1], first))
+        text = ",\n" if piece is _BETWEEN else texts[-1]
+        parts.append(_matrix(piece, operands) or (text, first))
     whole = any(isinstance(part, views.Printed) for part in parts)
     name = names.printf([operand.dtype for operand in operands])
     builder().named(name, _string("".join(texts), tuple(parts) if whole else None), *operands)
@@ -94,6 +105,36 @@ def _string(text: str, matrices: tuple[Any, ...] | None) -> int:
     return len(kernel.strings) - 1
 
 
+def _layout(value: Any) -> Layout | None:
+    """The layout of a fragment, or of a mask of run-time predicates."""
+    if isinstance(value, Mask):
+        return value.group.layout if all(isinstance(e, Scalar) for e in value) else None
+    return value.operand.layout if isinstance(value, RegisterGroup) and value.operand else None
+
+
+def _is_matrix(value: Any) -> bool:
+    return isinstance(value, (Tile, Array)) or _layout(value) is not None
+
+
+def _flat(value: Any, spec: str) -> list[Any]:
+    """The pieces of a value: those of its items for lists and tuples of matrices."""
+    if not _holds_matrices(value):
+        return [(value, spec)]
+    left, right = "[]" if isinstance(value, list) else ("(", ",)" if len(value) == 1 else ")")
+    pieces: list[Any] = [left]
+    for position, item in enumerate(value):
+        pieces += [_BETWEEN] if position else []
+        pieces += _flat(item, spec) if has_runtime(item) or _is_matrix(item) else [repr(item)]
+    return [*pieces, right]
+
+
+def _holds_matrices(value: Any) -> bool:
+    """Is it a list or tuple with matrices, in further ones too?"""
+    if type(value) not in (list, tuple):
+        return False
+    return any(_is_matrix(item) or _holds_matrices(item) for item in value)
+
+
 def _matrix(piece: Any, operands: list[Scalar]) -> Any:
     """The view of a value that the emulator prints as a whole; None for any other.
 
@@ -104,7 +145,7 @@ def _matrix(piece: Any, operands: list[Scalar]) -> Any:
     value, spec = piece
     if isinstance(value, (Tile, Array)):
         return views.Printed(memory_view(value, lambda scalar: _operand(scalar, operands)), spec)
-    layout = value.operand.layout if isinstance(value, RegisterGroup) and value.operand else None
+    layout = _layout(value)
     if layout is None:
         return None
     first = len(operands) - layout.slots

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa.spec import Operand
 from tensorcore_dsl.lang.arrays import Array
@@ -33,7 +33,7 @@ _AXES = {"rows": 0, "cols": 1}
 
 
 def row_values(
-    like: Operand | RegisterGroup, fill: Any = 0, dtype: DType | None = None
+    like: Operand | RegisterGroup, fill: Any = 0, dtype: DTypeLike | None = None
 ) -> RegisterGroup:
     """`fill` for each row of a fragment of `like`.
 
@@ -43,15 +43,16 @@ def row_values(
 
 
 def column_values(
-    like: Operand | RegisterGroup, fill: Any = 0, dtype: DType | None = None
+    like: Operand | RegisterGroup, fill: Any = 0, dtype: DTypeLike | None = None
 ) -> RegisterGroup:
     """`fill` for each column of a fragment of `like`; the type is as that of `row_values`."""
     return _filled("cols", like, fill, dtype)
 
 
-def _filled(axis: str, like: Any, fill: Any, dtype: DType | None) -> RegisterGroup:
+def _filled(axis: str, like: Any, fill: Any, dtype: DTypeLike | None) -> RegisterGroup:
     of_like = layout_of(like)
-    layout = along(of_like, axis, dtype or promote_types(of_like.dtype, of_like.dtype))
+    chosen = promote_types(of_like.dtype, of_like.dtype) if dtype is None else as_dtype(dtype)
+    layout = along(of_like, axis, chosen)
     value = builder().convert(fill, layout.dtype)
     return of_elements(_operand(layout), layout, [value] * layout.slots)
 

@@ -52,11 +52,6 @@ def lane_id() -> Element:
     return special("laneid")
 
 
-def thread_in_warpgroup() -> Any:
-    """0 to 127: this thread within its warpgroup."""
-    return threadIdx.x % 128
-
-
 def warp_id() -> Any:
     """threadIdx.x // 32, the same for a whole warp."""
     return threadIdx.x // 32

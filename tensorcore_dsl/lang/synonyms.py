@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorcore_dsl.errors import PACKAGE, nearest
+from tensorcore_dsl.errors import nearest
+from tensorcore_dsl.origins import PACKAGE
 
 _INDEX = "tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x"
 _LOCAL = "tc.local(shape, dtype), mma.d.zeros() or tc.shared(shape, dtype)"

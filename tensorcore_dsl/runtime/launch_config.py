@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias
 
 from tensorcore_dsl.errors import ArgumentError, LaunchError
 
 Dim = tuple[int, int, int]
+Dims: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+
+# What `kernel[...]` takes: grid, block, stream, bytes of dynamic shared memory.
+LaunchKey: TypeAlias = (
+    tuple[Dims, Dims] | tuple[Dims, Dims, Any] | tuple[Dims, Dims, Any, SupportsIndex | None]
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class LaunchConfig:
 
     @classmethod
     def of(
-        cls, grid: int | Sequence[int], block: int | Sequence[int], shared_bytes: int = 0,
-        cluster: int | Sequence[int] | None = None, cooperative: bool = False, pdl: bool = False,
+        cls, grid: Dims, block: Dims, shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
     ) -> LaunchConfig:  # fmt: skip
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
@@ -85,7 +91,7 @@ class LaunchConfig:
             )
 
 
-def _dims(what: str, given: int | Sequence[int], most: Dim) -> Dim:
+def _dims(what: str, given: Dims, most: Dim) -> Dim:
     if callable(given):
         raise LaunchError(
             f"{what} is a function; kernels under tc.autotune take functions of the arguments, "

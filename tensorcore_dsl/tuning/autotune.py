@@ -16,20 +16,22 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, check_call, listing, public
 from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
 from tensorcore_dsl.runtime.launch import Launcher
-from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig
 from tensorcore_dsl.runtime.named import Named
 from tensorcore_dsl.runtime.targets import current_target, target_arch
 from tensorcore_dsl.runtime.trials import ROUNDS, Bench, Trial, Tuning
 from tensorcore_dsl.tuning import measure, memory
-from tensorcore_dsl.tuning.config import Config
+from tensorcore_dsl.tuning.config import Bytes, Config, Grid, TunedKey
 from tensorcore_dsl.tuning.measure import Call, Prune, Settings, Timer
 
 
@@ -63,7 +65,7 @@ class Autotuned(Named):
     # -- launches ------------------------------------------------------------------------------
 
     @public
-    def __getitem__(self, key: Any) -> TunedLaunch:
+    def __getitem__(self, key: TunedKey) -> TunedLaunch:
         """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`.
 
         Grid, block and shared_bytes may be functions of the arguments: `f[lambda meta:
@@ -79,10 +81,15 @@ class Autotuned(Named):
         return self.configured(grid, block, stream=stream, shared_bytes=shared_bytes)
 
     def configured(
-        self, grid: Any = None, block: Any = None, *, stream: Any = None, **options: Any
-    ) -> TunedLaunch:
+        self, grid: Grid | None = None, block: Grid | None = None, *, stream: Any = None,
+        shared_bytes: Bytes | None = None, cluster: Dims | None = None,
+        cooperative: bool | None = None, pdl: bool | None = None,
+    ) -> TunedLaunch:  # fmt: skip
         """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
-        given = {"grid": grid, "block": block, **options}
+        given = {
+            "grid": grid, "block": block, "shared_bytes": shared_bytes, "cluster": cluster,
+            "cooperative": cooperative, "pdl": pdl,
+        }  # fmt: skip
         launch = TunedLaunch(self, {n: v for n, v in given.items() if v is not None}, stream)
         launch.check()
         return launch
@@ -97,28 +104,32 @@ class Autotuned(Named):
         """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
         return TunedEmulator(self, {})
 
-    def emulator(self, arch: str | None = None, **options: Any) -> TunedEmulator:
+    def emulator(
+        self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
+        order: int | None = None, trace: Traced = (),
+    ) -> TunedEmulator:  # fmt: skip
         """An emulator of an architecture, with the options of `Kernel.emulator`."""
-        return TunedEmulator(self, {"arch": arch, **options})
+        options = dict(arch=arch, checks=checks, profile=profile, order=order, trace=trace)
+        return TunedEmulator(self, options)
 
     # -- looking inside: the configuration for these arguments, else the first -------------------
 
-    def ir(self, *args: Any, arch: Any = None, **named: Any) -> str:
+    def ir(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The IR as text, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.ir(*given, arch=arch, **constants)
 
-    def ptx(self, *args: Any, arch: Any = None, **named: Any) -> str:
+    def ptx(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> str:
         """The PTX text, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.ptx(*given, arch=arch, **constants)
 
-    def cubin(self, *args: Any, arch: Any = None, **named: Any) -> bytes:
+    def cubin(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> bytes:
         """The machine code, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.cubin(*given, arch=arch, **constants)
 
-    def resources(self, *args: Any, arch: Any = None, **named: Any) -> Resources:
+    def resources(self, *args: Any, arch: str | Arch | None = None, **named: Any) -> Resources:
         """What the assembler says, with the configuration for these arguments, else the first."""
         kernel, given, constants = self._specialisation(args, named)
         return kernel.resources(*given, arch=arch, **constants)
@@ -371,7 +382,7 @@ class TunedEmulator:
     options: dict[str, Any]
 
     @public
-    def __getitem__(self, key: Any) -> Callable[..., Report]:
+    def __getitem__(self, key: TunedKey) -> Callable[..., Report]:
         return partial(self._run, self.tuned[key])
 
     def _run(self, launch: TunedLaunch, /, *args: Any, **named: Any) -> Report:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsIndex, TypeAlias
 
 from tensorcore_dsl.errors import ArgumentError, listing, public
 from tensorcore_dsl.kernel import constants_key
+from tensorcore_dsl.runtime.launch_config import Dims
 
-Dims = int | Sequence[int]
 Meta = Mapping[str, Any]
 Grid = Dims | Callable[[Any], Dims]
+Bytes = SupportsIndex | Callable[[Any], SupportsIndex]
+
+# What `tuned[...]` takes; None where every configuration gives the value.
+TunedKey: TypeAlias = (
+    tuple[Grid | None, Grid | None] | tuple[Grid | None, Grid | None, Any]
+    | tuple[Grid | None, Grid | None, Any, Bytes | None]
+)  # fmt: skip
 
 LAUNCH = ("grid", "block", "shared_bytes", "cluster")  # options of the launch
 ASSEMBLER = ("max_registers", "min_blocks")  # options of the kernel
@@ -28,7 +35,7 @@ class Config:
     @public
     def __init__(
         self, constants: Mapping[str, Any] | None = None, /, *, grid: Grid | None = None,
-        block: Grid | None = None, shared_bytes: int | Callable[[Any], int] | None = None,
+        block: Grid | None = None, shared_bytes: Bytes | None = None,
         cluster: Dims | None = None, max_registers: int | None = None,
         min_blocks: int | None = None, **named: Any,
     ) -> None:  # fmt: skip

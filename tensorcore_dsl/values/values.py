@@ -125,9 +125,14 @@ class Scalar(RuntimeValue, Element):
         self.value = value
         self.dtype = dtype or value.type.dtype
 
-    def to(self, dtype: DTypeLike, **options: Any) -> Any:
-        """Converted to `dtype`; options: rounding="rn|rz|rm|rp|rna", relu, satfinite."""
-        return emitter().convert(self, dtype, **options)
+    def to(
+        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
+        satfinite: bool = False,
+    ) -> Any:  # fmt: skip
+        """Converted to `dtype`; rounding: rn, rz, rm, rp or rna."""
+        return emitter().convert(
+            self, dtype, rounding=rounding, relu=relu, satfinite=satfinite
+        )
 
     def bits(self, dtype: DTypeLike) -> Scalar:  # type: ignore[override]
         """The same register read as another type of the same size."""
@@ -245,8 +250,13 @@ class RegisterGroup(RuntimeValue):
             [call(function, [e, *self.coordinates(i)], {}) for i, e in enumerate(self.elements())]
         )
 
-    def to(self, dtype: DTypeLike, **options: Any) -> RegisterGroup:
+    def to(
+        self, dtype: DTypeLike, *, rounding: str | None = None, relu: bool = False,
+        satfinite: bool = False,
+    ) -> RegisterGroup:  # fmt: skip
         """Each element converted to `dtype`; the layout stays. Options are those of a scalar."""
+        given = {"rounding": rounding, "relu": relu, "satfinite": satfinite}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value}
         chosen = as_dtype(dtype)
         if chosen == self.dtype:
             return self
@@ -276,6 +286,9 @@ class RegisterGroup(RuntimeValue):
         if isinstance(index, int) and not -self.slots <= index < self.slots:
             raise OperandError(f"{self.described} has elements 0 to {self.slots - 1}, not {index}")
         return index
+
+    if TYPE_CHECKING:  # the frontend gives the variable a new value
+        def __setitem__(self, index: Any, value: Any) -> None: ...
 
     def __getitem__(self, index: Any) -> Any:
         return self.elements()[self._checked(index)]

@@ -32,21 +32,70 @@ class Lanes(np.ma.MaskedArray):  # type: ignore[type-arg, misc]
 
 
 def shown(value: Any, most: int | None = None) -> str:
-    """A value as text, abbreviated like NumPy's arrays beyond `most` elements.
+    """A value as text; arrays in it are abbreviated beyond `most` elements, as NumPy does.
 
     One number stands for all lanes that agree.
     """
+    if type(value) in (list, tuple):
+        left, right = "[]" if isinstance(value, list) else ("(", ",)" if len(value) == 1 else ")")
+        return _joined(left, [shown(v, most) for v in value], right)
+    if type(value) is dict:
+        return _joined("{", [f"{k!r}: {shown(v, most)}" for k, v in value.items()], "}")
+    if isinstance(value, Record):
+        kind, items = value.record
+        return _joined(f"{kind}(", [f"{k}={shown(v, most)}" for k, v in items.items()], ")")
     if not isinstance(value, np.ndarray):
-        return str(value)
+        return str(value) if isinstance(value, np.generic) else repr(value)
     most = most or (64 if value.ndim == 1 else 1024)
+    mask, data = np.ma.getmaskarray(value), np.ma.getdata(value)
     if isinstance(value, Lanes) and value.ndim == 1 and value.size:
-        lanes = np.flatnonzero(~np.ma.getmaskarray(value))
-        known = np.ma.getdata(value)[lanes]
-        if known.size and ((known == known[0]) | (known != known)).all():
+        lanes = np.flatnonzero(~mask)
+        known = data[lanes]
+        same = (known == known[:1]) | ((known != known) & (known[:1] != known[:1]))
+        if known.size and same.all():
             return f"{known[0]}  ({_lanes_text(lanes, value.size)})"
-    options: Any = {"linewidth": _WIDTH, "edgeitems": 3, "precision": 6, "suppress": True}
-    with np.printoptions(threshold=most, **options):
-        return str(value)
+    options: Any = {"linewidth": _WIDTH, "edgeitems": 3, "precision": 6, "threshold": most}
+    with np.printoptions(**options, suppress=_plain_decimals(data[~mask])):
+        return array_text(value)
+
+
+def _joined(left: str, texts: list[str], right: str) -> str:
+    """Items side by side, or below each other if one of them is a matrix."""
+    if not any("\n" in text for text in texts):
+        return left + ", ".join(texts) + right
+    indent = "\n" + " " * len(left)
+    return left + f",{indent}".join(text.replace("\n", indent) for text in texts) + right
+
+
+def array_text(value: np.ndarray) -> str:
+    """NumPy's text of an array, which gives masked elements as `--` and others as usual."""
+    mask, data, options = np.ma.getmaskarray(value), np.ma.getdata(value), np.get_printoptions()
+    if not mask.any():
+        return str(data)
+    edge, threshold = int(options["edgeitems"]), int(options["threshold"])
+    if data.size > threshold:
+        threshold = 0
+        for axis, extent in enumerate(data.shape):
+            if extent > 2 * edge + 1:
+                kept = [*range(edge + 1), *range(extent - edge, extent)]
+                data, mask = data.take(kept, axis), mask.take(kept, axis)
+    texts, known = np.empty(data.shape, object), data[~mask]
+    width = 2
+    if known.size:
+        row = np.array2string(known, 1 << 30, separator="\0", threshold=known.size)
+        texts[~mask] = row[1:-1].split("\0")
+        width = max(map(len, texts[~mask]))
+    texts[mask] = "--".rjust(width)
+    with np.printoptions(threshold=threshold, formatter={"object": str}):
+        return str(texts)
+
+
+def _plain_decimals(known: np.ndarray) -> bool:
+    """Do the numbers read well without exponents?"""
+    if known.dtype.kind != "f":
+        return True
+    sizes = np.abs(known[np.isfinite(known) & (known != 0)])
+    return not sizes.size or bool(sizes.max() < 1e6 and sizes.max() > 1e-3)
 
 
 def _lanes_text(lanes: np.ndarray, size: int) -> str:
@@ -57,6 +106,13 @@ def _lanes_text(lanes: np.ndarray, size: int) -> str:
 
 class Unreadable(Exception):
     """A value that cannot be shown; the message says why."""
+
+
+class Unknown(str):
+    """The reason for which there is no value, in place of one."""
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @dataclass(frozen=True)
@@ -151,7 +207,7 @@ class Contents:
         if self.single:
             if not good[0]:
                 raise Unreadable("this thread has no value of it here")
-            return values[0] if values[0].ndim else values[0].item()
+            return values[0]
         mask = np.broadcast_to(~good.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
         return Lanes(values, mask=mask)
 
@@ -300,7 +356,7 @@ class Contents:
         try:
             return self.read(view)
         except Unreadable as error:
-            return f"<{error}>"
+            return Unknown(error)
 
     def _read_plain(self, view: views.Plain) -> Any:
         return view.value
@@ -314,11 +370,7 @@ class Record:
 
     def __init__(self, kind: str, items: dict[str, Any]) -> None:
         self.__dict__.update(items)
-        self._kind = kind
-
-    def __repr__(self) -> str:
-        items = {k: v for k, v in self.__dict__.items() if k != "_kind"}
-        return f"{self._kind}({', '.join(f'{k}={v!r}' for k, v in items.items())})"
+        self.record = kind, items
 
 
 def _plain(values: np.ndarray, mask: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable
+from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable, array_text
 from tensorcore_dsl.ir import views
 
 _LENGTH = re.compile(r"(%[-+ 0]*\d*(?:\.\d+)?)ll")  # C's length modifier, which Python lacks
@@ -48,10 +48,8 @@ def _part(part: Any, contents: Contents, values: Sequence[np.ndarray]) -> str:
             value = contents.read(part.view)
         except Unreadable as error:
             return f"<{error}>"
-        if not part.spec:
-            return str(value)
-        with np.printoptions(formatter={"all": _formatter(part.spec)}):
-            return str(value)
+        with np.printoptions(formatter={"all": _formatter(part.spec)} if part.spec else None):
+            return array_text(value)
     text, first = part
     conversions = [c for c in _CONVERSION.findall(text) if c != "%%"]
     lanes = contents.threads[contents.here[contents.threads]]

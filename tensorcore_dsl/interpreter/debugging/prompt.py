@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,20 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, public
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Record, Unreadable, barrier_state, shown
-from tensorcore_dsl.interpreter.debugging.viewpoint import Namespace, Viewpoint
+from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state, shown
+from tensorcore_dsl.interpreter.debugging.viewpoint import SPECIAL, Namespace, Viewpoint
+from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa.spec import Instruction
 
 PROMPT = "(tcdb) "
 _AROUND = 5  # lines that `list` shows before and after the current one
-_SHOWN = (np.ndarray, np.generic, list, tuple)
 _LINE = 80  # columns of a value in `locals`
+_OPERATOR = re.compile(r"[-+*/%=<>&|^,!]|(if|in|is|and|or|not)\b")
+_MATRIX = re.compile(r"a ((?:shared )?\w* ?(?:fragment|mask|tile))\b")
+_FILE = re.compile(r"/\S+:\d+$")
+_STATEMENT = "the debugger evaluates expressions; it runs no statements and changes no variables"
 _scripts: ContextVar[Iterator[str] | None] = ContextVar("script", default=None)
 
 
@@ -76,6 +82,7 @@ class Prompt(cmd.Cmd):
         "p": "print", "s": "step", "n": "next", "c": "continue", "cont": "continue", "w": "where",
         "bt": "where", "q": "quit", "exit": "quit", "l": "list", "b": "break", "cl": "clear",
         "r": "return", "u": "up", "d": "down", "unt": "until", "h": "help", "a": "locals",
+        "args": "locals", "pp": "print",
     }  # fmt: skip
 
     def __init__(self, plan: Plan, view: Viewpoint) -> None:
@@ -97,7 +104,7 @@ class Prompt(cmd.Cmd):
 
     def cmdloop(self, intro: Any = None) -> None:
         if self.script is None:
-            super().cmdloop(intro)
+            self._read_keyboard()
             return
         going = None
         while not going:
@@ -105,12 +112,33 @@ class Prompt(cmd.Cmd):
             self._say(f"{PROMPT}{line}" if line != "EOF" else PROMPT)
             going = self.onecmd(line)
 
+    def _read_keyboard(self) -> None:
+        while True:
+            try:
+                super().cmdloop()
+                return
+            except KeyboardInterrupt:
+                self._say("\n(quit stops the emulation)")
+            except OSError as error:  # such as pytest's, which captures the input
+                raise DebuggerQuit(
+                    f"the debugger cannot read commands: {error} tc.debugger.script(...) "
+                    "gives it some", self.view.loc,
+                ) from None  # fmt: skip
+
     def _say(self, text: str) -> None:
         self.stdout.write(text + "\n")
 
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
+        """The command and its argument; `c[0]` and `n + 1` are expressions, no commands."""
         name, rest, whole = super().parseline(line)
-        return self._SHORT.get(name or "", name), rest, whole
+        typed, name = name or "", self._SHORT.get(name or "", name)
+        close = whole.startswith(f"{typed}{rest}") and (rest or "").startswith((".", "[", "("))
+        if name == "print":
+            expression = close and typed != name and typed in self.view.namespace().variables
+        else:
+            expression = (close and name != "thread") or bool(_OPERATOR.match(rest or ""))
+            expression = expression and not _FILE.match(rest or "")
+        return (None, None, whole) if expression and typed else (name, rest, whole)
 
     def emptyline(self) -> bool:
         return False
@@ -124,6 +152,18 @@ class Prompt(cmd.Cmd):
     def completenames(self, text: str, *ignored: Any) -> list[str]:
         variables = [name for name in self.view.namespace() if name.startswith(text)]
         return [*super().completenames(text, *ignored), *variables]
+
+    def completedefault(self, text: str, *ignored: Any) -> list[str]:
+        """Complete the names of an expression."""
+        names = {*self.view.namespace(), *SPECIAL, "np"}
+        return sorted(name for name in names if name.startswith(text))
+
+    def get_names(self) -> list[str]:
+        return [name for name in super().get_names() if name != "do_EOF"]
+
+    def do_help(self, argument: str) -> bool | None:
+        """help [COMMAND]: list the commands, or explain one."""
+        return super().do_help(self._SHORT.get(argument, argument))
 
     # -- going on ------------------------------------------------------------------------------
 
@@ -163,6 +203,8 @@ class Prompt(cmd.Cmd):
 
     def do_EOF(self, _: str) -> bool:
         """The end of the input quits."""
+        if self.script is None:
+            self._say("")
         raise DebuggerQuit("the debugger's input ended", self.view.loc)
 
     # -- breakpoints ---------------------------------------------------------------------------
@@ -216,12 +258,17 @@ class Prompt(cmd.Cmd):
         if not expression:
             self._say("*** print takes an expression")
             return
+        names = self.view.namespace()
         try:
-            value = eval(expression, {"__builtins__": builtins}, self.view.namespace())
+            value = eval(expression, _Globals(names), names)
+        except SyntaxError as error:
+            wrong = f"SyntaxError: {error.msg} (help lists the commands)"
+            why = _STATEMENT if _is_statement(expression) else wrong
+            self._say(f"*** {why}")
         except Exception as error:
             self._say(f"*** {type(error).__name__}: {error}")
-            return
-        self._say(_text(value))
+        else:
+            self._say(shown(value))
 
     def do_locals(self, _: str) -> None:
         """locals (a): the variables of this function, each on a line."""
@@ -239,7 +286,11 @@ class Prompt(cmd.Cmd):
         kind = _kind(view)
         if isinstance(value, np.ndarray) and value.ndim > 1:
             return kind
-        return f"{_cut(_text(value, 8).splitlines()[0])}{f'  ({kind})' if kind else ''}"
+        if isinstance(view, views.BarrierView) and view.count is not None:
+            return f"{view.count} mbarriers, phase {', '.join(str(s.phase) for s in value)}"
+        if isinstance(view, views.Container) and (inside := _matrices(view)):
+            return inside
+        return f"{_cut(shown(value, 8).splitlines()[0])}{f'  ({kind})' if kind else ''}"
 
     def do_where(self, _: str) -> None:
         """where (w, bt): the line, and the calls that led here."""
@@ -320,7 +371,8 @@ class Prompt(cmd.Cmd):
         self._look(cta * self.ctx.group + x + nx * (y + ny * z), False)
 
     def _look(self, thread: int, whole_warp: bool) -> None:
-        view = self.view.moved(thread=thread, whole_warp=whole_warp, level=0)
+        level = self.view.level if self.view.here[thread] else 0
+        view = self.view.moved(thread=thread, whole_warp=whole_warp, level=level)
         if whole_warp and not view.here[thread]:  # the first lane that is still there
             alive = np.flatnonzero(self.ctx.alive[view.warp])
             view = view.moved(thread=view.warp.start + int(alive[0])) if len(alive) else view
@@ -329,8 +381,10 @@ class Prompt(cmd.Cmd):
 
     def _show_place(self, stopped: bool = False) -> None:
         loc, view = self.view.loc, self.view
-        threads = int(np.count_nonzero(self.ctx.mask))
-        more = f" (of {threads} threads that are here)" if stopped and threads > WARP else ""
+        mask = self.ctx.mask
+        threads, elsewhere = np.count_nonzero(mask), mask.copy()
+        elsewhere[view.warp] = False
+        more = f" (of {threads} threads that are here)" if stopped and elsewhere.any() else ""
         self._say(f"{view.described()}{more}")
         if loc is None:
             self._say("it has not started" if self.ctx.alive[view.thread] else "it has ended")
@@ -374,32 +428,43 @@ class Prompt(cmd.Cmd):
             instr = ctx.instruction(at)
             what = f"ready at {ctx.loc(at)}"
             if cohort.waiting:
-                what = f"waits at {ctx.loc(at)}: {instr.mnemonic if instr is not None else ''}"
-                lacking = ctx.lacking(cohort.mask & _only(part, ctx.threads), instr)
-                what += f" ({'; '.join(lacking)})" if lacking else ""
+                reasons = self._waits(cohort.mask & _only(part, ctx.threads), instr)
+                what = f"waits at {ctx.loc(at)}: {'; '.join(reasons)}"
             yield from row(cohort.mask, what)
         exists = np.arange(ctx.threads) % ctx.group < ctx.threads_per_cta
         yield from row(ctx.gone & exists, "ended")
 
+    def _waits(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
+        """What the threads of `mask` wait for at an instruction."""
+        ctx = self.ctx
+        if instr is None:
+            return ["a branch"]
+        if instr.uses_mbarrier:
+            return [self._barrier(*place) for place in ctx.mbarriers.waited_for(mask)]
+        numbers = np.unique(ctx.barriers.waits_at[mask])
+        if "cluster" not in instr.effects and (numbers >= 0).any():
+            cta = int(np.argmax(mask)) // ctx.group
+            return [self._named_barrier(cta, int(n)) for n in numbers if n >= 0]
+        return ctx.lacking(mask, instr) or [f"other lanes at {instr.mnemonic}"]
+
+    def _named_barrier(self, cta: int, number: int) -> str:
+        barriers = self.ctx.barriers
+        wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
+        wanted = barriers.full if wanted < 0 else wanted
+        return f"barrier {number}: {here} of {wanted} threads have arrived"
+
+    def _barrier(self, cta: int, slot: int) -> str:
+        name = self._barrier_names(cta).get(slot, f"mbarrier at shared {mbarriers.BYTES * slot:#x}")
+        return f"{name}: {barrier_state(self.ctx, cta, slot)!r}"
+
     def do_barriers(self, _: str) -> None:
         """barriers: the named barriers in use and the mbarriers of this block."""
         ctx, cta = self.ctx, self.view.thread // self.ctx.group
-        said = False
-        for number in np.flatnonzero(ctx.barriers.expected[cta]):
-            wanted = int(ctx.barriers.expected[cta, number])
-            wanted = ctx.barriers.full if wanted < 0 else wanted
-            here = int(ctx.barriers.arrived[cta, number])
-            self._say(f"barrier {number}: {here} of {wanted} threads have arrived")
-            said = True
-        names = self._barrier_names(cta)
-        for slot in np.flatnonzero(ctx.mbarriers.index[cta]):
-            state = barrier_state(ctx, cta, int(slot))
-            if state.count:
-                name = names.get(int(slot), f"mbarrier at shared {8 * slot:#x}")
-                self._say(f"{name}: {state!r}")
-                said = True
-        if not said:
-            self._say("no barrier is in use")
+        used = np.flatnonzero(ctx.barriers.expected[cta])
+        texts = [self._named_barrier(cta, int(number)) for number in used]
+        slots = map(int, np.flatnonzero(ctx.mbarriers.index[cta]))
+        texts += [self._barrier(cta, s) for s in slots if barrier_state(ctx, cta, s).count]
+        self._say("\n".join(texts) or "no barrier is in use")
 
     def _barrier_names(self, cta: int) -> dict[int, str]:
         """The variables that hold mbarriers, by slot."""
@@ -418,6 +483,25 @@ class Prompt(cmd.Cmd):
         return names
 
 
+class _Globals(dict[str, Any]):
+    """The names of a viewpoint for functions and comprehensions within an expression."""
+
+    def __init__(self, names: Namespace) -> None:
+        super().__init__(__builtins__=builtins)
+        self.names = names
+
+    def __missing__(self, name: str) -> Any:
+        return self.names[name]
+
+
+def _is_statement(text: str) -> bool:
+    try:
+        compile(text, "<input>", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
 def _only(part: slice, threads: int) -> np.ndarray:
     mask = np.zeros(threads, np.bool_)
     mask[part] = True
@@ -432,17 +516,22 @@ def _index(text: str) -> tuple[int, ...]:
     return tuple(numbers + [0] * (3 - len(numbers)))
 
 
-def _text(value: Any, most: int | None = None) -> str:
-    if isinstance(value, np.ndarray):
-        return shown(value, most)
-    if type(value) in (list, tuple) and any(isinstance(v, _SHOWN) for v in value):
-        left, right = "[]" if isinstance(value, list) else "()"
-        return left + ", ".join(_text(v, most) for v in value) + right
-    return str(value) if isinstance(value, (np.generic, Record)) else repr(value)
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _LINE else f"{text[:_LINE]}..."
+
+
+def _matrices(view: views.Container) -> str:
+    """`4 f32 fragments of 16x8` for a list (`2 x 2` for lists in a list) of such; else ""."""
+    counts: list[int] = []
+    items: list[Any] = [view]
+    while items and all(isinstance(item, views.Container) for item in items):
+        counts.append(len(items[0].items))
+        items = [part for item in items for part in item.items.values()]
+    kinds = {_kind(item) for item in items}
+    if len(kinds) > 1 or len(items) != prod(counts) or not _MATRIX.match(kind := kinds.pop()):
+        return ""
+    many = _MATRIX.sub(r"\1s", kind, 1)
+    return f"{' x '.join(map(str, counts))} {many}"
 
 
 def _kind(view: Any) -> str:
@@ -454,6 +543,8 @@ def _kind(view: Any) -> str:
         if layout is None:
             return f"a vector of {view.dtype}"
         return f"a {view.dtype} fragment of {layout.rows}x{layout.cols}"
+    if isinstance(view, views.Matrix):
+        return f"a mask of {view.layout.rows}x{view.layout.cols}"
     if isinstance(view, views.TileView):
         swizzle = f", {view.swizzle}-byte swizzle" if view.swizzle else ""
         return f"a shared {view.dtype} tile of {'x'.join(map(str, view.shape))}{swizzle}"

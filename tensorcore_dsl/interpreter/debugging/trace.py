@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Union
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError, listing
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import Dim3, ranges
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Unreadable, shown
+from tensorcore_dsl.interpreter.debugging.contents import Contents, Unknown, Unreadable, shown
 from tensorcore_dsl.interpreter.debugging.viewpoint import kept_registers
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
@@ -116,8 +117,17 @@ class Recorder:
                 if len(part):
                     self._record(machine, mark, name, part)
 
-    def check(self, kernel: Kernel) -> None:
-        """ArgumentError for a name that the kernel never assigns."""
+    def check(self, kernel: Kernel, block: Dim3) -> None:
+        """ArgumentError for a name that the kernel never assigns, or a thread that no block has."""
+        for name, numbers in self.wanted.items():
+            if numbers is None:
+                continue
+            outside = numbers[(numbers < 0) | (numbers >= prod(block))]
+            if len(outside):
+                raise ArgumentError(
+                    f"trace={{{name!r}: ...}}: a block has threads 0 to {prod(block) - 1}, not "
+                    f"{outside[0]}"
+                )
         marks = [n for n in walk(kernel.body) if isinstance(n, Mark) and n.kind == "assigned"]
         names = frozenset().union(*(mark.names for mark in marks))
         for name in self.wanted:
@@ -135,7 +145,7 @@ class Recorder:
         try:
             value = contents.read(view)
         except Unreadable as error:
-            value = f"<{error}>"
+            value = Unknown(error)
         if isinstance(view, views.Register) and not isinstance(value, str):
             value = np.ma.getdata(value)
         elif type(value) in _NUMBERS:

@@ -12,10 +12,12 @@ import numpy as np
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.debugging.contents import Contents, Registers, Unreadable
+from tensorcore_dsl.interpreter.debugging.contents import Contents, Registers, Unreadable, shown
 from tensorcore_dsl.interpreter.execution.machine import Machine
 from tensorcore_dsl.ir import views
 from tensorcore_dsl.ir.nodes import Mark
+
+SPECIAL = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 
 
 def kept_registers(machine: Machine) -> Registers:
@@ -36,7 +38,7 @@ class Special3:
         self.x, self.y, self.z = x, y, z
 
     def __repr__(self) -> str:
-        return f"x = {self.x}, y = {self.y}, z = {self.z}"
+        return ", ".join(f"{name} = {shown(value)}" for name, value in vars(self).items())
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Namespace(Mapping[str, Any]):
                 return self.contents.read(self.variables[name])
             except Unreadable as error:
                 raise NameError(f"{name} cannot be shown: {error}") from None
-        if name in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
+        if name in SPECIAL:
             return self._special(name)
         if name == "np":
             return np

@@ -262,6 +262,10 @@ class Machine:
                 moved = True
         except Exception as error:
             self._explain(error, steps[at])
+        except KeyboardInterrupt as error:
+            if hasattr(error, "add_note"):  # since Python 3.11
+                error.add_note(f"{ctx.warps_text(ctx.mask)}: interrupted at {steps[at].loc}")
+            raise
         if self.fuzzer is not None:
             self.fuzzer.end_slice(ctx.mask)
         ctx.progress += 1

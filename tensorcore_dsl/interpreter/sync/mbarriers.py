@@ -219,12 +219,14 @@ class Mbarriers:
 
     def lacking(self, mask: np.ndarray) -> list[str]:
         """The phases that threads of `mask` wait for and what they lack, as lines of text."""
-        chunk = self.chunk
-        threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
-        ctas = threads // chunk.group
-        wanted = {(int(c), int(self.asks_for[t, 0])) for c, t in zip(ctas, threads, strict=True)}
-        lines = [self._wait(cta, slot) for cta, slot in sorted(wanted)[:8]]
+        wanted = self.waited_for(mask)
+        lines = [self._wait(cta, slot) for cta, slot in wanted[:8]]
         return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
+
+    def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
+        """CTA and slot of the mbarriers that threads of `mask` wait for."""
+        threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
+        return sorted({(int(t) // self.chunk.group, int(self.asks_for[t, 0])) for t in threads})
 
     def _wait(self, cta: int, slot: int) -> str:
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])

@@ -1,0 +1,17 @@
+"""Environment variables that switch something on or off."""
+
+from __future__ import annotations
+
+import os
+
+OFF = ("0", "off", "no", "none", "false")
+
+
+def is_off(variable: str) -> bool:
+    """Does the variable say off? One that is not set says nothing."""
+    return os.environ.get(variable, "").lower() in OFF
+
+
+def is_on(variable: str) -> bool:
+    """Does the variable have a value that does not say off?"""
+    return os.environ.get(variable, "").lower() not in ("", *OFF)

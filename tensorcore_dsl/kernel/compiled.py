@@ -1,0 +1,82 @@
+"""A kernel that is compiled on demand, for each combination of types, Const values and target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.arch import arch as arch_named
+from tensorcore_dsl.codegen.cubin import Resources
+from tensorcore_dsl.codegen.switches import is_on
+from tensorcore_dsl.errors import public
+from tensorcore_dsl.ir.text import format_kernel
+from tensorcore_dsl.kernel.constants import constants_key
+from tensorcore_dsl.kernel.definition import Definition
+from tensorcore_dsl.kernel.specialisation import Specialisation
+from tensorcore_dsl.runtime.targets import target_arch
+
+CHECKS_VARIABLE = "TENSORCORE_DSL_CHECKS"  # on: every build checks indices
+
+
+class CompiledKernel(Definition):
+    """A kernel that shows its IR, PTX, machine code and resources, for arguments or their types."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._specialisations: dict[Any, Specialisation] = {}
+
+    def specialise(
+        self, args: Sequence[Any], constants: dict[str, Any], arch: str | Arch | None = None
+    ) -> Specialisation:
+        """The specialisation for arguments (or their types) and Const values."""
+        runtime, given = self.split(args, constants)
+        return self.specialised(self.types_of(runtime), given, arch)
+
+    def specialised(
+        self, types: tuple[Any, ...], constants: dict[str, Any], arch: Any,
+        checks: bool | None = None,
+    ) -> Specialisation:  # fmt: skip
+        """The specialisation for types of run-time arguments and Const values.
+
+        checks: whether it checks indices; None: as a build for the GPU does.
+        """
+        chosen = arch_named(arch) if arch is not None else target_arch()
+        checks = self.checks_indices(False) if checks is None else checks
+        key = (types, constants_key(constants), chosen.name, checks)
+        known = self._specialisations.get(key)
+        if known is None:
+            known = Specialisation(self, types, constants, chosen, checks)
+            self._specialisations[key] = known
+        return known
+
+    def checks_indices(self, otherwise: bool) -> bool:
+        """Whether a build checks indices: by the environment, the decorator, or `otherwise`."""
+        if is_on(CHECKS_VARIABLE):
+            return True
+        return otherwise if self.checks is None else self.checks
+
+    @public
+    def ir(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> str:
+        """The IR as text."""
+        return format_kernel(self.specialise(args, constants, arch).ir)
+
+    @public
+    def ptx(
+        self, *args: Any, arch: str | Arch | None = None, lineinfo: bool = False, **constants: Any
+    ) -> str:
+        """The PTX text; `lineinfo` shows the source lines that the machine code gets."""
+        chosen = self.specialise(args, constants, arch)
+        return chosen.ptx_with_lines if lineinfo else chosen.ptx
+
+    @public
+    def cubin(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> bytes:
+        """The machine code; needs numba-cuda, but no GPU."""
+        return self.specialise(args, constants, arch).cubin.code
+
+    @public
+    def resources(self, *args: Any, arch: str | Arch | None = None, **constants: Any) -> Resources:
+        """Registers, spills, shared memory and warnings, from the assembler."""
+        chosen = self.specialise(args, constants, arch)
+        return replace(chosen.cubin.resources, shared_bytes=chosen.ir.shared_bytes)

@@ -1,0 +1,129 @@
+"""`@tc.kernel`, and the class of what it makes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
+from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
+from tensorcore_dsl.kernel.compiled import CompiledKernel
+from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.kernel.launch import Launch
+from tensorcore_dsl.runtime.launch_config import Dims, LaunchConfig, LaunchKey, configuration
+from tensorcore_dsl.tracing import inside_kernel
+
+if TYPE_CHECKING:
+    from tensorcore_dsl._typing import InKernel
+
+
+class Kernel(CompiledKernel):
+    """A compiled-on-demand kernel: `kernel[grid, block](...)`, `.emulate`, `.ir`, `.ptx`, ..."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._launches: dict[Any, Launch] = {}
+
+    @public
+    def __getitem__(self, key: LaunchKey) -> Launch:
+        """`kernel[grid, block]`, `[grid, block, stream]`, `[grid, block, stream, shared_bytes]`."""
+        if inside_kernel():
+            raise OperandError(
+                f"a kernel cannot launch another one; {self.__name__}(...), without a grid, runs "
+                "its code in this kernel"
+            )
+        try:
+            return self._launches[key]
+        except (KeyError, TypeError):
+            return self._new_launch(key, *configuration(self.__name__, key))
+
+    def _new_launch(self, key: Any, config: LaunchConfig, stream: Any) -> Launch:
+        """A new launch, cached under `key` with everything that it prepares."""
+        launch = Launch(self, config, stream)
+        with suppress(TypeError):  # a stream may not be hashable
+            self._launches[key] = launch
+        return launch
+
+    if TYPE_CHECKING:
+
+        def configured(
+            self, grid: Dims, block: Dims, *, stream: Any = None, shared_bytes: SupportsIndex = 0,
+            cluster: Dims | None = None, cooperative: bool = False, pdl: bool = False,
+        ) -> Launch: ...  # fmt: skip
+
+    else:
+
+        @public
+        def configured(self, grid: Any, block: Any, *, stream: Any = None, **options: Any) -> Any:
+            """Like `kernel[grid, block]`, with shared_bytes, cluster, cooperative, pdl by name."""
+            check_call(LaunchConfig.of, ".configured", (grid, block), options, ArgumentError)
+            key = (LaunchConfig.of(grid, block, **options), stream)
+            try:
+                return self._launches[key]
+            except (KeyError, TypeError):
+                return self._new_launch(key, *key)
+
+    @property
+    def emulate(self) -> Emulator:
+        """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
+        return Emulator(self)
+
+    @public
+    def emulator(
+        self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
+        order: int | None = None, trace: Traced = (),
+    ) -> Emulator:  # fmt: skip
+        """An emulator of an architecture; its launches return a report.
+
+        checks: of indices, alignment, the state of shared memory and asynchronous operations.
+        None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
+        order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
+        reveal races that the default order hides. None: the default order.
+
+        trace: names of variables whose values the report's `trace` has, at each assignment; or a
+        dict from names to the threads of a block (numbers, None for all) that are recorded.
+        """
+        return Emulator(self, arch, checks, profile, seed_of(order), trace)
+
+    @public
+    def __call__(self, *args: InKernel, **named: InKernel) -> None:
+        raise ArgumentError(
+            f"kernel {self.__name__} is launched with a grid and a block: "
+            f"{self.__name__}[grid, block](...)"
+        )
+
+
+@overload
+def kernel(function: Callable[..., None], /) -> Kernel: ...
+
+
+@overload
+def kernel(
+    *, name: str | None = None, threads: int | None = None, max_registers: int | None = None,
+    min_blocks: int | None = None, checks: bool | None = None, lineinfo: bool | None = None,
+) -> Callable[[Callable[..., None]], Kernel]: ...  # fmt: skip
+
+
+@public
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
+
+    threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:
+    whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
+    environment has TENSORCORE_DSL_CHECKS=1. lineinfo=False leaves the lines of the source out of
+    the machine code; by default they are in it, unless the environment variable
+    TENSORCORE_DSL_LINEINFO is 0.
+    """
+    if function is None:
+        return partial(kernel, **options)
+    if not inspect.isfunction(function):
+        raise ArgumentError(f"@kernel decorates functions, not {function!r}")
+    check_call(Kernel, "@tc.kernel", (function,), options, ArgumentError)
+    for name in ("threads", "max_registers", "min_blocks"):
+        if not isinstance(value := options.get(name), (int, type(None))):
+            raise ArgumentError(f"@tc.kernel({name}=...) takes an integer, not {value!r}")
+    return Kernel(function, **options)

@@ -1,0 +1,156 @@
+"""A kernel as it is written: its function, parameters and options, and the arguments it takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from tensorcore_dsl.dtypes import DType
+from tensorcore_dsl.errors import ArgumentError, listing, nearest
+from tensorcore_dsl.kernel.parameters import Parameter, parameters_of
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.named import Named
+
+Own = TypeVar("Own", bound="Definition")
+
+
+class Definition(Named):
+    """A Python function that is a kernel, with the options of `@tc.kernel`.
+
+    runtime_parameters are those that are given at each launch, not Const; runtime_names are their
+    names. variadic: the name of `*arguments`, if the function has them; collected: the names that
+    they have here (see with_arguments), None as long as they have none.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None = None, threads: int | None = None,
+        max_registers: int | None = None, min_blocks: int | None = None,
+        checks: bool | None = None, lineinfo: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.function = self.__kernel_function__ = function
+        self._stand_for(function)
+        self.__name__ = name or function.__name__
+        self.threads, self.max_registers, self.min_blocks = threads, max_registers, min_blocks
+        self.checks, self.lineinfo = checks, lineinfo
+        self.parameters = parameters_of(function)
+        self.variadic = inspect.getfullargspec(function).varargs
+        self.collected: tuple[str, ...] | None = None if self.variadic else ()
+        self._with_arguments: dict[tuple[str, ...], Any] = {}
+        self._base: Definition = (
+            self  # of a kernel that with_arguments returned: the one with *arguments
+        )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Derive what depends on the other attributes, and empty the caches."""
+        self.runtime_parameters = [p for p in self.parameters if not p.const]
+        self.runtime_names = [p.name for p in self.runtime_parameters]
+
+    def variant(self: Own, **options: Any) -> Own:
+        """The same kernel with other options, such as max_registers."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), _base=made, _with_arguments={})
+        vars(made).update(options)
+        made._prepare()
+        return made
+
+    def with_arguments(self: Own, *names: str) -> Own:
+        """A kernel with a parameter `*arguments` as the kernel whose parameters have these names.
+
+        They come first; inside, `arguments` is a tuple of them.
+        """
+        known: Own | None = self._with_arguments.get(names)
+        if known is not None:
+            return known
+        taken = [p.name for p in self.parameters]
+        if self.variadic is None or len({*names, *taken}) < len(names) + len(taken):
+            raise ArgumentError(
+                f"{self.__name__} cannot have the parameters {listing(names)}: a kernel with a "
+                f"parameter *arguments takes names that differ from each other and {listing(taken)}"
+            )
+        added = [Parameter(name, False, False, None, inspect.Parameter.empty) for name in names]
+        found = self.variant(parameters=[*added, *self.parameters], collected=names, _base=self)
+        self._with_arguments[names] = found
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._base is self:
+            return super().__reduce_ex__(protocol)
+        return type(self).with_arguments, (self._base, *(self.collected or ()))
+
+    def split(
+        self, args: Sequence[Any], named_args: dict[str, Any], without: Collection[str] = ()
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The run-time arguments in order, and the Const values by name.
+
+        If there are as many positional arguments as run-time parameters, they are those;
+        otherwise they are the first parameters, as in Python. The caller knows the Const
+        parameters `without`.
+        """
+        if self.collected is None:
+            raise ArgumentError(
+                f"{self.__name__} has a parameter *{self.variadic}: name its arguments by "
+                f"{self.__name__}.with_arguments(...)"
+            )
+        parameters = [p for p in self.parameters if p.name not in without]
+        given = self._by_name(args, named_args, [p.name for p in parameters])
+        for p in parameters:
+            if p.name not in given:
+                if p.default is inspect.Parameter.empty:
+                    raise ArgumentError(
+                        f"{self.__name__}: argument {p.name!r} is missing; the parameters are "
+                        f"{listing(q.name for q in parameters)}"
+                    )
+                given[p.name] = p.default
+        constants = {p.name: given[p.name] for p in parameters if p.const}
+        return [given[name] for name in self.runtime_names], constants
+
+    def _by_name(
+        self, args: Sequence[Any], named_args: dict[str, Any], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """The arguments that are given, of the parameters `names`, by name."""
+        runtime = self.runtime_names
+        named = any(name in named_args for name in runtime)
+        positional = runtime if len(args) == len(runtime) and not named else names
+        if len(args) > len(positional):
+            raise ArgumentError(
+                f"{self.__name__} takes {len(names)} arguments ({listing(names)}), {len(args)} "
+                "were given"
+            )
+        given = dict(zip(positional, args, strict=False))
+        for name, value in named_args.items():
+            if name not in names or name in given:
+                problem = "given twice" if name in given else "unknown"
+                raise ArgumentError(
+                    f"{self.__name__}: argument {name!r} is {problem}; the parameters are "
+                    f"{listing(names)}{_hint(name, names) if problem == 'unknown' else ''}"
+                )
+            given[name] = value
+        return given
+
+    def types_of(self, runtime: Sequence[Any]) -> tuple[Any, ...]:
+        """The types that the kernel is compiled for, from run-time arguments or their types."""
+        return tuple(map(self._type_of, runtime, self.runtime_parameters))
+
+    def _type_of(self, value: Any, parameter: Parameter) -> Any:
+        label = f"{self.__name__}: argument {parameter.name!r}"
+        if isinstance(value, DType):
+            value = ScalarType(value)
+        if not isinstance(value, (ArrayType, ScalarType)):
+            value = describe(value, label, parameter.dtype).type
+        if parameter.array and isinstance(value, ScalarType):
+            raise ArgumentError(f"{label} is a {value} number; the parameter takes an array")
+        if parameter.dtype is not None and value != ScalarType(parameter.dtype):
+            raise ArgumentError(
+                f"{label} is compiled for {value}; the parameter is declared as {parameter.dtype}"
+            )
+        return value
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__}({', '.join(map(str, self.parameters))})>"
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    close = nearest(name, names)
+    return f"; did you mean {close!r}?" if close else ""

@@ -1,0 +1,103 @@
+"""`kernel[grid, block]`: a kernel with its configuration, which launches on the GPU or the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pickle import PicklingError
+from typing import Any
+
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, hide_library, public
+from tensorcore_dsl.kernel.compiled import CompiledKernel
+from tensorcore_dsl.kernel.constants import constants_key
+from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.runtime import driver
+from tensorcore_dsl.runtime.launch import Launcher
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.targets import current_target, device_arch, gpu_chosen
+
+
+class Launch:
+    """A kernel with its configuration; calling it launches."""
+
+    def __init__(self, kernel: CompiledKernel, config: LaunchConfig, stream: Any) -> None:
+        self.kernel, self.config, self.stream = kernel, config, stream
+        self._launchers: dict[Any, Launcher] = {}
+        self._count = len(kernel.runtime_names)
+        self._default: Launcher | None = None  # with the default Const values, on the GPU
+
+    def __reduce__(self) -> Any:
+        if self.stream is not None:
+            raise PicklingError(
+                f"a launch of {self.kernel.__name__} on a stream cannot be pickled: streams belong "
+                "to one process"
+            )
+        return _relaunch, (self.kernel, self.config)
+
+    def __call__(self, *args: Any, **named_args: Any) -> None:
+        positional = not named_args and len(args) == self._count
+        try:  # like `public`, at no cost
+            if positional and self._default is not None and gpu_chosen():
+                self._default.fast(*args)
+            else:
+                self._launch(positional, args, named_args)
+        except TensorCoreError as error:
+            hide_library(error)
+            raise
+
+    def _launch(self, positional: bool, args: tuple[Any, ...], named_args: dict[str, Any]) -> None:
+        """Any launch: on the CPU, or the first one with the default Const values."""
+        if current_target() == "cpu":
+            Emulator(self.kernel).run(self.config, *args, **named_args)
+            return
+        runtime, constants = self.kernel.split(args, named_args)
+        launcher = self.launcher(constants)
+        if positional:
+            self._default = launcher
+        launcher(*runtime)
+
+    def launcher(self, constants: dict[str, Any]) -> Launcher:
+        """The launcher on the GPU for these Const values."""
+        key = constants_key(constants)
+        launcher = self._launchers.get(key)
+        if launcher is None:
+            kernel = self.kernel
+            launcher = self._launchers[key] = Launcher(
+                lambda types: kernel.specialised(types, constants, device_arch()).cubin,
+                self.config, driver.cuda_driver(), self.stream, kernel.runtime_names,
+                [p.dtype for p in kernel.runtime_parameters],
+            )  # fmt: skip
+        return launcher
+
+    @public
+    def prepare(self, *args: Any, **named_args: Any) -> Callable[..., None]:
+        """Compile and load for these arguments now; returns a function that launches fast.
+
+        The function takes run-time arguments, these or others; it keeps these alive.
+        """
+        runtime, constants = self.kernel.split(args, named_args)
+        if current_target() == "cpu":
+            return self._prepared_on_cpu(runtime, constants)
+        return self.launcher(constants).prepared(*runtime)
+
+    def _prepared_on_cpu(
+        self, runtime: Sequence[Any], constants: dict[str, Any]
+    ) -> Callable[..., None]:
+        kernel, names = self.kernel, self.kernel.runtime_names
+        Emulator(kernel).compiled(runtime, constants)
+
+        @public
+        def launch(*given: Any) -> None:
+            if len(given) != len(names):
+                raise ArgumentError(
+                    f"{kernel.__name__} was prepared for {len(names)} arguments "
+                    f"({', '.join(names)}), {len(given)} were given"
+                )
+            self(**dict(zip(names, given, strict=True)), **constants)
+
+        return launch
+
+
+def _relaunch(kernel: Any, config: LaunchConfig) -> Any:
+    """The launch that was pickled."""
+    options = {name: value for name, value in vars(config).items() if name != "cluster_in_code"}
+    return kernel.configured(**options)

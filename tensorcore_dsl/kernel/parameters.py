@@ -1,0 +1,87 @@
+"""The parameters of a kernel, and what their annotations mean: `Array`, `Const`, element types."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensorcore_dsl.dtypes import ALL, DType, as_dtype
+from tensorcore_dsl.errors import ArgumentError, Loc, OperandError
+from tensorcore_dsl.lang.arrays import Array
+
+
+class Const:
+    """Annotation of a parameter whose value is known at compile time: `Const`, or `Const[int]`."""
+
+    def __class_getitem__(cls, kind: Any) -> type[Const]:
+        """The kind of value is for readers and type checkers."""
+        return cls
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the function: Const, or given at run time (of type `dtype` if annotated)."""
+
+    name: str
+    const: bool
+    array: bool
+    dtype: DType | None
+    default: Any
+
+    def __str__(self) -> str:
+        kind = "Const" if self.const else "Array" if self.array else str(self.dtype or "")
+        text = f"{self.name}: {kind}" if kind else self.name
+        return text if self.default is inspect.Parameter.empty else f"{text} = {self.default!r}"
+
+
+def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a function in order, without `*arguments`: see Definition."""
+    parameters = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind == p.VAR_KEYWORD:
+            raise ArgumentError(
+                f"kernel {function.__name__}: {p} is not possible; name every parameter"
+            )
+        if p.kind == p.VAR_POSITIONAL:
+            continue
+        note = p.annotation
+        if isinstance(note, str):
+            note = _evaluated(function, p.name, note)
+        dtype = None
+        if note not in (p.empty, None, Array, Const, Any):
+            dtype = _declared(function, p.name, note)
+        parameters.append(Parameter(p.name, note is Const, note is Array, dtype, p.default))
+    return parameters
+
+
+def _evaluated(function: Callable[..., Any], name: str, note: str) -> Any:
+    """The value of a postponed annotation, in the scope of the function."""
+    if note in ALL:
+        return ALL[note]
+    closure = inspect.getclosurevars(function).nonlocals
+    try:
+        return eval(note, function.__globals__, dict(closure))
+    except Exception as error:
+        raise ArgumentError(
+            f"kernel {function.__name__}: the annotation {note!r} of {name!r} cannot be evaluated: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+def _declared(function: Callable[..., Any], name: str, note: Any) -> DType:
+    """The element type that an annotation names."""
+    try:
+        return as_dtype(note)
+    except OperandError:
+        code = function.__code__
+        loc = Loc(code.co_filename, code.co_firstlineno, function=function.__name__)
+        text = note.__name__ if isinstance(note, type) else repr(note)
+        meant = {"list": "tc.Array", "ndarray": "tc.Array", "Tensor": "tc.Array", "str": "tc.Const"}
+        hint = f"; did you mean {meant[text]}?" if text in meant else ""
+        raise ArgumentError(
+            f"kernel {function.__name__}: {name!r} cannot be annotated with {text}; allowed are "
+            f"tc.Array, tc.Const (a value known at compile time), element types such as tc.f32 or "
+            f"np.float32, int, float, bool, or nothing{hint}", loc,
+        ) from None  # fmt: skip

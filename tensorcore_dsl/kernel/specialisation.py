@@ -1,0 +1,147 @@
+"""A kernel for given types, Const values and architecture: its IR, PTX, cubin, and emulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.codegen import assemble, kernel_cache
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
+from tensorcore_dsl.codegen.line_table import source_lines, wanted
+from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.frontend.compile import compile_kernel
+from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
+from tensorcore_dsl.interpreter.debugging.debugger import Debugger
+from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_enabled
+from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
+from tensorcore_dsl.interpreter.execution.machine import Observer
+from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
+from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.kernel.definition import Definition
+from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+from tensorcore_dsl.runtime.tensor_maps import tiled
+
+
+class Specialisation:
+    """A kernel for given argument types, Const values and architecture; `checks`: of indices."""
+
+    def __init__(
+        self, kernel: Definition, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch,
+        checks: bool = False,
+    ) -> None:  # fmt: skip
+        self.kernel, self.types, self.constants, self.arch = kernel, types, constants, arch
+        self.checks = checks
+
+    @cached_property
+    def ir(self) -> nodes.Kernel:
+        return compile_kernel(self.kernel, self.types, self.constants, self.arch, self.checks)
+
+    @cached_property
+    def ptx(self) -> str:
+        return print_kernel(self.ir, self.arch)
+
+    @cached_property
+    def ptx_with_lines(self) -> str:
+        return print_kernel(self.ir, self.arch, lineinfo=True)
+
+    @cached_property
+    def cubin(self) -> Cubin:
+        """The machine code, from the disk if it is there; warns of what costs speed in it.
+
+        Checks cost speed anyway: of a build with checks it says nothing.
+        """
+        cubin, diagnostics = self._cached_or_assembled()
+        for diagnostic in () if self.checks else diagnostics:
+            diagnostic.warn(self.kernel.__name__)
+        return cubin
+
+    def _cached_or_assembled(self) -> tuple[Cubin, tuple[Diagnostic, ...]]:
+        kernel, assembler, lineinfo = self.kernel, assemble.versions(), wanted(self.kernel.lineinfo)
+        entry = kernel_cache.entry_name(
+            kernel, self.types, self.constants, self.arch, assembler, lineinfo, self.checks
+        )
+        cached = kernel_cache.load(entry)
+        if cached is not None:
+            return cached
+        cubin = replace(
+            assemble.assemble(
+                self.ptx_with_lines if lineinfo else self.ptx, self.arch, entry_name(self.ir.name),
+                lineinfo=lineinfo,
+            ),
+            block_shared=extern_shared(self.ir), threads=self.ir.threads,
+            cluster=self.ir.cluster, tensor_maps=self.tensor_maps, checks=self.checks,
+        )  # fmt: skip
+        code = kernel.function.__code__
+        defined = (code.co_filename, code.co_firstlineno)
+        lines = lambda: source_lines(self.ptx_with_lines, self.ir, counted=lineinfo)
+        diagnostics = diagnostics_of(cubin, defined, lines)
+        kernel_cache.store(entry, cubin, diagnostics)
+        return cubin, diagnostics
+
+    @property
+    def tensor_maps(self) -> tuple[nodes.TensorMap, ...]:
+        return tuple(p.tensor_map for p in self.ir.params if p.tensor_map is not None)
+
+    @cached_property
+    def program(self) -> Program:
+        return compile_program(self.ir)
+
+    @cached_property
+    def debug_ir(self) -> nodes.Kernel:
+        """The IR of a debug build, which computes the same."""
+        given = self.kernel, self.types, self.constants, self.arch
+        return compile_kernel(*given, self.checks, debug=True)
+
+    @cached_property
+    def debug_program(self) -> Program:
+        return compile_program(self.debug_ir)
+
+    def emulate(
+        self, config: LaunchConfig, args: Sequence[Any], checks: bool,
+        profile: bool, order: int | None, traced: Traced,
+    ) -> Report:  # fmt: skip
+        """Run on the CPU; arrays are written in place."""
+        recorder = Recorder(traced)
+        observers: list[Observer] = [recorder] if recorder.wanted else []
+        if self.ir.stops and debugger_enabled():
+            observers.append(Debugger())
+        ir, program = (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
+        config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
+        values: list[Any] = []
+        names = self.kernel.runtime_names
+        with on_host(args) as arrays:
+            for given, kind, name in zip(arrays, self.types, names, strict=True):
+                values += _parameter_values(given, kind, name)
+            for m in self.tensor_maps:
+                values.append(_map_argument(arrays[m.argument], m, names[m.argument]))
+            report = run(
+                ir, config.grid, config.block, values, arch=self.arch.name,
+                dynamic_shared=config.shared_bytes, checks=checks, program=program,
+                cluster=config.cluster, profile=profile, order=order, observers=observers,
+            )  # fmt: skip
+        if recorder.wanted:
+            report.trace = recorder.trace
+        return report
+
+
+def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:
+    """The values of the IR parameters of one argument, in the order of `Packer`."""
+    if isinstance(kind, ScalarType):
+        return [describe(given, name, kind.dtype).value]
+    described = describe(given, name)
+    strides = [s for s, unit in zip(described.strides, kind.unit, strict=True) if not unit]
+    return [GlobalPointer(given, name, kind.writable), *described.shape, *strides]
+
+
+def _map_argument(given: Any, tensor_map: nodes.TensorMap, name: str) -> TensorMapArgument:
+    described = describe(given, name)
+    tiled(described, tensor_map, f"argument {name!r}")
+    writable = isinstance(described.type, ArrayType) and described.type.writable
+    m = tensor_map
+    return TensorMapArgument(given, name, m.axes, m.box, m.swizzle, writable)

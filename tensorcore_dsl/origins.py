@@ -1,0 +1,71 @@
+"""Where code comes from: this package, Python, an installed package, or the user."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+PACKAGE = __name__.partition(".")[0]
+_KERNELS = f"{PACKAGE}.kernels."
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+
+def is_of_package(module: str) -> bool:
+    """Is the module part of this package, its kernels included?"""
+    return module.partition(".")[0] == PACKAGE
+
+
+@cache
+def is_library(module: str) -> bool:
+    """Is the module part of the library? `tensorcore_dsl.kernels` is not: its functions are
+    kernel code, and errors point at their lines."""
+    return is_of_package(module) and not is_library_kernel(module)
+
+
+def is_library_kernel(module: str) -> bool:
+    """Is the module part of `tensorcore_dsl.kernels`?"""
+    return f"{module}.".startswith(_KERNELS)
+
+
+def is_pythons(module: str, filename: str | None) -> bool:
+    """Is a module part of Python's library? Users have modules with the same names."""
+    if module.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    if filename is None or filename.startswith("<frozen"):
+        return True
+    return filename.startswith(_STDLIB) and not is_installed(filename)
+
+
+def is_installed(filename: str | None) -> bool:
+    """Was a file installed by a package manager?"""
+    return "site-packages" in (filename or "") or "dist-packages" in (filename or "")
+
+
+def is_foreign(module: str, filename: str | None, scope: Mapping[str, Any]) -> bool:
+    """Is a module of this library or Python, or is it installed and does not use this package?
+
+    scope: the module's variables. Functions of other modules may be kernel code.
+    """
+    if is_library(module) or is_pythons(module, filename):
+        return True
+    return is_installed(filename) and not _uses_package(module, scope)
+
+
+_verdicts: dict[str, bool] = {}
+
+
+def _uses_package(module: str, scope: Mapping[str, Any]) -> bool:
+    if module not in _verdicts:
+        _verdicts[module] = any(map(_comes_from_package, list(scope.values())))
+    return _verdicts[module]
+
+
+def _comes_from_package(value: Any) -> bool:
+    """Is the value a module of this package, or defined in one?"""
+    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+    owner = getattr(value, "__module__", None)
+    return any(isinstance(n, str) and is_of_package(n) for n in (name, owner))
