@@ -226,7 +226,10 @@ def gives_too_many():
 
 
 @refused(
-    ".to(dtype, **options): missing a required argument: 'dtype'", "x.to()", tc.f32, error=CompileError
+    ".to(dtype, *, rounding=None, relu=False, satfinite=False): missing a required argument: 'dtype'",
+    "x.to()",
+    tc.f32,
+    error=CompileError,
 )
 def converts_to_nothing(x):
     x.to()

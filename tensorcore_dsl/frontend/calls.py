@@ -20,7 +20,7 @@ from tensorcore_dsl.frontend.source import Function, Source, require_source, sou
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library
+from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library, is_of_package
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
@@ -185,7 +185,7 @@ class Calls(Expressions):
 
     def _is_called_by_library(self) -> bool:
         """Is the function under evaluation the user's, called by a kernel of the library?"""
-        return is_library(str(self.frames[-2].globals.get("__name__", "")))
+        return is_of_package(str(self.frames[-2].globals.get("__name__", "")))
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:
         name = function.__name__
