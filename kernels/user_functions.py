@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Signature, signature
 from reprlib import repr as brief
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Loc
 
+# Both forms, so that checkers know the parameters of a lambda.
+Epilogue: TypeAlias = Callable[[Any, Any, Any], Any] | Callable[..., Any]
 ELEMENT = ("value", "row", "col")  # what every epilogue takes, by position
 
 

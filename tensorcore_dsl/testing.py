@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -22,6 +22,30 @@ from tensorcore_dsl.runtime.timing import (
 _MODES: dict[str, Callable[[list[float]], Any]] = {
     "median": statistics.median, "mean": statistics.fmean, "min": min, "max": max, "all": list,
 }  # fmt: skip
+
+
+@overload
+def do_bench(
+    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *, quantiles: None = None,
+    return_mode: Literal["median", "mean", "min", "max"] = "median",
+    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
+) -> float: ...  # fmt: skip
+
+
+@overload
+def do_bench(
+    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
+    quantiles: Sequence[float], return_mode: str = "median",
+    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
+) -> list[float]: ...  # fmt: skip
+
+
+@overload
+def do_bench(
+    function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
+    quantiles: Sequence[float] | None = None, return_mode: str = "median",
+    setup: Callable[[], Any] | None = None, cold: bool = True, stream: Any = None,
+) -> Any: ...  # fmt: skip
 
 
 @public

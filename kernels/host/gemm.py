@@ -41,13 +41,13 @@ from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
 from tensorcore_dsl.kernels.host.sparse_gemm import sparse_gemm
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
-from tensorcore_dsl.kernels.user_functions import check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: float = 1, beta: float | None = None,
     out: Any = None, out_dtype: Any = None, accumulate: Any = None,
-    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
     row_reductions: tuple[RowReduction, ...] = (), row_out: Any = None,
     precision: str | None = None, family: str | None = None, config: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip

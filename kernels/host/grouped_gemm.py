@@ -24,11 +24,11 @@ from tensorcore_dsl.kernels.host.launch import (
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import Plan
 from tensorcore_dsl.kernels.host.problem_shape import active_clusters
-from tensorcore_dsl.kernels.user_functions import check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
 def grouped_gemm(
-    a: Any, b: Any, offsets: Any, *, out: Any = None, epilogue: Callable[..., Any] | None = None,
+    a: Any, b: Any, offsets: Any, *, out: Any = None, epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -30,14 +30,14 @@ from tensorcore_dsl.kernels.host.launch import (
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
-from tensorcore_dsl.kernels.user_functions import check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units")  # fields of a configuration
 
 
 def scaled_gemm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
-    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
     config: HopperConfig | None = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.

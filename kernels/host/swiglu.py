@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -20,11 +20,11 @@ from tensorcore_dsl.kernels.host.launch import (
 )
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import plan_hopper
-from tensorcore_dsl.kernels.user_functions import check_epilogue
+from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 
 def swiglu(
-    x: Any, w_gate: Any, w_up: Any, *, out: Any = None, epilogue: Callable[..., Any] | None = None,
+    x: Any, w_gate: Any, w_up: Any, *, out: Any = None, epilogue: Epilogue | None = None,
     epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
     stream: Any = None,
 ) -> Any:  # fmt: skip

@@ -32,6 +32,7 @@ from tensorcore_dsl.kernels.host.heuristics import choose_tile
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # of both families
 HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
@@ -45,7 +46,7 @@ Timer = Callable[[Launch], float]
 
 def tune(
     a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
-    epilogue: Callable[..., Any] | None = None, epilogue_args: Mapping[str, Any] | None = None,
+    epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
     precision: str | None = None, candidates: Iterable[Any] | None = None, remember: bool = True,
     timer: Timer | None = None, device: str | None = None,
 ) -> Tuning:  # fmt: skip

@@ -113,6 +113,7 @@ class Specialisation:
             observers.append(Debugger())
         ir, program = (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
+        recorder.check(ir, config.block)
         values: list[Any] = []
         names = self.kernel.runtime_names
         with on_host(args) as arrays:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, SupportsFloat
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
@@ -17,17 +17,17 @@ from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
 
 
-def fma(a: Any, b: Any, c: Any, rounding: str = "rn") -> Any:
+def fma(a: SupportsFloat, b: SupportsFloat, c: SupportsFloat, rounding: str = "rn") -> Any:
     """a * b + c: floats are rounded once, integers give the low half of the product plus c."""
     return arithmetic.fma(builder(), a, b, c, rounding)
 
 
-def minimum(a: Any, b: Any) -> Any:
+def minimum(a: SupportsFloat, b: SupportsFloat) -> Any:
     """The smaller of two values; if one is NaN, the other one."""
     return arithmetic.extreme(builder(), "min", a, b)
 
 
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a: SupportsFloat, b: SupportsFloat) -> Any:
     """The larger of two values; if one is NaN, the other one."""
     return arithmetic.extreme(builder(), "max", a, b)
 
@@ -37,7 +37,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return arithmetic.select(builder(), condition, yes, no)
 
 
-def _of_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _of_floats(function: Callable[[Any], Any]) -> Callable[[SupportsFloat], Any]:
     """The function of f32 and f64 for all numbers; narrower floats are converted and back."""
 
     @wraps(function)
@@ -64,13 +64,13 @@ def _approximate(name: str, instruction: str) -> Any:
     return _of_floats(function)
 
 
-exp2: Callable[[Any], Any] = _approximate("exp2", names.EXP2)
-log2: Callable[[Any], Any] = _approximate("log2", names.LOG2)
-rcp: Callable[[Any], Any] = _approximate("rcp", names.RECIPROCAL)
-rsqrt: Callable[[Any], Any] = _approximate("rsqrt", names.RECIPROCAL_SQRT)
-sin: Callable[[Any], Any] = _approximate("sin", names.SIN)
-cos: Callable[[Any], Any] = _approximate("cos", names.COS)
-tanh: Callable[[Any], Any] = _approximate("tanh", names.TANH)
+exp2: Callable[[SupportsFloat], Any] = _approximate("exp2", names.EXP2)
+log2: Callable[[SupportsFloat], Any] = _approximate("log2", names.LOG2)
+rcp: Callable[[SupportsFloat], Any] = _approximate("rcp", names.RECIPROCAL)
+rsqrt: Callable[[SupportsFloat], Any] = _approximate("rsqrt", names.RECIPROCAL_SQRT)
+sin: Callable[[SupportsFloat], Any] = _approximate("sin", names.SIN)
+cos: Callable[[SupportsFloat], Any] = _approximate("cos", names.COS)
+tanh: Callable[[SupportsFloat], Any] = _approximate("tanh", names.TANH)
 
 
 @_of_floats

@@ -57,7 +57,7 @@ def stmatrix(tile: Tile, value: Fragments) -> None:
 
     A tile of several fragments takes a list of them, arranged as ldmatrix returns it.
     """
-    fragments = flat(value) if isinstance(value, (list, tuple)) else [value]
+    fragments: list[Any] = flat(value) if isinstance(value, (list, tuple)) else [value]
     layout = stored_layout(fragments[0])
     _check_tile(tile, layout)
     own_address(tile, names.STMATRIX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsIndex
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
@@ -35,13 +35,13 @@ class Mbarrier(Bounded):
     ) -> None:
         self.address, self.in_cluster, self.bounds = address, in_cluster, bounds
 
-    def init(self, count: Any) -> None:
+    def init(self, count: SupportsIndex) -> None:
         """Set the arrivals that end a phase. One thread initialises, then the CTA synchronises."""
         self._check_own("init")
         count = _count(count, "the arrivals of a phase")
         emit(names.MBARRIER_INIT, self.accessed(), count)
 
-    def arrive(self, count: Any = None, *, pred: Any = None) -> None:
+    def arrive(self, count: SupportsIndex | None = None, *, pred: Any = None) -> None:
         """Arrive once, or `count` times."""
         count = None if count is None else _count(count, "the arrivals")
         name = names.mbarrier_arrive(self.in_cluster, counted=count is not None)
@@ -49,18 +49,18 @@ class Mbarrier(Bounded):
         operands = [place] if count is None else [place, count]
         emit(name, *operands, pred=pred)
 
-    def arrive_expect_tx(self, bytes: Any, *, pred: Any = None) -> None:
+    def arrive_expect_tx(self, bytes: SupportsIndex, *, pred: Any = None) -> None:
         """Arrive once, and add `bytes` of asynchronous copies to what the phase waits for."""
         self._check_own("arrive_expect_tx")
         bytes = _count(bytes, "the bytes that a phase waits for", least=0)
         emit(names.MBARRIER_ARRIVE_EXPECT_TX, self.accessed(pred=pred), bytes, pred=pred)
 
-    def test(self, parity: Any) -> Element:
+    def test(self, parity: SupportsIndex) -> Element:
         """Has the phase of this parity ended? A predicate, without waiting."""
         self._check_own("test")
         return emit(names.MBARRIER_TEST_WAIT, self.accessed(), _parity(parity))  # type: ignore[no-any-return]
 
-    def wait(self, parity: Any) -> None:
+    def wait(self, parity: SupportsIndex) -> None:
         """Wait while the barrier is in a phase of this parity.
 
         Phases alternate between parity 0 and 1. A new barrier is in phase 0, so a wait for parity 1
@@ -75,7 +75,7 @@ class Mbarrier(Bounded):
             over = emit(names.MBARRIER_TRY_WAIT, place, parity)
             loop.condition = arithmetic.logical_not(build, over).value
 
-    def remote(self, rank: Any) -> Mbarrier:
+    def remote(self, rank: SupportsIndex) -> Mbarrier:
         """The same barrier in CTA `rank` of the cluster, to arrive at."""
         if self.in_cluster:
             raise OperandError("the mbarrier is another CTA's already")
@@ -103,7 +103,7 @@ class MbarrierArray(Struct):
     def __len__(self) -> int:
         return self.tile.shape[0]
 
-    def __getitem__(self, index: Any) -> Mbarrier:
+    def __getitem__(self, index: SupportsIndex) -> Mbarrier:
         place = self.tile.at(index)
         return Mbarrier(place.address, bounds=place.bounds)
 

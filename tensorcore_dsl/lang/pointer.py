@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, SupportsIndex
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
@@ -87,7 +87,7 @@ class Pointer(Bounded):
         """The same address, read as another type."""
         return self.with_parts(dtype=as_dtype(dtype))
 
-    def remote(self, rank: Any) -> Pointer:
+    def remote(self, rank: SupportsIndex) -> Pointer:
         """The same element in the shared memory of CTA `rank` of the cluster."""
         if self.space != "shared":
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import RegisterGroup, of_converted
 
 Grid = list[list[RegisterGroup]]  # rows of fragments
+Tiled = TypeVar("Tiled", bound=Fragments)
 
 
-def tiled_mma(mma: Instruction, acc: Fragments, a: Fragments, b: Fragments) -> Any:
+def tiled_mma(mma: Instruction, acc: Tiled, a: Fragments, b: Fragments) -> Tiled:
     """acc[i][j] + the sum of a[i][k] b[k][j] over k, for fragments as tc.ldmatrix returns them.
 
     Each operand is a list of rows of fragments, a flat list where one of its two extents is 1 (or
@@ -41,9 +42,9 @@ def tiled_mma(mma: Instruction, acc: Fragments, a: Fragments, b: Fragments) -> A
             for j in range(cols) if i % 2 == 0 else reversed(range(cols)):
                 accs[i][j] = mma(left[i][k], right[k][j], accs[i][j])
     if _is_nested(acc):
-        return accs
+        return accs  # type: ignore[return-value]
     every = [f for line in accs for f in line]
-    return every if isinstance(acc, (list, tuple)) else every[0]
+    return every if isinstance(acc, (list, tuple)) else every[0]  # type: ignore[return-value]
 
 
 def _is_nested(fragments: Fragments) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any
+from typing import Any, SupportsIndex
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType
@@ -20,7 +20,8 @@ from tensorcore_dsl.values.variables import new_variable
 class RuntimeRange:
     """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs."""
 
-    def __init__(self, *bounds: Any) -> None:
+    def __init__(self, *given: SupportsIndex) -> None:
+        bounds: tuple[Any, ...] = given
         if not 1 <= len(bounds) <= 3:
             raise OperandError(f"range takes 1 to 3 bounds, {len(bounds)} were given")
         for bound in bounds:
@@ -73,7 +74,7 @@ class RuntimeRange:
     __len__ = __getitem__ = __iter__  # type: ignore[assignment]
 
 
-def static_range(*bounds: Any) -> range:
+def static_range(*bounds: SupportsIndex) -> range:
     """A range known at compile time, over which `for` is unrolled."""
     if not 1 <= len(bounds) <= 3:
         raise OperandError(f"static_range takes 1 to 3 bounds, {len(bounds)} were given")

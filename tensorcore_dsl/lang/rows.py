@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
@@ -25,7 +25,7 @@ from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.promotion import promote_types
 from tensorcore_dsl.values.values import RegisterGroup, Scalar, of_elements, this_thread
 
-Fragments = Any  # a fragment, or (nested) lists of fragments
+Fragments: TypeAlias = RegisterGroup | Sequence[Any]  # a fragment, or (nested) lists of fragments
 _AXES = {"rows": 0, "cols": 1}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsIndex
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError, listing
@@ -17,22 +17,22 @@ VOTES = ("all", "any", "uni", "ballot")
 REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 
 
-def shfl(value: Any, lane: Any, mask: Any = ALL_LANES) -> Any:
+def shfl(value: Any, lane: SupportsIndex, mask: SupportsIndex = ALL_LANES) -> Any:
     """`value` of lane `lane`."""
     return _shuffle("idx", value, lane, 31, mask)
 
 
-def shfl_up(value: Any, delta: Any, mask: Any = ALL_LANES) -> Any:
+def shfl_up(value: Any, delta: SupportsIndex, mask: SupportsIndex = ALL_LANES) -> Any:
     """`value` of the lane `delta` below; lanes below `delta` keep their own."""
     return _shuffle("up", value, delta, 0, mask)
 
 
-def shfl_down(value: Any, delta: Any, mask: Any = ALL_LANES) -> Any:
+def shfl_down(value: Any, delta: SupportsIndex, mask: SupportsIndex = ALL_LANES) -> Any:
     """`value` of the lane `delta` above; lanes without such a lane keep their own."""
     return _shuffle("down", value, delta, 31, mask)
 
 
-def shfl_xor(value: Any, lanes: Any, mask: Any = ALL_LANES) -> Any:
+def shfl_xor(value: Any, lanes: SupportsIndex, mask: SupportsIndex = ALL_LANES) -> Any:
     """`value` of lane `lane ^ lanes`."""
     return _shuffle("bfly", value, lanes, 31, mask)
 
@@ -62,7 +62,7 @@ def _shuffle(mode: str, value: Any, lane: Any, clamp: int, mask: Any) -> Any:
     return Scalar(result.value, dtype)
 
 
-def vote(mode: str, condition: Any, mask: Any = ALL_LANES) -> Any:
+def vote(mode: str, condition: Any, mask: SupportsIndex = ALL_LANES) -> Any:
     """all, any, uni (a predicate) or ballot (u32) of a condition over the warp."""
     check_choice("a vote", mode, VOTES)
     value = builder().scalar(arithmetic.truth(builder(), condition))
@@ -70,14 +70,14 @@ def vote(mode: str, condition: Any, mask: Any = ALL_LANES) -> Any:
     return result.bits(dtypes.u32) if mode == "ballot" else result
 
 
-def match_any(value: Any, mask: Any = ALL_LANES) -> Element:
+def match_any(value: Any, mask: SupportsIndex = ALL_LANES) -> Element:
     """A mask (u32) of the lanes of the warp that hold the same value."""
     value = builder().scalar(value)
     lanes: Scalar = emit(names.match_any(value.dtype.bits), value, mask)
     return lanes.bits(dtypes.u32)
 
 
-def redux(operation: str, value: Any, mask: Any = ALL_LANES) -> Element:
+def redux(operation: str, value: Any, mask: SupportsIndex = ALL_LANES) -> Element:
     """add, min, max, and, or, xor of a 32-bit integer over the warp."""
     check_choice("a reduction", operation, REDUCTIONS)
     value = builder().scalar(value)

@@ -134,9 +134,9 @@ def main() -> None:
         assert text.startswith(".version")
     assert ".entry" in warps.ptx(*types, arch="sm_90a")
     try:
-        warps[1](x)
+        warps[0, 32](x, y)
     except tc.TensorCoreError as error:
-        assert isinstance(error, tc.ArgumentError)
+        assert isinstance(error, tc.LaunchError)
 
 
 if __name__ == "__main__":

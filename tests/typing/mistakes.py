@@ -3,6 +3,8 @@
 The file is never run. Every other line is right.
 """
 
+import numpy as np
+
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 
@@ -58,6 +60,42 @@ def options(x: tc.Array) -> None:
     x[0] = 0
 
 
+@tc.kernel
+def nested(x: tc.Array, y: tc.Array) -> None:
+    instructions(x)
+    functions(y[0, :])
+    tc.exp(x)  # error: arg-type, reportArgumentType
+    tc.maximum(x, 0)  # error: arg-type, reportArgumentType
+    tc.barrier("all")  # error: arg-type, reportArgumentType
+    tc.mbarriers(2)[0].wait(0.5)  # error: arg-type, reportArgumentType
+    tc.row_sum(x)  # error: arg-type, reportArgumentType
+    tc.load(x.at(0), chache=".cg")  # error: call-arg, reportCallIssue
+    tc.lane_id().to(tc.f32, roundng="rz")  # error: call-arg, reportCallIssue
+    for i in tc.range(x.shape):  # error: arg-type, reportArgumentType
+        x[i] = 0
+
+
+@tc.kernel  # error: arg-type, reportArgumentType
+def returns(x: tc.Array) -> tc.f32:
+    return tc.f32(0)
+
+
+@tc.autotune([tc.Config(BLOCK=32)], keys=["x"])  # error: call-arg, reportCallIssue
+@tc.kernel
+def tuned(x: tc.Array, BLOCK: tc.Const[int]) -> None:
+    return tc.lane_id()  # error: return-value, reportReturnType
+
+
+numbers = np.zeros(32, np.float32)
+functions(numbers)  # error: arg-type, reportArgumentType
+functions[1](numbers)  # error: index, reportArgumentType
+functions[1.5, 32](numbers)  # error: index, reportArgumentType
+functions[1, "32"](numbers)  # error: index, reportArgumentType
+functions[(1, 2.0), 32](numbers)  # error: index, reportArgumentType
+functions[1, 32, None, 0, 0](numbers)  # error: index, reportArgumentType
+functions.emulate[1](numbers)  # error: index, reportArgumentType
+functions.emulate(numbers)  # error: operator, reportCallIssue
+functions.ptx(numbers, arch=90)  # error: arg-type, reportArgumentType
 functions.emulate_[1, 32](None)  # error: attr-defined, reportAttributeAccessIssue
 functions.emulator("sm_80", profiles=True)  # error: call-arg, reportCallIssue
 functions.configured(1, 32, clusters=2)  # error: call-arg, reportCallIssue
