@@ -31,8 +31,10 @@ import inspect
 import linecache
 import os
 import sys
+import types
+import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -124,6 +126,8 @@ class TensorCoreError(Exception):
             return self.message
         lines = [self.message]
         innermost, *calls = self.loc.chain()
+        if not _is_library_file(innermost.filename):  # as an epilogue that a kernel of ours calls
+            calls = [call for call in calls if not _is_library_file(call.filename)]
         times = Counter(replace(loc, caller=None) for loc in calls)  # a recursion repeats its sites
         for loc in (innermost, *times):
             where = f" in {loc.function}" if loc.function else ""
@@ -242,13 +246,21 @@ def public(function: Function) -> Function:
         try:
             try:
                 return function(*args, **keywords)
-            except TypeError as error:
-                if isinstance(error, TensorCoreError):
+            except (TypeError, AttributeError, LookupError, ValueError) as error:
+                if isinstance(error, TensorCoreError) or _is_raised_by_user(error):
                     raise
-                check_call(function, function.__name__, args, keywords, ArgumentError)
-                raise
+                name = function.__qualname__.removesuffix(".__init__")
+                check_call(function, name, args, keywords, ArgumentError)
+                wrong = misfit(function, name, args, keywords, repr)
+                if not wrong:
+                    raise
+                raise ArgumentError(wrong) from None
         except TensorCoreError as error:
             hide_library(error)
+            raise
+        except Exception as error:
+            if _is_raised_by_user(error):
+                _hide_frames(error)
             raise
 
     called.__kernel_function__ = function  # type: ignore[attr-defined]
@@ -289,6 +301,73 @@ def plain_signature(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
+def misfit(
+    function: Any, name: str, args: Iterable[Any], keywords: dict[str, Any],
+    describe: Callable[[Any], str],
+) -> str:  # fmt: skip
+    """Which argument is not what its annotation says, for messages; "" if all of them may be.
+
+    For calls that have failed: annotations are narrower than what a function takes.
+    """
+    try:
+        bound = inspect.signature(function).bind(*args, **keywords)
+    except (TypeError, ValueError):
+        return ""
+    names = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__globals__", {})
+    for key, value in bound.arguments.items():
+        parameter = bound.signature.parameters[key]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kinds = _kinds(parameter.annotation, names)
+        if kinds and not any(_is_of_kind(value, kind) for kind in kinds):
+            words = " or ".join(dict.fromkeys(map(_kind_in_words, kinds)))
+            return f"the argument {key!r} of {name} must be {words}, not {describe(value)}"
+    return ""
+
+
+def _kinds(annotation: Any, names: dict[str, Any]) -> list[Any]:
+    """The classes of a union; none if it allows anything, or if something else than classes."""
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, names)
+        except (NameError, TypeError):  # imported for checkers alone
+            return []
+    kinds = []
+    for item in typing.get_args(annotation) if _is_union(annotation) else (annotation,):
+        kind = typing.get_origin(item) or item
+        if not isinstance(kind, type) or kind in (Any, inspect.Parameter.empty, object):
+            return []
+        kinds.append(kind)
+    return kinds
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, (int, float)) or hasattr(value, "dtype")
+    if kind in (list, tuple, Sequence, Iterable):
+        return hasattr(type(value), "__iter__") and not isinstance(value, (str, dict))
+    return isinstance(value, kind)
+
+
+_IN_WORDS = {
+    "NoneType": "None", "int": "an integer", "float": "a number", "str": "a string",
+    "bool": "True or False", "list": "a list", "tuple": "a tuple", "Sequence": "a list",
+    "Iterable": "a list", "Callable": "a function", "Tile": "a shared tile", "Array": "an array",
+    "DType": "an element type", "RegisterGroup": "a fragment or vector",
+    "Scalar": "a run-time value", "Operand": "an operand of an instruction",
+    "Instruction": "an instruction, such as tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32)",
+}  # fmt: skip
+
+
+def _kind_in_words(kind: type) -> str:
+    name = kind.__name__
+    return _IN_WORDS.get(name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+
+
 def publish(names: dict[str, Any]) -> None:
     """Make the functions among the names of a module of the library `public`."""
     for name, value in names.items():
@@ -303,13 +382,10 @@ def hide_library(error: TensorCoreError) -> None:
     A bare `raise` must follow in the function that has caught the error: it adds no frame. In
     Python 3.10 the frame of that function stays.
     """
-    head = error.__traceback__
-    if os.environ.get("TENSORCORE_DSL_TRACEBACK") == "full":
+    if _shows_all():
         error.__suppress_context__ = False
         return
-    error.__traceback__ = trace = _of_users(head)
-    if sys.version_info < (3, 11) and head is not None:
-        head.tb_next = trace
+    _hide_frames(error)
     context = error.__context__
     while context is not None and not _is_of_user(context.__traceback__):
         context = context.__context__
@@ -320,6 +396,31 @@ def hide_library(error: TensorCoreError) -> None:
     error.__cause__ = None
     if context is not None:
         error.__context__, error.__suppress_context__ = context, False
+
+
+def _shows_all() -> bool:
+    return os.environ.get("TENSORCORE_DSL_TRACEBACK") == "full"
+
+
+def _hide_frames(error: BaseException) -> None:
+    """Keep only the frames of users in a traceback."""
+    if _shows_all():
+        return
+    head = error.__traceback__
+    error.__traceback__ = trace = _of_users(head)
+    if sys.version_info < (3, 11) and head is not None:
+        head.tb_next = trace
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Does an error come from a function of the user that the library has called?"""
+    trace, inside, user = error.__traceback__, False, False
+    while trace is not None:
+        library = is_of_package(_module(trace.tb_frame))
+        inside |= library
+        user = not library and (user or not _is_passed_through(trace.tb_frame))
+        trace = trace.tb_next
+    return inside and user
 
 
 def _of_users(trace: TracebackType | None) -> TracebackType | None:
@@ -337,7 +438,7 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_of_user(trace: TracebackType | None) -> bool:
     """Was an error caught in a function of the user?"""
-    return trace is not None and not is_of_package(_module(trace.tb_frame))
+    return trace is not None and not _is_passed_through(trace.tb_frame)
 
 
 def _is_passed_through(frame: FrameType) -> bool:
@@ -356,3 +457,10 @@ def _file(frame: FrameType) -> str:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_library_file(filename: str) -> bool:
+    """Is it a file of this package, whose calls messages leave out?"""
+    kernels = getattr(sys.modules.get("tensorcore_dsl.kernels"), "__path__", ())
+    folders = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(__file__), *kernels))
+    return not _shows_all() and filename.startswith(folders)

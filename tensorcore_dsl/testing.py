@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, check_call, listing, public
 from tensorcore_dsl.runtime.array_interop import stream_handle
 from tensorcore_dsl.runtime.targets import current_target
 from tensorcore_dsl.runtime.timing import (
@@ -48,6 +48,7 @@ def do_bench(
 ) -> Any: ...  # fmt: skip
 
 
+@public
 def do_bench(
     function: Callable[[], Any], warmup: float = 25, rep: float = 100, *,
     quantiles: Sequence[float] | None = None, return_mode: str = "median",
@@ -74,6 +75,8 @@ def do_bench(
     for name, given in (("function", function), ("setup", setup)):
         if not (callable(given) or (given is None and name == "setup")):
             raise ArgumentError(f"{name} is {given!r}; a function without parameters is needed")
+        if given is not None:
+            check_call(given, f"{name} is called without arguments: {name}", (), {}, ArgumentError)
     clock = _clock(stream)
     seconds = separately(function, clock, warmup / 1e3, rep / 1e3, setup=setup, cold=cold)
     times = [second * 1e3 for second in seconds]

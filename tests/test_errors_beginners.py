@@ -593,8 +593,7 @@ def writes_numba():
 
 
 @refused(
-    "tc.fma(a, b, c, rounding='rn') cannot take (a run-time value of type f32, 'a', 1): could not convert string to "
-    "float: 'a'",
+    "a number or a run-time value is needed, not 'a'",
     "tc.fma(x, 'a', 1)",
     tc.f32,
 )

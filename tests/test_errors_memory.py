@@ -222,7 +222,7 @@ def test_a_tile_of_columns_has_either_order(given: dict[str, Any]) -> None:
 
 
 @refused(
-    "an mbarrier counts the bytes of a copy, not a MbarrierArray",
+    "an mbarrier counts the bytes of a copy, not an array of mbarriers",
     "tc.tma_load(tile, map, (0, 0), bars)", BF16, **HOPPER,
 )  # fmt: skip
 def all_barriers(x):

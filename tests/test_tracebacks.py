@@ -15,6 +15,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 
 X = np.zeros(32, np.float32)
+HALF = np.zeros((64, 64), np.float16)
 
 
 def half(value):
@@ -52,6 +53,11 @@ def again(value):
     return again(value + 1)
 
 
+@tc.kernel
+def too_many(x: tc.Array):
+    x[0] = tc.select(True, 1, 2, 3)
+
+
 def enter(name):
     with tc.target(name):
         pass
@@ -86,6 +92,19 @@ DOORS: dict[str, Any] = {
     "gemm": lambda: kernels.gemm(X, X),
     "grouped_gemm": lambda: kernels.grouped_gemm(X, X, X),
     "tune": lambda: kernels.tune(X, X),
+    "epilogue": lambda: kernels.gemm(HALF, HALF, epilogue=lambda value, row, col: value.nothing),
+    "parameters of an epilogue": lambda: kernels.gemm(HALF, HALF, epilogue=lambda value: value),
+    "no configurations": lambda: tc.autotune([])(plain),
+    "one configuration": lambda: tc.autotune(tc.Config(n=3))(plain),
+    "parameters of prune": lambda: tc.autotune([tc.Config()], prune=lambda configs: configs),
+    "prune": lambda: tc.autotune([tc.Config()], prune=3),
+    "configuration": lambda: tc.Config(3),
+    "do_bench": lambda: tc.testing.do_bench(3),
+    "quantiles": lambda: tc.testing.do_bench(int, quantiles=2, warmup=0, rep=0),
+    "a keyword of do_bench": lambda: tc.testing.do_bench(int, repetitions=3),
+    "commands": lambda: tc.debugger.script(3),
+    "text of an instruction": lambda: tc.emulate(3, 4),
+    "arguments inside of a kernel": lambda: too_many.ptx(X),
     "compress": lambda: kernels.compress(X),
 }
 
@@ -98,6 +117,34 @@ def test_only_frames_of_users_are_shown(door: str) -> None:
     assert set(files) == {__file__} and len(files) == 2 + (door == "target")
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count("Traceback") == 1 and "another exception" not in shown
+
+
+CALLBACKS: dict[str, Any] = {
+    "do_bench": lambda: tc.testing.do_bench(lambda: 1 // 0, warmup=0, rep=0),
+    "grid": lambda: tuned()[lambda meta: 1 // 0, 32](X),
+    "prune": lambda: tuned(prune=lambda configs, arguments: 1 // 0)[1, 32](X),
+    "timer": lambda: tuned(timer=lambda launch: 1 // 0)[1, 32](X),
+}
+
+
+def tuned(**options: Any) -> Any:
+    return tc.autotune([tc.Config(), tc.Config(grid=1)], remember=False, **options)(plain)
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_errors_of_functions_that_the_library_calls(name: str) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        CALLBACKS[name]()
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert files == [__file__] * 3
+
+
+def test_calls_among_kernels_of_the_library_are_left_out(monkeypatch: Any) -> None:
+    with pytest.raises(tc.TensorCoreError) as caught:
+        DOORS["epilogue"]()
+    assert len(str(caught.value).splitlines()) == 4
+    monkeypatch.setenv("TENSORCORE_DSL_TRACEBACK", "full")
+    assert "apply_epilogue" in str(caught.value)
 
 
 def test_all_frames_are_shown_on_demand(monkeypatch: Any) -> None:

@@ -24,13 +24,13 @@ from tensorcore_dsl.frontend.source import Function, Source, require_source, sou
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
 from tensorcore_dsl.lang.emit import emit
-from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library
+from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library, is_of_package
 from tensorcore_dsl.values.operands import describe
 from tensorcore_dsl.values.values import UNSET, NeedsConstant, Undefined
 
 from tensorcore_dsl.errors import (  # isort: skip
     CompileError, Loc, OperandError, TensorCoreError, UnsupportedSyntax, check_call, listing,
-    plain_signature,
+    misfit, plain_signature,
 )  # fmt: skip
 
 _HIGHER_ORDER = (functools.reduce, map, filter, itertools.starmap)  # call their first argument
@@ -57,9 +57,11 @@ class LocalFunction:
         self.evaluator, self.tree, self.frame = evaluator, tree, evaluator.frame
         self.__name__ = getattr(tree, "name", "<lambda>")
         self.signature = _signature(tree.args, defaults)
+        named = self.__name__ != "<lambda>"
+        self.described = f"the function {self.__name__}" if named else "a lambda"
 
     def __repr__(self) -> str:
-        return f"<function {self.__name__} of the kernel>"
+        return self.described
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """For Python's own higher-order functions, such as map and functools.reduce."""
@@ -143,17 +145,21 @@ class Calls(Expressions):
             if error.loc is not None:
                 raise
             raise _named_constant(function, args, keywords, error) from None
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
             if isinstance(error, TensorCoreError):
                 raise
             check_call(function, _name_of(function), args, keywords, CompileError)
             if not callable(function):
                 raise OperandError(f"{describe(function)} cannot be called") from None
             if is_library(getattr(function, "__module__", None) or ""):
-                given = listing([*map(describe, args), *(f"{k}=..." for k in keywords)])
+                wrong = misfit(function, _name_of(function), args, keywords, describe)
+                if wrong:
+                    raise OperandError(wrong) from None
+                named = (f"{key}={describe(value)}" for key, value in keywords.items())
+                why = f": {error}" if isinstance(error, ValueError) else ""
                 raise OperandError(
                     f"{_name_of(function)}{plain_signature(inspect.signature(function))} cannot "
-                    f"take ({given}): {error}"
+                    f"take ({listing([*map(describe, args), *named])}){why}"
                 ) from None
             raise
 
@@ -198,12 +204,19 @@ class Calls(Expressions):
         self.frames.append(frame)
         try:
             self.run_body(frame.source.tree)
+            result = frame.variables[RESULT]
+            if isinstance(result, Undefined):
+                raise OperandError(
+                    f"the result of {frame.function} has no one type: {result.reason}",
+                    self.locate(frame.source.tree) if self._is_called_by_library() else None,
+                )
         finally:
             self.frames.pop()
-        result = frame.variables[RESULT]
-        if isinstance(result, Undefined):
-            raise OperandError(f"the result of {frame.function} has no one type: {result.reason}")
         return result
+
+    def _is_called_by_library(self) -> bool:
+        """Is the function under evaluation the user's, called by a kernel of the library?"""
+        return is_of_package(str(self.frames[-2].globals.get("__name__", "")))
 
     def _frame_of(self, function: Any, args: list[Any], keywords: dict[str, Any]) -> Frame:
         name = function.__name__

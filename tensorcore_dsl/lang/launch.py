@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.ir.verify import MAX_THREADS
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
+from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.values import RuntimeValue
 
 
 def launch_bounds(threads: int, min_blocks: int | None = None) -> None:
@@ -14,6 +18,10 @@ def launch_bounds(threads: int, min_blocks: int | None = None) -> None:
     how many blocks must fit on an SM.
     """
     kernel = builder().kernel
+    if not isinstance(threads, RuntimeValue) and not (
+        isinstance(threads, int) and 1 <= threads <= MAX_THREADS
+    ):
+        raise OperandError(f"a block has 1 to {MAX_THREADS} threads, not {describe(threads)}")
     kernel.threads, kernel.min_blocks = int(threads), min_blocks
 
 

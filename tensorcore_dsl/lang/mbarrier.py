@@ -28,7 +28,7 @@ def mbarriers(count: int) -> MbarrierArray:
 class Mbarrier(Bounded):
     """An mbarrier in the shared memory of this CTA, or (`remote`) of another CTA of the cluster."""
 
-    parts = ("address",)
+    parts, described = ("address",), "an mbarrier"
 
     def __init__(
         self, address: Scalar, in_cluster: bool = False, bounds: tuple[Bound, ...] = ()
@@ -92,10 +92,13 @@ class Mbarrier(Bounded):
 class MbarrierArray(Struct):
     """Several mbarriers: `barriers[i]`."""
 
-    parts = ("tile",)
+    parts, described = ("tile",), "an array of mbarriers"
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
+
+    def __repr__(self) -> str:
+        return self.described
 
     def __len__(self) -> int:
         return self.tile.shape[0]

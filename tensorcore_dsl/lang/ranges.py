@@ -76,6 +76,8 @@ class RuntimeRange:
 
 def static_range(*bounds: SupportsIndex) -> range:
     """A range known at compile time, over which `for` is unrolled."""
+    if not 1 <= len(bounds) <= 3:
+        raise OperandError(f"static_range takes 1 to 3 bounds, {len(bounds)} were given")
     for bound in bounds:
         if not isinstance(bound, int):
             raise OperandError(

@@ -19,7 +19,7 @@ import numpy as np
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing, public
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, check_call, listing, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.kernel import Kernel, constants_key
@@ -416,11 +416,18 @@ def autotune(
     """
     if isinstance(key, str) or isinstance(restore_value, str) or isinstance(reset_to_zero, str):
         raise ArgumentError("key, restore_value and reset_to_zero are lists of names")
+    configs = list(configs)
+    for name, given, takes in (("prune", prune, (configs, {})), ("timer", timer, (None,))):
+        if given is not None and not callable(given):
+            raise ArgumentError(f"{name} is {given!r}; a function is needed")
+        if given is not None:
+            called = f"{name} is called with {len(takes)} arguments: {name}"
+            check_call(given, called, takes, {}, ArgumentError)
     settings = Settings(
         tuple(key), prune, tuple(restore_value), tuple(reset_to_zero), warmup, rep, timer, remember
     )
-    configs = list(configs)
 
+    @public
     def decorate(kernel: Kernel) -> Autotuned:
         if not isinstance(kernel, Kernel):
             raise ArgumentError(

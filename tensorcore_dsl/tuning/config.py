@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex, TypeAlias
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, listing, public
 from tensorcore_dsl.kernel import constants_key
 from tensorcore_dsl.runtime.launch_config import Dims
 
@@ -32,6 +32,7 @@ class Config:
     and shared_bytes may be functions of the arguments, as in a launch.
     """
 
+    @public
     def __init__(
         self, constants: Mapping[str, Any] | None = None, /, *, grid: Grid | None = None,
         block: Grid | None = None, shared_bytes: Bytes | None = None,

@@ -41,6 +41,8 @@ def coerce(builder: InstructionBuilder, value: Any, dtype: DType) -> Any:
     """`value` as `dtype`; a number stays a number."""
     if isinstance(value, Scalar):
         return value if value.dtype == dtype else convert(builder, value, dtype)
+    if not is_number(value):
+        raise OperandError(f"a number or a run-time value is needed, not {describe(value)}")
     return float(value) if dtype.is_float else value
 
 

@@ -65,6 +65,8 @@ def number_type(value: Any) -> DType:
 
 def constant(value: Any, dtype: DType) -> Const:
     """`value` as a constant of `dtype`; OperandError when the type cannot hold it."""
+    if not is_number(value):
+        raise OperandError(f"a number or a value of type {dtype} is needed, not {describe(value)}")
     if dtype.kind == "p":
         return Const(bool(value), dtype)
     if dtype.is_float and dtype.lanes == 1:
@@ -133,6 +135,8 @@ def describe(value: Any) -> str:
         return value.described
     if isinstance(value, (bool, int, float, str)) or value is None:
         return repr(value)
+    if isinstance(value, DType):
+        return f"the type {value}"
     if isinstance(value, (list, tuple, dict)):
         kind = type(value).__name__
         return f"a {kind} of {len(value)} item{'' if len(value) == 1 else 's'}"

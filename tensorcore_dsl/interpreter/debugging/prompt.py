@@ -8,14 +8,14 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.errors import DebuggerQuit
+from tensorcore_dsl.errors import ArgumentError, DebuggerQuit, public
 from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.debugging.contents import Unreadable, barrier_state, shown
@@ -34,12 +34,20 @@ _STATEMENT = "the debugger evaluates expressions; it runs no statements and chan
 _scripts: ContextVar[Iterator[str] | None] = ContextVar("script", default=None)
 
 
-@contextmanager
-def script(*commands: str) -> Iterator[None]:
+@public
+def script(*commands: str) -> AbstractContextManager[None]:
     """Give these commands to the debugger, which prints them behind its prompt.
 
     When they have ended, the next prompt quits (`DebuggerQuit`).
     """
+    for command in commands:
+        if not isinstance(command, str):
+            raise ArgumentError(f"commands of the debugger are strings, not {command!r}")
+    return _scripted(commands)
+
+
+@contextmanager
+def _scripted(commands: tuple[str, ...]) -> Iterator[None]:
     token = _scripts.set(iter(commands))
     try:
         yield
