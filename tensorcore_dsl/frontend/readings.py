@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping
+from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tensorcore_dsl.codegen.cache_key import bound_cells, code_names, is_install
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.frontend.environment import children
 from tensorcore_dsl.frontend.surroundings import contents_of, differs
-from tensorcore_dsl.frontend.expressions.py tensorcore_dsl.origins import is_library
+from tensorcore_dsl.origins import is_library, is_of_package
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), DType, range, slice, np.dtype)
 _MISSING = object()
@@ -37,12 +38,37 @@ class Readings:
         self._seen: dict[int, Any] = {}  # by identity, kept alive
         self._mentioned: set[str] = set()
         self._owners: list[Any] = []  # objects and modules, whose attributes are read by name
+        self._attributes: dict[int, Any] = {}  # of the owners, as one mapping each
         self._noted: set[tuple[int, str]] = set()
+        self._scopes: Any = None  # of `changed`; None: to be made
         for value in values:
             self.enter(value)
 
     def changed(self) -> bool:
         """Has one of the values changed?"""
+        if self._scopes is None:
+            self._scopes = self._by_scope()
+        try:  # the usual case, as fast as Python goes: all names still have the same objects
+            for scope, values_of, then in self._scopes:
+                if not all(map(is_, values_of(scope), then)):
+                    return self._compared()
+        except KeyError:
+            return True
+        return bool(self._cells or self._contents) and self._compared()
+
+    def _by_scope(self) -> list[tuple[Mapping[str, Any], Callable[[Any], Any], tuple[Any, ...]]]:
+        """The names of each scope together, with their values."""
+        of_scope: dict[int, list[tuple[Mapping[str, Any], str, Any]]] = {}
+        for entry in self._names:
+            of_scope.setdefault(id(entry[0]), []).append(entry)
+        found: list[tuple[Mapping[str, Any], Callable[[Any], Any], tuple[Any, ...]]] = []
+        for entries in of_scope.values():
+            scopes, names, values = zip(*(entries * 2 if len(entries) == 1 else entries))
+            found.append((scopes[0], itemgetter(*names), values))  # of one name: no tuple
+        return found
+
+    def _compared(self) -> bool:
+        """Is a value another one, or of other contents?"""
         return (
             any(_other(scope.get(name, _MISSING), then) for scope, name, then in self._names)
             or any(_other(_content(cell), then) for cell, then in self._cells)
@@ -56,8 +82,9 @@ class Readings:
         while before != len(self._noted):  # functions that are found mention more names
             before = len(self._noted)
             for owner in list(self._owners):
-                for name in self._mentioned & vars(owner).keys():
-                    self._note(owner, vars(owner), name)
+                scope = self._attributes.setdefault(id(owner), vars(owner))
+                for name in self._mentioned & scope.keys():
+                    self._note(owner, scope, name)
 
     def enter_constant(self, value: Any) -> None:
         """Note what a Const value reads; its containers are told apart by their contents anyway."""
@@ -71,6 +98,7 @@ class Readings:
         if (id(owner), name) in self._noted:
             return
         self._noted.add((id(owner), name))
+        self._scopes = None
         value = scope[name]
         if not isinstance(value, types.ModuleType):
             self._names.append((scope, name, value))
@@ -87,10 +115,10 @@ class Readings:
             if not is_opaque(value):
                 self._owners.append(value)
         elif isinstance(value, types.FunctionType):
-            if not is_installed(value):
+            if not _is_fixed(value):
                 self._function(value)
         elif isinstance(value, type):
-            if not is_installed(value):
+            if not _is_fixed(value):
                 self._owners.append(value)
                 self._enter_all(value.__bases__)
         elif (parts := _parts(value)) is not None:
@@ -135,6 +163,11 @@ _PARTS: list[tuple[Any, Callable[[Any], Any]]] = [
     ((staticmethod, classmethod), lambda v: (v.__func__,)),
     (property, lambda v: (v.fget, v.fset)),
 ]
+
+
+def _is_fixed(value: Any) -> bool:
+    """Is a function or class part of this package, or of another that does not use it?"""
+    return is_of_package(value.__module__ or "") or is_installed(value)
 
 
 def _parts(value: Any) -> Any:
