@@ -85,3 +85,14 @@ def test_streams_share_no_workspace() -> None:
     torch.cuda.synchronize()
     for out, of_one in zip(outs, want, strict=True):
         assert all(torch.equal(x, of_one) for x in out)
+
+
+@pytest.mark.parametrize("shape", [(100, 72, 64), (1024, 1024, 1024)], ids=str)
+def test_arrays_of_numba(shape: tuple[int, int, int]) -> None:
+    from numba import cuda
+
+    M, N, K = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((M, K), (K, N)))
+    found = kernels.gemm(cuda.to_device(a), cuda.to_device(b)).copy_to_host()
+    assert np.allclose(found, a.astype(float) @ b, rtol=1e-4, atol=1e-3)

@@ -47,8 +47,13 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def transposed(x: Any) -> Any:
-    """A view with the last two axes exchanged."""
-    return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+    """A view with the last two axes exchanged; Numba's own transpose would copy."""
+    if not hasattr(x, "copy_to_host"):
+        return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+    exchanged = lambda axes: (*axes[:-2], axes[-1], axes[-2])
+    return type(x)(
+        shape=exchanged(x.shape), strides=exchanged(x.strides), dtype=x.dtype, gpu_data=x.gpu_data
+    )
 
 
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
