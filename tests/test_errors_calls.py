@@ -69,7 +69,7 @@ def test_outside_of_kernels(name: str) -> None:
 # -- the argument that is wrong -----------------------------------------------------------------
 
 
-@refused("the argument 'pointer' of tc.load must be a Pointer, not 3", "tc.load(3)")
+@refused("a pointer is needed, tc.load(x.at(i, j), pred=...), not 3", "tc.load(3)")
 def loads_from_a_number():
     tc.load(3)
 

@@ -307,17 +307,17 @@ def test_functions_as_constants(assembled):
 
 class Hidden:
     def __init__(self):
-        self.draw = (number for number in (1, 2, 3))
+        self.lock = threading.Lock()
 
-    def next(self):
-        return next(self.draw)
+    def factor(self):
+        return 2 if self.lock is not None else 3
 
 
 HIDDEN = Hidden()
 
 
 def uses_hidden(x: tc.Array):
-    x[0] = x[1] * HIDDEN.next()
+    x[0] = x[1] * HIDDEN.factor()
 
 
 def imports(value):

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.frontend.comprehensions import Comprehensions
 from tensorcore_dsl.frontend.environment import Frame
-from tensorcore_dsl.frontend.expressions import Expressions
 from tensorcore_dsl.frontend.source import Function, Source, require_source, source_of
 from tensorcore_dsl.isa.spec import Instruction
 from tensorcore_dsl.lang.builtin import has_runtime, replacement
@@ -68,7 +68,7 @@ class LocalFunction:
         return self.evaluator.inline(self, list(args), keywords)
 
 
-class Calls(Expressions):
+class Calls(Comprehensions):
     """Evaluates calls."""
 
     def eval_Call(self, node: ast.Call) -> Any:
