@@ -40,7 +40,7 @@ Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
     VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError,
     AssemblyError, LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence,
-    Deadlock, DebuggerQuit; PerformanceWarning
+    Race, Deadlock, DebuggerQuit; PerformanceWarning, RaceWarning
 """
 
 # isort: skip_file
@@ -52,8 +52,8 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
     EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
-    PerformanceWarning, TensorCoreError, Uninitialised, UnknownInstruction, UnknownName,
-    UnsupportedSyntax, VerifyError,
+    PerformanceWarning, Race, RaceWarning, TensorCoreError, Uninitialised, UnknownInstruction,
+    UnknownName, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.errors import publish as _publish
 from tensorcore_dsl.interpreter.debugging import debugger
@@ -128,8 +128,8 @@ __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
     "Autotuned", "CompileError", "Config", "Const", "DType", "Deadlock", "DebuggerQuit",
     "Divergence", "EmulationError", "Kernel", "LaunchError", "LayoutError", "Misaligned",
-    "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "ScalarType",
-    "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
+    "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning",
+    "ScalarType", "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
     "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand", "atomic",
     "autotune", "b1", "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16",
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",

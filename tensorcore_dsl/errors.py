@@ -15,10 +15,12 @@
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
         ├── Divergence            a warp-wide instruction executed by part of a warp
+        ├── Race                  two accesses that nothing orders
         ├── Deadlock
         └── DebuggerQuit          the debugger was left with `quit`
 
-Code that runs correctly but slowly raises a PerformanceWarning.
+Code that runs correctly but slowly raises a PerformanceWarning. Threads that write the same value to
+the same place without an order raise a RaceWarning.
 
 Errors leave the library through functions under `@public`, which remove the frames of the library
 from their traceback.
@@ -199,6 +201,17 @@ class Divergence(EmulationError):
     """A warp-wide instruction executed by part of a warp."""
 
 
+class Race(EmulationError):
+    """Two threads access the same bytes, at least one writes, and nothing orders the accesses.
+
+    loc: the access that was found second. first: where the other one is.
+    """
+
+    def __init__(self, message: str, loc: Loc | None = None, first: Loc | None = None) -> None:
+        super().__init__(message, loc)
+        self.first = first
+
+
 class Deadlock(EmulationError):
     """All remaining warps wait for events that cannot happen."""
 
@@ -213,6 +226,10 @@ class UnknownName(TensorCoreError, AttributeError):
 
 class PerformanceWarning(UserWarning):
     """The assembler spilled registers, serialised `wgmma`, or ignored `setmaxnreg`."""
+
+
+class RaceWarning(UserWarning):
+    """Threads write the same value to the same bytes, and nothing orders them."""
 
 
 def listing(items: object, limit: int = 24) -> str:
