@@ -6,4 +6,5 @@ prints what is found.
 
 CLASSES = (
     "shared_races",
+    "warp_races",
 )

@@ -238,7 +238,7 @@ class Worker:
         self.pipe.send((kind, name, twin, order))
         try:
             outcome: Any = self.pipe.recv() if self.pipe.poll(limit) else Outcome(HUNG)
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             outcome = Outcome(OTHER, "the process died")
         if outcome.verdict == HUNG or outcome.report == "the process died":
             self.stop()
@@ -262,7 +262,6 @@ class Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    _warm_up()
     while True:
         try:
             kind, name, twin, order = pipe.recv()
@@ -276,13 +275,8 @@ def _serve(pipe: Connection) -> None:
         pipe.send(outcome)
 
 
-def _warm_up() -> None:
-    for kind in CLASSES:
-        importlib.import_module(f"tests.planted.{kind}")
-
-
 def examine(
-    kinds: Sequence[str] = CLASSES, only: Sequence[str] = (), orders: int = 2, limit: float = 10.0,
+    kinds: Sequence[str] = CLASSES, only: Sequence[str] = (), orders: int = 2, limit: float = 20.0,
     progress: Callable[[str, Result], None] = lambda kind, result: None,
 ) -> dict[str, list[Result]]:  # fmt: skip
     """Results of the cases of classes: each bug in the default order, each twin in 1 + `orders`."""
