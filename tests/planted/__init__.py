@@ -7,4 +7,5 @@ prints what is found.
 CLASSES = (
     "shared_races",
     "warp_races",
+    "global_races",
 )
