@@ -8,4 +8,5 @@ CLASSES = (
     "shared_races",
     "warp_races",
     "global_races",
+    "cp_async",
 )
