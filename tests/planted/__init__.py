@@ -9,4 +9,5 @@ CLASSES = (
     "warp_races",
     "global_races",
     "cp_async",
+    "divergence",
 )

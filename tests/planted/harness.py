@@ -47,7 +47,7 @@ class Case:
     """A planted bug and its twin.
 
     make: from a seeded generator, the arguments by name and the arrays that a correct run leaves,
-    by name. errors: the classes that are right (RaceWarning among them). bug: the value of the
+    by name. errors: the classes that are right (or subclasses of them; EmulationError takes any report). bug: the value of the
     kernel's parameter `bug`; the twin is the same kernel with bug=0, or `twin`.
     """
 
@@ -173,7 +173,7 @@ def run_bug(case: Case, order: int | None = None) -> Outcome:
     given = [error] if error is not None else caught
     if not given:
         return Outcome(WRONG_RESULT if wrong else SILENT, wrong)
-    expected = [e for e in given if type(e) in case.errors]
+    expected = [e for e in given if isinstance(e, case.errors)]
     if not expected:
         return Outcome(OTHER, _text(given[0]))
     right = [e for e in expected if where.right(e)]
