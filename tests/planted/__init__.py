@@ -10,4 +10,5 @@ CLASSES = (
     "global_races",
     "cp_async",
     "divergence",
+    "memory",
 )
