@@ -11,4 +11,5 @@ CLASSES = (
     "cp_async",
     "divergence",
     "memory",
+    "deadlocks",
 )
