@@ -37,22 +37,21 @@ def barriers_of_different_names(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 @tc.kernel
 def barrier_for_too_many(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Bug 1: 96 of 64 threads, 2: a warp has returned, 3: the producer's arrival has another
-    name, 4: it arrives only for even values of the first element."""
+    """Bug 1: 96 of 64 threads, 2: a warp goes past it, 3: the producer's arrival has another
+    name, 4: it arrives only for negative values. Threads that had ended would not be waited for."""
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     tile[t] = x[t]
-    if bug == 2:
-        if t >= 32:
-            return
-    if bug == 3 and t >= 32:
-        tc.barrier_arrive(2, 64)  # error
-    elif bug == 4 and t >= 32:
+    if t >= 32 and bug == 3:
+        tc.barrier_arrive(2, 64)
+    elif t >= 32 and bug == 4:
         if x[0] < 0:
-            tc.barrier_arrive(1, 64)  # error
-    else:
+            tc.barrier_arrive(1, 64)
+    elif t < 32 or bug != 2:
         tc.barrier(1, 96 if bug == 1 else 64)  # error
-    out[t] = tile[63 - t]
+    if t < 32 or not bug:
+        out[t] = tile[63 - t]
+    tc.barrier()  # error
 
 
 @tc.kernel
@@ -75,6 +74,7 @@ def rings_that_turn_unevenly(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
             if i + 2 < turns and (bug != 3 or i % 2 == 0):
                 tc.barrier_arrive(3 + i % 2, 64)
         out[lane] = total
+    tc.barrier()  # error
 
 
 @tc.kernel
@@ -83,11 +83,12 @@ def warps_that_turn_unevenly(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     tile = tc.shared(64, tc.s32)
     t = tc.threadIdx.x
     total = 0
-    for i in tc.range(3 + tc.warp_id() if bug else 4):
+    for i in tc.range(4 - tc.warp_id() if bug else 4):
         tile[t] = x[i, t]
         tc.barrier(1, 64)  # error
         total += tile[63 - t]
         tc.barrier(1, 64)  # error
+    tc.barrier()  # error
     out[t] = total
 
 
@@ -386,7 +387,7 @@ def _roots(x):
 _reverse = mapped(64, lambda x: x[::-1])
 CASES = [
     case(barriers_of_different_names, 1, 64, _reverse, Deadlock),
-    *(case(barrier_for_too_many, 1, 64, _reverse, Deadlock, bug=bug) for bug in (1, 2, 3, 4)),
+    *(case(barrier_for_too_many, 1, 64, _reverse, *ENDLESS, bug=bug) for bug in (1, 2, 3, 4)),
     *(case(rings_that_turn_unevenly, 1, 64, mapped((5, 32), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock, bug=bug) for bug in (1, 2, 3)),
     case(warps_that_turn_unevenly, 1, 64, mapped((4, 64), lambda x: x[:, ::-1].sum(axis=0).astype(np.int32)), Deadlock),
     *(case(mbarrier_is_not_completed, 1, 64, _reverse, Deadlock, bug=bug) for bug in (1, 2, 3, 4)),
