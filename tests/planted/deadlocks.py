@@ -125,7 +125,7 @@ def mbarrier_is_not_completed(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 def flag_that_nobody_raises(x: tc.Array, out: tc.Array, flags: tc.Array, bug: tc.Const = 1):
     """Bug 1: another flag is raised, 2: to another value, 3: only after the waiter has answered,
     4: a block waits for the block behind the last one."""
-    t, b, n = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
+    t, b = tc.threadIdx.x, tc.blockIdx.x
     if bug == 4:
         if t == 0:
             signal(flags.at(b), 1)
