@@ -8,6 +8,7 @@ CLASSES = (
     "shared_races",
     "warp_races",
     "global_races",
+    "chains",
     "cp_async",
     "divergence",
     "memory",
