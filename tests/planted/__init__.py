@@ -1,0 +1,9 @@
+"""Planted bugs, each beside a correct twin: what the emulator's checks must find, and must not.
+
+A module for each class of bugs; `harness` describes a case and runs it. `python -m tests.planted`
+prints what is found.
+"""
+
+CLASSES = (
+    "shared_races",
+)
