@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.lang.mbarrier import Mbarrier
 from tests.planted.harness import Arguments
 from tests.planted.hopper import numbered
 
@@ -403,38 +404,38 @@ def bulk_stores(d: tc.Array, bug: tc.Const = ()):
             tc.barrier()
         if bug == 2:
             tc.fence_proxy_async()
-        buffer[0, 63 - t] = 100 * i - t  # race 1,2,3,4,5,6,7,8,9,10,11,12,13: first; error 10
+        buffer[0, 63 - t] = 100 * i - t  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14: first; race 15: second; error 9,10,13,14,15
         if bug not in (1, 2, 3, 4):
             tc.fence_proxy_async()
         if bug == 4:
             if t == 0:
                 tc.fence_proxy_async()
-        if bug == 14:
-            buffer[0, t] = 100 * i + t - 63  # race 14: first
+        if bug == 16:
+            buffer[0, 63 - t] = 100 * i - t  # race 16: first
         if bug != 5:
             tc.barrier()
         if bug == 3:
-            if t == 0:
+            if t == 32:
                 tc.fence_proxy_async()
+        if bug == 17:
+            buffer[0, 63 - t] = 100 * i - t  # race 17: first
         if bug == 15:
-            buffer[0, t] = 100 * i + t - 63  # race 15: first
-        if bug == 16:
             if t < 32:
-                tc.tma_store(map, (i, 0), buffer)  # race 16: both; error 16
+                tc.tma_store(map, (i, 0), buffer)  # race 15: both; error 15
                 tc.tma_store_commit()
         else:
             if t == 0:
                 if bug == 13:
                     tc.tma_store_commit()
-                tc.tma_store(map, (i, 0), buffer)  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15: second; error 9,13,17
-                if bug not in (9, 13, 19):
+                tc.tma_store(map, (i, 0), buffer)  # race 1,2,3,4,5,6,7,8,9,10,11,12,13,14,16,17,18: second; error 9,13,14,19
+                if bug not in (9, 13, 14):
                     tc.tma_store_commit()
-            if bug == 19:
+            if bug == 14:
                 if t == 1:
                     tc.tma_store_commit()
         if bug == 18:
-            buffer[0, t] = 0  # race 18: first
-    if bug != 17:
+            buffer[0, 63 - t] = 0  # race 18: first
+    if bug != 19:
         if t == 0:
             tc.tma_store_wait(0)
 
@@ -453,12 +454,12 @@ BULK_STORES = (
     "wait behind the barrier",
     "no barrier behind the wait",
     "commit before the copy",
+    "commit by another thread",
+    "every lane stores",
     "a store behind the fence",
     "a store behind the barrier",
-    "every lane stores",
-    "no last wait",
     "overwritten behind the copy",
-    "commit by another thread",
+    "no last wait",
 )
 
 @tc.kernel
@@ -499,6 +500,9 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
         d[0, t] = 3 * t  # race 8: second
     if bug == 10:
         tc.reduce("add", d.at(0, t), 0)  # race 10: second
+    if bug in (8, 10):
+        tc.emit("fence.proxy.async")
+        tc.barrier()
     if t == 0:
         bar.arrive_expect_tx(256)
         tc.emit("fence.proxy.async")
@@ -514,7 +518,7 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 READ_BACK = (
-    "an older store by another thread",
+    "an older store without a proxy fence",
     "waited for the reads alone",
     "no wait",
     "wait by another thread",
@@ -550,7 +554,7 @@ def written_then_loaded(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     elif bug not in (1, 8, 5, 6):
         tc.emit("fence.proxy.async.global")
     if bug == 9:
-        a[0, t] = 5 * (63 - t)  # race 9: first
+        a[0, 63 - t] = 5 * t  # race 9: first
     if bug != 7:
         tc.barrier()
     if bug == 5:
@@ -565,7 +569,7 @@ def written_then_loaded(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
     if bug == 7:
         tc.barrier()
     if bug == 10:
-        a[0, t] = 5 * (63 - t)  # race 10: first
+        a[0, 63 - t] = 5 * t  # race 10: first
     bar.wait(0)
     out[t] = tile[0, t]
 
@@ -593,18 +597,18 @@ def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
     tc.fence_proxy_async()
     tc.syncwarp()
     if bug == 1:
-        d[1 + warp, lane] = 0 * d[0, lane]  # race 1: second
+        if tc.blockIdx.x == 0:
+            d[1 + warp, lane] = 0 * d[0, lane]  # race 1: second
     if bug == 2:
-        if warp == 1:
+        if (warp == 1) & (tc.blockIdx.x == 0):
             d[0, lane] = d[0, lane] + lane + 1  # race 2: second
-            d[1, lane] = 0
     if bug == 3:
         if (warp == 0) & (tc.blockIdx.x == 0):
             d[0, lane] = 0  # race 3: second
     if (lane == 0) & ((warp == 0) | (bug != 2)):
         if bug == 4:
             if warp == 0:
-                tc.emit(BULK_STORE, d.at(0, 0).address, tile.at(0, 0).address, 128)  # race 4: first
+                tc.emit(BULK_STORE, d.at(0, 0).address, tile.at(0, 0).address, 128)  # race 4: both
             else:
                 tc.emit(BULK_ADD, d.at(0, 0).address, tile.at(1, 0).address, 128)  # race 4: second
         else:
@@ -614,7 +618,8 @@ def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
             tc.tma_store_wait(0)
     if bug == 5:
         tc.syncwarp()
-        d[1 + warp, lane] = 0 * d[0, lane]  # race 5: second
+        if tc.blockIdx.x == 0:
+            d[1 + warp, lane] = 0 * d[0, lane]  # race 5: second
 
 
 SUMS_IN_BULK = (
@@ -624,6 +629,238 @@ SUMS_IN_BULK = (
     "a copy instead of a sum",
     "read behind its own sum",
     "exit in flight",
+)
+
+
+@tc.kernel
+def initialised(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
+    """One load, whose mbarrier somebody must have initialised; two warps wait for it."""
+    tc.launch_bounds(64)
+    map = tc.tensor_map(a, (1, 64))
+    tile = tc.shared((1, 64), tc.s32, align=128)
+    words = tc.shared(4, tc.u64)
+    bar = tc.mbarriers(1)[0]
+    if bug in (6, 7, 10, 16):
+        bar = Mbarrier(words.at(2).address + (4 if bug == 10 else 0))
+    t = tc.threadIdx.x
+    first = t == 0
+    if bug == 1:
+        first = t >= 0
+    if bug == 2:
+        first = t % 32 == 0
+    if bug == 5:
+        tc.fence_mbarrier_init()
+    if bug not in (14, 12):
+        if first:
+            bar.init(t if bug == 9 else 1)  # race 1,2: both; race 3,4,5,6,7,8: first; error 1,2,4,5,8,9,10
+            if bug == 11:
+                bar.init(1)  # error 11
+            if bug not in (4, 5, 8):
+                tc.fence_mbarrier_init()
+    if bug == 8:
+        if t == 32:
+            tc.fence_mbarrier_init()
+    if (bug == 6) & (t == 32):
+        words[2] = tc.u64(7)  # error 6; race 6: second
+    if bug != 3:
+        tc.barrier()
+    if bug == 12:
+        if t == 0:
+            bar.init(1)  # race 12: first; error 12
+            tc.fence_mbarrier_init()
+    if bug == 13:
+        if t == 0:
+            tc.emit(INVALIDATE, bar.address)  # error 13; race 13: first
+    if t == 0:
+        bar.arrive_expect_tx(256)  # error 4,5,6,7,8,13,14; race 4,5,6,7,8,13: second
+        if bug == 7:
+            tc.emit(BULK_LOAD, words.address, a.at(0, 0).address, 32, bar.address)  # error 7; race 7: second
+        tc.tma_load(tile, map, (0, 0), bar)  # race 4,5,8: second; error 4,5,8
+        if bug == 15:
+            tc.emit(INVALIDATE, bar.address)  # error 15; race 15: first
+    if bug == 16:
+        if t == 32:
+            words[2] = tc.u64(1)  # error 16; race 16: first
+    if bug == 17:
+        if t == 32:
+            bar.init(1)  # error 17; race 17: first
+    parity = t // 64 + 2 if bug == 18 else t // 64
+    bar.wait(parity)  # race 3,12,15,16,17: second; error 3,12,14,15,18
+    out[t] = tile[0, t]
+    if bug == 19:
+        tc.barrier()
+        if t == 0:
+            tc.emit(INVALIDATE, bar.address)  # race 19: first
+        tc.barrier()
+        bar.arrive(pred=t == 32)  # error 19; race 19: second
+    if bug == 20:
+        if t == 0:
+            tc.emit(INVALIDATE, bar.address)  # error 20; race 20: first
+        bar.test(0)  # error 20; race 20: second
+    if bug == 21:
+        tc.barrier()
+        if t == 0:
+            tc.emit("st.shared.b64", bar.address, tc.u64(1))  # error 21
+
+
+INITIALISED = (
+    "by every thread",
+    "by a thread of each warp",
+    "no barrier behind it",
+    "fence missing",
+    "fence before the initialisation",
+    "data stored over it",
+    "bulk copy over it",
+    "fence by another thread",
+    "with no arrivals",
+    "at half a word",
+    "twice",
+    "behind the barrier",
+    "invalidated before its use",
+    "never",
+    "invalidated in flight",
+    "data above it before the wait",
+    "initialised again in flight",
+    "waits for parity 2",
+    "used when invalidated",
+    "invalidated while others wait",
+    "its memory used as data",
+)
+
+@tc.kernel
+def places(a: tc.Array, out: tc.Array, d: tc.Array, bug: tc.Const = ()):
+    """Loads a box of 4 x 32 of a, and stores it to d."""
+    tc.launch_bounds(128)
+    map, map_d = tc.tensor_map(a, (4, 32)), tc.tensor_map(d, (4, 32))
+    big = tc.tensor_map(a, (8, 32))
+    tile = tc.shared((3, 4, 32), tc.s32, align=128)
+    bar, other = tc.mbarriers(2)[0], tc.mbarriers(2)[1]
+    t = tc.threadIdx.x
+    if t == 0:
+        bar.init(1)
+        other.init(1)
+        tc.fence_mbarrier_init()
+    tile[1, t // 32, t % 32] = t
+    tc.fence_proxy_async()
+    tc.barrier()
+    if t == 0:
+        bar.arrive_expect_tx(1024 if bug == 2 else 512)  # error 1
+        where = map.coordinates((4, 64))
+        if bug == 1:
+            where = map.coordinates((64, 4))
+        if bug == 8:
+            where = map.coordinates((4 * 4, 64 // 4))
+        if bug == 9:
+            where = map.coordinates((4, 62))
+        to = tile.at(0, 0, 0).address
+        if bug == 10:
+            to = to + 16
+        if bug == 11:
+            to = to + 64
+        if bug == 12:
+            to = to + 3 * 512 - 128 + 256 * 1024
+        source = a.at(4, 64).address
+        if bug == 2:
+            tc.emit(TENSOR_LOAD, to, big.address, *where, bar.address)  # error 2; race 2: first
+        elif bug == 3:
+            tc.emit(BULK_LOAD, to, source, 24, bar.address)  # error 3
+        elif bug == 4:
+            tc.emit(BULK_LOAD, to, source + 4, 512, bar.address)  # error 4
+        elif bug == 5:
+            tc.emit(BULK_LOAD, to + 8, source, 512, bar.address)  # error 5
+        elif bug == 6:
+            tc.emit(BULK_LOAD, to, a.at(11, 64).address, 512, bar.address)  # error 6
+        elif bug == 7:
+            bar.arrive_expect_tx(512)  # error 7
+            tc.emit(BULK_LOAD, to, a.at(0, 0).address, 1024, bar.address)  # error 7
+        else:
+            tc.emit(TENSOR_LOAD, to, map.address, *where, bar.address)  # error 1,8,9,10,11,12
+    mine = tile[1, t // 32, t % 32]  # race 2: second; error 2
+    bar.wait(0)
+    out[t] = tile[0, t // 32, t % 32] + mine
+    if t == 0:
+        row = {16: -4, 17: 12}.get(bug, 0)
+        source = tile.at(1, 0, 0).address
+        if bug == 18:
+            source = source + 16
+        if bug == 13:
+            tc.emit(BULK_STORE, d.at(3, 0).address, source, 512)  # error 13
+        elif bug == 14:
+            tc.emit(BULK_STORE, d.at(0, 0).address, source, 40)  # error 14
+        elif bug == 15:
+            tc.tma_store(map_d, (0, 0), tile[2])  # error 15
+        else:
+            tc.emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", map_d.address, *map_d.coordinates((row, 0)), source)  # error 16,17,18
+        tc.tma_store_commit()
+        tc.tma_store_wait(0)
+
+
+PLACES = (
+    "swapped coordinates",
+    "box over the next slot",
+    "bulk copy of 24 bytes",
+    "bulk copy from 4 bytes on",
+    "bulk copy to 8 bytes on",
+    "bulk copy past the array",
+    "bulk copy past the slot",
+    "boxes for elements",
+    "column of 8 bytes",
+    "box at 16 bytes",
+    "box at 64 bytes",
+    "box past the end of shared memory",
+    "bulk store past the array",
+    "bulk store of 40 bytes",
+    "store of an unwritten slot",
+    "store at a negative row",
+    "store outside",
+    "store from 16 bytes on",
+)
+
+@tc.kernel
+def passed_by(out: tc.Array, bug: tc.Const = ()):
+    """Warp 1 works through phases, warp 0 waits for each of them, and answers."""
+    tc.launch_bounds(64)
+    there, back = tc.mbarriers(2)[0], tc.mbarriers(2)[1]
+    data = tc.shared(32, tc.s32)
+    t, lane = tc.threadIdx.x, tc.lane_id()
+    if t == 0:
+        there.init(33 if bug == 1 else 32)  # error 1
+        back.init(32)
+    tc.barrier()
+    if t >= 32:
+        for turn in tc.static_range(4):
+            if (turn > 0) & (bug not in (5, 6)):
+                if bug == 2:
+                    back.wait(turn & 1)  # error 2
+                else:
+                    back.wait(turn + 1 & 1)  # error 1,3,4
+            data[31 - lane] = turn + lane  # race 2,4,5,6,7,8: first
+            if bug == 8:
+                there.arrive(2, pred=lane < 16)
+            else:
+                there.arrive()  # error 2,4,5,6
+    else:
+        total = tc.s32(0)
+        for turn in tc.static_range(4):
+            if (bug != 4) | (turn % 2 == 1):
+                there.wait(turn & 1)  # error 1,2,3,4,5
+            if bug == 7:
+                back.arrive()
+            total += data[lane]  # race 2,4,5,6,7,8: second; error 4
+            if (bug not in (5, 7)) & ((bug != 3) | (turn == 0)):
+                back.arrive()  # error 2,6
+        out[lane] = total
+
+
+PASSED_BY = (
+    "count of one too many",
+    "waits for the answer before last",
+    "answered only once",
+    "waits for every other phase",
+    "nobody answers",
+    "data without an answer",
+    "read behind the answer",
+    "predicate leaves lanes out",
 )
 
 
@@ -685,6 +922,24 @@ def sum_of_lines(draw: np.random.Generator) -> Arguments:
     return {"d": d}, {"d": expected}
 
 
+def a_line(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (1, 64)).astype(np.int32)
+    return {"a": a, "out": np.zeros(64, np.int32)}, {"out": a[0]}
+
+
+def a_box(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (12, 128)).astype(np.int32)
+    line = np.arange(128, dtype=np.int32)
+    arguments = {"a": a, "out": np.zeros(128, np.int32), "d": np.zeros((4, 32), np.int32)}
+    out = a[4:8, 64:96].ravel() + line
+    return arguments, {"out": out, "d": line.reshape(4, 32)}
+
+
+def four_turns(draw: np.random.Generator) -> Arguments:
+    out = 4 * (31 - np.arange(32, dtype=np.int32)) + 6
+    return {"out": np.zeros(32, np.int32)}, {"out": out}
+
+
 CASES = [
     *numbered(RING, ring, 1, 96, sums),
     *numbered(RING_OF_THREADS, ring_of_threads, 1, 128, two_sums),
@@ -695,4 +950,7 @@ CASES = [
     *numbered(READ_BACK, read_back, 1, 64, one_line),
     *numbered(WRITTEN_THEN_LOADED, written_then_loaded, 1, 64, falling_line),
     *numbered(SUMS_IN_BULK, sums_in_bulk, 2, 64, sum_of_lines),
+    *numbered(INITIALISED, initialised, 1, 64, a_line),
+    *numbered(PLACES, places, 1, 128, a_box),
+    *numbered(PASSED_BY, passed_by, 1, 64, four_turns),
 ]
