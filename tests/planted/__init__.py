@@ -6,4 +6,7 @@ prints what is found.
 
 CLASSES = (
     "shared_races",
+    "mbarrier_tma",
+    "wgmma",
+    "clusters",
 )
