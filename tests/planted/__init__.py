@@ -9,4 +9,5 @@ CLASSES = (
     "mbarrier_tma",
     "wgmma",
     "clusters",
+    "mutants_of_tutorial",
 )
