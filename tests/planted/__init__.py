@@ -11,4 +11,8 @@ CLASSES = (
     "cp_async",
     "divergence",
     "memory",
+    "mbarrier_tma",
+    "wgmma",
+    "clusters",
+    "mutants_of_tutorial",
 )
