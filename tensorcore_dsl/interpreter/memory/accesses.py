@@ -8,7 +8,7 @@ The loops move words between registers and memory, and check every access. All r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -70,8 +70,14 @@ class WordMemory(ABC):
             _MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong
         )
 
-    def _holds(self, addresses: np.ndarray, values: np.ndarray, thread: int) -> bool:
-        """Does memory hold what a thread stores?"""
+    def _holds(
+        self, addresses: np.ndarray, values: np.ndarray, thread: int, others: Sequence[int]
+    ) -> bool:
+        """Do `others` store the same at once as a thread? Without others: does memory hold it?"""
+        if others:
+            alike = (values[:, others] == values[:, [thread]]).all()
+            where = self.location(addresses)
+            return bool(alike and (where[list(others)] == where[thread]).all())
         mask = np.zeros(addresses.size, np.bool_)
         mask[thread] = True
         self.quiet, checks, self.chunk.checks = True, self.chunk.checks, False

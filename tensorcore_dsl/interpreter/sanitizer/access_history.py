@@ -370,7 +370,8 @@ def touch_words(
             start, end = offset >> shift, offset + size - 1 >> shift
             if touch(
                 h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
-                end, shift, 0, serial, lanes, thread, types.int64(peek64(h[ROW_OF] + 8 * thread)), strong, local, 0,
+                end, shift, 0, serial, lanes, thread, types.int64(peek64(h[ROW_OF] + 8 * thread)), strong,
+                local, 0,
             ):  # fmt: skip
                 return 1
     return 0

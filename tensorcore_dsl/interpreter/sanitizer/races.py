@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
 )
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
 
+Same = Callable[[int, Sequence[int]], bool]
 GRANULE = 4  # bytes, at most
 CHUNK = 16
 PAGE = 1 << history.PAGE_BITS
@@ -224,31 +225,33 @@ class Races:
 
     def words(
         self, memory: int, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
-        same: Callable[[int], bool] | None = None, *, strong: bool = False,
+        same: Same | None = None, *, strong: bool = False,
         todo: int = history.CHECK | history.NOTE, step: int | None = None,
     ) -> Callable[[], None] | None:  # fmt: skip
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
-        same: does a thread store what is there already? step: where it is, if not the running one.
+        same: does a thread store what is there already, or what others store at once? step: where it is, if not the running one.
         """
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * strong
         at = self.chunk.at_step if step is None else step
         book = self._prepare(self.chunk.threads // WARP + 2)
+        start = int(book[history.NEXT])
         arguments = (addresses, mask, size, self.places[memory], self.table, self.peers)
         history.touch_words(book, kind, todo, memory, at, *arguments)
         if book[history.FOUNDS] == 0:
             return None
-        finding = self._judge(memory, kind, at, same)
+        finding = self._judge(memory, kind, at, same, start)
         if todo & history.NOTE and (finding is None or finding.mild):
             book[history.FOUNDS] = 0
             history.touch_words(book, kind, history.NOTE, memory, at, *arguments)
         return None if finding is None else finding.tell
 
     def _judge(
-        self, memory: int, kind: int, step: int, same: Callable[[int], bool] | None
+        self, memory: int, kind: int, step: int, same: Same | None, start: int = history.SERIALS
     ) -> race_report.Finding | None:
-        """The first row of `found` that is a race."""
+        """The first row of `found` that is a race; the running step has serial numbers from
+        `start` on."""
         mild = None
         for row in self.found[: int(self.book[history.FOUNDS])].tolist():
             what, thread, place, serial, lanes, *_ = row
@@ -256,11 +259,14 @@ class Races:
                 if self._known_abroad(thread, serial, lanes, ORDER):
                     continue
                 what -= history.ASK
-            stored = kind in (history.STORE, history.STRONG_STORE)
-            doubled = what in (history.TOGETHER, history.WROTE) and stored and same is not None
+            mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
+            others: list[int] = []
+            if mild_kind and serial >= start:
+                first = WARP * (int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1))
+                others = [first + i for i in range(WARP) if lanes >> i & 1]
             finding = race_report.Finding(
                 self, what, memory, kind, step, thread, place, serial, lanes,
-                mild=doubled and bool(same and same(thread)),
+                mild=mild_kind and same is not None and same(thread, others),
             )  # fmt: skip
             if not finding.mild:
                 return finding
