@@ -12,5 +12,9 @@ CLASSES = (
     "cp_async",
     "divergence",
     "memory",
+    "mbarrier_tma",
+    "wgmma",
+    "clusters",
+    "mutants_of_tutorial",
     "deadlocks",
 )

@@ -1,0 +1,272 @@
+"""Planted bugs in whole kernels: the tutorial's GEMMs, smaller, with one place changed in each.
+
+A mutant is compiled from the text of a step. Its twin is the step with the same small tiles.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tensorcore_dsl.kernels import tutorial
+from tests.planted.harness import Arguments, Case
+from tests.planted.hopper import ANY
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+Edits = tuple[tuple[str, str], ...]
+
+# Smaller tiles and rings; an edit replaces a text that occurs once.
+SMALL: dict[int, Edits] = {
+    1: (("BM, BN, BK = 128, 128, 32", "BM, BN, BK = 64, 64, 32"), ("WM, WN = 64, 64", "WM, WN = 32, 32")),
+    2: (("BM, BN, BK = 128, 128, 64", "BM, BN, BK = 64, 64, 64"), ("WM, WN = 64, 64", "WM, WN = 32, 32")),
+    3: (("BM, BN, BK = 128, 128, 64", "BM, BN, BK = 128, 64, 64"), ("tc.wgmma.m64n128k16", "tc.wgmma.m64n64k16")),
+    4: (
+        ("BM, BN, BK = 128, 128, 64", "BM, BN, BK = 128, 64, 64"),
+        ("tc.wgmma.m64n128k16", "tc.wgmma.m64n64k16"),
+        ("\nSTAGES = 3", "\nSTAGES = 2"),
+    ),
+    5: (
+        ("BM, BN, BK = 128, 256, 64", "BM, BN, BK = 128, 64, 64"),
+        ("tc.wgmma.m64n256k16", "tc.wgmma.m64n64k16"),
+        ("\nSTAGES = 4", "\nSTAGES = 2"),
+    ),
+    6: (
+        ("BM, BN, BK = 128, 256, 64", "BM, BN, BK = 128, 128, 64"),
+        ("tc.wgmma.m64n256k16", "tc.wgmma.m64n128k16"),
+        ("\nSTAGES = 4", "\nSTAGES = 2"),
+    ),
+    7: (
+        ("BM, BN, BK = 128, 256, 64", "BM, BN, BK = 128, 128, 64"),
+        ("tc.wgmma.m64n256k16", "tc.wgmma.m64n128k16"),
+        ("\nSTAGES = 4", "\nSTAGES = 2"),
+    ),
+    8: (("BN: tc.Const = 128, STAGES: tc.Const = 6", "BN: tc.Const = 128, STAGES: tc.Const = 3"),),
+}  # fmt: skip
+
+
+def compiled(number: int, name: str, edits: Edits) -> Any:
+    """The kernel of a step whose text has been edited; `name` stands for its file."""
+    source = Path(str(tutorial.load_step(number).__file__)).read_text()
+    for old, new in (*SMALL[number], *edits):
+        assert source.count(old) == 1, f"step {number} has {source.count(old)} times {old!r}"
+        source = source.replace(old, new)
+    module = ModuleType(f"{tutorial.NAMES[number - 1]}_{len(linecache.cache)}")
+    module.__file__ = f"<{tutorial.NAMES[number - 1]}, {name}>"
+    # Kernels are compiled from source text, which Python looks up here by the file's name.
+    linecache.cache[module.__file__] = (len(source), None, source.splitlines(True), module.__file__)
+    exec(compile(source, module.__file__, "exec"), vars(module))
+    return module.matmul
+
+
+@cache
+def twin(number: int) -> Any:
+    return compiled(number, "small", ())
+
+
+def product(m: int, n: int, depth: int) -> Callable[[np.random.Generator], Arguments]:
+    """D = A B^T of whole numbers, so that sums are exact in any order."""
+
+    def make(draw: np.random.Generator) -> Arguments:
+        a, b = (draw.integers(-2, 3, (rows, depth)).astype(BF16) for rows in (m, n))
+        expected = (a.astype(np.float32) @ b.astype(np.float32).T).astype(BF16)
+        return {"a": a, "b": b, "d": np.zeros((m, n), BF16)}, {"d": expected}
+
+    return make
+
+
+# Grid, threads, and the product, of each step.
+LAUNCHES: dict[int, tuple[Any, int, Callable[[np.random.Generator], Arguments]]] = {
+    1: (1, 128, product(64, 64, 96)),
+    2: (1, 128, product(64, 64, 320)),
+    3: (1, 256, product(128, 64, 320)),
+    4: (1, 256, product(128, 64, 320)),
+    5: (1, 384, product(128, 64, 320)),
+    6: (1, 384, product(256, 128, 192)),
+    7: (2, 384, product(256, 256, 192)),
+    8: (2, 384, product(512, 256, 256)),
+}
+
+
+def mutant(number: int, name: str, *edits: tuple[str, str]) -> Case:
+    """A step with edits: the first one plants the bug, the others mark lines."""
+    grid, block, make = LAUNCHES[number]
+    kernel = compiled(number, name, edits)
+    return Case(f"step {number}: {name}", kernel, grid, block, make, ANY, 0, twin(number))
+
+
+LOADS_1 = (
+    ("        load_tile(tile_a, a, m, k)", "        load_tile(tile_a, a, m, k)  # race: first"),
+    ("        load_tile(tile_b, b, n, k)", "        load_tile(tile_b, b, n, k)  # race: first"),
+    (
+        "mma_tile(mma, acc, tile_a[warp_m : warp_m + WM, :], tile_b[warp_n : warp_n + WN, :])",
+        "mma_tile(mma, acc, tile_a[warp_m : warp_m + WM, :], tile_b[warp_n : warp_n + WN, :])  # race: second; error",
+    ),
+)
+MMA_3 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, warpgroup], tile_b[stage])"
+MMA_5 = "acc = tc.wgmma_async(mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0)"
+MMA_6 = "mma, acc, tile_a[stage, consumer], tile_b[stage], accumulate=k > 0"
+MMA_8 = "mma, acc[i], tile_a[stage, i], tile_b[stage], accumulate=k_tile > 0"
+LOAD_A = "tc.tma_load(tile_a[stage], map_a, (m, k), full[stage])"
+LOAD_B = "tc.tma_load(tile_b[stage], map_b, (n, k), full[stage])"
+LOAD_PART = "tc.tma_load(part, map_b, (n + half, k), full[stage], multicast=MULTICAST_MASK)"
+
+
+def marked(text: str, comment: str) -> tuple[str, str]:
+    return text, f"{text}  # {comment}"
+
+
+CASES = [
+    mutant(
+        1, "no barrier before the fragments are read",
+        ("        # Read after write: a warp reads rows that other warps have stored.\n        tc.barrier()\n", ""),
+        *LOADS_1,
+    ),
+    mutant(
+        1, "no barrier before the tiles are overwritten",
+        ("        # Write after read: nobody overwrites the tiles while a slower warp still reads them.\n        tc.barrier()\n", ""),
+        *LOADS_1,
+    ),
+    mutant(
+        2, "waits for one group less",
+        ("        tc.cp_async_wait(STAGES - 2)", "        tc.cp_async_wait(STAGES - 1)"),
+        marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
+        ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
+        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+    ),
+    mutant(
+        2, "the barrier before the wait",
+        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.barrier()\n        tc.cp_async_wait(STAGES - 2)\n"),
+        ("        # have finished k_tile - 1, whose stage the next copies overwrite: one barrier does both.\n        tc.barrier()\n", ""),
+        marked("        load_stage(k_tile + STAGES - 1)", "race: first"),
+        ("tc.static_range(STAGES - 1):  # prologue: all stages but one are on their way\n        load_stage(k_tile)", "tc.static_range(STAGES - 1):\n        load_stage(k_tile)  # race: first"),
+        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+    ),
+    mutant(
+        2, "copies before the barrier",
+        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.cp_async_wait(STAGES - 2)\n        load_stage(k_tile + STAGES - 1)  # race: first\n"),
+        ("        tc.barrier()\n        load_stage(k_tile + STAGES - 1)\n", "        tc.barrier()\n"),
+        ("        mma_tile(\n            mma,", "        mma_tile(  # race: second; error\n            mma,"),
+    ),
+    mutant(
+        3, "no proxy fence",
+        ("        tc.fence_proxy_async()\n", ""),
+        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first"),
+        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first"),
+        marked(MMA_3, "race: second; error"),
+    ),
+    mutant(
+        3, "proxy fence before the wait for the copies",
+        ("        tc.cp_async_wait(STAGES - 2)\n", "        tc.fence_proxy_async()\n        tc.cp_async_wait(STAGES - 2)\n"),
+        ("        # writes visible to the other proxy. It stands after the wait and before the barrier.\n        tc.fence_proxy_async()\n", ""),
+        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first"),
+        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first"),
+        marked(MMA_3, "race: second; error"),
+    ),
+    mutant(
+        3, "wgmma still in flight at the barrier",
+        ("        tc.wgmma_wait(0)\n", "        tc.wgmma_wait(1)\n"),
+        marked("            load_tile(tile_b[stage], b, n, k_tile * BK)", "race: first; error"),
+        marked("                load_tile(tile_a[stage, i], a, m + 64 * i, k_tile * BK)", "race: first; error"),
+        marked(MMA_3, "race: second"),
+        marked("    store_tile(acc, d, m + 64 * warpgroup, n)", "error"),
+    ),
+    mutant(
+        4, "no barrier before a stage is filled again",
+        ("        # The stage may be filled again when both warpgroups have read it.\n        tc.barrier()\n", ""),
+        marked("        tc.tma_load(tile_b[k_tile % STAGES], map_b, (n, k_tile * BK), barrier)", "race: first; error"),
+        marked("        tc.tma_load(tile_a[k_tile % STAGES], map_a, (m, k_tile * BK), barrier)", "race: first; error"),
+        marked(MMA_3, "race: second; error"),
+        marked("        barrier.arrive_expect_tx(STAGE_BYTES)", "error"),
+    ),
+    mutant(
+        4, "parity of the turn for that of the revolution",
+        ("        full[stage].wait(k_tile // STAGES & 1)", "        full[stage].wait(k_tile & 1)  # error"),
+        marked(MMA_3, "error"),
+        marked("        barrier.arrive_expect_tx(STAGE_BYTES)", "error"),
+    ),
+    mutant(
+        5, "this stage released for the one before",
+        ("            empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "            empty[stage].arrive(pred=tc.threadIdx.x % 128 == 0)"),
+        marked(f"                {LOAD_A}", "race: first; error"),
+        marked(f"                {LOAD_B}", "race: first; error"),
+        marked(MMA_5, "race: second"),
+    ),
+    mutant(
+        5, "one consumer frees a stage",
+        ("            empty[stage].init(CONSUMERS)", "            empty[stage].init(1)  # error"),
+        marked("            empty[previous].arrive(pred=(tc.threadIdx.x % 128 == 0) & (k > 0))", "error"),
+        marked(f"                {LOAD_A}", "race: first; error"),
+        marked(f"                {LOAD_B}", "race: first; error"),
+        marked(MMA_5, "race: second"),
+    ),
+    mutant(
+        5, "accumulators stored before the last wait",
+        ("        tc.wgmma_wait(0)\n        store_tile(acc, d, m + 64 * consumer, n)", "        store_tile(acc, d, m + 64 * consumer, n)  # error\n        tc.wgmma_wait(0)"),
+        marked(MMA_5, "error"),
+    ),
+    mutant(
+        6, "waits for one store less",
+        ("            tc.tma_store_wait(1, read=True)", "            tc.tma_store_wait(2, read=True)"),
+        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
+    ),
+    mutant(
+        6, "no barrier behind the wait for a store",
+        ("            tc.tma_store_wait(1, read=True)\n        tc.barrier(consumer + 1, 128)  # named barrier of this warpgroup; 0 belongs to the CTA\n", "            tc.tma_store_wait(1, read=True)\n"),
+        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
+    ),
+    mutant(
+        6, "no barrier before the store",
+        ("        tc.fence_proxy_async()  # stmatrix writes by the generic proxy, TMA reads by the other\n        tc.barrier(consumer + 1, 128)\n", "        tc.fence_proxy_async()\n"),
+        marked("            store_tile(acc, staging, consumer, map_d, m + 64 * consumer, n)", "race: both; error"),
+    ),
+    mutant(
+        6, "the last stage of a tile is kept",
+        ("            empty[previous].arrive(pred=thread == 0)\n", ""),
+        marked("                    empty[stage].wait(phase)", "error"),
+        marked("                full[stage].wait(phase)", "error"),
+    ),
+    mutant(
+        7, "a stage released in its own CTA alone",
+        ("            empty[stage].init(CONSUMERS * CLUSTER)", "            empty[stage].init(CONSUMERS)"),
+        ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
+        ("            release(empty[previous], thread < CLUSTER)", "            empty[previous].arrive(pred=thread == 0)"),
+        marked(f"                    {LOAD_PART}", "race: first; error"),
+        marked(MMA_6, "race: second"),
+        marked("                acc = tc.wgmma_async(", "race: second"),
+        marked("                    full[stage].arrive_expect_tx(STAGE_BYTES)", "error"),
+    ),
+    mutant(
+        7, "the CTA meets for the cluster",
+        ("    # No CTA may multicast or arrive before its peer has initialised the barriers.\n    tc.cluster_sync()", "    tc.barrier()"),
+        marked("            full[stage].init(1)", "race: first"),
+        marked(f"                    {LOAD_PART}", "race: second; error"),
+        ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                release(empty[previous], (thread < CLUSTER) & (k > 0))  # error"),
+    ),
+    mutant(
+        8, "no wait at the order barrier",
+        ("            order[consumer].wait(turn)\n", ""),
+        ("                release(empty[previous], (thread < CLUSTER) & (k_tile > 0))", "                release(empty[previous], (thread < CLUSTER) & (k_tile > 0))  # error"),
+        ("            release(empty[previous], thread < CLUSTER)", "            release(empty[previous], thread < CLUSTER)  # error"),
+        ("                full[stage].wait(phase)\n", "                full[stage].wait(phase)  # error\n"),
+        marked(f"                    {LOAD_A}", "race: first; error"),
+        marked(f"                    {LOAD_PART}", "race: first; error"),
+        marked("                    acc[i] = tc.wgmma_async(", "race: second; error"),
+        marked(MMA_8, "race: second; error"),
+        marked("            order[1 - consumer].arrive(pred=thread == 0)", "error"),
+    ),
+    mutant(
+        8, "released before the last wait",
+        ("            tc.wgmma_wait(0)\n            release(empty[previous], thread < CLUSTER)\n", "            release(empty[previous], thread < CLUSTER)\n            tc.wgmma_wait(0)\n"),
+        marked(f"                    {LOAD_A}", "race: first; error"),
+        marked(f"                    {LOAD_PART}", "race: first; error"),
+        marked("                    acc[i] = tc.wgmma_async(", "race: second"),
+        marked(MMA_8, "race: second"),
+    ),
+]  # fmt: skip
