@@ -300,7 +300,7 @@ def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
     kind = "" if bug else ".relaxed.gpu"
     if tc.blockIdx.x == 0:
         if tc.threadIdx.x == 0:
-            wait_until(".relaxed.gpu", flags.at(1), 1)  # a reader has looked
+            wait_until(".relaxed.gpu", flags.at(1), 1)  # a reader is at it
             store(".relaxed.gpu", flags.at(0), 1)
             tc.emit("fence.acq_rel.gpu")
             store(kind, data.at(0), x[0])  # race: first
@@ -309,11 +309,11 @@ def versions_of_a_record(x: tc.Array, out: tc.Array, data: tc.Array, flags: tc.A
     else:
         going = tc.threadIdx.x == 0
         while going:
+            store(".relaxed.gpu", flags.at(1), 1)
             version = load(".acquire.gpu", flags.at(0))
             low = load(kind, data.at(0))  # race: second
             high = load(kind, data.at(1))  # race: second
             tc.emit("fence.acq_rel.gpu")
-            store(".relaxed.gpu", flags.at(1), 1)
             going = (version != 2) | (load(".relaxed.gpu", flags.at(0)) != version)
             if not going:
                 out[0] = high - low

@@ -97,8 +97,8 @@ class Marks:
         if not isinstance(error, (Race, RaceWarning)):
             return bool(places & (self.error or self.first | self.second))
         others = _lines(getattr(error, "first", None))
-        if not places:  # a warning is only a text
-            places = others = {int(n) for n in _PLACE.findall(str(error))}
+        if not places:  # a warning has a text and a line
+            places = others = {error.line, *map(int, _PLACE.findall(str(error)))}
         if not self.first:
             return bool((places | others) & self.error)
         return bool(
@@ -204,7 +204,11 @@ def _run(case: Case, kernel: Any, bug: int, order: int | None) -> tuple[Any, lis
             error = raised
         except TensorCoreError as raised:  # the case itself is wrong
             raise AssertionError(f"{case.name} cannot be run: {raised}") from raised
-    found = [w.message for w in caught if issubclass(w.category, RaceWarning)]
+    found = []
+    for warning in caught:
+        if isinstance(warning.message, RaceWarning):
+            warning.message.line = warning.lineno  # type: ignore[attr-defined]
+            found.append(warning.message)
     wrong = [
         f"{name} is\n{arguments[name]}\nand not\n{value}"
         for name, value in expected.items()

@@ -152,7 +152,11 @@ def arrive_instead_of_sync(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 @tc.kernel
 def ring_of_named_barriers(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
-    """Two slots; barriers 1 and 2 say that one is full, 3 and 4 that it is empty."""
+    """Two slots; barriers 1 and 2 say that one is full, 3 and 4 that it is empty.
+
+    Bug 1: the producer stores, and then waits, 2: the consumer frees a slot before it reads it,
+    3: the producer reports a slot before it stores.
+    """
     slots = tc.shared((2, 32), tc.s32)
     lane, turns = tc.lane_id(), x.shape[0]
     if tc.warp_id() == 0:
@@ -163,6 +167,9 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
             if bug == 3:
                 tc.barrier_arrive(1 + i % 2, 64)
             slots[i % 2, lane] = x[i, lane]  # race 1,2: second; race 3: first
+            if bug == 1:
+                if i >= 2:
+                    tc.barrier(3 + i % 2, 64)
             if bug != 3:
                 tc.barrier_arrive(1 + i % 2, 64)
     else:
@@ -173,7 +180,7 @@ def ring_of_named_barriers(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
                 if i + 2 < turns:
                     tc.barrier_arrive(3 + i % 2, 64)
             total += slots[i % 2, 31 - lane] * (i + 1)  # race 1,2: first; race 3: second
-            if bug == 0 or bug == 3:
+            if bug != 2:
                 if i + 2 < turns:
                     tc.barrier_arrive(3 + i % 2, 64)
         out[lane] = total
