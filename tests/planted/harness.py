@@ -207,7 +207,8 @@ def _run(case: Case, kernel: Any, bug: int, order: int | None) -> tuple[Any, lis
     found = []
     for warning in caught:
         if isinstance(warning.message, RaceWarning):
-            warning.message.line = warning.lineno  # type: ignore[attr-defined]
+            here = warning.filename == inspect.getsourcefile(kernel.function)
+            warning.message.line = warning.lineno if here else 0  # type: ignore[attr-defined]
             found.append(warning.message)
     wrong = [
         f"{name} is\n{arguments[name]}\nand not\n{value}"
