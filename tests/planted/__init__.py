@@ -8,6 +8,7 @@ CLASSES = (
     "shared_races",
     "warp_races",
     "global_races",
+    "chains",
     "cp_async",
     "divergence",
     "memory",
@@ -15,4 +16,5 @@ CLASSES = (
     "wgmma",
     "clusters",
     "mutants_of_tutorial",
+    "deadlocks",
 )

@@ -503,7 +503,7 @@ def copy_reads_more_than_its_size(x: tc.Array, out: tc.Array, bug: tc.Const = 1)
 @tc.kernel
 def copy_outside(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
     """cp.async. Bug 1: from behind the array, 2: to behind the tile."""
-    tile, behind = tc.shared(128, tc.s32), tc.shared(32, tc.s32)
+    tile, _ = tc.shared(128, tc.s32), tc.shared(32, tc.s32)
     t = tc.threadIdx.x
     target, source = 4 * (t + 2) if bug == 2 else 4 * t, 4 * (t + 1) if bug == 1 else 4 * t
     tc.cp_async(tile.at(target), x.at(source), 16)  # error
