@@ -6,6 +6,10 @@ prints what is found.
 
 CLASSES = (
     "shared_races",
+    "warp_races",
+    "global_races",
+    "cp_async",
+    "divergence",
     "mbarrier_tma",
     "wgmma",
     "clusters",

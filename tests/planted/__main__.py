@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--class", dest="kinds", action="append", choices=CLASSES)
     parser.add_argument("--only", action="append", default=[], help="a part of a case's name")
     parser.add_argument("--orders", type=int, default=2, help="drawn orders for each twin")
-    parser.add_argument("--limit", type=float, default=10.0, help="seconds for each run")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds for each run")
     parser.add_argument("--verbose", "-v", action="store_true", help="print each report")
     given = parser.parse_args()
 
