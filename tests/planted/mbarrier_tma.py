@@ -864,6 +864,105 @@ PASSED_BY = (
 )
 
 
+@tc.kernel
+def unusual_ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
+    """Correct in ways that are seldom seen: waits by polling, by one lane for its warp; a copy
+    before its bytes are expected; barriers that end, and tiles that become ordinary memory."""
+    tc.launch_bounds(96)
+    map = tc.tensor_map(a, (1, 32))
+    tile = tc.shared((2, 2, 1, 32), tc.s32, align=128)
+    full, empty = tc.mbarriers(2), tc.mbarriers(2)
+    t, warp, lane = tc.threadIdx.x, tc.warp_id(), tc.lane_id()
+    if t == 0:
+        for slot in tc.static_range(2):
+            full[slot].init(1)
+            empty[slot].init(4)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    total = tc.s32(0)
+    if warp == 0:
+        if lane == 0:
+            for k in range(a.shape[0]):
+                slot, phase = k % 2, k // 2 & 1
+                if bug == 3:
+                    empty[slot].test(phase ^ 1)
+                else:
+                    while not empty[slot].test(phase ^ 1):  # error 1,2
+                        tc.emit("nanosleep.u32", 20)
+                tc.tma_load(tile[slot, 0], map, (k, 0), full[slot])  # race 3,4,5: first; error 3,6
+                if bug == 6:
+                    tc.emit(EXPECT, full[slot].address, 128)
+                    full[slot].arrive()  # error 6
+                    tc.emit(EXPECT, full[slot].address, 128)  # error 6
+                elif bug == 2:
+                    tc.emit(EXPECT, full[slot].address, 128)  # error 2
+                else:
+                    tc.emit(EXPECT, full[slot].address, 256)
+                tc.tma_load(tile[slot, 1], map, (k, 32), full[slot])  # race 3,4,5: first; error 2,3,6
+                if bug != 6:
+                    full[slot].arrive()  # error 2,3
+    else:
+        for k in range(a.shape[0]):
+            slot, phase = k % 2, k // 2 & 1
+            if lane == 0:
+                if bug == 8:
+                    full[slot].test(phase)
+                else:
+                    while not full[slot].test(phase):  # error 1,2,6,7
+                        tc.emit("nanosleep.u32", 20)
+            if bug != 9:
+                tc.syncwarp()
+            if bug == 5:
+                empty[slot].arrive(2, pred=lane == 0)
+            total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]  # race 3,4,5: second; error 2,6,8,9
+            if bug == 4:
+                empty[slot].arrive(2, pred=lane == 0)
+                tc.syncwarp()
+            else:
+                tc.syncwarp()
+                if bug == 1:
+                    empty[slot].arrive(pred=lane == 0)  # error 1
+                elif bug != 5:
+                    empty[slot].arrive(2, pred=lane == 0)  # error 8
+    if bug == 7:
+        if t == 0:
+            tc.emit(INVALIDATE, full[0].address)  # error 7
+    tc.barrier()
+    if bug == 10:
+        if t == 0:
+            tc.emit("st.shared.b64", full[0].address, tc.u64(1))  # error 10
+    if t == 0:
+        for slot in tc.static_range(2):
+            if (slot == 1) | (bug != 7):
+                tc.emit(INVALIDATE, full[slot].address)  # error 10
+            tc.emit(INVALIDATE, empty[slot].address)
+        tc.emit("st.shared.b64", full[0].address, tc.u64(0))
+    if warp > 0:
+        tile[0, warp - 1, 0, 31 - lane] = total  # race 11,12: first
+    if bug == 12:
+        tc.syncwarp()
+    elif bug != 11:
+        tc.barrier()
+    if t < 32:
+        out[lane] = tile[0, 0, 0, lane] + tile[0, 1, 0, lane]  # race 11,12: second
+
+
+UNUSUAL_RING = (
+    "one arrival for two",
+    "the second copy is never expected",
+    "slot polled once",
+    "released before its lanes meet",
+    "released before the loads",
+    "arrives before the second expectation",
+    "ended while others wait",
+    "stage polled once",
+    "the lanes do not meet behind the wait",
+    "scratch over a barrier that lives",
+    "scratch read without a barrier",
+    "scratch read by its own warp alone",
+)
+
+
 # -- launches -------------------------------------------------------------------------------------
 def sums(draw: np.random.Generator) -> Arguments:
     a = draw.integers(-99, 99, (8, 64)).astype(np.int32)
@@ -940,6 +1039,13 @@ def four_turns(draw: np.random.Generator) -> Arguments:
     return {"out": np.zeros(32, np.int32)}, {"out": out}
 
 
+def folded_sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
+    total = a.sum(axis=0)
+    folded = 2 * (total[:32] + total[:31:-1])[::-1]
+    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
+
+
 CASES = [
     *numbered(RING, ring, 1, 96, sums),
     *numbered(RING_OF_THREADS, ring_of_threads, 1, 128, two_sums),
@@ -953,4 +1059,5 @@ CASES = [
     *numbered(INITIALISED, initialised, 1, 64, a_line),
     *numbered(PLACES, places, 1, 128, a_box),
     *numbered(PASSED_BY, passed_by, 1, 64, four_turns),
+    *numbered(UNUSUAL_RING, unusual_ring, 1, 96, folded_sums),
 ]
