@@ -22,6 +22,7 @@ TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
+    "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
     "report": ("benchmarks.page", "docs/performance.md from the newest recorded results"),
 }
 EPILOG = """\

@@ -19,8 +19,8 @@
         ├── Deadlock
         └── DebuggerQuit          the debugger was left with `quit`
 
-Code that runs correctly but slowly raises a PerformanceWarning. Threads that write the same value to
-the same place without an order raise a RaceWarning.
+Code that runs correctly but slowly raises a PerformanceWarning. Threads that write the same value
+to the same place without an order raise a RaceWarning.
 
 Errors leave the library through functions under `@public`, which remove the frames of the library
 from their traceback.

@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     GlobalPointer,
     TensorMapArgument,
 )
+from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
@@ -52,6 +53,7 @@ def run(
     cluster: Dim3 | None = None,
     order: int | None = None,
     observers: Sequence[Observer] = (),
+    races: bool = False,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -61,6 +63,7 @@ def run(
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
     in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
+    `races`: look for accesses that nothing orders.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -70,12 +73,15 @@ def run(
     memory, parameters = _parameters(kernel, arguments)
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
+    coupled = _couplings(kernel)[0]
+    history = LaunchHistory(program, memory.spans(), coupled) if (races or __import__("os").environ.get("RACES")) and checks else None
+
     def chunk(first: int, ctas: int) -> Report:
         geometry = Geometry(
             grid, block, first, ctas, static, dynamic_shared, program.unit, cluster, program.ranked
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
-        ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile)
+        ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
         fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
         return Machine(ctx, parameters, fuzzer, observers).run()
 

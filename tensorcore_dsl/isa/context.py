@@ -126,13 +126,6 @@ class BulkCopies(Protocol):
         """Wait for this thread's groups of bulk stores; `reading`: until their source is free."""
 
 
-class Proxies(Protocol):
-    """The generic and the async proxy."""
-
-    def fence(self) -> None:
-        """What the active threads wrote before is visible to the async proxy."""
-
-
 class AsyncMma(Protocol):
     """Order and groups of asynchronous matrix products."""
 
@@ -169,7 +162,6 @@ class Context(Protocol):
     barriers: NamedBarriers
     mbarriers: Mbarriers
     bulk: BulkCopies
-    proxies: Proxies
     async_mma: AsyncMma
     clusters: Clusters
 
@@ -179,6 +171,9 @@ class Context(Protocol):
     def whole_warps(self) -> np.ndarray | None:
         """(T // 32,) bool of active warps, None when all are; raises Divergence when a warp is
         active in part."""
+
+    def fence(self, instr: Instruction) -> None:
+        """A fence of the active threads: between their accesses, or between proxies."""
 
     def print(self, text: int, values: list[np.ndarray]) -> None:
         """Device-side print, one line a thread; `text` is the number of a format string."""

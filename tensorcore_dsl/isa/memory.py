@@ -79,12 +79,12 @@ def wait_group(ctx: Context, instr: Instruction, pending: int = 0) -> None:
 
 
 def no_effect(ctx: Context, instr: Instruction, *operands: Any) -> None:
-    """Cache hints, and fences without effect in a memory model where accesses are immediate."""
+    """Cache hints."""
 
 
-def fence_proxy_async(ctx: Context, instr: Instruction) -> None:
-    if instr.params["space"] != ".global":
-        ctx.proxies.fence()
+def fence(ctx: Context, instr: Instruction) -> None:
+    """Accesses are immediate here; a fence only matters for what other threads may rely on."""
+    ctx.fence(instr)
 
 
 def policy(ctx: Context, instr: Instruction, *operands: Any) -> np.ndarray:
@@ -266,12 +266,12 @@ for _op, _vec, _types, _tail, _ptx in VECTOR_ATOMICS:
 
 FENCE = "9.7.13.4"
 FENCES = [
-    row("membar.{scope}",                     "", FENCE, no_effect, scope="cta gl sys", effects=VOLATILE, ptx="2.0"),
-    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem="- .sc .acq_rel", scope="cta gpu sys", effects=VOLATILE, requires="70", ptx="6.0"),
-    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
-    row("fence{sem}.{scope}",                 "", FENCE, no_effect, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
+    row("membar.{scope}",                     "", FENCE, fence, scope="cta gl sys", effects=VOLATILE, ptx="2.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, fence, sem="- .sc .acq_rel", scope="cta gpu sys", effects=VOLATILE, requires="70", ptx="6.0"),
+    row("fence{sem}.{scope}",                 "", FENCE, fence, sem="- .sc .acq_rel", scope="cluster", effects=VOLATILE, requires="90", ptx="7.8"),
+    row("fence{sem}.{scope}",                 "", FENCE, fence, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
     row("fence.proxy.alias",                  "", FENCE, no_effect, effects=VOLATILE, requires="70", ptx="7.5"),
-    row("fence.proxy.async{space}",           "", FENCE, fence_proxy_async, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.proxy.async{space}",           "", FENCE, fence, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
     row("fence.mbarrier_init.release.cluster", "", FENCE, no_effect, effects=VOLATILE, requires="90", ptx="8.0"),
 ]
 # fmt: on

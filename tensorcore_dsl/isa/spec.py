@@ -195,6 +195,64 @@ class Instruction:
         return strong and bool(self.results)
 
     @property
+    def strong(self) -> bool:
+        """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
+        return self.opcode in ("ld", "st", "atom", "red") and "volatile" in self.effects
+
+    @property
+    def fences(self) -> bool:
+        """Does it order accesses of the generic proxy, as `fence` and `membar` do?"""
+        return self.opcode in ("fence", "membar") and "space" not in self.params
+
+    @property
+    def releases(self) -> bool:
+        """Does it hand on what its threads know? A fence that does not say so does both."""
+        return self._orders("release")
+
+    @property
+    def acquires(self) -> bool:
+        """Does it learn what others have handed on?"""
+        return self._orders("acquire")
+
+    def _orders(self, way: str) -> bool:
+        parts = self.mnemonic.split(".")
+        if self.fences and {"release", "acquire"}.isdisjoint(parts):
+            return True
+        return not {way, "acq_rel", "sc"}.isdisjoint(parts[1:])
+
+    @property
+    def scope(self) -> str:
+        """The threads that a strong access or a fence reaches: cta, cluster or gpu (also sys)."""
+        found = [part for part in self.mnemonic.split(".") if part in ("cta", "cluster")]
+        return found[0] if found else "gpu"
+
+    @property
+    def relaxed(self) -> bool:
+        """Does it order nothing?"""
+        return "relaxed" in self.mnemonic.split(".")
+
+    @property
+    def runs_behind(self) -> bool:
+        """Is it a copy or a product that goes on while its threads do?"""
+        return self.ordering is not None or ("bulk" in self.effects and self.accesses_memory)
+
+    @property
+    def reduces(self) -> bool:
+        """Is it a bulk copy that reduces into its target?"""
+        return "bulk" in self.effects and "op" in self.params
+
+    @property
+    def accesses_words(self) -> bool:
+        """Does each of its threads load or store words at an address of its own?"""
+        return self.opcode in ("ld", "st", "atom", "red")
+
+    @property
+    def summary(self) -> str:
+        """The words of its name that tell what it does, for messages."""
+        parts = self.mnemonic.split(".")
+        return ".".join(parts[: 4 if "tensor" in parts[:5] else 3 if parts[0] == "cp" else 2])
+
+    @property
     def accesses_cluster(self) -> bool:
         """Does it load or store words in the shared memory of other CTAs of the cluster?"""
         words = not self.effects.isdisjoint({"load", "store"}) and "bulk" not in self.effects

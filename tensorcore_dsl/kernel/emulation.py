@@ -39,7 +39,8 @@ class Emulator:
         runtime, constants = self.kernel.split(args, named_args)
         chosen = self.compiled(runtime, constants)
         checks = self.checks is not False
-        return chosen.emulate(config, runtime, checks, self.profile, self.order, self.trace)
+        full = self._checks_indices()
+        return chosen.emulate(config, runtime, checks, full, self.profile, self.order, self.trace)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""

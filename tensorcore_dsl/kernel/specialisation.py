@@ -103,7 +103,7 @@ class Specialisation:
         return compile_program(self.debug_ir)
 
     def emulate(
-        self, config: LaunchConfig, args: Sequence[Any], checks: bool,
+        self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
         profile: bool, order: int | None, traced: Traced,
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
@@ -125,6 +125,7 @@ class Specialisation:
                 ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=program,
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
+                races=races,
             )  # fmt: skip
         if recorder.wanted:
             report.trace = recorder.trace

@@ -8,10 +8,13 @@ CLASSES = (
     "shared_races",
     "warp_races",
     "global_races",
+    "chains",
     "cp_async",
     "divergence",
+    "memory",
     "mbarrier_tma",
     "wgmma",
     "clusters",
     "mutants_of_tutorial",
+    "deadlocks",
 )

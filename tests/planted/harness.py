@@ -21,7 +21,7 @@ import multiprocessing
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -160,12 +160,6 @@ def cases(kind: str) -> list[Case]:
     return list(importlib.import_module(f"tests.planted.{kind}").CASES)
 
 
-def all_cases() -> Iterator[tuple[str, Case]]:
-    for kind in CLASSES:
-        for case in cases(kind):
-            yield kind, case
-
-
 def run_bug(case: Case, order: int | None = None) -> Outcome:
     """Run the kernel with its bug."""
     error, caught, wrong = _run(case, case.kernel, case.bug, order)
@@ -277,9 +271,12 @@ def _serve(pipe: Connection) -> None:
 
 def examine(
     kinds: Sequence[str] = CLASSES, only: Sequence[str] = (), orders: int = 2, limit: float = 20.0,
-    progress: Callable[[str, Result], None] = lambda kind, result: None,
+    progress: Callable[[str, Result], None] = lambda kind, result: None, hung: Set[str] = frozenset(),
 ) -> dict[str, list[Result]]:  # fmt: skip
-    """Results of the cases of classes: each bug in the default order, each twin in 1 + `orders`."""
+    """Results of the cases of classes: each bug in the default order, each twin in 1 + `orders`.
+
+    hung: cases, as "class/name", of which that is known; only their twins run.
+    """
     worker = Worker(limit)
     found: dict[str, list[Result]] = {}
     try:
@@ -288,7 +285,9 @@ def examine(
             for case in cases(kind):
                 if only and not any(text in case.name for text in only):
                     continue
-                result = Result(case, worker.run(kind, case.name, False, None))
+                known = f"{kind}/{case.name}" in hung
+                bug = Outcome(HUNG) if known else worker.run(kind, case.name, False, None)
+                result = Result(case, bug)
                 for order in (None, *range(orders)):
                     result.twins.append(worker.run(kind, case.name, True, order))
                 found[kind].append(result)

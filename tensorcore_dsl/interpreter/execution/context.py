@@ -16,6 +16,8 @@ from tensorcore_dsl.interpreter.debugging.printing import format_line, print_mat
 from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopies
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
+from tensorcore_dsl.interpreter.sanitizer import strong_accesses
+from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory, Races
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
@@ -35,6 +37,7 @@ class ExecutionContext(Chunk):
         storage: SharedStorage,
         arch: str,
         profile: bool = False,
+        launch: LaunchHistory | None = None,
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
@@ -42,10 +45,13 @@ class ExecutionContext(Chunk):
         self.sanitizer = Sanitizer(self, storage)
         self.proxies = self.sanitizer.proxies
         self.async_mma = self.sanitizer.mma
-        self.clusters = Clusters(self, self.sanitizer.order)
-        self.barriers = NamedBarriers(self, self.sanitizer.order)
+        if launch is not None:
+            self.sanitizer.detector = Races(self, storage, launch, arguments.table)
+            self.async_mma.detector = self.sanitizer.detector
+        self.clusters = Clusters(self, self.sanitizer)
+        self.barriers = NamedBarriers(self, self.sanitizer)
         self.mbarriers = Mbarriers(self, storage, self.sanitizer, self.clusters)
-        self.globals = GlobalMemory(self, arguments)
+        self.globals = GlobalMemory(self, arguments, self.sanitizer)
         self.shared = SharedMemory(self, storage, self.sanitizer, self.mbarriers)
         self.cluster = ClusterMemory(self, self.shared, self.clusters)
         self.async_copies = AsyncCopies(self, self.shared, self.globals)
@@ -61,6 +67,16 @@ class ExecutionContext(Chunk):
         for thread in np.flatnonzero(self.mask):
             line = format_line(kernel.strings[text], [c[thread].item() for c in columns])
             sys.stdout.write(line)
+
+    def fence(self, instr: Instruction) -> None:
+        """A fence of the active threads, which orders their accesses or connects proxies."""
+        detector, space = self.sanitizer.detector, instr.params.get("space")
+        if space is not None and space != ".global":
+            self.proxies.fence()
+        if detector is not None and space is not None:
+            detector.fence_proxies("" if space == "-" else str(space))
+        elif detector is not None and instr.fences:
+            strong_accesses.fence(detector, instr)
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> NoReturn:
         """Raise OutOfBounds for the first thread of `outside`; the error itself shows the line."""

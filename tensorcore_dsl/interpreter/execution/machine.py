@@ -137,7 +137,8 @@ class Machine:
     def _run_of(self, at: int, step: Step) -> Run:
         """The function of a step, with what the machine does before and after some."""
         program, run = self.ctx.program, step.run
-        if self.ctx.tally.profile or program.remote or step.tracked:
+        follows = self.ctx.tally.profile or self.ctx.sanitizer.detector is not None
+        if follows or program.remote or step.tracked:
             run = _tracked(at, run)
         return _synchronising(run) if program.asynchronous and step.synchronises else run
 

@@ -89,6 +89,8 @@ def at_once(
         if machine.ctx.active is not None and machine.park(at, 32):
             return STOP
         values = execute(machine.ctx, instr, [fetch(registers) for fetch in fetches])
+        if machine.ctx.sanitizer.detector is not None:
+            machine.ctx.sanitizer.detector.converge(None)
         for (place, kind), value in zip(results, values, strict=True):
             machine.registers.write(place, value, kind)
         for later in range(at + 1, end):
@@ -137,7 +139,10 @@ def gathered(run: Run, at: int, unit: int, mask: int | None) -> Run:
         named = None if mask is None else machine.registers.values[mask]
         if machine.ctx.active is not None and machine.park(at, unit, named):
             return STOP
-        return run(machine)
+        target = run(machine)
+        if machine.ctx.sanitizer.detector is not None:
+            machine.ctx.sanitizer.detector.converge(named)
+        return target
 
     return gathered
 

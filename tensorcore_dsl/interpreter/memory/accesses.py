@@ -8,14 +8,20 @@ The loops move words between registers and memory, and check every access. All r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numba import types
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.sanitizer import strong_accesses
+from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa.context import Context
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
@@ -23,13 +29,18 @@ SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1)
 GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
 
 
+_MEMORIES = {"shared": OWN, "shared::cluster": CLUSTER, "global": GLOBAL}
+
+
 class WordMemory(ABC):
     """Memory of a chunk; a sub-class moves the words of one state space."""
 
     space: ClassVar[str]
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
+        self.sanitizer = sanitizer
+        self.quiet = False  # the accesses are parts of an atomic
 
     @abstractmethod
     def load_words(
@@ -40,6 +51,52 @@ class WordMemory(ABC):
     @abstractmethod
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
         """Store (count, T) words of the threads of `mask`."""
+
+    def note(
+        self, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
+        values: np.ndarray | None = None,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        """Show an access to the detector of races; the result raises what it has found.
+
+        values: (count, T) words, of a store.
+        """
+        detector = self.sanitizer.detector
+        if detector is None or self.quiet:
+            return None
+        instr = self.chunk.instruction(self.chunk.at_step)
+        strong = instr is not None and instr.strong
+        same = None if values is None else partial(self._holds, addresses, values)
+        return detector.words(
+            _MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong
+        )
+
+    def _holds(
+        self, addresses: np.ndarray, values: np.ndarray, thread: int, others: Sequence[int]
+    ) -> bool:
+        """Do `others` store the same at once as a thread? Without others: does memory hold it?"""
+        if others:
+            alike = (values[:, others] == values[:, [thread]]).all()
+            where = self.location(addresses)
+            return bool(alike and (where[list(others)] == where[thread]).all())
+        mask = np.zeros(addresses.size, np.bool_)
+        mask[thread] = True
+        self.quiet, checks, self.chunk.checks = True, self.chunk.checks, False
+        try:
+            old = self.load_words(mask, addresses, values.dtype.itemsize, values.shape[0])
+        except EmulationError:
+            return False
+        finally:
+            self.quiet, self.chunk.checks = False, checks
+        return bool((old[:, thread] == values[:, thread]).all())
+
+    def signal(self, addresses: np.ndarray, mask: np.ndarray) -> None:
+        """Let a strong access order what comes before and after it."""
+        detector = self.sanitizer.detector
+        if detector is None or self.quiet:
+            return
+        instr = self.chunk.instruction(self.chunk.at_step)
+        if instr is not None and instr.strong:
+            strong_accesses.access(detector, instr, self.location(addresses), mask)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         """(T,) numbers that are equal where addresses of two threads name the same byte."""
@@ -65,7 +122,10 @@ class WordMemory(ABC):
         Works in rounds in which no address occurs twice.
         """
         result = np.zeros(addresses.size, f"u{width}")
-        active = np.flatnonzero(self.active(ctx))
+        everybody = self.active(ctx)
+        active = np.flatnonzero(everybody)
+        found = self.note("store", addresses, everybody, width)
+        self.quiet = True
         for threads in _rounds(self.location(addresses)[active], active):
             mask = np.zeros(addresses.size, np.bool_)
             mask[threads] = True
@@ -76,6 +136,10 @@ class WordMemory(ABC):
             if not np.array_equal(new[threads], old[threads]):
                 self.store_words(mask, addresses, new[None])
             result[threads] = old[threads]
+        self.quiet = False
+        if found is not None:
+            found()
+        self.signal(addresses, everybody)
         return result
 
 

@@ -11,6 +11,7 @@ is a load there; it reads its source until the phase that counts its bytes is se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,17 +26,22 @@ from tensorcore_dsl.interpreter.memory.accesses import GLOBAL_SIDE, copy_check, 
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_box, store_box
+from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
+MBARRIER = 8  # bytes
 
 
 @dataclass
 class _Copy:
-    """A copy of the threads of `mask`; `group` counts the groups each had committed before."""
+    """A copy of the threads of `mask` that step `step` has issued.
+
+    group: how many groups each thread had committed before.
+    """
 
     mask: np.ndarray
     group: np.ndarray
@@ -43,6 +49,7 @@ class _Copy:
     source: np.ndarray
     size: int
     valid: np.ndarray
+    step: int
 
 
 class AsyncCopies:
@@ -72,7 +79,24 @@ class AsyncCopies:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
         if wrong:
             self.shared.refuse(wrong, target, size, "asynchronous copy")
-        self.queue.append(_Copy(mask, self.groups, target, source, size, valid))
+        copy = _Copy(mask, self.groups, target, source, size, valid, self.chunk.at_step)
+        self._note(copy, mask, CHECK)
+        self.queue.append(copy)
+
+    def _note(self, copy: _Copy, mask: np.ndarray, todo: int) -> None:
+        """Show a copy to the detector of races: at the issue, and as done at the wait."""
+        detector = self.shared.sanitizer.detector
+        if detector is None:
+            return
+        whole = mask & (copy.valid >= copy.size)
+        options: Any = {"todo": todo, "step": copy.step}
+        found = [
+            detector.words(GLOBAL, "load", copy.source, whole, copy.size, **options),
+            detector.words(OWN, "store", copy.target, mask, copy.size, **options),
+        ]
+        for tell in found:
+            if tell is not None:
+                tell()
 
     def commit(self) -> None:
         """Close the group of each active thread."""
@@ -100,6 +124,7 @@ class AsyncCopies:
             storage.shadow, copy.size, storage.checks, sanitizer.proxies.stamps,
             sanitizer.proxies.epochs,
         )  # fmt: skip
+        self._note(copy, due, CHECK | NOTE)
         if sanitizer.races is not None:
             access = Access.own(self.chunk, copy.target, due, copy.size, "store")
             sanitizer.races.access(access, ordered=False)
@@ -197,6 +222,17 @@ class BulkCopies:
         A store happens when it is issued, so waiting for the reads of its source is the same.
         """
         self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending)
+        detector = self.sanitizer.detector
+        if detector is None:
+            return
+        for thread in map(int, np.flatnonzero(self.chunk.mask)):
+            for kind in ("bulk loads",) if reading else ("bulk loads", "bulk stores"):
+                last = detector.awaited((kind, thread), int(self.commits[thread]) - pending)
+                if last:
+                    alone = np.zeros(self.chunk.threads, np.bool_)
+                    alone[thread] = True
+                    cta = thread // self.chunk.group
+                    detector.observe(alone, detector.column(cta, kind, thread), last)
 
     def _box(self, thread: Any, tensor: Any, coordinates: Any) -> TensorBox:
         handle = scalar(tensor, thread)
@@ -245,7 +281,10 @@ class BulkCopies:
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
+            found = self._note_load(thread, box, cta, target, barrier)
             slot, phase = self.mbarriers.complete(cta, barrier, size, thread)
+            if found is not None:
+                found()
             low, high = target & -128, -(-(target + box.reach) // 128) * 128
             name = self.mbarriers.name(cta, slot)
             self.sanitizer.in_flight.flights.append(
@@ -253,6 +292,20 @@ class BulkCopies:
             )
             chunk.tally.bytes["shared", "store"] += size
         chunk.tally.bytes["global", "load"] += box.inside
+
+    def _note_load(
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int
+    ) -> Callable[[], None] | None:
+        """Show a load to the detector of races: its read of global memory, its write to a CTA."""
+        detector = self.sanitizer.detector
+        if detector is None:
+            return None
+        column = detector.column(cta, "mbarrier", barrier // MBARRIER)
+        serial = detector.operation(thread, column)
+        starts = np.unique(box.chunks(target)) * CHUNK
+        return detector.global_ranges(
+            "load", serial, thread, *box.rows_inside(), False
+        ) or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
 
     def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
         """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
@@ -282,6 +335,7 @@ class BulkCopies:
         self._read(thread, box, src, align, copies=op is None)
         if op is not None:
             box.reduce(self.storage.data[thread // group], src, op)
+        self._note_store(thread, box, src, op is not None)
         if self.sanitizer.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(src)[None]
             self.sanitizer.proxies.add(
@@ -289,6 +343,26 @@ class BulkCopies:
             )
         chunk.tally.bytes["shared", "load"] += box.size
         chunk.tally.bytes["global", "store"] += box.inside
+
+    def _note_store(self, thread: int, box: TensorBox, src: int, reduces: bool) -> None:
+        """Show a store to the detector of races: it is over for its source and its target apart."""
+        detector, cta = self.sanitizer.detector, thread // self.chunk.group
+        if detector is None:
+            return
+        found = []
+        for verb in ("load", "store"):
+            key = f"bulk {verb}s", thread
+            serial = detector.operation(thread, detector.column(cta, *key))
+            detector.issued(key, int(self.commits[thread]), serial)
+            if verb == "load":
+                starts = np.unique(box.chunks(src)) * CHUNK
+                found.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
+            else:
+                rows = box.rows_inside()
+                found.append(detector.global_ranges(verb, serial, thread, *rows, reduces))
+        for tell in found:
+            if tell is not None:
+                tell()
 
     def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
         """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""

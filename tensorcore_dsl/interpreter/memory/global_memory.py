@@ -7,7 +7,7 @@ that leaves one of them is always caught.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from tensorcore_dsl.errors import ArgumentError, EmulationError, Misaligned, Out
 from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory import accesses
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 _ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -52,6 +53,11 @@ class Arguments:
         self.table = np.zeros((max(len(self.pointers), 1), accesses.COLUMNS), np.int64)
         for i, pointer in enumerate(self.pointers):
             self.table[i] = _allocation(i, pointer)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """First and past-the-end real address of each array."""
+        pointers, maps = self.pointers, self.maps
+        return [_span(a.array) for a in pointers] + [_span(a.array) for a in maps]
 
     def address(self, index: int) -> int:
         """The virtual address of element 0 of array `index`."""
@@ -105,8 +111,8 @@ class GlobalMemory(accesses.WordMemory):
 
     space = "global"
 
-    def __init__(self, chunk: Chunk, arguments: Arguments) -> None:
-        super().__init__(chunk)
+    def __init__(self, chunk: Chunk, arguments: Arguments, sanitizer: Sanitizer) -> None:
+        super().__init__(chunk, sanitizer)
         self.arguments = arguments
         self.table = arguments.table
 
@@ -114,13 +120,19 @@ class GlobalMemory(accesses.WordMemory):
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
         out = np.empty((count, addresses.size), f"u{width}")
-        self._move(mask, addresses, out, "load")
+        found = self.note("load", addresses, mask, width * count)
+        self._move(mask, addresses, out, "load", found)
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        self._move(mask, addresses, np.ascontiguousarray(values), "store")
+        size = values.shape[0] * values.dtype.itemsize
+        found = self.note("store", addresses, mask, size, values)
+        self._move(mask, addresses, np.ascontiguousarray(values), "store", found)
 
-    def _move(self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str) -> None:
+    def _move(
+        self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str,
+        found: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         count, width = words.shape[0], words.dtype.itemsize
         self.chunk.account(self.space, verb, addresses, mask, width * count)
         wrong = accesses.global_move(
@@ -129,6 +141,9 @@ class GlobalMemory(accesses.WordMemory):
         )  # fmt: skip
         if wrong:
             self.refuse(wrong, addresses, width * count, verb)
+        if found is not None:
+            found()
+        self.signal(addresses, mask)
 
     def locate(self, address: int, size: int, verb: str, thread: int) -> tuple[str, int]:
         """The argument that `size` bytes at a virtual address belong to, and their real address."""

@@ -7,6 +7,7 @@ asynchronous readers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -35,9 +36,8 @@ class SharedMemory(accesses.WordMemory):
     def __init__(
         self, chunk: Chunk, storage: SharedStorage, sanitizer: Sanitizer, mbarriers: Mbarriers
     ) -> None:
-        super().__init__(chunk)
+        super().__init__(chunk, sanitizer)
         self.storage = storage
-        self.sanitizer = sanitizer
         self.mbarriers = mbarriers
 
     def load_words(
@@ -46,11 +46,12 @@ class SharedMemory(accesses.WordMemory):
         out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
         storage, sanitizer = self.storage, self.sanitizer
+        found = self.note("load", addresses, mask, width * count)
         wrong = accesses.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
-        self._check(wrong, mask, addresses, width * count, "load")
+        self._check(wrong, mask, addresses, width * count, "load", found)
         return out
 
     def load_matrices(
@@ -61,11 +62,12 @@ class SharedMemory(accesses.WordMemory):
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
         storage, sanitizer = self.storage, self.sanitizer
+        found = self.note("load", addresses, mask, 16)
         wrong = accesses.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
             storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
         )  # fmt: skip
-        self._check(wrong, mask, addresses, 16, "load")
+        self._check(wrong, mask, addresses, 16, "load", found)
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
@@ -73,11 +75,12 @@ class SharedMemory(accesses.WordMemory):
         count, width = values.shape[0], values.dtype.itemsize
         self.chunk.account(self.space, "store", addresses, mask, width * count)
         storage, proxies = self.storage, self.sanitizer.proxies
+        found = self.note("store", addresses, mask, width * count, values)
         wrong = accesses.shared_store(
             addresses, mask, storage.data, storage.shadow, values.view(np.uint8), width, count,
             storage.checks, proxies.stamps, proxies.readers, proxies.epochs,
         )  # fmt: skip
-        self._check(wrong, mask, addresses, width * count, "store")
+        self._check(wrong, mask, addresses, width * count, "store", found)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = np.arange(addresses.size, dtype=np.uint64) // self.chunk.group
@@ -99,6 +102,17 @@ class SharedMemory(accesses.WordMemory):
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
         chunk.tally.bytes[self.space, "load"] += int(whole.sum()) * addresses.shape[1] * CHUNK
+        detector = sanitizer.detector
+        if detector is not None:
+            for group in map(int, np.flatnonzero(whole)):
+                thread, cta = group * WARPGROUP, group * WARPGROUP // chunk.group
+                serial = detector.operation(thread, detector.column(cta, "products", group))
+                issued = int(sanitizer.mma.commits[group])
+                detector.issued(("products", group), issued, serial)
+                starts = addresses[group].astype(np.int64)
+                found = detector.shared_ranges("load", serial, thread, cta, starts, CHUNK)
+                if found is not None:
+                    found()
         if proxies.tracked:
             owners = np.flatnonzero(whole)
             ctas, chunks = owners * WARPGROUP // chunk.group, addresses[owners] // CHUNK
@@ -107,11 +121,15 @@ class SharedMemory(accesses.WordMemory):
         return out
 
     def _check(
-        self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str
-    ) -> None:
-        """Raise the error of a failed check, or look for races."""
+        self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,
+        found: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
+        """Raise the error of a failed check, or what the detector has `found`."""
         if wrong:
             self.refuse(wrong, addresses, size, verb)
+        if found is not None:
+            found()
+        self.signal(addresses, mask)
         races = self.sanitizer.races
         if races is not None:
             races.access(Access.own(self.chunk, addresses, mask, size, verb), races.ordered)
@@ -170,16 +188,16 @@ class ClusterMemory(accesses.WordMemory):
     space = "shared::cluster"
 
     def __init__(self, chunk: Chunk, shared: SharedMemory, clusters: Clusters) -> None:
-        super().__init__(chunk)
+        super().__init__(chunk, shared.sanitizer)
         self.shared = shared
         self.storage = shared.storage
-        self.sanitizer = shared.sanitizer
         self.clusters = clusters
 
     def load_words(
         self, mask: np.ndarray, addresses: np.ndarray, width: int, count: int
     ) -> np.ndarray:
         access = self._access(mask, addresses, width * count, "load")
+        found = self.note("load", addresses, mask, width * count)
         states = self.storage.shadow[access.places]
         self._check_states(access, states == shadow.WRITTEN, states != shadow.NEVER)
         self._check_landed(access)
@@ -189,12 +207,16 @@ class ClusterMemory(accesses.WordMemory):
         data = np.ascontiguousarray(self.storage.data[access.places])
         out = np.zeros((count, addresses.size), f"u{width}")
         out[:, access.threads] = data.view(out.dtype).T
+        if found is not None:
+            found()
+        self.signal(addresses, mask)
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
         """Where several threads store to one place, the last one wins."""
         count, width = values.shape[0], values.dtype.itemsize
         access = self._access(mask, addresses, width * count, "store")
+        found = self.note("store", addresses, mask, width * count, values)
         storage, proxies, places = self.storage, self.sanitizer.proxies, access.places
         free = storage.shadow[places] < shadow.PENDING
         self._check_states(access, free, ~free)
@@ -210,6 +232,9 @@ class ClusterMemory(accesses.WordMemory):
         storage.data[places] = words.view(np.uint8)
         if storage.checks:
             storage.shadow[places] = shadow.WRITTEN
+        if found is not None:
+            found()
+        self.signal(addresses, mask)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = self._ctas(np.arange(addresses.size), addresses)

@@ -112,6 +112,17 @@ class TensorBox:
         places = (address + rows[:, None] + bytes).ravel()
         return np.asarray((places ^ (places >> 3 & self.mask)) // CHUNK)
 
+    def rows_inside(self) -> tuple[np.ndarray, int]:
+        """Real addresses of the rows of the part inside the array, and the bytes of each."""
+        first, last = self.clipped()
+        if (last <= first).any():
+            return np.zeros(0, np.int64), 0
+        starts = np.full(1, self.real + int(first @ self.plan[STRIDE]))
+        for axis in range(1, RANK):
+            steps = np.arange(last[axis] - first[axis]) * self.plan[STRIDE, axis]
+            starts = (starts[:, None] + steps).ravel()
+        return starts, int(last[0] - first[0]) * self.element
+
     def reduce(self, data: np.ndarray, address: int, op: str) -> None:
         """Reduce the box in shared memory at `address` into the part of it inside the array.
 

@@ -17,6 +17,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
+from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tensorcore_dsl.ir.nodes import Address, Kernel, Op, Part, Source, walk
 from tensorcore_dsl.isa.spec import Instruction, MmaOrdering
 
@@ -80,6 +81,7 @@ class MmaHazards:
         self.fenced = np.zeros(count, np.bool_)
         self.queue: list[Product] = []
         self.touched: dict[int, np.ndarray] = {}
+        self.detector: Races | None = None
 
     def _active_groups(self) -> np.ndarray:
         """(warpgroups,) bool: those with an active thread."""
@@ -105,6 +107,13 @@ class MmaHazards:
                 left.append(product)
         self.queue = left
         self.proxies.finish(PRODUCT, groups, due)
+        if self.detector is not None:
+            for group in map(int, np.flatnonzero(groups)):
+                key = "products", group
+                cta = group * WARPGROUP // self.chunk.group
+                last = self.detector.awaited(key, int(due[group]))
+                members = self.detector.warpgroup(group) & self.chunk.mask
+                self.detector.observe(members, self.detector.column(cta, *key), last)
 
     def issue(self, use: ProductUse, step: int) -> None:
         """Check the registers of a product before it runs, and add it to those in flight."""

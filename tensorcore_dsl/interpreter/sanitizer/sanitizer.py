@@ -7,10 +7,16 @@ from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CopiesInFlight, ProxyFences
 from tensorcore_dsl.interpreter.sanitizer.happens_before import ClusterRaces, HappensBefore
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
+from tensorcore_dsl.interpreter.sanitizer.races import Races
 
 
 class Sanitizer:
-    """All checks; `races` is None where no kernel instruction accesses another CTA's memory."""
+    """All checks; `races` is None where no kernel instruction accesses another CTA's memory.
+
+    detector: finds races of all kinds; None where the launch goes without.
+    """
+
+    detector: Races | None = None
 
     def __init__(self, chunk: Chunk, storage: SharedStorage) -> None:
         self.order = HappensBefore(chunk)

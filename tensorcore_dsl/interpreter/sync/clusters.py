@@ -9,7 +9,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
-from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.spec import Instruction
@@ -27,9 +27,9 @@ class Clusters:
     for as many as at the launch. changes: (step, registers) of each warp, in order.
     """
 
-    def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
+    def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
-        self.order = order
+        self.order, self.detector = sanitizer.order, sanitizer.detector
         self.size = chunk.geometry.cluster_ctas
         self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
         self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
@@ -76,6 +76,11 @@ class Clusters:
         if twice.any():
             who = self.chunk.describe(int(np.argmax(twice)))
             raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
+        instr = self.chunk.instruction(self.chunk.at_step)
+        relaxed = instr is not None and instr.relaxed
+        if self.detector is not None and not relaxed:
+            units = np.arange(self.chunk.threads) // (self.size * self.chunk.group)
+            self.detector.release("cluster", mask, units, self.arrivals)
         self.arrivals += mask
         self.chunk.progress += 1
         self.note_arrival()
@@ -99,6 +104,9 @@ class Clusters:
         self.phase += over
         self.completed_at[over] = self.arrived_at[over]
         go: np.ndarray = np.repeat(self.phase, per) > self.waits
+        if self.detector is not None and (go & chunk.mask).any():
+            units = np.arange(chunk.threads) // per
+            self.detector.acquire("cluster", go & chunk.mask, units, self.waits)
         self.waits += go & chunk.mask
         self.order.synchronise(go)
         self.order.learn(go, np.repeat(self.completed_at, per))

@@ -135,6 +135,7 @@ class Mbarriers:
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
+        self._release(addresses, counts)
         wrong = _arrive(
             addresses, counts, sizes, chunk.mask, self.index, self.state, clusters.size,
             clusters.gone, self.order.synced, clusters.arrivals, clusters.waits,
@@ -157,10 +158,29 @@ class Mbarriers:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
         if status:
             self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
+        if self.sanitizer.detector is not None and (go & chunk.mask).any():
+            units, phases = self._phases(words(bar, chunk.threads))
+            self.sanitizer.detector.acquire("mbarrier", go & chunk.mask, units, phases - 1)
         self.order.synchronise(go)
         if self.order.remote:
             self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
         return go
+
+    def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
+        own = np.arange(self.chunk.threads) // self.chunk.group
+        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
+        peers = self.clusters.size
+        ctas = np.where(ranks > 0, own // peers * peers + ranks - 1, own)
+        ctas = np.clip(ctas, 0, len(self.index) - 1)
+        slots = np.minimum((addresses & OFFSET) // BYTES, self.index.shape[1] - 1)
+        return ctas << 20 | slots, self.state[ctas, self.index[ctas, slots], PHASE]
+
+    def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
+        """The active threads that arrive hand on what they know."""
+        detector, mask = self.sanitizer.detector, self.chunk.mask & (counts > 0)
+        if detector is not None and mask.any() and self.index.shape[1]:
+            detector.release("mbarrier", mask, *self._phases(addresses))
 
     def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
         """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
@@ -201,6 +221,8 @@ class Mbarriers:
         if wrong:
             self._refuse(int(wrong), thread, address, cta=cta)
         phase = int(state[PHASE])
+        if self.sanitizer.detector is not None:
+            self.sanitizer.detector.completes(cta, slot, phase)
         state[MISSING] -= size
         if state[MISSING] < -MOST:
             self._refuse(TOO_MUCH, thread, address)

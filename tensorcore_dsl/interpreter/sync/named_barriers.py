@@ -17,7 +17,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, mistake
 from tensorcore_dsl.interpreter.core.threads import words
-from tensorcore_dsl.interpreter.sanitizer.happens_before import HappensBefore
+from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 BARRIERS = 16
 BAD_ID, BAD_COUNT, MISMATCH, OVERRUN, TWICE = range(1, 6)
@@ -34,9 +34,9 @@ class NamedBarriers:
     passed.
     """
 
-    def __init__(self, chunk: Chunk, order: HappensBefore) -> None:
+    def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
-        self.order = order
+        self.order, self.detector = sanitizer.order, sanitizer.detector
         ctas, threads = chunk.geometry.ctas, chunk.threads
         self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
         self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
@@ -58,6 +58,7 @@ class NamedBarriers:
             self.idle = False
             go = np.zeros(chunk.threads, np.bool_)
             counts = words(0 if count is None else count, chunk.threads)
+            self._arrives(barrier)
             wrong = _arrive(
                 words(barrier, chunk.threads), counts, wait, chunk.mask, chunk.alive,
                 chunk.mask if predicate is None else predicate, go, self.arrived, self.expected,
@@ -66,8 +67,27 @@ class NamedBarriers:
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong, barrier, counts)
+            if self.detector is not None and wait and go.any():
+                self.detector.acquire("barrier", go, self._units(barrier), self.waits_for)
+        elif self.detector is not None:
+            self.detector.meet_ctas()
         self.order.synchronise(go)
         return go
+
+    def _units(self, barrier: Any) -> np.ndarray:
+        """(T,) numbers of the barriers of all CTAs."""
+        ctas = np.arange(self.chunk.threads) // self.chunk.group
+        return np.asarray(ctas * BARRIERS + words(barrier, self.chunk.threads))
+
+    def _arrives(self, barrier: Any) -> None:
+        """The active threads that have not arrived yet hand on what they know."""
+        if self.detector is None:
+            return
+        new = self.chunk.mask & (self.waits_at == -1)
+        which = np.minimum(words(barrier, self.chunk.threads), BARRIERS - 1)
+        ctas = np.arange(self.chunk.threads) // self.chunk.group
+        if new.any():
+            self.detector.release("barrier", new, self._units(barrier), self.phase[ctas, which])
 
     def arrive_counting(
         self, barrier: Any, count: Any, predicate: np.ndarray

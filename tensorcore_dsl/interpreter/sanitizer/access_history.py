@@ -1,0 +1,409 @@
+"""The last accesses of every granule of memory, and the search for those that nothing orders.
+
+Each access of a warp has a serial number, which says who made it, where in the program, and when.
+Memory is cut into granules, as small as the smallest access of the kernel but at most 4 bytes. Each
+granule has two codes of 32 bits: its last writes, and its reads since then. A code is
+
+    serial << 6 | lane      one lane of a warp
+    serial << 6 | ALL       all 32 lanes of a warp
+    serial << 6 | ASYNC     an asynchronous operation; its column of `knowledge` is the item of
+                            `who` behind its own
+    node << 6 | CHAIN       several accesses, none of which is ordered before another one
+    serial << 6 | MANY      reads by several clusters, in a kernel whose clusters cannot wait for
+                            each other
+
+Chains are lists of immutable nodes, which granules share. An access is checked against the codes of
+its granules: each access there must be known to the thread (`knowledge`), be its own, or not be in
+conflict. Then it takes their place; accesses that it does not know stay in the chain. Accesses of
+strong instructions (atomics, volatile, relaxed and stronger) of one size are not in conflict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from tensorcore_dsl.interpreter.core.native import (
+    compiled,
+    inlined,
+    peek8,
+    peek32,
+    peek64,
+    poke32,
+    poke64,
+)
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
+PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
+WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
+SERIALS = 1 << 26
+NODES = 1 << 23
+MEMO = 1 << 12
+FULL = 0xFFFFFFFF
+
+LOAD, STORE, STRONG_LOAD, STRONG_STORE = range(4)  # kinds of accesses
+OWN, CLUSTER, GLOBAL = range(3)  # which memory the addresses name
+CHECK, NOTE = 1, 2  # what to do with an access
+# What is in conflict with an access: a write, a read, a write that no path with a fence of proxies
+# connects with it, another lane in the same instruction. ASK is added where the other access was
+# made by another cluster, so that only messages tell.
+WROTE, READ, UNFENCED, TOGETHER, ASK = 1, 2, 3, 4, 8
+WHAT, THREAD, PLACE, SERIAL, LANES, COLUMNS = range(6)  # columns of `found`
+POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns of `places`
+
+# What the compiled functions see of the history, as one array of int64: numbers, and the real
+# addresses of arrays. NEXT, END: the next serial number and the end of the page. WHO: uint32 by
+# serial number, step << WARP_BITS | warp. OWNER: uint32 by page, the chunk that has it. NODES:
+# (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest. NEXT_NODE, END_NODE:
+# like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
+# else bytes | scope << SIZE_BITS. CHUNK: the number of the chunk. WARPS: of a cluster; CTA_WARPS:
+# of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
+# in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the bytes of a row and of a vector.
+NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
+COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS, LENGTH = range(
+    11, 21
+)
+ROOM = 4096
+SIZE_BITS = 6
+CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
+
+
+@inlined
+def _who(h: Any, serial: int) -> int:
+    who: int = types.int64(peek32(h[WHO] + 4 * serial))
+    return who
+
+
+@inlined
+def _known(h: Any, vector: int, row: int, column: int) -> int:
+    at = h[KNOWN] + vector * h[VECTOR_BYTES] + row * h[ROW_BYTES] + 4 * column
+    known: int = types.int64(peek32(at))
+    return known
+
+
+@inlined
+def _node(h: Any, node: int, item: int) -> int:
+    value: int = types.int64(peek32(h[NODES] + 12 * node + 4 * item))
+    return value
+
+
+@compiled
+def order_of(
+    h: Any, serial: int, lanes: int, thread: int, row: int, vector: int, local: bool
+) -> int:
+    """1: the access happened before what `thread` does now; 0: it did not; 2: ask `foreign`.
+
+    lanes: 0 for an asynchronous operation. vector: ORDER, or one of the fenced ones. local: the
+    access is known to be one of this cluster.
+    """
+    if local and lanes != 0 and vector == 0 and serial <= types.int64(peek32(h[FLOOR] + 4 * row)):
+        return 1
+    if not local and types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+        return 2 if h[COUPLED] else 0
+    warp, warps = _who(h, serial) & ((1 << WARP_BITS) - 1), h[WARPS]
+    if warp // warps != thread // 32 // warps:
+        return 2 if h[COUPLED] else 0
+    if lanes == 0:
+        return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
+    own = thread % 32 if warp == thread // 32 else -1
+    column = warp % warps * 32
+    for lane in range(32):
+        if lanes >> lane & 1:
+            if lane != own and _known(h, 0, row, column + lane) < serial:
+                return 0
+            if vector != 0 and _known(h, vector, row, column + lane) < serial:
+                return 0
+    return 1
+
+
+@compiled
+def report(h: Any, what: int, thread: int, place: int, serial: int, lanes: int) -> None:
+    """Add a row to `found`, while there is room."""
+    if h[FOUNDS] < ROOM:
+        at = h[FOUND] + 8 * COLUMNS * h[FOUNDS]
+        poke64(at, types.uint64(what))
+        poke64(at + 8 * THREAD, types.uint64(thread))
+        poke64(at + 8 * PLACE, types.uint64(place))
+        poke64(at + 8 * SERIAL, types.uint64(serial))
+        poke64(at + 8 * LANES, types.uint64(lanes))
+        h[FOUNDS] += 1
+
+
+@inlined
+def _lanes(kind: int) -> int:
+    """The lanes of a code that is no chain."""
+    return FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
+
+
+@compiled
+def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
+    """Are both accesses strong, of one size, with scopes that include each other?"""
+    who = _who(h, serial)
+    other = types.int64(peek8(h[STRONG] + (who >> WARP_BITS)))
+    if strong == 0 or (strong ^ other) & ((1 << SIZE_BITS) - 1):
+        return False
+    scope = min(strong, other) >> SIZE_BITS
+    if types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+        return bool(scope == GPU_SCOPE)
+    warp, own = who & ((1 << WARP_BITS) - 1), thread // 32
+    if warp // h[CTA_WARPS] == own // h[CTA_WARPS]:
+        return True
+    return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == own // h[WARPS] else GPU_SCOPE))
+
+
+@compiled
+def examine(
+    h: Any, code: int, what: int, thread: int, row: int, place: int, strong: int, local: bool,
+    vector: int,
+) -> int:  # fmt: skip
+    """Check an access against a code; 1 when something is in conflict, which `found` names.
+
+    strong: of the accessing instruction. vector: of writes through the generic proxy.
+    """
+    while code != 0:
+        kind = code & ((1 << LANE_BITS) - 1)
+        serial, lanes, rest = code >> LANE_BITS, _lanes(kind), 0
+        if kind == CHAIN:
+            node = serial
+            serial, lanes, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
+        code = rest
+        if kind == MANY:
+            report(h, what, thread, place, serial, 0)
+            return 1
+        order = order_of(h, serial, lanes, thread, row, 0, local)
+        if order != 1:
+            if not _compatible(h, strong, serial, thread):
+                report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
+                if order == 0:
+                    return 1
+        elif vector != 0 and lanes != 0 and order_of(
+            h, serial, lanes, thread, row, vector, local
+        ) == 0:  # fmt: skip
+            report(h, UNFENCED, thread, place, serial, lanes)
+            return 1
+    return 0
+
+
+@compiled
+def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
+    """The code of a chain: an access in front of `rest`."""
+    if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != FULL):
+        key = (serial * 0x9E3779B1 ^ lanes * 0x85EBCA6B ^ rest * 0xC2B2AE35) >> 7 & (MEMO - 1)
+        node = types.int64(peek32(h[MEMORY] + 4 * key))
+        same = node != 0 and _node(h, node, 0) == serial and _node(h, node, 1) == lanes
+        if same and _node(h, node, 2) == rest:
+            return node << LANE_BITS | CHAIN
+        if h[NEXT_NODE] < h[END_NODE]:
+            node = h[NEXT_NODE]
+            h[NEXT_NODE] += 1
+            at = h[NODES] + 12 * node
+            poke32(at, types.uint32(serial))
+            poke32(at + 4, types.uint32(lanes))
+            poke32(at + 8, types.uint32(rest))
+            poke32(h[MEMORY] + 4 * key, types.uint32(node))
+            return node << LANE_BITS | CHAIN
+        lanes = lanes & -lanes  # no room: only one of the accesses is kept
+    if lanes == 0:
+        return serial << LANE_BITS | ASYNC
+    if lanes == FULL:
+        return serial << LANE_BITS | ALL
+    lane = 0
+    while lanes >> lane != 1:
+        lane += 1
+    return serial << LANE_BITS | lane
+
+
+@compiled
+def added(h: Any, code: int, serial: int, lanes: int, thread: int, row: int, local: bool) -> Any:
+    """The code after an access by `thread`, without those that happened before it."""
+    first, kept = code, 0
+    while code != 0:
+        kind = code & ((1 << LANE_BITS) - 1)
+        old, there, rest = code >> LANE_BITS, _lanes(kind), 0
+        if kind == CHAIN:
+            node = old
+            old, there, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
+        code = rest
+        if kind == MANY:
+            return first
+        if old == serial and lanes != 0:
+            lanes |= there
+            continue
+        order = order_of(h, old, there, thread, row, 0, local)
+        if order == 0 and not local and h[COUPLED] == 0 and _elsewhere(h, old, thread):
+            return old << LANE_BITS | MANY
+        if order != 1:
+            kept = prepend(h, old, there, kept)
+    return prepend(h, serial, lanes, kept)
+
+
+@compiled
+def _elsewhere(h: Any, serial: int, thread: int) -> bool:
+    """Was an access made by another cluster?"""
+    if types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+        return True
+    warp = _who(h, serial) & ((1 << WARP_BITS) - 1)
+    different: bool = warp // h[WARPS] != thread // 32 // h[WARPS]
+    return different
+
+
+@compiled
+def touch(
+    h: Any, kind: int, todo: int, writes: int, reads: int, first: int, last: int, shift: int,
+    origin: int, serial: int, lanes: int, thread: int, row: int, strong: int, local: bool,
+    vector: int,
+) -> int:  # fmt: skip
+    """Check and note an access to the granules `first` to `last`; 1 after a conflict.
+
+    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation. vector: not
+    ORDER if writes through the generic proxy must have been fenced.
+    """
+    stores = kind in (STORE, STRONG_STORE)
+    seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
+    for granule in range(first, last + 1):
+        at = 4 * granule
+        wrote = types.int64(peek32(writes + at))
+        read = types.int64(peek32(reads + at))
+        if wrote != seen_writes or (read != seen_reads and stores):
+            place = origin + (granule << shift)
+            if todo & CHECK:
+                if wrote != 0 and examine(
+                    h, wrote, WROTE, thread, row, place, strong, local, vector
+                ):
+                    return 1
+                if stores and read != 0 and examine(
+                    h, read, READ, thread, row, place, strong, local, 0
+                ):
+                    return 1
+            if stores:
+                new_reads = 0
+                if kind == STRONG_STORE:
+                    new_writes = added(h, wrote, serial, lanes, thread, row, local)
+                    new_reads = read
+                elif wrote >> LANE_BITS == serial and lanes != 0 and todo & CHECK:
+                    report(h, TOGETHER, thread, place, serial, lanes)
+                    return 1
+                else:
+                    new_writes = prepend(h, serial, lanes & -lanes, 0)
+        if not stores and read != seen_reads:
+            new_reads = added(h, read, serial, lanes, thread, row, local)
+        seen_writes, seen_reads = wrote, read
+        if todo & NOTE:
+            if stores:
+                poke32(writes + at, types.uint32(new_writes))
+                poke32(reads + at, types.uint32(new_reads))
+            else:
+                poke32(reads + at, types.uint32(new_reads))
+    return 0
+
+
+@compiled
+def touch_words(
+    h: Any, kind: int, todo: int, memory: int, step: int, addresses: Any, active: Any, size: int,
+    places: Any, table: Any, peers: int,
+) -> int:  # fmt: skip
+    """The accesses of `size` bytes by the active threads; 1 after a conflict.
+
+    places: (CTAs or allocations, ITEMS). table: the allocations. peers: CTAs of a cluster.
+    Addresses outside are left out; the memories refuse them.
+    """
+    group = addresses.size // places.shape[0] if memory != GLOBAL else 1
+    strong = types.int64(peek8(h[STRONG] + step))
+    local = memory != GLOBAL
+    lanes_of = np.zeros(32, np.int64)
+    for first in range(0, addresses.size, 32):
+        count = 0
+        for thread in range(first, first + 32):
+            count += active[thread]
+        if count == 0:
+            continue
+        serial = h[NEXT]
+        h[NEXT] += 1
+        poke32(h[WHO] + 4 * serial, types.uint32(step << WARP_BITS | first // 32))
+        # Lanes with equal addresses access together.
+        ascending, before = True, types.int64(-1)
+        for lane in range(32):
+            lanes_of[lane] = 0
+            if active[first + lane]:
+                lanes_of[lane] = 1 << lane
+                address = types.int64(addresses[first + lane])
+                ascending = ascending and address > before
+                before = address
+        if not ascending:
+            for lane in range(1, 32):
+                if active[first + lane]:
+                    for other in range(lane):
+                        same = addresses[first + other] == addresses[first + lane]
+                        same = same and peek64(h[ROW_OF] + 8 * (first + other)) == peek64(
+                            h[ROW_OF] + 8 * (first + lane)
+                        )
+                        if same and lanes_of[other] != 0:
+                            lanes_of[other] |= 1 << lane
+                            lanes_of[lane] = 0
+                            break
+        for lane in range(32):
+            lanes = lanes_of[lane]
+            if lanes == 0:
+                continue
+            thread = first + lane
+            address = types.int64(addresses[thread])
+            if memory == OWN:
+                which, offset = thread // group, address
+            elif memory == CLUSTER:
+                which, rank = thread // group, address >> CLUSTER_SHIFT
+                if rank > 0:
+                    which = which // peers * peers + rank - 1
+                offset = address & ((1 << CLUSTER_SHIFT) - 1)
+            else:
+                which = (address >> 40) - 1
+                if which < 0 or which >= places.shape[0]:
+                    continue
+                offset = address - table[which, 0] + places[which, ORIGIN]
+            if which >= places.shape[0] or offset < 0 or offset + size > places[which, LIMIT]:
+                continue
+            if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
+                report(h, TOGETHER, thread, offset, serial, lanes)
+            shift = places[which, SHIFT]
+            start, end = offset >> shift, offset + size - 1 >> shift
+            if touch(
+                h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
+                end, shift, 0, serial, lanes, thread, types.int64(peek64(h[ROW_OF] + 8 * thread)), strong,
+                local, 0,
+            ):  # fmt: skip
+                return 1
+    return 0
+
+
+@compiled
+def touch_ranges(
+    h: Any, kind: int, todo: int, serial: int, thread: int, starts: Any, size: int, place: Any,
+    strong: int, local: bool, vector: int,
+) -> int:  # fmt: skip
+    """An asynchronous access to `size` bytes at each of `starts`; 1 after a conflict.
+
+    place: (ITEMS,). thread: who issued it.
+    """
+    shift, row = place[SHIFT], types.int64(peek64(h[ROW_OF] + 8 * thread))
+    for i in range(starts.size):
+        start = types.int64(starts[i])
+        if start < 0 or start + size > place[LIMIT]:
+            continue
+        if touch(
+            h, kind, todo, place[POINTER_WRITES], place[POINTER_READS], start >> shift,
+            start + size - 1 >> shift, shift, 0, serial, 0, thread, row, strong, local, vector,
+        ):  # fmt: skip
+            return 1
+    return 0
+
+
+@compiled
+def mark(h: Any, mask: Any, step: int) -> None:
+    """Give a serial number to a synchronisation of each warp of `mask`."""
+    for first in range(0, mask.size, 32):
+        if mask[first : first + 32].any():
+            who = step << WARP_BITS | first // 32
+            poke32(h[WHO] + 4 * h[NEXT], types.uint32(who))
+            h[NEXT] += 1

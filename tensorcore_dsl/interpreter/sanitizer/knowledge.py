@@ -1,0 +1,422 @@
+"""What threads know to have happened, as vectors of serial numbers.
+
+Every access gets a *serial number*, which grows with time (`access_history`). The knowledge of a
+thread is a vector with one column for each thread of its cluster: all accesses of that thread up to
+this serial number happened before. Further columns stand for asynchronous operations: one for each
+mbarrier that counts bytes, for each warpgroup (its matrix products), and two for each thread that
+issues bulk stores (their reads, and their writes).
+
+Vectors are rows of one array. Lanes that know the same share a row, as the lanes of a warp mostly
+do; a lane that learns something alone gets a row of its own, until its warp meets again. The
+column of a thread in its own row only says what the other owners of the row know of it.
+
+A row has up to three vectors: what happened before (ORDER), and of it what a path with a fence
+between the generic and the async proxy connects, for shared memory and for global memory.
+
+Messages, by which barriers hand knowledge on, are rows too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.native import compiled
+
+ORDER, FENCED_SHARED, FENCED_GLOBAL = range(3)
+SPARE = 16  # columns of asynchronous operations at the start
+FREE, MERGES = range(2)  # items of `counts`
+
+
+class Rows(NamedTuple):
+    """The arrays of `Knowledge`, for compiled functions.
+
+    known: (vectors, rows, columns). floor: (rows,), a serial number up to which every access of
+    the cluster is known. users: (rows,), threads that share a row, 1 for a message. foreign:
+    (rows,), the number of a set of vectors of other clusters, 0 for none. row_of: (T,). free: rows
+    not in use, of which counts[FREE] are valid. merges: (n, 2), a row and the set that it must
+    still learn; counts[MERGES] are valid.
+    """
+
+    known: np.ndarray
+    floor: np.ndarray
+    users: np.ndarray
+    foreign: np.ndarray
+    row_of: np.ndarray
+    free: np.ndarray
+    merges: np.ndarray
+    counts: np.ndarray
+
+
+class Knowledge:
+    """The knowledge of all threads of a chunk.
+
+    width: threads of a cluster, which are the first columns; full: those that exist. vectors: 1, or
+    3 where the async proxy is used. columns: by cluster, how many columns are in use.
+    """
+
+    def __init__(self, threads: int, width: int, full: int, vectors: int) -> None:
+        self.threads, self.width, self.full = threads, width, full
+        clusters = threads // width
+        rows = clusters + threads // WARP + 64
+        self.rows = Rows(
+            np.zeros((vectors, rows, width + SPARE * (vectors > 1)), np.uint32),
+            np.zeros(rows, np.uint32),
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.arange(threads) // width,
+            np.arange(rows)[::-1].copy(),
+            np.zeros((threads + 64, 2), np.int64),
+            np.array([rows - clusters, 0]),
+        )
+        self.rows.users[:clusters] = width
+        self.columns = np.full(clusters, width)
+        self.sets: list[dict[int, np.ndarray]] = [{}]
+        self.numbers: dict[int, int] = {}
+
+    def reserve(self, count: int) -> None:
+        """Have at least `count` free rows."""
+        rows = self.rows
+        free = int(rows.counts[FREE])
+        if free >= count:
+            return
+        old = len(rows.floor)
+        more = max(old, count)
+        known = np.zeros((rows.known.shape[0], old + more, rows.known.shape[2]), np.uint32)
+        known[:, :old] = rows.known
+        grown = [np.concatenate((a, np.zeros(more, a.dtype))) for a in rows[1:4]]
+        stack = np.zeros(old + more, np.int64)
+        stack[:free] = rows.free[:free]
+        stack[free : free + more] = np.arange(old, old + more)[::-1]
+        rows.counts[FREE] = free + more
+        floor, users, foreign = grown
+        self.rows = Rows(
+            known, floor, users, foreign, rows.row_of, stack, rows.merges, rows.counts
+        )
+
+    def column(self, cluster: int) -> int:
+        """A new column of a cluster."""
+        column = int(self.columns[cluster])
+        known = self.rows.known
+        if column == known.shape[2]:
+            wider = np.pad(known, ((0, 0), (0, 0), (0, max(SPARE, column // 4))))
+            self.rows = self.rows._replace(known=wider)
+        self.columns[cluster] += 1
+        return column
+
+    def message(self) -> int:
+        """A row for a message."""
+        self.reserve(1)
+        row = int(_take(self.rows))
+        self.clear(row)
+        self.rows.users[row] = 1
+        return row
+
+    def clear(self, message: int) -> None:
+        """Empty a message."""
+        self.rows.known[:, message] = 0
+        self.rows.floor[message] = self.rows.foreign[message] = 0
+
+    def meet(self, keys: np.ndarray, span: int, now: int) -> None:
+        """Threads of a span with the same key (not negative) learn what each of them knows and did.
+
+        keys: (T,). span: threads that a group may come from, such as a warp.
+        """
+        self.reserve(self.threads // span + 1 if span > WARP else self.threads // WARP * 2 + 64)
+        while _meet(self.rows, keys, span, now, self.width, self.full):
+            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._settle()
+
+    def release(self, messages: np.ndarray, now: int) -> None:
+        """Each thread adds to its message (-1: none) what it knows and what it did."""
+        _release(self.rows, messages, now, self.width)
+        self._settle()
+
+    def acquire(self, messages: np.ndarray) -> None:
+        """Each thread learns its message (-1: none)."""
+        self.reserve(64)
+        while _acquire(self.rows, messages):
+            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+        self._settle()
+
+    def fence(self, mask: np.ndarray, shared: bool, everywhere: bool, now: int) -> None:
+        """The threads of `mask` fence what they know and did: for shared memory, global or both."""
+        first = FENCED_SHARED if shared else FENCED_GLOBAL
+        last = FENCED_GLOBAL if everywhere or not shared else FENCED_SHARED
+        self.reserve(64)
+        while _fence(self.rows, mask, first, last, now, self.width):
+            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+
+    def observe(self, mask: np.ndarray, columns: np.ndarray, serials: np.ndarray) -> None:
+        """The threads of `mask` learn that asynchronous operations are over.
+
+        columns: (T,), -1 for none. serials: (T,), the last operation of that column that is over.
+        """
+        self.reserve(64)
+        while _observe(self.rows, mask, columns, serials):
+            self.reserve(2 * int(self.rows.counts[FREE]) + 64)
+
+    def snapshot(self, thread: int, now: int) -> np.ndarray:
+        """(vectors, columns) of what a thread knows and did."""
+        vectors = self.rows.known[:, self.rows.row_of[thread]].copy()
+        vectors[ORDER, thread % self.width] = now
+        return vectors
+
+    def foreign(self, thread: int) -> dict[int, np.ndarray]:
+        """What a thread knows of other clusters, by their number."""
+        return self.sets[int(self.rows.foreign[self.rows.row_of[thread]])]
+
+    def learn(self, thread: int, own: int, vectors: dict[int, np.ndarray]) -> None:
+        """A thread learns `vectors` of clusters; `own` is the number of its own."""
+        self.reserve(2)
+        message = self.message()
+        if own in vectors:
+            mine = vectors[own]
+            self.rows.known[:, message, : mine.shape[1]] = mine
+        others = {cluster: item for cluster, item in vectors.items() if cluster != own}
+        self.rows.foreign[message] = self._number(others)
+        messages = np.full(self.threads, -1)
+        messages[thread] = message
+        self.acquire(messages)
+        self.free(message)
+
+    def free(self, message: int) -> None:
+        """Give a message's row back."""
+        _drop(self.rows, message, 1)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.rows.known[:] = 0
+        self.rows.floor[:] = 0
+        self.rows.foreign[:] = 0
+        self.sets, self.numbers = [{}], {}
+
+    def _number(self, vectors: dict[int, np.ndarray]) -> int:
+        if not vectors:
+            return 0
+        self.sets.append(vectors)
+        return len(self.sets) - 1
+
+    def _settle(self) -> None:
+        """Merge the knowledge of other clusters where rows have met that differ in it."""
+        rows = self.rows
+        for row, other in rows.merges[: int(rows.counts[MERGES])]:
+            mine = self.sets[int(rows.foreign[row])]
+            rows.foreign[row] = self._number(merged(mine, self.sets[int(other)]))
+        rows.counts[MERGES] = 0
+
+
+def merged(
+    first: dict[int, np.ndarray], second: dict[int, np.ndarray]
+) -> dict[int, np.ndarray]:
+    """The knowledge of both, by cluster."""
+    result = dict(first)
+    for cluster, vectors in second.items():
+        mine = result.get(cluster)
+        if mine is None:
+            result[cluster] = vectors
+        elif mine is not vectors:
+            narrow, wide = sorted((mine, vectors), key=lambda v: v.shape[1])
+            wide = wide.copy()
+            part = wide[:, : narrow.shape[1]]
+            np.maximum(part, narrow, out=part)
+            result[cluster] = wide
+    return result
+
+
+@compiled
+def _take(k: Any) -> int:
+    k.counts[0] -= 1
+    row: int = k.free[k.counts[0]]
+    return row
+
+
+@compiled
+def _drop(k: Any, row: int, count: int) -> None:
+    k.users[row] -= count
+    if k.users[row] == 0:
+        k.foreign[row] = 0
+        k.free[k.counts[0]] = row
+        k.counts[0] += 1
+
+
+@compiled
+def _own(k: Any, row: int, count: int) -> int:
+    """A row that only `count` threads use, all of which use `row` now: this one or a copy."""
+    if k.users[row] == count:
+        return row
+    new = _take(k)
+    k.known[:, new, :] = k.known[:, row, :]
+    k.floor[new] = k.floor[row]
+    k.foreign[new] = k.foreign[row]
+    k.users[new] = count
+    k.users[row] -= count
+    return new
+
+
+@compiled
+def _join(k: Any, target: int, source: int) -> None:
+    """Row `target` learns row `source`."""
+    for vector in range(k.known.shape[0]):
+        for column in range(k.known.shape[2]):
+            there = k.known[vector, source, column]
+            if there > k.known[vector, target, column]:
+                k.known[vector, target, column] = there
+    k.floor[target] = max(k.floor[target], k.floor[source])
+    if k.foreign[source] != k.foreign[target] and k.foreign[source] != 0:
+        if k.foreign[target] == 0:
+            k.foreign[target] = k.foreign[source]
+        else:
+            k.merges[k.counts[1], 0] = target
+            k.merges[k.counts[1], 1] = k.foreign[source]
+            k.counts[1] += 1
+
+
+@compiled
+def _dominates(k: Any, row: int, message: int) -> bool:
+    """Does a row know a message already?"""
+    if k.foreign[message] != 0 and k.foreign[message] != k.foreign[row]:
+        return False
+    for vector in range(k.known.shape[0]):
+        for column in range(k.known.shape[2]):
+            if k.known[vector, message, column] > k.known[vector, row, column]:
+                return False
+    return True
+
+
+@compiled
+def _meet(k: Any, keys: Any, span: int, now: int, width: int, full: int) -> int:
+    """1 when rows ran out: call it again with the keys that are left."""
+    members = np.empty(span, np.int64)
+    for first in range(0, keys.size, span):
+        done = first
+        while done < first + span:
+            while done < first + span and keys[done] < 0:
+                done += 1
+            if done == first + span:
+                break
+            key, count = keys[done], 0
+            for thread in range(done, first + span):
+                if keys[thread] == key:
+                    members[count] = thread
+                    count += 1
+            if k.counts[0] < 1:
+                return 1
+            if count > 1:
+                row, same = k.row_of[members[0]], 0
+                for i in range(count):
+                    same += k.row_of[members[i]] == row
+                target, last = _own(k, row, same), -1
+                for i in range(count):
+                    if k.row_of[members[i]] == row:
+                        k.row_of[members[i]] = target
+                for i in range(count):
+                    other = k.row_of[members[i]]
+                    if other != target:
+                        if other != last:
+                            _join(k, target, other)
+                        last = other
+                        k.users[target] += 1
+                        k.row_of[members[i]] = target
+                        _drop(k, other, 1)
+                for i in range(count):
+                    k.known[0, target, members[i] % width] = now
+                if count == full:
+                    k.floor[target] = now
+            for i in range(count):
+                keys[members[i]] = -1
+    return 0
+
+
+@compiled
+def _release(k: Any, messages: Any, now: int, width: int) -> None:
+    last_row, last_message = -1, -1
+    for thread in range(messages.size):
+        message = messages[thread]
+        if message < 0:
+            continue
+        row = k.row_of[thread]
+        if row != last_row or message != last_message:
+            _join(k, message, row)
+            last_row, last_message = row, message
+        k.known[0, message, thread % width] = now
+
+
+@compiled
+def _acquire(k: Any, messages: Any) -> int:
+    """1 when rows ran out: call it again with the messages that are left."""
+    for first in range(0, messages.size, 32):
+        for leader in range(first, first + 32):
+            message = messages[leader]
+            if message < 0:
+                continue
+            row, count = k.row_of[leader], 0
+            for thread in range(leader, first + 32):
+                count += messages[thread] == message and k.row_of[thread] == row
+            target = row
+            if not _dominates(k, row, message):
+                if k.counts[0] < 1:
+                    return 1
+                target = _own(k, row, count)
+                _join(k, target, message)
+            for thread in range(leader, first + 32):
+                if messages[thread] == message and k.row_of[thread] == row:
+                    k.row_of[thread] = target
+                    messages[thread] = -1
+    return 0
+
+
+@compiled
+def _fence(k: Any, mask: Any, low: int, high: int, now: int, width: int) -> int:
+    """1 when rows ran out; doing a warp twice is harmless."""
+    left = np.empty(32, np.bool_)
+    for first in range(0, mask.size, 32):
+        left[:] = mask[first : first + 32]
+        for leader in range(32):
+            if not left[leader]:
+                continue
+            if k.counts[0] < 1:
+                return 1
+            row, count = k.row_of[first + leader], 0
+            for lane in range(leader, 32):
+                count += left[lane] and k.row_of[first + lane] == row
+            target = _own(k, row, count)
+            for vector in range(low, high + 1):
+                for column in range(k.known.shape[2]):
+                    if k.known[0, target, column] > k.known[vector, target, column]:
+                        k.known[vector, target, column] = k.known[0, target, column]
+            for lane in range(leader, 32):
+                if left[lane] and k.row_of[first + lane] == row:
+                    for vector in range(low, high + 1):
+                        k.known[vector, target, (first + lane) % width] = now
+                    k.row_of[first + lane] = target
+                    left[lane] = False
+    return 0
+
+
+@compiled
+def _observe(k: Any, mask: Any, columns: Any, serials: Any) -> int:
+    """1 when rows ran out; doing a thread twice is harmless."""
+    for first in range(0, mask.size, 32):
+        for leader in range(first, first + 32):
+            column = columns[leader]
+            if not mask[leader] or column < 0:
+                continue
+            row, serial = k.row_of[leader], serials[leader]
+            if k.known[0, row, column] >= serial:
+                continue
+            if k.counts[0] < 1:
+                return 1
+            count = 0
+            for thread in range(leader, first + 32):
+                alike = mask[thread] and columns[thread] == column and serials[thread] == serial
+                count += alike and k.row_of[thread] == row
+            target = _own(k, row, count)
+            for thread in range(leader, first + 32):
+                alike = mask[thread] and columns[thread] == column and serials[thread] == serial
+                if alike and k.row_of[thread] == row:
+                    k.row_of[thread] = target
+            k.known[0, target, column] = serial
+    return 0

@@ -1,0 +1,442 @@
+"""Finds accesses that nothing orders, by one run: who knows what, and who touched what last.
+
+`LaunchHistory` belongs to a launch: serial numbers, and the codes of global memory. `Races` belongs
+to a chunk: the codes of its shared memory, the knowledge of its threads, and the messages of its
+barriers. Memories call it before they move words, barriers when threads arrive and pass, and
+asynchronous operations when they are issued and awaited.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.program import Program
+from tensorcore_dsl.interpreter.core.shadow import SharedStorage
+from tensorcore_dsl.interpreter.sanitizer import access_history as history
+from tensorcore_dsl.interpreter.sanitizer import race_report
+from tensorcore_dsl.interpreter.sanitizer.knowledge import (
+    FENCED_GLOBAL,
+    FENCED_SHARED,
+    ORDER,
+    Knowledge,
+)
+from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
+
+Same = Callable[[int, Sequence[int]], bool]
+GRANULE = 4  # bytes, at most
+CHUNK = 16
+PAGE = 1 << history.PAGE_BITS
+NODES_AT_ONCE = 1 << 14
+
+
+class Region:
+    """A stretch of global memory: real addresses from `low` on, and the codes of its granules."""
+
+    def __init__(self, low: int, high: int, shift: int) -> None:
+        self.low, self.size, self.shift = low, high - low, shift
+        count = -(-self.size >> shift) + 1
+        self.writes, self.reads = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
+
+    def place(self, origin: int) -> tuple[int, ...]:
+        """A row of `places` for what starts at byte `origin`."""
+        return (self.writes.ctypes.data, self.reads.ctypes.data, self.shift, self.size, origin)
+
+
+class LaunchHistory:
+    """What the chunks of a launch share.
+
+    coupled: may CTAs wait for each other? Then chunks run one after the other. chunks: the chunk of
+    each number from 1 on.
+    """
+
+    def __init__(self, program: Program, spans: list[tuple[int, int]], coupled: bool) -> None:
+        self.program, self.coupled = program, coupled
+        self.lock = threading.Lock()
+        self.who = np.zeros(history.SERIALS + 2, np.uint32)
+        self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
+        self.nodes = np.zeros((history.NODES, 3), np.uint32)
+        self.pages, self.used_nodes = 1, 1
+        self.chunks: list[Races | None] = [None]
+        self.signals = Signals()
+        self.told: set[Any] = set()  # the warnings that were given
+        self.shared_shift = _granule(program, shared=True)
+        self.regions = _regions(spans, _granule(program, shared=False))
+        self.lows = [region.low for region in self.regions]
+        self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
+
+    def region(self, real: int) -> Region | None:
+        """The region of a real address."""
+        index = bisect_right(self.lows, real) - 1
+        if index < 0 or real >= self.regions[index].low + self.regions[index].size:
+            return None
+        return self.regions[index]
+
+    def pages_for(self, chunk: int, count: int) -> tuple[int, int] | None:
+        """A stretch of `count` serial numbers or more; None when all are used up."""
+        pages = -(-count // PAGE)
+        with self.lock:
+            if self.pages + pages > history.SERIALS // PAGE:
+                return None
+            first = self.pages
+            self.pages += pages
+            self.owner[first : self.pages] = chunk
+        return first * PAGE, self.pages * PAGE
+
+    def nodes_for(self) -> tuple[int, int]:
+        """A stretch of nodes; an empty one when all are used up."""
+        with self.lock:
+            first = self.used_nodes
+            self.used_nodes = min(first + NODES_AT_ONCE, history.NODES)
+        return first, self.used_nodes
+
+
+def _granule(program: Program, shared: bool) -> int:
+    """log2 of the bytes of a granule."""
+    least = GRANULE
+    for step in program.steps:
+        instr = step.instr
+        if instr is None or not instr.accesses_words:
+            continue
+        if instr.space.startswith("shared") == shared:
+            least = min(least, instr.word_bytes)
+    return least.bit_length() - 1
+
+
+def _regions(spans: list[tuple[int, int]], shift: int) -> list[Region]:
+    """Regions that cover the (first, past-the-end) addresses; those that overlap are one."""
+    joined: list[list[int]] = []
+    for low, high in sorted((low & -CHUNK, high) for low, high in spans if high > low):
+        if joined and low < joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], high)
+        else:
+            joined.append([low, high])
+    return [Region(low, high, shift) for low, high in joined]
+
+
+class Races:
+    """The detector of one chunk.
+
+    places: by memory, the rows that say where the codes are: by CTA, or by allocation.
+    """
+
+    def __init__(
+        self, chunk: Chunk, storage: SharedStorage, launch: LaunchHistory, table: np.ndarray
+    ) -> None:
+        self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
+        geometry, program = chunk.geometry, chunk.program
+        self.peers = geometry.cluster_ctas
+        width = chunk.group * self.peers
+        asynchronous = program.asynchronous or program.reads_shared
+        full = chunk.threads_per_cta * self.peers
+        self.knowledge = Knowledge(chunk.threads, width, full, 3 if asynchronous else 1)
+        with launch.lock:
+            self.number = len(launch.chunks)
+            launch.chunks.append(self)
+        shift, ctas = launch.shared_shift, geometry.ctas
+        cells = -(-max(storage.size, CHUNK) >> shift) + 1
+        self.writes, self.reads = np.zeros((2, ctas, cells), np.uint32)
+        self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
+        self.memo = np.zeros(history.MEMO, np.uint32)
+        self.book = self._book(width)
+        self.places = {history.OWN: self._shared_places(shift), history.GLOBAL: self._arrays()}
+        self.places[history.CLUSTER] = self.places[history.OWN]
+        self.first_cluster = geometry.first // self.peers
+        # messages: by (kind, CTA or cluster, slot, phase & 1): the row, and the phase that it is of
+        self.messages: dict[tuple[Any, ...], list[int]] = {}
+        self.columns: dict[tuple[Any, ...], int] = {}
+        self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        self.met = -1
+
+    # -- serial numbers ---------------------------------------------------------------------------
+
+    def _book(self, width: int) -> np.ndarray:
+        launch, book = self.launch, np.zeros(history.LENGTH, np.int64)
+        for item, array in (
+            (history.WHO, launch.who), (history.OWNER, launch.owner), (history.NODES, launch.nodes),
+            (history.MEMORY, self.memo), (history.STRONG, launch.strong),
+            (history.FOUND, self.found), (history.ROW_OF, self.knowledge.rows.row_of),
+        ):  # fmt: skip
+            book[item] = array.ctypes.data
+        book[history.CHUNK], book[history.COUPLED] = self.number, launch.coupled
+        book[history.WARPS], book[history.CTA_WARPS] = width // WARP, self.chunk.group // WARP
+        return book
+
+    def _shared_places(self, shift: int) -> np.ndarray:
+        rows = [
+            (self.writes[cta].ctypes.data, self.reads[cta].ctypes.data, shift, self.storage.size, 0)
+            for cta in range(self.chunk.geometry.ctas)
+        ]
+        return np.array(rows, np.int64)
+
+    def _arrays(self) -> np.ndarray:
+        rows = []
+        for _, size, real, _ in self.table:
+            region = self.launch.region(int(real)) if size else None
+            rows.append(region.place(int(real) - region.low) if region else (0, 0, 0, 0, 0))
+        return np.array(rows, np.int64)
+
+    def _prepare(self, count: int) -> np.ndarray:
+        """The book for compiled functions, with room for `count` serial numbers."""
+        book, rows = self.book, self.knowledge.rows
+        if book[history.NEXT] + count > book[history.END]:
+            stretch = self.launch.pages_for(self.number, max(count, PAGE))
+            if stretch is None:
+                self._forget()
+                stretch = self.launch.pages_for(self.number, max(count, PAGE))
+                assert stretch is not None
+            book[history.NEXT], book[history.END] = stretch
+        if book[history.NEXT_NODE] + 4096 > book[history.END_NODE]:
+            book[history.NEXT_NODE], book[history.END_NODE] = self.launch.nodes_for()
+        book[history.KNOWN] = rows.known.ctypes.data
+        book[history.ROW_BYTES] = 4 * rows.known.shape[2]
+        book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
+        book[history.FLOOR] = rows.floor.ctypes.data
+        book[history.FOUNDS] = 0
+        return book
+
+    def _forget(self) -> None:
+        """All serial numbers are used up: begin again, without what was accessed before."""
+        launch = self.launch
+        with launch.lock:
+            launch.pages = 1
+            launch.used_nodes = 1
+            for region in launch.regions:
+                region.writes[:] = region.reads[:] = 0
+            chunks = [races for races in launch.chunks if races is not None]
+        for races in chunks:
+            races.writes[:] = races.reads[:] = 0
+            races.memo[:] = 0
+            races.knowledge.reset()
+            races.book[history.NEXT] = races.book[history.END] = 0
+        launch.signals = Signals()
+
+    @property
+    def now(self) -> int:
+        """The last serial number that was given."""
+        return int(self.book[history.NEXT]) - 1
+
+    # -- accesses ---------------------------------------------------------------------------------
+
+    def words(
+        self, memory: int, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
+        same: Same | None = None, *, strong: bool = False,
+        todo: int = history.CHECK | history.NOTE, step: int | None = None,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
+
+        same: does a thread store what is there already, or what others store at once? step: where it is, if not the running one.
+        """
+        kind = history.STORE if verb == "store" else history.LOAD
+        kind += 2 * strong
+        at = self.chunk.at_step if step is None else step
+        book = self._prepare(self.chunk.threads // WARP + 2)
+        start = int(book[history.NEXT])
+        arguments = (addresses, mask, size, self.places[memory], self.table, self.peers)
+        history.touch_words(book, kind, todo, memory, at, *arguments)
+        if book[history.FOUNDS] == 0:
+            return None
+        finding = self._judge(memory, kind, at, same, start)
+        if todo & history.NOTE and (finding is None or finding.mild):
+            book[history.FOUNDS] = 0
+            history.touch_words(book, kind, history.NOTE, memory, at, *arguments)
+        return None if finding is None else finding.tell
+
+    def _judge(
+        self, memory: int, kind: int, step: int, same: Same | None, start: int = history.SERIALS
+    ) -> race_report.Finding | None:
+        """The first row of `found` that is a race; the running step has serial numbers from
+        `start` on."""
+        mild = None
+        for row in self.found[: int(self.book[history.FOUNDS])].tolist():
+            what, thread, place, serial, lanes, *_ = row
+            if what & history.ASK:
+                if self._known_abroad(thread, serial, lanes, ORDER):
+                    continue
+                what -= history.ASK
+            mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
+            others: list[int] = []
+            if mild_kind and serial >= start:
+                first = WARP * (int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1))
+                others = [first + i for i in range(WARP) if lanes >> i & 1]
+            finding = race_report.Finding(
+                self, what, memory, kind, step, thread, place, serial, lanes,
+                mild=mild_kind and same is not None and same(thread, others),
+            )  # fmt: skip
+            if not finding.mild:
+                return finding
+            mild = mild or finding
+        return mild
+
+    def _known_abroad(self, thread: int, serial: int, lanes: int, vector: int) -> bool:
+        """Does a thread know of an access that another cluster made?"""
+        races = self.launch.chunks[int(self.launch.owner[serial // PAGE])]
+        assert races is not None
+        warp = int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1)
+        first = warp * WARP
+        cluster = races.first_cluster + first // races.knowledge.width
+        vectors = self.knowledge.foreign(thread).get(cluster)
+        if vectors is None:
+            return False
+        if lanes == 0:
+            column = int(self.launch.who[serial + 1])
+            return bool(column < vectors.shape[1] and vectors[ORDER, column] >= serial)
+        columns = [first % races.knowledge.width + i for i in range(WARP) if lanes >> i & 1]
+        fenced = vectors[min(vector, len(vectors) - 1), columns]
+        return bool((vectors[ORDER, columns] >= serial).all() and (fenced >= serial).all())
+
+    def operation(self, thread: int, column: int, step: int | None = None) -> int:
+        """The serial number of an asynchronous operation that `thread` issues."""
+        book = self._prepare(2)
+        serial = int(book[history.NEXT])
+        at = self.chunk.at_step if step is None else step
+        self.launch.who[serial] = at << history.WARP_BITS | thread // WARP
+        self.launch.who[serial + 1] = column
+        book[history.NEXT] += 2
+        return serial
+
+    def shared_ranges(
+        self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int
+    ) -> Callable[[], None] | None:
+        """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA."""
+        place, reads = self.places[history.OWN][cta], verb == "load"
+        vector = FENCED_SHARED if reads else ORDER
+        return self._ranges(history.OWN, verb, serial, thread, starts, size, place, 0, vector)
+
+    def global_ranges(
+        self, verb: str, serial: int, thread: int, starts: np.ndarray, size: int, reduces: bool
+    ) -> Callable[[], None] | None:
+        """The same for bytes at real addresses of global memory."""
+        region = self.launch.region(int(starts[0])) if len(starts) and size else None
+        if region is None:
+            return None
+        place = np.array(region.place(0), np.int64)
+        step = int(self.launch.who[serial]) >> history.WARP_BITS
+        strong = int(self.launch.strong[step]) if reduces else 0
+        vector = FENCED_GLOBAL if verb == "load" else ORDER
+        offsets = starts - region.low
+        return self._ranges(
+            history.GLOBAL, verb, serial, thread, offsets, size, place, strong, vector
+        )
+
+    def _ranges(
+        self, memory: int, verb: str, serial: int, thread: int, starts: np.ndarray, size: int,
+        place: np.ndarray, strong: int, vector: int,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        book = self._prepare(0)
+        kind = history.STORE if verb == "store" else history.LOAD
+        kind += 2 * (strong > 0)
+        todo = history.CHECK | history.NOTE
+        starts = np.ascontiguousarray(starts, np.int64)
+        history.touch_ranges(
+            book, kind, todo, serial, thread, starts, size, place, strong,
+            memory == history.OWN, vector,
+        )  # fmt: skip
+        if book[history.FOUNDS] == 0:
+            return None
+        step = int(self.launch.who[serial]) >> history.WARP_BITS
+        finding = self._judge(memory, kind, step, None)
+        return None if finding is None else finding.tell
+
+    # -- what orders ------------------------------------------------------------------------------
+
+    def mark(self, mask: np.ndarray) -> None:
+        """Note a synchronisation of the warps of `mask`, for reports."""
+        history.mark(self._prepare(self.chunk.threads // WARP + 2), mask, self.chunk.at_step)
+
+    def converge(self, named: Any) -> None:
+        """The active lanes of a warp have met, those with the same mask `named` (None: all)."""
+        chunk = self.chunk
+        if named is None and chunk.active is None and self.met == self.now:
+            return
+        keys = np.full(chunk.threads, -1)
+        keys[chunk.mask] = 0 if named is None else np.broadcast_to(named, keys.shape)[chunk.mask]
+        self.mark(chunk.mask)
+        self.knowledge.meet(keys, WARP, self.now)
+        if named is None and chunk.active is None:
+            self.met = self.now
+
+    def meet_ctas(self) -> None:
+        """All threads of the chunk have passed a barrier of their CTA."""
+        keys = np.where(self.chunk.alive, 0, -1)
+        self.mark(self.chunk.mask)
+        self.knowledge.meet(keys, self.chunk.group, self.now)
+
+    def release(self, kind: str, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
+        """The threads of `mask` arrive: at barrier `units` (T,) of this kind, in `phases` (T,)."""
+        rows = np.full(self.chunk.threads, -1)
+        barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
+        found = [self._message(kind, int(b) >> 32, int(b) & 0xFFFFFFFF) for b in barriers]
+        rows[mask] = np.array(found)[which]
+        self.mark(mask)
+        self.knowledge.release(rows, self.now)
+
+    def acquire(self, kind: str, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
+        """The threads of `mask` have waited for these phases of barriers."""
+        rows = np.full(self.chunk.threads, -1)
+        barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)
+        found = [self.messages.get((kind, int(b) >> 1, int(b) & 1), [-1])[0] for b in barriers]
+        rows[mask] = np.array(found)[which]
+        self.mark(mask)
+        self.knowledge.acquire(rows)
+
+    def _message(self, kind: str, unit: int, phase: int) -> int:
+        """The row that collects what is known when threads arrive in a phase of a barrier."""
+        key = kind, unit, phase & 1
+        entry = self.messages.get(key)
+        if entry is None:
+            entry = self.messages[key] = [self.knowledge.message(), phase]
+        elif entry[1] != phase:
+            self.knowledge.clear(entry[0])
+            entry[1] = phase
+        return entry[0]
+
+    def column(self, cta: int, *key: Any) -> int:
+        """The column of a kind of asynchronous operations of a CTA."""
+        full = (cta, *key)
+        if full not in self.columns:
+            self.columns[full] = self.knowledge.column(cta // self.peers)
+        return self.columns[full]
+
+    def completes(self, cta: int, slot: int, phase: int) -> None:
+        """The bytes of an operation are counted by a phase of an mbarrier."""
+        row = self._message("mbarrier", cta << 20 | slot, phase)
+        self.knowledge.rows.known[ORDER, row, self.column(cta, "mbarrier", slot)] = self.now
+
+    def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
+        """An operation that `key` waits for by groups was issued, with `group` groups before."""
+        self.operations.setdefault(key, []).append((group, serial))
+
+    def awaited(self, key: tuple[Any, ...], due: int) -> int:
+        """All operations of `key` in groups before `due` are over: the last one's serial, or 0."""
+        last, left = 0, []
+        for group, serial in self.operations.get(key, []):
+            if group < due:
+                last = max(last, serial)
+            else:
+                left.append((group, serial))
+        self.operations[key] = left
+        return last
+
+    def observe(self, mask: np.ndarray, column: int, serial: int) -> None:
+        """The threads of `mask` know that operations up to `serial` of a column are over."""
+        if serial:
+            count = self.chunk.threads
+            self.knowledge.observe(mask, np.full(count, column), np.full(count, serial))
+
+    def fence_proxies(self, space: str) -> None:
+        """fence.proxy.async by the active threads, for a state space ("" for all)."""
+        if len(self.knowledge.rows.known) > 1:
+            shared = space != ".global"
+            self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
+
+    def warpgroup(self, group: int) -> np.ndarray:
+        """(T,) bool: the threads of a warpgroup."""
+        mask = np.zeros(self.chunk.threads, np.bool_)
+        mask[group * WARPGROUP : (group + 1) * WARPGROUP] = True
+        return mask

@@ -1,0 +1,142 @@
+"""Order by memory itself: atomics, volatile accesses, fences (PTX manual, chapter 8).
+
+A release hands on what a thread knows, through the location that it writes; an acquire that reads
+the location learns it. A fence makes a release of the strong writes after it, and an acquire of the
+strong reads before it. Both scopes must include the other thread. Atomics that change the location
+in between carry a release on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.sanitizer.access_history import (
+    CLUSTER_SCOPE,
+    CTA_SCOPE,
+    GPU_SCOPE,
+    SIZE_BITS,
+)
+from tensorcore_dsl.interpreter.sanitizer.knowledge import ORDER, merged
+from tensorcore_dsl.isa.spec import Instruction
+
+if TYPE_CHECKING:
+    from tensorcore_dsl.interpreter.sanitizer.races import Races
+
+_SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE}
+REDUCTION = 4  # bytes that a bulk reduction counts as
+
+
+def strength(instr: Instruction | None) -> int:
+    """0 for a weak access, else its bytes and its scope."""
+    if instr is None or not (instr.strong or instr.reduces):
+        return 0
+    size = REDUCTION if instr.reduces else min(instr.word_bytes, (1 << SIZE_BITS) - 1)
+    return size | _SCOPES[instr.scope] << SIZE_BITS
+
+
+@dataclass
+class Message:
+    """What a release hands on: vectors by cluster, its scope, and the CTA that made it."""
+
+    vectors: dict[int, np.ndarray]
+    scope: int
+    cta: int
+    cluster: int
+
+
+@dataclass
+class Signals:
+    """Messages by location; what threads have fenced, and what waits for their next fence."""
+
+    locations: dict[tuple[int, int], Message] = field(default_factory=dict)
+    fenced: dict[tuple[int, int], tuple[np.ndarray, int, dict[int, np.ndarray], int]] = field(
+        default_factory=dict
+    )
+    waiting: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
+
+
+def fence(races: Races, instr: Instruction) -> None:
+    """A fence or membar of the active threads."""
+    signals, knowledge, now = races.launch.signals, races.knowledge, races.now
+    scope = _SCOPES[instr.scope]
+    copies: dict[int, np.ndarray] = {}
+    threads = np.flatnonzero(races.chunk.mask)
+    if instr.acquires:
+        for thread in map(int, threads):
+            for message in signals.waiting.pop((races.number, thread), []):
+                if _includes(races, thread, scope, message):
+                    knowledge.learn(thread, _cluster(races, thread), message.vectors)
+    if instr.releases:
+        for thread in map(int, threads):
+            row = int(knowledge.rows.row_of[thread])
+            if row not in copies:
+                copies[row] = knowledge.rows.known[:, row].copy()
+            foreign = knowledge.foreign(thread)
+            signals.fenced[races.number, thread] = copies[row], now, foreign, scope
+
+
+def access(races: Races, instr: Instruction, locations: np.ndarray, mask: np.ndarray) -> None:
+    """A strong access of the threads of `mask`, one after the other.
+
+    locations: (T,), equal where threads of the chunk name the same bytes.
+    """
+    releases, acquires = instr.releases, instr.acquires
+    reads, writes = "load" in instr.effects, "store" in instr.effects
+    signals, scope, number = races.launch.signals, _SCOPES[instr.scope], races.number
+    if not (signals.locations or (writes and (releases or signals.fenced))):
+        return
+    for thread in map(int, np.flatnonzero(mask)):
+        key = (number if instr.space.startswith("shared") else 0), int(locations[thread])
+        message = signals.locations.get(key)
+        if reads and message is not None and instr.results:
+            if acquires:
+                if _includes(races, thread, scope, message):
+                    learned = message.vectors
+                    races.knowledge.learn(thread, _cluster(races, thread), learned)
+            else:
+                signals.waiting.setdefault((number, thread), []).append(message)
+        if not writes:
+            continue
+        handed = None
+        if releases:
+            vectors = races.knowledge.snapshot(thread, races.now)
+            handed = Message(
+                {**races.knowledge.foreign(thread), _cluster(races, thread): vectors}, scope,
+                _cta(races, thread), _cluster(races, thread),
+            )  # fmt: skip
+        elif (number, thread) in signals.fenced:
+            known, then, foreign, scope_of_fence = signals.fenced[number, thread]
+            vectors = known.copy()
+            vectors[ORDER, thread % races.knowledge.width] = then
+            handed = Message(
+                {**foreign, _cluster(races, thread): vectors}, scope_of_fence,
+                _cta(races, thread), _cluster(races, thread),
+            )  # fmt: skip
+        if handed is not None and message is not None and reads:
+            handed.vectors = merged(handed.vectors, message.vectors)
+            handed.scope = max(handed.scope, message.scope)
+        if handed is not None:
+            signals.locations[key] = handed
+        elif not reads:
+            signals.locations.pop(key, None)
+
+
+def _cta(races: Races, thread: int) -> int:
+    return races.chunk.geometry.first + thread // races.chunk.group
+
+
+def _cluster(races: Races, thread: int) -> int:
+    return races.first_cluster + thread // races.knowledge.width
+
+
+def _includes(races: Races, thread: int, scope: int, message: Message) -> bool:
+    """Do the scopes of both sides include the other thread?"""
+    if _cta(races, thread) == message.cta:
+        return True
+    same = _cluster(races, thread) == message.cluster
+    return min(scope, message.scope) >= (CLUSTER_SCOPE if same else GPU_SCOPE)
+
+
