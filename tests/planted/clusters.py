@@ -83,26 +83,26 @@ def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, bug: tc.Const = ()):
 
 
 EXCHANGE = (
-    "no meeting before the loads",
-    "a barrier of the CTA alone",
-    "arrived without waiting",
-    "relaxed arrival",
-    "stored behind the arrival",
-    "loaded before the wait",
-    "waited without arriving",
-    "arrived twice",
-    "arrival of half the warps",
-    "arrival of half the lanes",
-    "overwritten while peers load",
-    "ends behind its arrival",
-    "a rank that does not exist",
-    "may have ended",
-    "met before the last load",
-    "only the reader stays",
-    "set to zero by the peer",
-    "last arrival before the last load",
-    "stores to a peer at the end",
-    "adds to a peer at the end",
+    "no meeting before the loads",  # 1
+    "a barrier of the CTA alone",  # 2
+    "arrived without waiting",  # 3
+    "relaxed arrival",  # 4
+    "stored behind the arrival",  # 5
+    "loaded before the wait",  # 6
+    "waited without arriving",  # 7
+    "arrived twice",  # 8
+    "arrival of half the warps",  # 9
+    "arrival of half the lanes",  # 10
+    "overwritten while peers load",  # 11
+    "ends behind its arrival",  # 12
+    "a rank that does not exist",  # 13
+    "may have ended",  # 14
+    "met before the last load",  # 15
+    "only the reader stays",  # 16
+    "set to zero by the peer",  # 17
+    "last arrival before the last load",  # 18
+    "stores to a peer at the end",  # 19
+    "adds to a peer at the end",  # 20
 )
 
 @tc.kernel
@@ -148,18 +148,18 @@ def pushed(out: tc.Array, bug: tc.Const = ()):
 
 
 PUSHED = (
-    "stored before the peer has started",
-    "two CTAs store to one inbox",
-    "lanes store to one word",
-    "both warps store to one word",
-    "one slot",
-    "no meeting",
-    "met in every other turn",
-    "own slot set to zero",
-    "read back by a neighbour",
-    "read back by a neighbour lane",
-    "a barrier of the CTA alone",
-    "atomics beside a store",
+    "stored before the peer has started",  # 1
+    "two CTAs store to one inbox",  # 2
+    "lanes store to one word",  # 3
+    "both warps store to one word",  # 4
+    "one slot",  # 5
+    "no meeting",  # 6
+    "met in every other turn",  # 7
+    "own slot set to zero",  # 8
+    "read back by a neighbour",  # 9
+    "read back by a neighbour lane",  # 10
+    "a barrier of the CTA alone",  # 11
+    "atomics beside a store",  # 12
 )
 
 @tc.kernel
@@ -224,22 +224,22 @@ def handed_over(out: tc.Array, bug: tc.Const = ()):
 
 
 HANDED_OVER = (
-    "count of one too many",
-    "count of half",
-    "init fence missing",
-    "no meeting behind the initialisation",
-    "parity of the slot",
-    "parity of the reader",
-    "arrives at its own CTA",
-    "arrives before the store",
-    "not waited for",
-    "released before the load",
-    "slot not awaited",
-    "even lanes arrive for all",
-    "tested once",
-    "arrives at rank 2",
-    "arrives twice",
-    "may have ended",
+    "count of one too many",  # 1
+    "count of half",  # 2
+    "init fence missing",  # 3
+    "no meeting behind the initialisation",  # 4
+    "parity of the slot",  # 5
+    "parity of the reader",  # 6
+    "arrives at its own CTA",  # 7
+    "arrives before the store",  # 8
+    "not waited for",  # 9
+    "released before the load",  # 10
+    "slot not awaited",  # 11
+    "even lanes arrive for all",  # 12
+    "tested once",  # 13
+    "arrives at rank 2",  # 14
+    "arrives twice",  # 15
+    "may have ended",  # 16
 )
 
 @tc.kernel
@@ -283,16 +283,16 @@ def flagged(out: tc.Array, bug: tc.Const = ()):
 
 
 FLAGGED = (
-    "raised before the store",
-    "relaxed flag",
-    "flag of the CTA alone",
-    "plain flag",
-    "relaxed polling",
-    "polled at the scope of the CTA",
-    "volatile polling",
-    "raised by lane 0 for all",
-    "not polled",
-    "flag not set to zero",
+    "raised before the store",  # 1
+    "relaxed flag",  # 2
+    "flag of the CTA alone",  # 3
+    "plain flag",  # 4
+    "relaxed polling",  # 5
+    "polled at the scope of the CTA",  # 6
+    "volatile polling",  # 7
+    "raised by lane 0 for all",  # 8
+    "not polled",  # 9
+    "flag not set to zero",  # 10
 )
 
 @tc.kernel
@@ -331,13 +331,13 @@ def counted(out: tc.Array, bug: tc.Const = ()):
 
 
 COUNTED = (
-    "no meeting before the sums",
-    "set to zero too late",
-    "a sum without atomics",
-    "one CTA adds without atomics",
-    "read before the others have met",
-    "read by its owner at once",
-    "added to behind the loads",
+    "no meeting before the sums",  # 1
+    "set to zero too late",  # 2
+    "a sum without atomics",  # 3
+    "one CTA adds without atomics",  # 4
+    "read before the others have met",  # 5
+    "read by its owner at once",  # 6
+    "added to behind the loads",  # 7
 )
 
 @tc.kernel
@@ -422,27 +422,27 @@ def release(empty, pred):
 
 
 MULTICAST = (
-    "empty counts five",
-    "empty counts one CTA",
-    "mask of the peer",
-    "released in its own CTA alone",
-    "mask of itself",
-    "expects too many bytes",
-    "released in the peer alone",
-    "both load one half",
-    "expects its own half",
-    "no wait for the slot",
-    "no meeting behind the initialisation",
-    "released before the loads",
-    "released between the loads",
-    "no syncwarp before the release",
-    "one warp releases for both",
-    "read behind the release",
-    "released twice in the peer",
-    "mask of three",
-    "no meeting at the end",
-    "no wait for the tile",
-    "released at rank 2",
+    "empty counts five",  # 1
+    "empty counts one CTA",  # 2
+    "mask of the peer",  # 3
+    "released in its own CTA alone",  # 4
+    "mask of itself",  # 5
+    "expects too many bytes",  # 6
+    "released in the peer alone",  # 7
+    "both load one half",  # 8
+    "expects its own half",  # 9
+    "no wait for the slot",  # 10
+    "no meeting behind the initialisation",  # 11
+    "released before the loads",  # 12
+    "released between the loads",  # 13
+    "no syncwarp before the release",  # 14
+    "one warp releases for both",  # 15
+    "read behind the release",  # 16
+    "released twice in the peer",  # 17
+    "mask of three",  # 18
+    "no meeting at the end",  # 19
+    "no wait for the tile",  # 20
+    "released at rank 2",  # 21
 )
 
 @tc.kernel
@@ -517,27 +517,27 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 COPIED = (
-    "no fence",
-    "fence before the stores",
-    "fence by one thread",
-    "no barrier",
-    "source overwritten",
-    "bytes not expected",
-    "bytes of two lines",
-    "bytes of half a line",
-    "counted by its own barrier",
-    "counted by a third CTA",
-    "two lines copied",
-    "copied to rank 4",
-    "copied over its source",
-    "two CTAs copy to one",
-    "no wait",
-    "inbox not read yet",
-    "stored to while a copy lands",
-    "only warp 0 waits",
-    "inbox read late",
-    "exit in flight",
-    "waits for the wrong parity",
+    "no fence",  # 1
+    "fence before the stores",  # 2
+    "fence by one thread",  # 3
+    "no barrier",  # 4
+    "source overwritten",  # 5
+    "bytes not expected",  # 6
+    "bytes of two lines",  # 7
+    "bytes of half a line",  # 8
+    "counted by its own barrier",  # 9
+    "counted by a third CTA",  # 10
+    "two lines copied",  # 11
+    "copied to rank 4",  # 12
+    "copied over its source",  # 13
+    "two CTAs copy to one",  # 14
+    "no wait",  # 15
+    "inbox not read yet",  # 16
+    "stored to while a copy lands",  # 17
+    "only warp 0 waits",  # 18
+    "inbox read late",  # 19
+    "exit in flight",  # 20
+    "waits for the wrong parity",  # 21
 )
 
 
