@@ -260,13 +260,13 @@ def flagged(out: tc.Array, bug: tc.Const = ()):
         if bug == 2:
             tc.emit("red.relaxed.cluster.shared::cluster.add.u32", place, 1)
         elif bug == 3:
-            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)
+            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)  # race 3: first
         elif bug == 4:
             tc.emit("st.shared::cluster.b32", place, tc.u32(32))  # race 4: both
         elif bug == 8:
             tc.emit("red.release.cluster.shared::cluster.add.u32", place, 32, pred=t == 0)
         elif bug != 1:
-            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)  # error 10; race 7: first
+            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)  # error 10; race 6,7: first
     else:
         loading = "ld.acquire.cluster.shared.b32"
         if bug == 5:
@@ -276,7 +276,7 @@ def flagged(out: tc.Array, bug: tc.Const = ()):
         if bug == 7:
             loading = "ld.volatile.shared.b32"
         if bug != 9:
-            while tc.emit(loading, flag.address).bits(tc.u32) < 32:  # race 4,7: second; error 10
+            while tc.emit(loading, flag.address).bits(tc.u32) < 32:  # race 3,4,6,7: second; error 10
                 tc.emit("nanosleep.u32", 10)
         out[t] = tile[t]  # race 1,2,3,4,5,6,7,8,9: second; error 9
     tc.cluster_sync()
@@ -379,7 +379,7 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     mask = tc.u32(2) >> rank
                 if bug == 18:
                     mask = tc.u32(7)
-                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8: both; error 2,3,5,8,9,10,11,17,18,19
+                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -389,7 +389,7 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             if bug == 12:
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
-            total += tile[slot, 0, 0, lane]  # race 2,10,12,15,17: second; error 3,9,20
+            total += tile[slot, 0, 0, lane]  # race 2,10,12,14,15,17: second; error 3,9,20
             if bug == 13:
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
@@ -462,7 +462,7 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
     for turn in range(2):
         if bug == 2:
             tc.fence_proxy_async()
-        line[63 - t] = x[tc.blockIdx.x, t] + turn  # race 1,2,3,4,5: first; error 5
+        line[63 - t] = x[tc.blockIdx.x, t] + turn  # race 1,2,3,4,5,6: first; error 5
         if bug == 3:
             if t == 0:
                 tc.fence_proxy_async()
@@ -471,25 +471,25 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
         if bug != 4:
             tc.barrier()
         if t == 0:
-            size = {7: 512, 8: 128}.get(bug, 256)
-            if bug == 6:
-                bar.arrive()  # error 6
+            size = {8: 512, 9: 128}.get(bug, 256)
+            if bug == 7:
+                bar.arrive()  # error 7
             else:
-                bar.arrive_expect_tx(size)  # error 7,8,9
-            if bug == 9:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address)  # error 9
-            elif bug == 10:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote((rank + 2) % 4).address)  # error 10
+                bar.arrive_expect_tx(size)  # error 8,9,10
+            if bug == 10:
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address)  # error 10
             elif bug == 11:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)  # error 11
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote((rank + 2) % 4).address)  # error 11
             elif bug == 12:
-                tc.emit(COPY, inbox.at(0).remote(rank + 1).address, line.at(0).address, 256, bar.remote(rank + 1).address)  # error 12
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)  # error 12
             elif bug == 13:
-                tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 13: both; error 13
+                tc.emit(COPY, inbox.at(0).remote(rank + 1).address, line.at(0).address, 256, bar.remote(rank + 1).address)  # error 13
+            elif bug == 6:
+                tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 6: both; error 6
             elif bug == 14:
                 tc.bulk_copy(inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2))  # race 14: both; error 14
             else:
-                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,6,8,15,16,20
+                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
         if bug == 5:
             line[63 - t] = 0  # race 5: second; error 5
         if bug == 17:
@@ -500,12 +500,12 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
         elif bug == 21:
             bar.wait(turn ^ 1)  # error 21
         elif (bug != 15) & ((bug != 20) | (turn == 0)):
-            bar.wait(turn)  # error 7,8,9,10,14
+            bar.wait(turn)  # error 8,9,10,11,14
         if bug == 16:
             tc.cluster_sync()
             tc.barrier()
         if (bug != 20) | (turn == 0):
-            total += inbox[t]  # race 15,16,18,19: second; error 6,8,15,18,21
+            total += inbox[t]  # race 15,16,18,19: second; error 7,9,15,18,21
         if bug == 19:
             tc.cluster_sync()
             total += 0 * inbox[63 - t]  # race 19: second
@@ -522,14 +522,14 @@ COPIED = (
     "fence by one thread",  # 3
     "no barrier",  # 4
     "source overwritten",  # 5
-    "bytes not expected",  # 6
-    "bytes of two lines",  # 7
-    "bytes of half a line",  # 8
-    "counted by its own barrier",  # 9
-    "counted by a third CTA",  # 10
-    "two lines copied",  # 11
-    "copied to rank 4",  # 12
-    "copied over its source",  # 13
+    "copied over its source",  # 6
+    "bytes not expected",  # 7
+    "bytes of two lines",  # 8
+    "bytes of half a line",  # 9
+    "counted by its own barrier",  # 10
+    "counted by a third CTA",  # 11
+    "two lines copied",  # 12
+    "copied to rank 4",  # 13
     "two CTAs copy to one",  # 14
     "no wait",  # 15
     "inbox not read yet",  # 16
