@@ -4,6 +4,7 @@ from tensorcore_dsl.isa import names
 
 BULK_WAIT_READ = names.bulk_wait(True)
 CLUSTER_BARRIER = names.CLUSTER_ARRIVE.partition(".arrive")[0]
+FENCE_MBARRIER_INIT = names.FENCE_MBARRIER_INIT.partition(".release")[0]
 FENCE_PROXY_ASYNC = names.FENCE_PROXY_ASYNC.partition(".shared")[0]
 MBARRIER_INIT = names.MBARRIER_INIT.partition(".shared")[0]
 MBARRIER_INVAL = "mbarrier.inval"

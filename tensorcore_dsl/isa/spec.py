@@ -200,9 +200,21 @@ class Instruction:
         return self.opcode in ("ld", "st", "atom", "red") and "volatile" in self.effects
 
     @property
+    def read_only(self) -> bool:
+        """Does it load through the path for memory that nobody writes during the launch?"""
+        return self.opcode == "ld" and "nc" in self.mnemonic.split(".")
+
+    @property
+    def fences_init(self) -> bool:
+        """Does it make initialised mbarriers visible to the async proxy and to the cluster?"""
+        proxies = self.opcode == "fence" and "space" in self.params
+        return "mbarrier_init" in self.mnemonic.split(".") or (proxies and self.space != "global")
+
+    @property
     def fences(self) -> bool:
         """Does it order accesses of the generic proxy, as `fence` and `membar` do?"""
-        return self.opcode in ("fence", "membar") and "space" not in self.params
+        parts = self.mnemonic.split(".")
+        return parts[0] == "membar" or (parts[0] == "fence" and not {"proxy", "mbarrier_init"} & {*parts})
 
     @property
     def releases(self) -> bool:
@@ -235,6 +247,13 @@ class Instruction:
     def runs_behind(self) -> bool:
         """Is it a copy or a product that goes on while its threads do?"""
         return self.ordering is not None or ("bulk" in self.effects and self.accesses_memory)
+
+    @property
+    def runs_late(self) -> bool:
+        """Is it a copy of single threads, which takes effect at a wait?"""
+        return self.mnemonic.startswith("cp.async") and "load" in self.effects and (
+            "bulk" not in self.effects and len(self.operands) > 1
+        )
 
     @property
     def reduces(self) -> bool:

@@ -83,26 +83,26 @@ def exchange(x: tc.Array, out: tc.Array, shift: tc.s32, bug: tc.Const = ()):
 
 
 EXCHANGE = (
-    "no meeting before the loads",
-    "a barrier of the CTA alone",
-    "arrived without waiting",
-    "relaxed arrival",
-    "stored behind the arrival",
-    "loaded before the wait",
-    "waited without arriving",
-    "arrived twice",
-    "arrival of half the warps",
-    "arrival of half the lanes",
-    "overwritten while peers load",
-    "ends behind its arrival",
-    "a rank that does not exist",
-    "may have ended",
-    "met before the last load",
-    "only the reader stays",
-    "set to zero by the peer",
-    "last arrival before the last load",
-    "stores to a peer at the end",
-    "adds to a peer at the end",
+    "no meeting before the loads",  # 1
+    "a barrier of the CTA alone",  # 2
+    "arrived without waiting",  # 3
+    "relaxed arrival",  # 4
+    "stored behind the arrival",  # 5
+    "loaded before the wait",  # 6
+    "waited without arriving",  # 7
+    "arrived twice",  # 8
+    "arrival of half the warps",  # 9
+    "arrival of half the lanes",  # 10
+    "overwritten while peers load",  # 11
+    "ends behind its arrival",  # 12
+    "a rank that does not exist",  # 13
+    "may have ended",  # 14
+    "met before the last load",  # 15
+    "only the reader stays",  # 16
+    "set to zero by the peer",  # 17
+    "last arrival before the last load",  # 18
+    "stores to a peer at the end",  # 19
+    "adds to a peer at the end",  # 20
 )
 
 @tc.kernel
@@ -148,18 +148,18 @@ def pushed(out: tc.Array, bug: tc.Const = ()):
 
 
 PUSHED = (
-    "stored before the peer has started",
-    "two CTAs store to one inbox",
-    "lanes store to one word",
-    "both warps store to one word",
-    "one slot",
-    "no meeting",
-    "met in every other turn",
-    "own slot set to zero",
-    "read back by a neighbour",
-    "read back by a neighbour lane",
-    "a barrier of the CTA alone",
-    "atomics beside a store",
+    "stored before the peer has started",  # 1
+    "two CTAs store to one inbox",  # 2
+    "lanes store to one word",  # 3
+    "both warps store to one word",  # 4
+    "one slot",  # 5
+    "no meeting",  # 6
+    "met in every other turn",  # 7
+    "own slot set to zero",  # 8
+    "read back by a neighbour",  # 9
+    "read back by a neighbour lane",  # 10
+    "a barrier of the CTA alone",  # 11
+    "atomics beside a store",  # 12
 )
 
 @tc.kernel
@@ -224,22 +224,22 @@ def handed_over(out: tc.Array, bug: tc.Const = ()):
 
 
 HANDED_OVER = (
-    "count of one too many",
-    "count of half",
-    "init fence missing",
-    "no meeting behind the initialisation",
-    "parity of the slot",
-    "parity of the reader",
-    "arrives at its own CTA",
-    "arrives before the store",
-    "not waited for",
-    "released before the load",
-    "slot not awaited",
-    "even lanes arrive for all",
-    "tested once",
-    "arrives at rank 2",
-    "arrives twice",
-    "may have ended",
+    "count of one too many",  # 1
+    "count of half",  # 2
+    "init fence missing",  # 3
+    "no meeting behind the initialisation",  # 4
+    "parity of the slot",  # 5
+    "parity of the reader",  # 6
+    "arrives at its own CTA",  # 7
+    "arrives before the store",  # 8
+    "not waited for",  # 9
+    "released before the load",  # 10
+    "slot not awaited",  # 11
+    "even lanes arrive for all",  # 12
+    "tested once",  # 13
+    "arrives at rank 2",  # 14
+    "arrives twice",  # 15
+    "may have ended",  # 16
 )
 
 @tc.kernel
@@ -260,13 +260,13 @@ def flagged(out: tc.Array, bug: tc.Const = ()):
         if bug == 2:
             tc.emit("red.relaxed.cluster.shared::cluster.add.u32", place, 1)
         elif bug == 3:
-            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)
+            tc.emit("red.release.cta.shared::cluster.add.u32", place, 1)  # race 3: first
         elif bug == 4:
             tc.emit("st.shared::cluster.b32", place, tc.u32(32))  # race 4: both
         elif bug == 8:
             tc.emit("red.release.cluster.shared::cluster.add.u32", place, 32, pred=t == 0)
         elif bug != 1:
-            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)  # error 10; race 7: first
+            tc.emit("red.release.cluster.shared::cluster.add.u32", place, 1)  # error 10; race 6,7: first
     else:
         loading = "ld.acquire.cluster.shared.b32"
         if bug == 5:
@@ -276,23 +276,23 @@ def flagged(out: tc.Array, bug: tc.Const = ()):
         if bug == 7:
             loading = "ld.volatile.shared.b32"
         if bug != 9:
-            while tc.emit(loading, flag.address).bits(tc.u32) < 32:  # race 4,7: second; error 10
+            while tc.emit(loading, flag.address).bits(tc.u32) < 32:  # race 3,4,6,7: second; error 10
                 tc.emit("nanosleep.u32", 10)
         out[t] = tile[t]  # race 1,2,3,4,5,6,7,8,9: second; error 9
     tc.cluster_sync()
 
 
 FLAGGED = (
-    "raised before the store",
-    "relaxed flag",
-    "flag of the CTA alone",
-    "plain flag",
-    "relaxed polling",
-    "polled at the scope of the CTA",
-    "volatile polling",
-    "raised by lane 0 for all",
-    "not polled",
-    "flag not set to zero",
+    "raised before the store",  # 1
+    "relaxed flag",  # 2
+    "flag of the CTA alone",  # 3
+    "plain flag",  # 4
+    "relaxed polling",  # 5
+    "polled at the scope of the CTA",  # 6
+    "volatile polling",  # 7
+    "raised by lane 0 for all",  # 8
+    "not polled",  # 9
+    "flag not set to zero",  # 10
 )
 
 @tc.kernel
@@ -331,13 +331,13 @@ def counted(out: tc.Array, bug: tc.Const = ()):
 
 
 COUNTED = (
-    "no meeting before the sums",
-    "set to zero too late",
-    "a sum without atomics",
-    "one CTA adds without atomics",
-    "read before the others have met",
-    "read by its owner at once",
-    "added to behind the loads",
+    "no meeting before the sums",  # 1
+    "set to zero too late",  # 2
+    "a sum without atomics",  # 3
+    "one CTA adds without atomics",  # 4
+    "read before the others have met",  # 5
+    "read by its owner at once",  # 6
+    "added to behind the loads",  # 7
 )
 
 @tc.kernel
@@ -379,7 +379,7 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                     mask = tc.u32(2) >> rank
                 if bug == 18:
                     mask = tc.u32(7)
-                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8: both; error 2,3,5,8,9,10,11,17,18,19
+                tc.tma_load(tile[slot, half], map, (k, 32 * half), full[slot], multicast=mask)  # race 2,10,12,13,14,15,16,17: first; race 8,17: both; error 2,3,5,8,9,10,11,17,18,19
     else:
         total, other = tc.s32(0), tc.s32(0)
         for k in range(a.shape[0]):
@@ -389,7 +389,7 @@ def multicast(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
             if bug == 12:
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
-            total += tile[slot, 0, 0, lane]  # race 2,10,12,15,17: second; error 3,9,20
+            total += tile[slot, 0, 0, lane]  # race 2,10,12,14,15,17: second; error 3,9,20
             if bug == 13:
                 tc.syncwarp()
                 release(empty[slot], lane < 2)
@@ -422,27 +422,27 @@ def release(empty, pred):
 
 
 MULTICAST = (
-    "empty counts five",
-    "empty counts one CTA",
-    "mask of the peer",
-    "released in its own CTA alone",
-    "mask of itself",
-    "expects too many bytes",
-    "released in the peer alone",
-    "both load one half",
-    "expects its own half",
-    "no wait for the slot",
-    "no meeting behind the initialisation",
-    "released before the loads",
-    "released between the loads",
-    "no syncwarp before the release",
-    "one warp releases for both",
-    "read behind the release",
-    "released twice in the peer",
-    "mask of three",
-    "no meeting at the end",
-    "no wait for the tile",
-    "released at rank 2",
+    "empty counts five",  # 1
+    "empty counts one CTA",  # 2
+    "mask of the peer",  # 3
+    "released in its own CTA alone",  # 4
+    "mask of itself",  # 5
+    "expects too many bytes",  # 6
+    "released in the peer alone",  # 7
+    "both load one half",  # 8
+    "expects its own half",  # 9
+    "no wait for the slot",  # 10
+    "no meeting behind the initialisation",  # 11
+    "released before the loads",  # 12
+    "released between the loads",  # 13
+    "no syncwarp before the release",  # 14
+    "one warp releases for both",  # 15
+    "read behind the release",  # 16
+    "released twice in the peer",  # 17
+    "mask of three",  # 18
+    "no meeting at the end",  # 19
+    "no wait for the tile",  # 20
+    "released at rank 2",  # 21
 )
 
 @tc.kernel
@@ -462,7 +462,7 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
     for turn in range(2):
         if bug == 2:
             tc.fence_proxy_async()
-        line[63 - t] = x[tc.blockIdx.x, t] + turn  # race 1,2,3,4,5: first; error 5
+        line[63 - t] = x[tc.blockIdx.x, t] + turn  # race 1,2,3,4,5,6: first; error 5
         if bug == 3:
             if t == 0:
                 tc.fence_proxy_async()
@@ -471,25 +471,25 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
         if bug != 4:
             tc.barrier()
         if t == 0:
-            size = {7: 512, 8: 128}.get(bug, 256)
-            if bug == 6:
-                bar.arrive()  # error 6
+            size = {8: 512, 9: 128}.get(bug, 256)
+            if bug == 7:
+                bar.arrive()  # error 7
             else:
-                bar.arrive_expect_tx(size)  # error 7,8,9
-            if bug == 9:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address)  # error 9
-            elif bug == 10:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote((rank + 2) % 4).address)  # error 10
+                bar.arrive_expect_tx(size)  # error 8,9,10
+            if bug == 10:
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote(rank).address)  # error 10
             elif bug == 11:
-                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)  # error 11
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 256, bar.remote((rank + 2) % 4).address)  # error 11
             elif bug == 12:
-                tc.emit(COPY, inbox.at(0).remote(rank + 1).address, line.at(0).address, 256, bar.remote(rank + 1).address)  # error 12
+                tc.emit(COPY, inbox.at(0).remote(to).address, line.at(0).address, 512, bar.remote(to).address)  # error 12
             elif bug == 13:
-                tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 13: both; error 13
+                tc.emit(COPY, inbox.at(0).remote(rank + 1).address, line.at(0).address, 256, bar.remote(rank + 1).address)  # error 13
+            elif bug == 6:
+                tc.bulk_copy(line.remote(to), line, bar.remote(to))  # race 6: both; error 6
             elif bug == 14:
                 tc.bulk_copy(inbox.remote((rank | 1) ^ 2), line, bar.remote((rank | 1) ^ 2))  # race 14: both; error 14
             else:
-                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,6,8,15,16,20
+                tc.bulk_copy(inbox.remote(to), line, bar.remote(to))  # race 1,2,3,4: second; race 5,15,16,17,18,19: first; error 5,7,9,15,16,20
         if bug == 5:
             line[63 - t] = 0  # race 5: second; error 5
         if bug == 17:
@@ -500,12 +500,12 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
         elif bug == 21:
             bar.wait(turn ^ 1)  # error 21
         elif (bug != 15) & ((bug != 20) | (turn == 0)):
-            bar.wait(turn)  # error 7,8,9,10,14
+            bar.wait(turn)  # error 8,9,10,11,14
         if bug == 16:
             tc.cluster_sync()
             tc.barrier()
         if (bug != 20) | (turn == 0):
-            total += inbox[t]  # race 15,16,18,19: second; error 6,8,15,18,21
+            total += inbox[t]  # race 15,16,18,19: second; error 7,9,15,18,21
         if bug == 19:
             tc.cluster_sync()
             total += 0 * inbox[63 - t]  # race 19: second
@@ -517,27 +517,27 @@ def copied(x: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 COPIED = (
-    "no fence",
-    "fence before the stores",
-    "fence by one thread",
-    "no barrier",
-    "source overwritten",
-    "bytes not expected",
-    "bytes of two lines",
-    "bytes of half a line",
-    "counted by its own barrier",
-    "counted by a third CTA",
-    "two lines copied",
-    "copied to rank 4",
-    "copied over its source",
-    "two CTAs copy to one",
-    "no wait",
-    "inbox not read yet",
-    "stored to while a copy lands",
-    "only warp 0 waits",
-    "inbox read late",
-    "exit in flight",
-    "waits for the wrong parity",
+    "no fence",  # 1
+    "fence before the stores",  # 2
+    "fence by one thread",  # 3
+    "no barrier",  # 4
+    "source overwritten",  # 5
+    "copied over its source",  # 6
+    "bytes not expected",  # 7
+    "bytes of two lines",  # 8
+    "bytes of half a line",  # 9
+    "counted by its own barrier",  # 10
+    "counted by a third CTA",  # 11
+    "two lines copied",  # 12
+    "copied to rank 4",  # 13
+    "two CTAs copy to one",  # 14
+    "no wait",  # 15
+    "inbox not read yet",  # 16
+    "stored to while a copy lands",  # 17
+    "only warp 0 waits",  # 18
+    "inbox read late",  # 19
+    "exit in flight",  # 20
+    "waits for the wrong parity",  # 21
 )
 
 

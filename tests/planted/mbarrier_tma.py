@@ -84,7 +84,7 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
             if bug != 28:
-                total += tile[slot, 0, lane]  # race 21: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
+                total += tile[slot, 0, lane]  # race 3,17,18,21,23,24,25,26: second; error 4,7,8,9,10,11,12,16,20,29,30,31,32
             if bug == 22:
                 tc.syncwarp()
                 empty[slot].arrive(pred=lane == 0)
@@ -111,38 +111,38 @@ def ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 RING = (
-    "full counts two arrivals",
-    "empty counts three arrivals",
-    "empty counts one arrival",
-    "too few bytes",
-    "too many bytes",
-    "wrap of two",
-    "consumer starts with parity 1",
-    "consumer's parity flips in each turn",
-    "arrives, then expects",
-    "bytes expected in the next slot",
-    "bytes counted in the next slot",
-    "waits for the next slot",
-    "producer starts with parity 0",
-    "never released",
-    "the last slot is never released",
-    "bytes not expected",
-    "producer does not wait",
-    "producer's parity does not flip",
-    "every lane produces",
-    "announced twice",
-    "released before the loads",
-    "released between the loads",
-    "no syncwarp before the release",
-    "next slot released",
-    "released by warp 1 for both",
-    "released twice",
-    "read again after the release",
-    "waits behind the loads",
-    "consumer's parity does not flip",
-    "only warp 1 waits",
-    "only lane 0 waits",
-    "consumer waits for no phase",
+    "full counts two arrivals",  # 1
+    "empty counts three arrivals",  # 2
+    "empty counts one arrival",  # 3
+    "too few bytes",  # 4
+    "too many bytes",  # 5
+    "wrap of two",  # 6
+    "consumer starts with parity 1",  # 7
+    "consumer's parity flips in each turn",  # 8
+    "arrives, then expects",  # 9
+    "bytes expected in the next slot",  # 10
+    "bytes counted in the next slot",  # 11
+    "waits for the next slot",  # 12
+    "producer starts with parity 0",  # 13
+    "never released",  # 14
+    "the last slot is never released",  # 15
+    "bytes not expected",  # 16
+    "producer does not wait",  # 17
+    "producer's parity does not flip",  # 18
+    "every lane produces",  # 19
+    "announced twice",  # 20
+    "released before the loads",  # 21
+    "released between the loads",  # 22
+    "no syncwarp before the release",  # 23
+    "next slot released",  # 24
+    "released by warp 1 for both",  # 25
+    "released twice",  # 26
+    "read again after the release",  # 27
+    "waits behind the loads",  # 28
+    "consumer's parity does not flip",  # 29
+    "only warp 1 waits",  # 30
+    "only lane 0 waits",  # 31
+    "consumer waits for no phase",  # 32
 )
 
 @tc.kernel
@@ -201,21 +201,21 @@ def ring_of_threads(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 RING_OF_THREADS = (
-    "full counts 32",
-    "full counts 65",
-    "parity of the producers",
-    "arrive before the stores",
-    "producers do not wait",
-    "consumers do not wait",
-    "release before the loads",
-    "consumers test once",
-    "even lanes arrive for all",
-    "even lanes release for all",
-    "constant parity",
-    "arrive between the stores",
-    "release between the loads",
-    "peeks after the release",
-    "added up in place",
+    "full counts 32",  # 1
+    "full counts 65",  # 2
+    "parity of the producers",  # 3
+    "arrive before the stores",  # 4
+    "producers do not wait",  # 5
+    "consumers do not wait",  # 6
+    "release before the loads",  # 7
+    "consumers test once",  # 8
+    "even lanes arrive for all",  # 9
+    "even lanes release for all",  # 10
+    "constant parity",  # 11
+    "arrive between the stores",  # 12
+    "release between the loads",  # 13
+    "peeks after the release",  # 14
+    "added up in place",  # 15
 )
 
 @tc.kernel
@@ -272,13 +272,13 @@ def ring_of_a_group(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 RING_OF_A_GROUP = (
-    "no barrier before the release",
-    "barrier before the loads",
-    "warps meet in pairs",
-    "syncwarp for a barrier",
-    "release by thread 0 of each warp",
-    "vectors read after the release",
-    "a word read after the release",
+    "no barrier before the release",  # 1
+    "barrier before the loads",  # 2
+    "warps meet in pairs",  # 3
+    "syncwarp for a barrier",  # 4
+    "release by thread 0 of each warp",  # 5
+    "vectors read after the release",  # 6
+    "a word read after the release",  # 7
 )
 
 @tc.kernel
@@ -325,11 +325,11 @@ def ring_of_named_barriers(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 RING_OF_NAMED_BARRIERS = (
-    "producer meets at the other slot",
-    "producer arrives without waiting",
-    "arrive before the loads",
-    "arrive between the loads",
-    "half of the consumers",
+    "producer meets at the other slot",  # 1
+    "producer arrives without waiting",  # 2
+    "arrive before the loads",  # 3
+    "arrive between the loads",  # 4
+    "half of the consumers",  # 5
 )
 
 @tc.kernel
@@ -377,9 +377,9 @@ def ring_of_matrices(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 RING_OF_MATRICES = (
-    "released before ldmatrix",
-    "released before the second ldmatrix",
-    "a word read after the release",
+    "released before ldmatrix",  # 1
+    "released before the second ldmatrix",  # 2
+    "a word read after the release",  # 3
 )
 
 
@@ -441,25 +441,25 @@ def bulk_stores(d: tc.Array, bug: tc.Const = ()):
 
 
 BULK_STORES = (
-    "no fence",
-    "fence before the stores",
-    "fence behind the barrier",
-    "fence by one thread",
-    "no barrier before the copy",
-    "no wait for the buffer",
-    "wait for one less",
-    "wait by another thread",
-    "no commit",
-    "one buffer",
-    "wait behind the barrier",
-    "no barrier behind the wait",
-    "commit before the copy",
-    "commit by another thread",
-    "every lane stores",
-    "a store behind the fence",
-    "a store behind the barrier",
-    "overwritten behind the copy",
-    "no last wait",
+    "no fence",  # 1
+    "fence before the stores",  # 2
+    "fence behind the barrier",  # 3
+    "fence by one thread",  # 4
+    "no barrier before the copy",  # 5
+    "no wait for the buffer",  # 6
+    "wait for one less",  # 7
+    "wait by another thread",  # 8
+    "no commit",  # 9
+    "one buffer",  # 10
+    "wait behind the barrier",  # 11
+    "no barrier behind the wait",  # 12
+    "commit before the copy",  # 13
+    "commit by another thread",  # 14
+    "every lane stores",  # 15
+    "a store behind the fence",  # 16
+    "a store behind the barrier",  # 17
+    "overwritten behind the copy",  # 18
+    "no last wait",  # 19
 )
 
 @tc.kernel
@@ -506,7 +506,7 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
     if t == 0:
         bar.arrive_expect_tx(256)
         tc.emit("fence.proxy.async")
-        tc.tma_load(copied, map, (0, 0), bar)  # race 2,3,5,6,9: second
+        tc.tma_load(copied, map, (0, 0), bar)  # race 2,3,4,5,6,9: second
     bar.wait(0)
     out[0, t] = copied[0, t]
     if bug != 9:
@@ -518,16 +518,16 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 READ_BACK = (
-    "an older store without a proxy fence",
-    "waited for the reads alone",
-    "no wait",
-    "wait by another thread",
-    "no commit",
-    "waited before the commit",
-    "no barrier behind the wait",
-    "stored over",
-    "loaded by TMA behind wait_group.read",
-    "added atomically",
+    "an older store without a proxy fence",  # 1
+    "waited for the reads alone",  # 2
+    "no wait",  # 3
+    "wait by another thread",  # 4
+    "no commit",  # 5
+    "waited before the commit",  # 6
+    "no barrier behind the wait",  # 7
+    "stored over",  # 8
+    "loaded by TMA behind wait_group.read",  # 9
+    "added atomically",  # 10
 )
 
 @tc.kernel
@@ -575,16 +575,16 @@ def written_then_loaded(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 WRITTEN_THEN_LOADED = (
-    "no proxy fence",
-    "an ordinary fence alone",
-    "a fence for shared memory alone",
-    "fence by one thread",
-    "fence behind the barrier",
-    "fence before the stores",
-    "no barrier",
-    "no proxy fence for a bulk copy",
-    "a store behind the fence",
-    "overwritten in flight",
+    "no proxy fence",  # 1
+    "an ordinary fence alone",  # 2
+    "a fence for shared memory alone",  # 3
+    "fence by one thread",  # 4
+    "fence behind the barrier",  # 5
+    "fence before the stores",  # 6
+    "no barrier",  # 7
+    "no proxy fence for a bulk copy",  # 8
+    "a store behind the fence",  # 9
+    "overwritten in flight",  # 10
 )
 
 @tc.kernel
@@ -623,12 +623,12 @@ def sums_in_bulk(d: tc.Array, bug: tc.Const = ()):
 
 
 SUMS_IN_BULK = (
-    "read before the others have added",
-    "plain addition beside it",
-    "set to zero beside it",
-    "a copy instead of a sum",
-    "read behind its own sum",
-    "exit in flight",
+    "read before the others have added",  # 1
+    "plain addition beside it",  # 2
+    "set to zero beside it",  # 3
+    "a copy instead of a sum",  # 4
+    "read behind its own sum",  # 5
+    "exit in flight",  # 6
 )
 
 
@@ -704,27 +704,27 @@ def initialised(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
 
 
 INITIALISED = (
-    "by every thread",
-    "by a thread of each warp",
-    "no barrier behind it",
-    "fence missing",
-    "fence before the initialisation",
-    "data stored over it",
-    "bulk copy over it",
-    "fence by another thread",
-    "with no arrivals",
-    "at half a word",
-    "twice",
-    "behind the barrier",
-    "invalidated before its use",
-    "never",
-    "invalidated in flight",
-    "data above it before the wait",
-    "initialised again in flight",
-    "waits for parity 2",
-    "used when invalidated",
-    "invalidated while others wait",
-    "its memory used as data",
+    "by every thread",  # 1
+    "by a thread of each warp",  # 2
+    "no barrier behind it",  # 3
+    "fence missing",  # 4
+    "fence before the initialisation",  # 5
+    "data stored over it",  # 6
+    "bulk copy over it",  # 7
+    "fence by another thread",  # 8
+    "with no arrivals",  # 9
+    "at half a word",  # 10
+    "twice",  # 11
+    "behind the barrier",  # 12
+    "invalidated before its use",  # 13
+    "never",  # 14
+    "invalidated in flight",  # 15
+    "data above it before the wait",  # 16
+    "initialised again in flight",  # 17
+    "waits for parity 2",  # 18
+    "used when invalidated",  # 19
+    "invalidated while others wait",  # 20
+    "its memory used as data",  # 21
 )
 
 @tc.kernel
@@ -796,24 +796,24 @@ def places(a: tc.Array, out: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 
 PLACES = (
-    "swapped coordinates",
-    "box over the next slot",
-    "bulk copy of 24 bytes",
-    "bulk copy from 4 bytes on",
-    "bulk copy to 8 bytes on",
-    "bulk copy past the array",
-    "bulk copy past the slot",
-    "boxes for elements",
-    "column of 8 bytes",
-    "box at 16 bytes",
-    "box at 64 bytes",
-    "box past the end of shared memory",
-    "bulk store past the array",
-    "bulk store of 40 bytes",
-    "store of an unwritten slot",
-    "store at a negative row",
-    "store outside",
-    "store from 16 bytes on",
+    "swapped coordinates",  # 1
+    "box over the next slot",  # 2
+    "bulk copy of 24 bytes",  # 3
+    "bulk copy from 4 bytes on",  # 4
+    "bulk copy to 8 bytes on",  # 5
+    "bulk copy past the array",  # 6
+    "bulk copy past the slot",  # 7
+    "boxes for elements",  # 8
+    "column of 8 bytes",  # 9
+    "box at 16 bytes",  # 10
+    "box at 64 bytes",  # 11
+    "box past the end of shared memory",  # 12
+    "bulk store past the array",  # 13
+    "bulk store of 40 bytes",  # 14
+    "store of an unwritten slot",  # 15
+    "store at a negative row",  # 16
+    "store outside",  # 17
+    "store from 16 bytes on",  # 18
 )
 
 @tc.kernel
@@ -853,14 +853,113 @@ def passed_by(out: tc.Array, bug: tc.Const = ()):
 
 
 PASSED_BY = (
-    "count of one too many",
-    "waits for the answer before last",
-    "answered only once",
-    "waits for every other phase",
-    "nobody answers",
-    "data without an answer",
-    "read behind the answer",
-    "predicate leaves lanes out",
+    "count of one too many",  # 1
+    "waits for the answer before last",  # 2
+    "answered only once",  # 3
+    "waits for every other phase",  # 4
+    "nobody answers",  # 5
+    "data without an answer",  # 6
+    "read behind the answer",  # 7
+    "predicate leaves lanes out",  # 8
+)
+
+
+@tc.kernel
+def unusual_ring(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
+    """Correct in ways that are seldom seen: waits by polling, by one lane for its warp; a copy
+    before its bytes are expected; barriers that end, and tiles that become ordinary memory."""
+    tc.launch_bounds(96)
+    map = tc.tensor_map(a, (1, 32))
+    tile = tc.shared((2, 2, 1, 32), tc.s32, align=128)
+    full, empty = tc.mbarriers(2), tc.mbarriers(2)
+    t, warp, lane = tc.threadIdx.x, tc.warp_id(), tc.lane_id()
+    if t == 0:
+        for slot in tc.static_range(2):
+            full[slot].init(1)
+            empty[slot].init(4)
+        tc.fence_mbarrier_init()
+    tc.barrier()
+    total = tc.s32(0)
+    if warp == 0:
+        if lane == 0:
+            for k in range(a.shape[0]):
+                slot, phase = k % 2, k // 2 & 1
+                if bug == 3:
+                    empty[slot].test(phase ^ 1)
+                else:
+                    while not empty[slot].test(phase ^ 1):  # error 1,2
+                        tc.emit("nanosleep.u32", 20)
+                tc.tma_load(tile[slot, 0], map, (k, 0), full[slot])  # race 3,4,5: first; error 3,6
+                if bug == 6:
+                    tc.emit(EXPECT, full[slot].address, 128)
+                    full[slot].arrive()  # error 6
+                    tc.emit(EXPECT, full[slot].address, 128)  # error 6
+                elif bug == 2:
+                    tc.emit(EXPECT, full[slot].address, 128)  # error 2
+                else:
+                    tc.emit(EXPECT, full[slot].address, 256)
+                tc.tma_load(tile[slot, 1], map, (k, 32), full[slot])  # race 3,4,5: first; error 2,3,6
+                if bug != 6:
+                    full[slot].arrive()  # error 2,3
+    else:
+        for k in range(a.shape[0]):
+            slot, phase = k % 2, k // 2 & 1
+            if lane == 0:
+                if bug == 8:
+                    full[slot].test(phase)
+                else:
+                    while not full[slot].test(phase):  # error 1,2,6,7
+                        tc.emit("nanosleep.u32", 20)
+            if bug != 9:
+                tc.syncwarp()
+            if bug == 5:
+                empty[slot].arrive(2, pred=lane == 0)
+            total += tile[slot, 0, 0, lane] + tile[slot, 1, 0, 31 - lane]  # race 3,4,5: second; error 2,6,8,9
+            if bug == 4:
+                empty[slot].arrive(2, pred=lane == 0)
+                tc.syncwarp()
+            else:
+                tc.syncwarp()
+                if bug == 1:
+                    empty[slot].arrive(pred=lane == 0)  # error 1
+                elif bug != 5:
+                    empty[slot].arrive(2, pred=lane == 0)  # error 8
+    if bug == 7:
+        if t == 0:
+            tc.emit(INVALIDATE, full[0].address)  # error 7
+    tc.barrier()
+    if bug == 10:
+        if t == 0:
+            tc.emit("st.shared.b64", full[0].address, tc.u64(1))  # error 10
+    if t == 0:
+        for slot in tc.static_range(2):
+            if (slot == 1) | (bug != 7):
+                tc.emit(INVALIDATE, full[slot].address)  # error 10
+            tc.emit(INVALIDATE, empty[slot].address)
+        tc.emit("st.shared.b64", full[0].address, tc.u64(0))
+    if warp > 0:
+        tile[0, warp - 1, 0, 31 - lane] = total  # race 11,12: first
+    if bug == 12:
+        tc.syncwarp()
+    elif bug != 11:
+        tc.barrier()
+    if t < 32:
+        out[lane] = tile[0, 0, 0, lane] + tile[0, 1, 0, lane]  # race 11,12: second
+
+
+UNUSUAL_RING = (
+    "one arrival for two",  # 1
+    "the second copy is never expected",  # 2
+    "slot polled once",  # 3
+    "released before its lanes meet",  # 4
+    "released before the loads",  # 5
+    "arrives before the second expectation",  # 6
+    "ended while others wait",  # 7
+    "stage polled once",  # 8
+    "the lanes do not meet behind the wait",  # 9
+    "scratch over a barrier that lives",  # 10
+    "scratch read without a barrier",  # 11
+    "scratch read by its own warp alone",  # 12
 )
 
 
@@ -940,6 +1039,13 @@ def four_turns(draw: np.random.Generator) -> Arguments:
     return {"out": np.zeros(32, np.int32)}, {"out": out}
 
 
+def folded_sums(draw: np.random.Generator) -> Arguments:
+    a = draw.integers(-99, 99, (7, 64)).astype(np.int32)
+    total = a.sum(axis=0)
+    folded = 2 * (total[:32] + total[:31:-1])[::-1]
+    return {"a": a, "out": np.zeros(32, np.int32)}, {"out": folded.astype(np.int32)}
+
+
 CASES = [
     *numbered(RING, ring, 1, 96, sums),
     *numbered(RING_OF_THREADS, ring_of_threads, 1, 128, two_sums),
@@ -953,4 +1059,5 @@ CASES = [
     *numbered(INITIALISED, initialised, 1, 64, a_line),
     *numbered(PLACES, places, 1, 128, a_box),
     *numbered(PASSED_BY, passed_by, 1, 64, four_turns),
+    *numbered(UNUSUAL_RING, unusual_ring, 1, 96, folded_sums),
 ]

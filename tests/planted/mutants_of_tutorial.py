@@ -237,7 +237,7 @@ CASES = [
         ("            empty[stage].init(CONSUMERS * CLUSTER)", "            empty[stage].init(CONSUMERS)"),
         ("                release(empty[previous], (thread < CLUSTER) & (k > 0))", "                empty[previous].arrive(pred=(thread == 0) & (k > 0))"),
         ("            release(empty[previous], thread < CLUSTER)", "            empty[previous].arrive(pred=thread == 0)"),
-        marked(f"                    {LOAD_PART}", "race: first; error"),
+        marked(f"                    {LOAD_PART}", "race: both; error"),
         marked(MMA_6, "race: second"),
         marked("                acc = tc.wgmma_async(", "race: second"),
         marked("                    full[stage].arrive_expect_tx(STAGE_BYTES)", "error"),

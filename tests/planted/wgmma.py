@@ -98,31 +98,31 @@ def product(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 
 PRODUCT = (
-    "no proxy fence",
-    "proxy fence before the stores",
-    "proxy fence by one thread",
-    "proxy fence by one warp",
-    "no barrier behind the proxy fence",
-    "warps meet in pairs",
-    "a store behind the proxy fence",
-    "a store behind the barrier",
-    "accumulators set behind the fence",
-    "part of the warpgroup",
-    "one lane of each warp",
-    "A stored to in flight",
-    "no wgmma fence",
-    "wgmma fence behind the product",
-    "accumulators changed between the products",
-    "B stored to in flight",
-    "B stored to by one warp behind its wait of one",
-    "one accumulator read in flight",
-    "an accumulator set in flight",
-    "no wait",
-    "waits for one",
-    "no commit",
-    "no commit of the second",
-    "one commit for both, wait for one",
-    "commit behind the wait",
+    "no proxy fence",  # 1
+    "proxy fence before the stores",  # 2
+    "proxy fence by one thread",  # 3
+    "proxy fence by one warp",  # 4
+    "no barrier behind the proxy fence",  # 5
+    "warps meet in pairs",  # 6
+    "a store behind the proxy fence",  # 7
+    "a store behind the barrier",  # 8
+    "accumulators set behind the fence",  # 9
+    "part of the warpgroup",  # 10
+    "one lane of each warp",  # 11
+    "A stored to in flight",  # 12
+    "no wgmma fence",  # 13
+    "wgmma fence behind the product",  # 14
+    "accumulators changed between the products",  # 15
+    "B stored to in flight",  # 16
+    "B stored to by one warp behind its wait of one",  # 17
+    "one accumulator read in flight",  # 18
+    "an accumulator set in flight",  # 19
+    "no wait",  # 20
+    "waits for one",  # 21
+    "no commit",  # 22
+    "no commit of the second",  # 23
+    "one commit for both, wait for one",  # 24
+    "commit behind the wait",  # 25
 )
 
 @tc.kernel
@@ -187,22 +187,22 @@ def described(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 
 DESCRIBED = (
-    "stride of A too large",
-    "stride of A too small",
-    "A not swizzled",
-    "A of another swizzle",
-    "A from eight rows on",
-    "A from another tile",
-    "A from the middle of a row of chunks",
-    "A beyond shared memory",
-    "base offset of A",
-    "leading offset of B too large",
-    "leading offset of B too small",
-    "leading offset and stride of B swapped",
-    "B from its second atom on",
-    "B not swizzled",
-    "descriptors differ in a warp",
-    "B not transposed",
+    "stride of A too large",  # 1
+    "stride of A too small",  # 2
+    "A not swizzled",  # 3
+    "A of another swizzle",  # 4
+    "A from eight rows on",  # 5
+    "A from another tile",  # 6
+    "A from the middle of a row of chunks",  # 7
+    "A beyond shared memory",  # 8
+    "base offset of A",  # 9
+    "leading offset of B too large",  # 10
+    "leading offset of B too small",  # 11
+    "leading offset and stride of B swapped",  # 12
+    "B from its second atom on",  # 13
+    "B not swizzled",  # 14
+    "descriptors differ in a warp",  # 15
+    "B not transposed",  # 16
 )
 
 @tc.kernel
@@ -293,21 +293,21 @@ def pipeline(a: tc.Array, b: tc.Array, scales: tc.Array, d: tc.Array, bug: tc.Co
 
 
 PIPELINE = (
-    "released by one warpgroup for both",
-    "bytes of A alone",
-    "bytes of A and B alone",
-    "released before the wait",
-    "released with one in flight",
-    "one warpgroup releases at once",
-    "scales read behind the release",
-    "one thread releases for a warpgroup",
-    "waits behind the product",
-    "no fence in the loop",
-    "one warpgroup waits",
-    "one thread waits",
-    "no wait for the stage",
-    "A of the other stage",
-    "scaled in flight",
+    "released by one warpgroup for both",  # 1
+    "bytes of A alone",  # 2
+    "bytes of A and B alone",  # 3
+    "released before the wait",  # 4
+    "released with one in flight",  # 5
+    "one warpgroup releases at once",  # 6
+    "scales read behind the release",  # 7
+    "one thread releases for a warpgroup",  # 8
+    "waits behind the product",  # 9
+    "no fence in the loop",  # 10
+    "one warpgroup waits",  # 11
+    "one thread waits",  # 12
+    "no wait for the stage",  # 13
+    "A of the other stage",  # 14
+    "scaled in flight",  # 15
 )
 
 @tc.kernel
@@ -324,7 +324,7 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
     for half in tc.static_range(2):
         for i in tc.static_range(4):
             row, col = i * 16 + u // 8, u % 8 * 8
-            tile_a.at(group, row, col).store(a.at(64 * group + row, 64 * half + col).load(8))
+            tile_a.at(group, row, col).store(a.at(64 * group + row, 64 * half + col).load(8))  # race 1,2: first
         if group == 0:
             tile_b.at(u // 8, u % 8 * 8).store(b.at(u // 8, 64 * half + u % 8 * 8).load(8))  # race 1,2,3,4: first
         tc.fence_proxy_async()
@@ -335,12 +335,12 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
         tc.wgmma_fence()
         acc = tc.wgmma_async(mma, acc, tile_a[group], tile_b)  # race 1,2,3,4: second
         tc.wgmma_commit()
-        if bug == 3:
+        if bug == 2:
             tc.barrier()
         tc.wgmma_wait(0)
-        if bug == 2:
+        if bug == 3:
             tc.barrier(1 + group, 128)
-        elif bug not in (1, 3):
+        elif bug not in (1, 2):
             tc.barrier()
     for turn in tc.static_range(2):
         if group == turn:
@@ -357,12 +357,12 @@ def shared_by_groups(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 
 SHARED_BY_GROUPS = (
-    "groups do not meet",
-    "each group meets alone",
-    "meets before its own wait",
-    "no barrier behind the stores",
-    "staged without a barrier",
-    "staged over what others read",
+    "groups do not meet",  # 1
+    "meets before its own wait",  # 2
+    "each group meets alone",  # 3
+    "no barrier behind the stores",  # 4
+    "staged without a barrier",  # 5
+    "staged over what others read",  # 6
 )
 
 @tc.kernel
@@ -418,12 +418,12 @@ def in_place(a: tc.Array, b: tc.Array, d: tc.Array, bug: tc.Const = ()):
 
 
 IN_PLACE = (
-    "not waited for before it is doubled",
-    "products in flight at the end of a turn",
-    "not fenced when doubled",
-    "fenced by a thread that waited",
-    "no barrier when doubled",
-    "fenced before it is doubled",
+    "not waited for before it is doubled",  # 1
+    "products in flight at the end of a turn",  # 2
+    "not fenced when doubled",  # 3
+    "fenced by a thread that waited",  # 4
+    "no barrier when doubled",  # 5
+    "fenced before it is doubled",  # 6
 )
 
 @tc.kernel
@@ -466,12 +466,12 @@ def from_registers(a: tc.Array, b: tc.Array, d: tc.Array, turns: tc.s32, bug: tc
 
 
 FROM_REGISTERS = (
-    "no fence behind the loads of A",
-    "next A in flight",
-    "next A behind a wait for one",
-    "A scaled in flight",
-    "A set in part in flight",
-    "accumulators read in the loop",
+    "no fence behind the loads of A",  # 1
+    "next A in flight",  # 2
+    "next A behind a wait for one",  # 3
+    "A scaled in flight",  # 4
+    "A set in part in flight",  # 5
+    "accumulators read in the loop",  # 6
 )
 
 @tc.kernel
@@ -506,10 +506,10 @@ def sparse(out: tc.Array, turns: tc.s32, bug: tc.Const = ()):
 
 
 SPARSE = (
-    "no proxy fence",
-    "metadata changed in flight",
-    "metadata changed behind a wait for one",
-    "B changed in flight",
+    "no proxy fence",  # 1
+    "metadata changed in flight",  # 2
+    "metadata changed behind a wait for one",  # 3
+    "B changed in flight",  # 4
 )
 
 

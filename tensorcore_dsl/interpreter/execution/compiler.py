@@ -153,7 +153,8 @@ class _Compiler:
         if op.instr.aligned:
             run = steps.aligned(run, self.here)
         elif warp or mask is not None:
-            run = steps.gathered(run, self.here, op.instr.threads, mask)
+            meets = not op.instr.accesses_memory
+            run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
         self.add(Step(run, op.loc, op.instr, reads, guard))
 
     def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:

@@ -71,6 +71,8 @@ class ExecutionContext(Chunk):
     def fence(self, instr: Instruction) -> None:
         """A fence of the active threads, which orders their accesses or connects proxies."""
         detector, space = self.sanitizer.detector, instr.params.get("space")
+        if detector is not None and instr.fences_init:
+            detector.fence_init()
         if space is not None and space != ".global":
             self.proxies.fence()
         if detector is not None and space is not None:

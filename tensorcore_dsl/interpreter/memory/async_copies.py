@@ -29,6 +29,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
+from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 
@@ -40,7 +41,7 @@ MBARRIER = 8  # bytes
 class _Copy:
     """A copy of the threads of `mask` that step `step` has issued.
 
-    group: how many groups each thread had committed before.
+    group: how many groups each thread had committed before. since: the serial number of the issue.
     """
 
     mask: np.ndarray
@@ -50,6 +51,7 @@ class _Copy:
     size: int
     valid: np.ndarray
     step: int
+    since: int = 0
 
 
 class AsyncCopies:
@@ -90,8 +92,13 @@ class AsyncCopies:
             return
         whole = mask & (copy.valid >= copy.size)
         options: Any = {"todo": todo, "step": copy.step}
+        if todo == CHECK:
+            copy.since = detector.now
+        since = copy.since if todo & NOTE else ALWAYS
         found = [
-            detector.words(GLOBAL, "load", copy.source, whole, copy.size, **options),
+            detector.words(
+                GLOBAL, "load", copy.source, whole, copy.size, since=since, **options
+            ),
             detector.words(OWN, "store", copy.target, mask, copy.size, **options),
         ]
         for tell in found:
@@ -205,7 +212,7 @@ class BulkCopies:
         real = self.storage.data.ctypes.data + cta * self.storage.size + start
         box = TensorBox.contiguous(f"shared memory of block {chunk.block_name(cta)}", real, size)
         self._read(thread, box, start, BULK_ALIGN, copies=False)
-        self._load(thread, box, dst, bar, None, BULK_ALIGN)
+        self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
         if self.sanitizer.proxies.tracked:
             owner, chunks = np.array([thread]), box.chunks(start)[None]
             read = Read(SHARE, chunk.at_step, owner, owner * 0, owner // chunk.group, chunks)
@@ -267,7 +274,11 @@ class BulkCopies:
         name, real = self.globals.locate(start, size, verb, thread)
         return TensorBox.contiguous(name, real, size, dtype)
 
-    def _load(self, thread: int, box: TensorBox, dst: Any, bar: Any, mask: Any, align: int) -> None:
+    def _load(
+        self, thread: int, box: TensorBox, dst: Any, bar: Any, mask: Any, align: int,
+        source: int | None = None,
+    ) -> None:  # fmt: skip
+        """Carry out a load; `source` is where it reads shared memory, if it does."""
         chunk = self.chunk
         chunk.writes += 1
         clock = self.sanitizer.order.tick()
@@ -281,7 +292,7 @@ class BulkCopies:
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
-            found = self._note_load(thread, box, cta, target, barrier)
+            found = self._note_load(thread, box, cta, target, barrier, source)
             slot, phase = self.mbarriers.complete(cta, barrier, size, thread)
             if found is not None:
                 found()
@@ -294,18 +305,22 @@ class BulkCopies:
         chunk.tally.bytes["global", "load"] += box.inside
 
     def _note_load(
-        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int
-    ) -> Callable[[], None] | None:
-        """Show a load to the detector of races: its read of global memory, its write to a CTA."""
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,
+        source: int | None,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        """Show a load to the detector of races: what it reads, and its write to a CTA."""
         detector = self.sanitizer.detector
         if detector is None:
             return None
         column = detector.column(cta, "mbarrier", barrier // MBARRIER)
         serial = detector.operation(thread, column)
         starts = np.unique(box.chunks(target)) * CHUNK
-        return detector.global_ranges(
-            "load", serial, thread, *box.rows_inside(), False
-        ) or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
+        if source is None:
+            found = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
+        else:
+            own, read = thread // self.chunk.group, np.array([source])
+            found = detector.shared_ranges("load", serial, thread, own, read, box.size)
+        return found or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
 
     def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
         """(CTA, address there, address of its barrier) for each CTA that receives a copy."""

@@ -110,7 +110,9 @@ class SharedMemory(accesses.WordMemory):
                 issued = int(sanitizer.mma.commits[group])
                 detector.issued(("products", group), issued, serial)
                 starts = addresses[group].astype(np.int64)
-                found = detector.shared_ranges("load", serial, thread, cta, starts, CHUNK)
+                found = detector.shared_ranges(
+                    "load", serial, thread, cta, starts, CHUNK, whole=True
+                )
                 if found is not None:
                     found()
         if proxies.tracked:
@@ -239,7 +241,7 @@ class ClusterMemory(accesses.WordMemory):
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = self._ctas(np.arange(addresses.size), addresses)
         offsets = (addresses & np.uint32(OFFSET)).astype(np.int64)
-        return np.asarray(offsets + (ctas << CLUSTER_SHIFT))
+        return np.asarray(offsets + (ctas << 32))
 
     def _ctas(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
         """The CTA of the chunk that each thread's address names; not checked."""

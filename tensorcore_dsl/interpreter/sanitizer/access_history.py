@@ -62,12 +62,13 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # else bytes | scope << SIZE_BITS. CHUNK: the number of the chunk. WARPS: of a cluster; CTA_WARPS:
 # of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
 # in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the bytes of a row and of a vector.
+# SINCE: writes with greater serial numbers are in conflict, whatever orders them.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
-COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS, LENGTH = range(
-    11, 21
-)
+COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
+SINCE, LENGTH = 20, 21
 ROOM = 4096
 SIZE_BITS = 6
+NON_COHERENT = 255  # in the place of a strength
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
 
 
@@ -92,12 +93,12 @@ def _node(h: Any, node: int, item: int) -> int:
 
 @compiled
 def order_of(
-    h: Any, serial: int, lanes: int, thread: int, row: int, vector: int, local: bool
-) -> int:
-    """1: the access happened before what `thread` does now; 0: it did not; 2: ask `foreign`.
+    h: Any, serial: int, lanes: int, mine: int, thread: int, row: int, vector: int, local: bool
+) -> int:  # fmt: skip
+    """1: the access happened before what is done now; 0: it did not; 2: ask `foreign`.
 
-    lanes: 0 for an asynchronous operation. vector: ORDER, or one of the fenced ones. local: the
-    access is known to be one of this cluster.
+    lanes: 0 for an asynchronous operation. mine: the lanes that do it, of the warp of `thread`.
+    vector: ORDER, or one of the fenced ones. local: the access is known to be of this cluster.
     """
     if local and lanes != 0 and vector == 0 and serial <= types.int64(peek32(h[FLOOR] + 4 * row)):
         return 1
@@ -108,11 +109,11 @@ def order_of(
         return 2 if h[COUPLED] else 0
     if lanes == 0:
         return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
-    own = thread % 32 if warp == thread // 32 else -1
+    own = mine if warp == thread // 32 else 0
     column = warp % warps * 32
     for lane in range(32):
         if lanes >> lane & 1:
-            if lane != own and _known(h, 0, row, column + lane) < serial:
+            if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
                 return 0
             if vector != 0 and _known(h, vector, row, column + lane) < serial:
                 return 0
@@ -156,8 +157,8 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
 
 @compiled
 def examine(
-    h: Any, code: int, what: int, thread: int, row: int, place: int, strong: int, local: bool,
-    vector: int,
+    h: Any, code: int, what: int, mine: int, thread: int, row: int, place: int, strong: int,
+    local: bool, vector: int,
 ) -> int:  # fmt: skip
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
@@ -173,14 +174,19 @@ def examine(
         if kind == MANY:
             report(h, what, thread, place, serial, 0)
             return 1
-        order = order_of(h, serial, lanes, thread, row, 0, local)
+        order = order_of(h, serial, lanes, mine, thread, row, 0, local)
+        step = _who(h, serial) >> WARP_BITS
+        nc = what == READ and types.int64(peek8(h[STRONG] + step)) == NON_COHERENT
+        if serial > h[SINCE] or nc:
+            report(h, what, thread, place, serial, lanes)
+            return 1
         if order != 1:
             if not _compatible(h, strong, serial, thread):
                 report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
         elif vector != 0 and lanes != 0 and order_of(
-            h, serial, lanes, thread, row, vector, local
+            h, serial, lanes, mine, thread, row, vector, local
         ) == 0:  # fmt: skip
             report(h, UNFENCED, thread, place, serial, lanes)
             return 1
@@ -217,8 +223,14 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
 
 
 @compiled
-def added(h: Any, code: int, serial: int, lanes: int, thread: int, row: int, local: bool) -> Any:
-    """The code after an access by `thread`, without those that happened before it."""
+def added(
+    h: Any, code: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int,
+    local: bool,
+) -> Any:  # fmt: skip
+    """The code after an access, without those before it that it stands for.
+
+    A strong access stands for strong ones only: with the next strong one it is not in conflict.
+    """
     first, kept = code, 0
     while code != 0:
         kind = code & ((1 << LANE_BITS) - 1)
@@ -232,7 +244,9 @@ def added(h: Any, code: int, serial: int, lanes: int, thread: int, row: int, loc
         if old == serial and lanes != 0:
             lanes |= there
             continue
-        order = order_of(h, old, there, thread, row, 0, local)
+        order = order_of(h, old, there, mine, thread, row, 0, local)
+        if strong and types.int64(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
+            order = 2
         if order == 0 and not local and h[COUPLED] == 0 and _elsewhere(h, old, thread):
             return old << LANE_BITS | MANY
         if order != 1:
@@ -253,13 +267,14 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
 @compiled
 def touch(
     h: Any, kind: int, todo: int, writes: int, reads: int, first: int, last: int, shift: int,
-    origin: int, serial: int, lanes: int, thread: int, row: int, strong: int, local: bool,
-    vector: int,
+    origin: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int,
+    local: bool, vector: int,
 ) -> int:  # fmt: skip
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
-    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation. vector: not
-    ORDER if writes through the generic proxy must have been fenced.
+    writes, reads: real addresses of the codes. lanes: 0 for an asynchronous operation, which the
+    lanes `mine` have issued. vector: not ORDER if writes through the generic proxy must have been
+    fenced.
     """
     stores = kind in (STORE, STRONG_STORE)
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
@@ -271,17 +286,19 @@ def touch(
             place = origin + (granule << shift)
             if todo & CHECK:
                 if wrote != 0 and examine(
-                    h, wrote, WROTE, thread, row, place, strong, local, vector
+                    h, wrote, WROTE, mine, thread, row, place, strong, local, vector
                 ):
                     return 1
                 if stores and read != 0 and examine(
-                    h, read, READ, thread, row, place, strong, local, 0
+                    h, read, READ, mine, thread, row, place, strong, local, 0
                 ):
                     return 1
             if stores:
                 new_reads = 0
                 if kind == STRONG_STORE:
-                    new_writes = added(h, wrote, serial, lanes, thread, row, local)
+                    new_writes = added(
+                        h, wrote, serial, lanes, mine, thread, row, strong, local
+                    )
                     new_reads = read
                 elif wrote >> LANE_BITS == serial and lanes != 0 and todo & CHECK:
                     report(h, TOGETHER, thread, place, serial, lanes)
@@ -289,7 +306,7 @@ def touch(
                 else:
                     new_writes = prepend(h, serial, lanes & -lanes, 0)
         if not stores and read != seen_reads:
-            new_reads = added(h, read, serial, lanes, thread, row, local)
+            new_reads = added(h, read, serial, lanes, mine, thread, row, strong, local)
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
             if stores:
@@ -313,6 +330,9 @@ def touch_words(
     group = addresses.size // places.shape[0] if memory != GLOBAL else 1
     strong = types.int64(peek8(h[STRONG] + step))
     local = memory != GLOBAL
+    if strong == NON_COHERENT:  # no write at all is right
+        strong, h[SINCE] = 0, 0
+    here = 0
     lanes_of = np.zeros(32, np.int64)
     for first in range(0, addresses.size, 32):
         count = 0
@@ -366,12 +386,11 @@ def touch_words(
                 continue
             if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
                 report(h, TOGETHER, thread, offset, serial, lanes)
-            shift = places[which, SHIFT]
+            shift, here = places[which, SHIFT], types.int64(peek64(h[ROW_OF] + 8 * thread))
             start, end = offset >> shift, offset + size - 1 >> shift
             if touch(
                 h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
-                end, shift, 0, serial, lanes, thread, types.int64(peek64(h[ROW_OF] + 8 * thread)), strong,
-                local, 0,
+                end, shift, 0, serial, lanes, lanes, thread, here, strong, local, 0,
             ):  # fmt: skip
                 return 1
     return 0
@@ -379,21 +398,21 @@ def touch_words(
 
 @compiled
 def touch_ranges(
-    h: Any, kind: int, todo: int, serial: int, thread: int, starts: Any, size: int, place: Any,
-    strong: int, local: bool, vector: int,
+    h: Any, kind: int, todo: int, serial: int, mine: int, thread: int, row: int, starts: Any,
+    size: int, place: Any, strong: int, local: bool, vector: int,
 ) -> int:  # fmt: skip
     """An asynchronous access to `size` bytes at each of `starts`; 1 after a conflict.
 
-    place: (ITEMS,). thread: who issued it.
+    place: (ITEMS,). mine, thread: the lanes of a warp that issued it. row: what they know.
     """
-    shift, row = place[SHIFT], types.int64(peek64(h[ROW_OF] + 8 * thread))
+    shift = place[SHIFT]
     for i in range(starts.size):
         start = types.int64(starts[i])
         if start < 0 or start + size > place[LIMIT]:
             continue
         if touch(
             h, kind, todo, place[POINTER_WRITES], place[POINTER_READS], start >> shift,
-            start + size - 1 >> shift, shift, 0, serial, 0, thread, row, strong, local, vector,
+            start + size - 1 >> shift, shift, 0, serial, 0, mine, thread, row, strong, local, vector,
         ):  # fmt: skip
             return 1
     return 0

@@ -18,6 +18,7 @@ Messages, by which barriers hand knowledge on, are rows too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,6 +182,15 @@ class Knowledge:
         messages[thread] = message
         self.acquire(messages)
         self.free(message)
+
+    def common(self, threads: Iterable[int]) -> int:
+        """A row of what all of these threads know, to be given back."""
+        row = self.message()
+        known, floor = self.rows.known, self.rows.floor
+        of = self.rows.row_of[list(threads)]
+        known[:, row] = known[:, of].min(axis=1)
+        floor[row] = floor[of].min()
+        return row
 
     def free(self, message: int) -> None:
         """Give a message's row back."""

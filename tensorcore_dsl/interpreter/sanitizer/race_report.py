@@ -51,7 +51,7 @@ class Finding:
         key = str(here), str(there)
         if key not in self.races.launch.told:
             self.races.launch.told.add(key)
-            warnings.warn(RaceWarning(text), stacklevel=2)
+            warnings.warn(RaceWarning(str(Race(text, here, there))), stacklevel=2)
 
     # -- the other access -------------------------------------------------------------------------
 
@@ -195,9 +195,13 @@ class Finding:
                 read = advice.BULK_WAIT_READ
                 wait = read if self.what == history.READ else read.replace(".read", "")
                 return f"the thread that issued it must wait for its group ({wait}), then meet"
+        mine = races.chunk.instruction(self.step)
+        if any(i is not None and i.read_only for i in (instr, mine)):
+            return "a load through the read-only path may only read what nobody writes in the launch"
+        if mine is not None and mine.runs_late:
+            return "the copy goes on until its group is waited for, by the thread that issued it"
         if owner is races and self._warp == self.thread // WARP:
             return "lanes of a warp run on their own: tc.syncwarp() must come between"
-        mine = races.chunk.instruction(self.step)
         if (instr is not None and instr.strong) or (mine is not None and mine.strong):
             return "strong accesses order nothing by themselves: a release and an acquire do"
         group, first = races.chunk.group, races.chunk.geometry.first

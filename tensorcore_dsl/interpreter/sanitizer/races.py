@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
@@ -27,10 +28,12 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
     Knowledge,
 )
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
+from tensorcore_dsl.isa import advice
 
 Same = Callable[[int, Sequence[int]], bool]
 GRANULE = 4  # bytes, at most
 CHUNK = 16
+ALWAYS = 1 << 62
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
 
@@ -151,6 +154,8 @@ class Races:
         self.messages: dict[tuple[Any, ...], list[int]] = {}
         self.columns: dict[tuple[Any, ...], int] = {}
         self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        # mbarriers that nobody has fenced yet: the thread and the step of the initialisation
+        self.unfenced: dict[tuple[int, int], tuple[int, int]] = {}
         self.met = -1
 
     # -- serial numbers ---------------------------------------------------------------------------
@@ -197,7 +202,7 @@ class Races:
         book[history.ROW_BYTES] = 4 * rows.known.shape[2]
         book[history.VECTOR_BYTES] = 4 * rows.known.shape[1] * rows.known.shape[2]
         book[history.FLOOR] = rows.floor.ctypes.data
-        book[history.FOUNDS] = 0
+        book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
         return book
 
     def _forget(self) -> None:
@@ -216,10 +221,14 @@ class Races:
             races.book[history.NEXT] = races.book[history.END] = 0
         launch.signals = Signals()
 
+    def warp_of(self, serial: int) -> int:
+        """The warp of an access, in its chunk."""
+        return int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1)
+
     @property
     def now(self) -> int:
         """The last serial number that was given."""
-        return int(self.book[history.NEXT]) - 1
+        return max(int(self.book[history.NEXT]) - 1, 0)
 
     # -- accesses ---------------------------------------------------------------------------------
 
@@ -227,23 +236,26 @@ class Races:
         self, memory: int, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int,
         same: Same | None = None, *, strong: bool = False,
         todo: int = history.CHECK | history.NOTE, step: int | None = None,
+        since: int = ALWAYS,
     ) -> Callable[[], None] | None:  # fmt: skip
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
         same: does a thread store what is there already, or what others store at once? step: where it is, if not the running one.
+        since: the access has gone on since this serial number.
         """
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * strong
         at = self.chunk.at_step if step is None else step
         book = self._prepare(self.chunk.threads // WARP + 2)
         start = int(book[history.NEXT])
+        book[history.SINCE] = since
         arguments = (addresses, mask, size, self.places[memory], self.table, self.peers)
         history.touch_words(book, kind, todo, memory, at, *arguments)
         if book[history.FOUNDS] == 0:
             return None
         finding = self._judge(memory, kind, at, same, start)
         if todo & history.NOTE and (finding is None or finding.mild):
-            book[history.FOUNDS] = 0
+            book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
             history.touch_words(book, kind, history.NOTE, memory, at, *arguments)
         return None if finding is None else finding.tell
 
@@ -262,7 +274,7 @@ class Races:
             mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
             others: list[int] = []
             if mild_kind and serial >= start:
-                first = WARP * (int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1))
+                first = WARP * self.warp_of(serial)
                 others = [first + i for i in range(WARP) if lanes >> i & 1]
             finding = race_report.Finding(
                 self, what, memory, kind, step, thread, place, serial, lanes,
@@ -301,12 +313,17 @@ class Races:
         return serial
 
     def shared_ranges(
-        self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int
-    ) -> Callable[[], None] | None:
-        """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA."""
-        place, reads = self.places[history.OWN][cta], verb == "load"
-        vector = FENCED_SHARED if reads else ORDER
-        return self._ranges(history.OWN, verb, serial, thread, starts, size, place, 0, vector)
+        self, verb: str, serial: int, thread: int, cta: int, starts: np.ndarray, size: int,
+        whole: bool = False,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        """An asynchronous operation accesses `size` bytes at each of `starts` in a CTA.
+
+        whole: all warps of the warpgroup of `thread` issue it.
+        """
+        place = self.places[history.OWN][cta]
+        return self._ranges(
+            history.OWN, verb, serial, thread, starts, size, place, 0, FENCED_SHARED, whole
+        )
 
     def global_ranges(
         self, verb: str, serial: int, thread: int, starts: np.ndarray, size: int, reduces: bool
@@ -318,25 +335,29 @@ class Races:
         place = np.array(region.place(0), np.int64)
         step = int(self.launch.who[serial]) >> history.WARP_BITS
         strong = int(self.launch.strong[step]) if reduces else 0
-        vector = FENCED_GLOBAL if verb == "load" else ORDER
-        offsets = starts - region.low
         return self._ranges(
-            history.GLOBAL, verb, serial, thread, offsets, size, place, strong, vector
-        )
+            history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong,
+            FENCED_GLOBAL,
+        )  # fmt: skip
 
     def _ranges(
         self, memory: int, verb: str, serial: int, thread: int, starts: np.ndarray, size: int,
-        place: np.ndarray, strong: int, vector: int,
+        place: np.ndarray, strong: int, vector: int, whole: bool = False,
     ) -> Callable[[], None] | None:  # fmt: skip
+        row, mine = int(self.knowledge.rows.row_of[thread]), 1 << thread % WARP
+        if whole:
+            row, mine = self.knowledge.common(range(thread, thread + WARPGROUP, WARP)), 0
         book = self._prepare(0)
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * (strong > 0)
         todo = history.CHECK | history.NOTE
         starts = np.ascontiguousarray(starts, np.int64)
         history.touch_ranges(
-            book, kind, todo, serial, thread, starts, size, place, strong,
+            book, kind, todo, serial, mine, thread, row, starts, size, place, strong,
             memory == history.OWN, vector,
         )  # fmt: skip
+        if whole:
+            self.knowledge.free(row)
         if book[history.FOUNDS] == 0:
             return None
         step = int(self.launch.who[serial]) >> history.WARP_BITS
@@ -434,6 +455,25 @@ class Races:
         if len(self.knowledge.rows.known) > 1:
             shared = space != ".global"
             self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
+
+    def initialised(self, cta: int, slot: int, thread: int) -> None:
+        """A thread has initialised an mbarrier."""
+        self.unfenced[cta, slot] = thread, self.chunk.at_step
+
+    def fence_init(self) -> None:
+        """The active threads fence the mbarriers that they have initialised."""
+        mask = self.chunk.mask
+        self.unfenced = {k: (t, at) for k, (t, at) in self.unfenced.items() if not mask[t]}
+
+    def check_init(self, cta: int, slot: int, name: str, what: str) -> None:
+        """An operation that others than the own threads make uses an mbarrier."""
+        if (cta, slot) in self.unfenced:
+            thread, _ = self.unfenced[cta, slot]
+            raise EmulationError(
+                f"{what} uses the {name}, which {self.chunk.describe(thread)} did not fence after "
+                f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
+                "by the same thread must come before the threads meet"
+            )
 
     def warpgroup(self, group: int) -> np.ndarray:
         """(T,) bool: the threads of a warpgroup."""

@@ -17,6 +17,7 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CLUSTER_SCOPE,
     CTA_SCOPE,
     GPU_SCOPE,
+    NON_COHERENT,
     SIZE_BITS,
 )
 from tensorcore_dsl.interpreter.sanitizer.knowledge import ORDER, merged
@@ -30,7 +31,9 @@ REDUCTION = 4  # bytes that a bulk reduction counts as
 
 
 def strength(instr: Instruction | None) -> int:
-    """0 for a weak access, else its bytes and its scope."""
+    """0 for a weak access, else its bytes and its scope; NON_COHERENT for `ld.nc`."""
+    if instr is not None and instr.read_only:
+        return NON_COHERENT
     if instr is None or not (instr.strong or instr.reduces):
         return 0
     size = REDUCTION if instr.reduces else min(instr.word_bytes, (1 << SIZE_BITS) - 1)

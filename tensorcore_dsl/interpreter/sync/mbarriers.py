@@ -84,6 +84,8 @@ class Mbarriers:
             at = slot * BYTES
             mark = shadow.BARRIER if arrivals else shadow.NEVER
             self.storage.shadow[cta, at : at + BYTES] = mark
+            if self.sanitizer.detector is not None and arrivals:
+                self.sanitizer.detector.initialised(cta, slot, int(thread))
 
     def at(self, cta: int, slot: int) -> np.ndarray:
         """The columns of a barrier in `state`."""
@@ -179,8 +181,16 @@ class Mbarriers:
     def _release(self, addresses: np.ndarray, counts: np.ndarray) -> None:
         """The active threads that arrive hand on what they know."""
         detector, mask = self.sanitizer.detector, self.chunk.mask & (counts > 0)
-        if detector is not None and mask.any() and self.index.shape[1]:
-            detector.release("mbarrier", mask, *self._phases(addresses))
+        if detector is None or not mask.any() or not self.index.shape[1]:
+            return
+        units, phases = self._phases(addresses)
+        if detector.unfenced:
+            own = np.arange(self.chunk.threads) // self.chunk.group
+            for unit in np.unique(units[mask & (own != units >> 20)]).tolist():
+                cta, slot = unit >> 20, unit & 0xFFFFF
+                name = self.name(cta, slot)
+                detector.check_init(cta, slot, name, "an arrival from another CTA")
+        detector.release("mbarrier", mask, units, phases)
 
     def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
         """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
@@ -222,6 +232,8 @@ class Mbarriers:
             self._refuse(int(wrong), thread, address, cta=cta)
         phase = int(state[PHASE])
         if self.sanitizer.detector is not None:
+            name = self.name(cta, slot)
+            self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
             self.sanitizer.detector.completes(cta, slot, phase)
         state[MISSING] -= size
         if state[MISSING] < -MOST:

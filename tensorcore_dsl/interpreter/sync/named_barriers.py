@@ -137,7 +137,7 @@ def _arrive(
         elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
             return mistake(MISMATCH, thread)
         bit = types.uint32(1) << types.uint32(thread % 32)
-        if lanes[thread // 32, which] & bit:
+        if lanes[thread // 32, which] & bit or counted[thread // 32, which]:
             return mistake(TWICE, thread)
         lanes[thread // 32, which] |= bit
         votes[cta, which, 0] += predicate[thread]
