@@ -74,7 +74,7 @@ def run(
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     coupled = _couplings(kernel)[0]
-    history = LaunchHistory(program, memory.spans(), coupled) if (races or __import__("os").environ.get("RACES")) and checks else None
+    history = LaunchHistory(program, memory.spans(), coupled) if races and checks else None
 
     def chunk(first: int, ctas: int) -> Report:
         geometry = Geometry(

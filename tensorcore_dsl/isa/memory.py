@@ -272,7 +272,7 @@ FENCES = [
     row("fence{sem}.{scope}",                 "", FENCE, fence, sem=".acquire .release", scope="cta gpu sys cluster", effects=VOLATILE, requires="90", ptx="8.6"),
     row("fence.proxy.alias",                  "", FENCE, no_effect, effects=VOLATILE, requires="70", ptx="7.5"),
     row("fence.proxy.async{space}",           "", FENCE, fence, space="- .global .shared::cta .shared::cluster", effects=VOLATILE, requires="90", ptx="8.0"),
-    row("fence.mbarrier_init.release.cluster", "", FENCE, no_effect, effects=VOLATILE, requires="90", ptx="8.0"),
+    row("fence.mbarrier_init.release.cluster", "", FENCE, fence, effects=VOLATILE, requires="90", ptx="8.0"),
 ]
 # fmt: on
 
