@@ -40,7 +40,7 @@ LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
 PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
 WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
 SERIALS = 1 << 26
-NODES = 1 << 23
+NODE_ROOM = 1 << 23
 MEMO = 1 << 12
 FULL = 0xFFFFFFFF
 

@@ -63,7 +63,7 @@ class LaunchHistory:
         self.lock = threading.Lock()
         self.who = np.zeros(history.SERIALS + 2, np.uint32)
         self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
-        self.nodes = np.zeros((history.NODES, 3), np.uint32)
+        self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)
         self.pages, self.used_nodes = 1, 1
         self.chunks: list[Races | None] = [None]
         self.signals = Signals()
@@ -95,7 +95,7 @@ class LaunchHistory:
         """A stretch of nodes; an empty one when all are used up."""
         with self.lock:
             first = self.used_nodes
-            self.used_nodes = min(first + NODES_AT_ONCE, history.NODES)
+            self.used_nodes = min(first + NODES_AT_ONCE, history.NODE_ROOM)
         return first, self.used_nodes
 
 
