@@ -100,6 +100,7 @@ class ExecutionContext(Chunk):
             self.clusters.leave(cta)
             self.sanitizer.leave(cta)
             self.mbarriers.leave(cta)
+            self.bulk.leave(cta)
 
     def lacking(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
         """What threads that stand at an instruction wait for, as lines of text."""
