@@ -179,8 +179,8 @@ class Context(Protocol):
         """Device-side print, one line a thread; `text` is the number of a format string."""
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> None:
-        """Raise OutOfBounds for the first thread of `outside`, with its index and the extent;
-        `text` is the number of a format string (see `isa.bounds`)."""
+        """Raise the error of a check for the first thread of `outside`, with its index and the
+        extent; `text` is the number of a format string (see `isa.bounds`)."""
 
 
 CLUSTER_SHIFT = 24

@@ -179,6 +179,11 @@ class Instruction:
         return not self.effects.isdisjoint({"load", "store", "async", "bulk", "mbarrier"})
 
     @property
+    def divides_integers(self) -> bool:
+        """Does it divide by an integer, which may not be zero?"""
+        return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer
+
+    @property
     def aligned(self) -> bool:
         """Must the threads of a warp that have not exited execute it together (`.aligned`)?
 

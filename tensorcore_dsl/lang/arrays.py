@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
+from tensorcore_dsl.lang.bounds import Axis, Bound, StepBound, frozen, plain_axes
 from tensorcore_dsl.lang.indexing import Indexed, full_index, normal_index, slice_bounds
 from tensorcore_dsl.lang.pointer import Pointer, byte_offset, element_size
 from tensorcore_dsl.values.builder import builder
@@ -106,6 +106,8 @@ class Array(Indexed):
             if isinstance(i, slice):
                 start, length, step = slice_bounds(i, extent)
                 part = Axis(len(shape), f"a view of {self.name}", axis.size if step == 1 else 0)
+                if step > 1 and axis.size:
+                    bounds.append(StepBound(0, 0, part.owner, axis.size, step))
                 whole = i.start is None and i.stop is None and step == 1
                 axes.append(axis if whole else axis.cut(start, step, extent, part))
                 shape.append(length)

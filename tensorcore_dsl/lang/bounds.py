@@ -13,8 +13,6 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.isa import names
-from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar, Struct
@@ -45,11 +43,7 @@ def check_index(
         return
     dtype = _common_type(index, extent)
     index, extent = _as_type(index, dtype), _as_type(extent, dtype)
-    if build.is_first_check(index, extent, count, pred):
-        text = format_text(str(build.locate() or build.kernel.name), message)
-        build.named(
-            names.check_index(dtype), build.string(text), index, extent, count, pred=pred
-        )
+    build.check(dtype, index, extent, count, message, pred)
 
 
 def _common_type(index: Any, extent: Any) -> dtypes.DType:
@@ -96,6 +90,21 @@ class Bound:
     def moved(self, elements: Any) -> Bound:
         """The bound of the element so many further along the axis."""
         return replace(self, index=self.index + elements)
+
+
+@dataclass(frozen=True)
+class StepBound(Bound):
+    """A view that has not all elements along the axis: only single ones are accessed.
+
+    place: the view. length: its step.
+    """
+
+    def check(self, bytes_: int, pred: Any = None) -> None:
+        if bytes_ > self.size:
+            raise OperandError(
+                f"a vector of {bytes_ // self.size} elements leaves {self.place}, whose step is "
+                f"{self.length}: access its elements one by one, or take the vector from the whole"
+            )
 
 
 @dataclass(frozen=True)

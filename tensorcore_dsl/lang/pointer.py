@@ -150,6 +150,15 @@ def one_element(value: Any) -> Any:
     return value
 
 
+def check_holds(number: Any, dtype: DType) -> None:
+    """OperandError for a constant that a signed integer of this type reads back as negative."""
+    if dtype.kind == "s" and is_number(number) and number >= 1 << dtype.bits - 1:
+        raise OperandError(
+            f"{number} does not fit in {dtype}, whose largest is {(1 << dtype.bits - 1) - 1}: it "
+            f"would be read back as another number; {int(number) - (1 << dtype.bits)} has its bits"
+        )
+
+
 def _refuse_fragment(value: Any) -> None:
     """OperandError for a fragment, whose elements are no neighbours in memory."""
     group = value.group if isinstance(value, Mask) else value
@@ -284,6 +293,8 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
     build = builder()
     dtype = pointer.dtype
     _refuse_fragment(value)
+    for number in value if isinstance(value, (list, tuple)) else (value,):
+        check_holds(number, dtype)
     if dtype.kind == "p":
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)

@@ -10,7 +10,14 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
+from tensorcore_dsl.lang.bounds import (
+    Axis,
+    Bound,
+    StepBound,
+    check_index,
+    frozen,
+    plain_axes,
+)
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
@@ -59,12 +66,14 @@ def shared(
 
 
 def dynamic_shared(
-    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0
-) -> Tile:
+    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0,
+    overlap: bool = False,
+) -> Tile:  # fmt: skip
     """A tile `offset` bytes into the dynamic shared memory of the launch.
 
     The launch gives its size, `kernel[grid, block, stream, bytes](...)`. `offset` is a multiple of
-    the element size, and of 8 rows of the swizzle.
+    the element size, and of 8 rows of the swizzle. Checked builds refuse a tile that begins inside
+    another one and ends outside of it, unless it is meant to: `overlap=True`.
     """
     shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = row_major(shape)
@@ -74,7 +83,30 @@ def dynamic_shared(
         raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
     builder().kernel.dynamic = True
     origin = emit(names.DYNAMIC_SHARED) + offset
-    return Tile(origin, 0, dtype, shape, steps, swizzle)
+    tile = Tile(origin, 0, dtype, shape, steps, swizzle)
+    if builder().checks:
+        _check_dynamic(tile, offset, overlap)
+    return tile
+
+
+def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
+    """Check that the launch has the memory, and that earlier tiles do not lie across the borders of
+    this one; a tile may be a part of another one."""
+    build = builder()
+    text = f"{tile.described} of {tile.bytes} bytes from byte %lld on leaves the dynamic shared "
+    text += "memory of the launch, which has %lld bytes"
+    check_index(offset, build.special("dynamic_smem_size"), text, count=tile.bytes)
+    first, last = offset, offset + tile.bytes
+    for start, stop, other in build.dynamic_tiles:
+        apart = last <= start or stop <= first
+        nested = (start <= first and last <= stop) or (first <= start and stop <= last)
+        if not apart and not nested and not overlap:
+            raise OperandError(
+                f"{tile.described} at bytes {first} to {last - 1} of the dynamic shared memory "
+                f"overlaps {other} at bytes {start} to {stop - 1}; overlap=True allows it, where "
+                "one is no longer used"
+            )
+    build.dynamic_tiles.append((first, last, tile.described))
 
 
 class Tile(Indexed):
@@ -200,6 +232,9 @@ class Tile(Indexed):
                 raise OperandError("the size of a shared view must be known at compile time")
             span = (length - 1) * step + 1 if length else 0
             starts.append(_inside(start, span, axis.number, self))
+            if step > 1 and stride == 1 and length > 1:
+                place, size = f"a view of {self.described}", element_size(self.dtype)
+                bounds.append(StepBound(0, 0, place, size, step))
             if isinstance(start, Scalar):
                 bounds.append(Bound(frozen(start), extent, axis.place, length=span))
             shape.append(length)

@@ -16,6 +16,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
 
@@ -56,6 +57,7 @@ class InstructionBuilder:
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
+        self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self._ids = 0
@@ -126,6 +128,8 @@ class InstructionBuilder:
             raise _wrong_count(instr, len(operands))
         if self.checks:
             self._check_addresses(instr, operands, options.get("pred"))
+            if instr.divides_integers and isinstance(operands[1], Scalar):
+                self._check_divisor(*operands, options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -146,6 +150,19 @@ class InstructionBuilder:
             if instr.addressing_lanes < 32:
                 pred = self.special("laneid") < instr.addressing_lanes
             check(instr.word_bytes, pred)
+
+    def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
+        """Check that an integer divisor is not zero, where `pred` holds."""
+        dtype = right.dtype
+        zero = self.named(names.compare("eq", dtype), right, 0)
+        if pred is not None:
+            zero = self.named(names.bitwise("and", dtypes.pred), zero, self.scalar(pred))
+        wide = dtypes.s64 if dtype.bits == 64 else dtypes.s32
+        values = [self.scalar(value, dtype) for value in (left, right)]
+        if dtype.bits == 16:
+            values = [self.named(names.convert(wide, dtype, ""), value) for value in values]
+        numbers = [Scalar(value.value, wide) for value in values]
+        self.check(wide, *numbers, 1, "division of %lld by %lld", zero, "InvalidArithmetic")
 
     def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
         reusable = not instr.effects and bool(instr.results)
@@ -306,16 +323,25 @@ class InstructionBuilder:
             self._remember(("original", known), value)
         return known
 
-    def is_first_check(self, index: Any, extent: Any, count: int, guard: Any) -> bool:
-        """Is this check new here? The same one, or one without a guard, may have been passed."""
+    def check(
+        self, dtype: DType, index: Any, extent: Any, count: int, message: str, pred: Any = None,
+        error: str = "OutOfBounds",
+    ) -> None:  # fmt: skip
+        """In a checked build: stop unless `count` numbers from `index` on lie in [0, extent).
+
+        message: a format for index and extent. error: the name of the class of the error. Emits
+        nothing if the same check, or one without `pred`, has been passed here.
+        """
         operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
         operands = [self.known.get(("original", value), value) for value in operands]
-        guards = [None] if guard is None else [None, getattr(guard, "value", guard)]
+        guards = [None] if pred is None else [None, getattr(pred, "value", pred)]
         keys = [("check", *operands, count, where) for where in guards]
-        if any(key in self.known for key in keys):
-            return False
+        if not self.checks or any(key in self.known for key in keys):
+            return
         self._remember(keys[-1], True)
-        return True
+        text = format_text(str(self.locate() or self.kernel.name), message, error)
+        number = self.string(text)
+        self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
 
     def string(self, text: str) -> int:
         """The number of a string of the kernel."""
