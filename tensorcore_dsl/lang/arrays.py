@@ -74,13 +74,18 @@ class Array(Indexed):
         ):
             start = extent + i if isinstance(i, int) and i < 0 else i
             address = self._step(address, start, stride)
-            bounds += self._bounds(start, extent, axis, keep)
+            bounds += self._bounds(start, extent, stride, axis, keep)
         return Pointer(address, self.dtype, self.space, tuple(bounds))
 
     @staticmethod
-    def _bounds(index: Any, extent: Any, axis: Axis, keep: Callable[[Any], Any]) -> Iterable[Bound]:
+    def _bounds(
+        index: Any, extent: Any, stride: Any, axis: Axis, keep: Callable[[Any], Any]
+    ) -> Iterable[Bound]:
         known = is_number(index) and is_number(extent)
-        return axis.bounds(keep(index), keep(extent)) if known or builder().checks else ()
+        return axis.bounds(keep(index), keep(extent), stride) if known or builder().checks else ()
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
 
     def _step(self, address: Any, index: Any, stride: Any) -> Any:
         size = element_size(self.dtype)
@@ -113,7 +118,7 @@ class Array(Indexed):
                 shape.append(length)
                 strides.append(stride if step == 1 else stride * step)
             else:
-                bounds += self._bounds(start, extent, axis, frozen)
+                bounds += self._bounds(start, extent, stride, axis, frozen)
             address = self._step(address, start, stride)
         return self.with_parts(
             address=address, shape=tuple(shape), strides=tuple(strides), argument=None,

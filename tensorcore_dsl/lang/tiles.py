@@ -24,7 +24,7 @@ from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
 from tensorcore_dsl.lang.pointer import (  # isort: skip
-    CLUSTER_SPACE, Pointer, element_size, peer_address, rank_bounds,
+    CLUSTER_SPACE, Pointer, element_size, peer_address, peer_area, rank_bounds,
 )  # fmt: skip
 from tensorcore_dsl.lang.indexing import (  # isort: skip
     Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
@@ -62,7 +62,7 @@ def shared(
     kernel.shared_bytes = start + elements * element_size(dtype)
     kernel.shared_align = max(kernel.shared_align, align)
     origin = emit(names.STATIC_SHARED) + start
-    return Tile(origin, 0, dtype, shape, steps, swizzle)
+    return _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
 
 
 def dynamic_shared(
@@ -83,10 +83,17 @@ def dynamic_shared(
         raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
     builder().kernel.dynamic = True
     origin = emit(names.DYNAMIC_SHARED) + offset
-    tile = Tile(origin, 0, dtype, shape, steps, swizzle)
+    tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
     if builder().checks:
         _check_dynamic(tile, offset, overlap)
     return tile
+
+
+def _whole(tile: Tile) -> Tile:
+    """A new tile; in a checked build it is an area of its own."""
+    if not builder().checks:
+        return tile
+    return tile.with_parts(area=tile.span(), owner=tile.described)
 
 
 def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
@@ -117,7 +124,7 @@ class Tile(Indexed):
     from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
     """
 
-    parts = ("origin", "offset")
+    parts = ("origin", "offset", "area")
     space = "shared"
     shape: tuple[int, ...]
 
@@ -163,7 +170,7 @@ class Tile(Indexed):
             raise OperandError(f"{self.described} is another CTA's already")
         return self.with_parts(
             origin=peer_address(self.origin, rank), space=CLUSTER_SPACE,
-            bounds=(*self.bounds, *rank_bounds(rank)),
+            bounds=(*self.bounds, *rank_bounds(rank)), area=peer_area(self.area, rank),
         )  # fmt: skip
 
     def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
@@ -199,10 +206,33 @@ class Tile(Indexed):
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
         """Pointer to an element; `keep` copies what its checks need, if they come later."""
         places = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
-        bounds = list(self.bounds)
-        for place, extent, axis in zip(places, self.shape, self._axes(), strict=True):
-            bounds += axis.bounds(keep(place), extent)
-        return Pointer(self.moved(places, (), ()).address, self.dtype, self.space, tuple(bounds))
+        bounds = [*self.bounds, *self.area_bounds()]
+        for place, extent, stride, axis in zip(
+            places, self.shape, self.strides, self._axes(), strict=True
+        ):
+            bounds += axis.bounds(keep(place), extent, stride)
+        place = self.moved(places, (), ()).address
+        if keep is not frozen or not builder().checks:
+            return Pointer(place, self.dtype, self.space, tuple(bounds))
+        start, size = self.span()
+        area = frozen(start), size
+        return Pointer(place, self.dtype, self.space, tuple(bounds), area, self.described)
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
+
+    def span(self) -> tuple[Any, int]:
+        """The address of the first byte of its elements, and how many bytes they span.
+
+        With a swizzle, elements change places within as many bytes as the swizzle is wide.
+        """
+        size, unit = element_size(self.dtype), max(self.swizzle, 1)
+        span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) * size + size
+        if not isinstance(self.offset, Scalar):
+            low = self.offset // unit * unit
+            return _plus(self.origin, low), -(-(self.offset + span) // unit) * unit - low
+        low = self.offset & -unit if unit > 1 else self.offset
+        return _plus(self.origin, low), -(-span // unit) * unit + unit - 1
 
     @property
     def address(self) -> Any:
@@ -225,7 +255,7 @@ class Tile(Indexed):
         ):
             if not isinstance(i, slice):
                 starts.append(_inside(i, 1, axis.number, self))
-                bounds += axis.bounds(frozen(starts[-1]), extent)
+                bounds += axis.bounds(frozen(starts[-1]), extent, stride)
                 continue
             start, length, step = slice_bounds(i, extent)
             if not isinstance(length, int):

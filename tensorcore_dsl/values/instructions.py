@@ -126,6 +126,8 @@ class InstructionBuilder:
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise _wrong_count(instr, len(operands))
+        if instr.ordering is not None:
+            _check_descriptors(instr, operands)
         if self.checks:
             self._check_addresses(instr, operands, options.get("pred"))
             if instr.divides_integers and isinstance(operands[1], Scalar):
@@ -149,7 +151,12 @@ class InstructionBuilder:
                 continue
             if instr.addressing_lanes < 32:
                 pred = self.special("laneid") < instr.addressing_lanes
-            check(instr.word_bytes, pred)
+            if instr.lines is None:
+                check(instr.word_bytes, pred)
+                continue
+            lines, bytes_, stride = instr.lines
+            strides = [o for o, w in zip(operands, instr.operands, strict=True) if w.name == "stride"]
+            given.check_lines(lines, bytes_, strides[0] if strides else stride, pred)
 
     def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
         """Check that an integer divisor is not zero, where `pred` holds."""
@@ -386,6 +393,15 @@ class InstructionBuilder:
             part = Scalar(register, dtype)
             self._remember(key, part)
         return part
+
+
+def _check_descriptors(instr: Instruction, operands: Sequence[Any]) -> None:
+    """OperandError for the descriptor of a view that has less than the instruction reads."""
+    given = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
+    for name in "ab":
+        check = getattr(given.get(f"desc_{name}"), "check_reader", None)
+        if check is not None:
+            check(instr, name, given.get(f"trans_{name}", 0))
 
 
 def _power_of_two(number: int) -> int:
