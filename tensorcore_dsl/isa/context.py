@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -158,6 +159,7 @@ class Context(Protocol):
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
     globals: Memory
+    tiles: SharedTiles
     async_copies: AsyncCopies
     barriers: NamedBarriers
     mbarriers: Mbarriers

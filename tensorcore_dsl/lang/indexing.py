@@ -135,11 +135,13 @@ def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
         stop = extent + stop
     length = static_difference(stop, start)
     if is_number(length) and length < 0:
-        raise OperandError(f"the slice {describe(part.start)}:{describe(part.stop)} has {length} elements")
-    if isinstance(length, Scalar) and builder().checks:
-        here = builder().apply("le", start, extent)
+        raise OperandError(
+            f"the slice {describe(part.start)}:{describe(part.stop)} has {length} elements"
+        )
+    if isinstance(length, Scalar) and part.stop is not None and builder().checks:
+        short = (length < 0) & (start <= extent)
         text = "the slice from index %lld on ends before it, at %lld"
-        check_index(start, stop, text, count=0, pred=here)
+        check_index(start, stop, text, pred=short)
     return start, length if step == 1 else (length + (step - 1)) // step, step
 
 

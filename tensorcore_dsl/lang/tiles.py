@@ -18,6 +18,7 @@ from tensorcore_dsl.lang.bounds import (
     frozen,
     plain_axes,
 )
+from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
@@ -62,7 +63,14 @@ def shared(
     kernel.shared_bytes = start + elements * element_size(dtype)
     kernel.shared_align = max(kernel.shared_align, align)
     origin = emit(names.STATIC_SHARED) + start
-    return _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
+    tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
+    if builder().checks:
+        size = element_size(dtype)
+        plane, pitch = ((0, 0, *steps[:-1])[i] * size for i in (-2, -1))
+        kernel.tiles.append(
+            SharedTile(start, elements * size, pitch, plane, swizzle, tile.described)
+        )
+    return tile
 
 
 def dynamic_shared(

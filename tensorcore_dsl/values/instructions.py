@@ -39,6 +39,7 @@ class Mark:
     block: Block
     length: int
     shared_bytes: int
+    tiles: int
     known: int
 
 
@@ -84,12 +85,14 @@ class InstructionBuilder:
             self._forget(known)
 
     def mark(self) -> Mark:
-        return Mark(self.block, len(self.block), self.kernel.shared_bytes, len(self._order))
+        kernel, known = self.kernel, len(self._order)
+        return Mark(self.block, len(self.block), kernel.shared_bytes, len(kernel.tiles), known)
 
     def undo(self, mark: Mark) -> None:
         """Remove everything emitted since `mark`."""
         del mark.block.nodes[mark.length :]
         self.kernel.shared_bytes = mark.shared_bytes
+        del self.kernel.tiles[mark.tiles :]
         self._forget(mark.known)
 
     def _forget(self, length: int) -> None:
@@ -131,7 +134,7 @@ class InstructionBuilder:
         if self.checks:
             self._check_addresses(instr, operands, options.get("pred"))
             if instr.divides_integers and isinstance(operands[1], Scalar):
-                self._check_divisor(*operands, options.get("pred"))
+                self._check_divisor(operands[0], operands[1], options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -168,8 +171,9 @@ class InstructionBuilder:
         values = [self.scalar(value, dtype) for value in (left, right)]
         if dtype.bits == 16:
             values = [self.named(names.convert(wide, dtype, ""), value) for value in values]
-        numbers = [Scalar(value.value, wide) for value in values]
-        self.check(wide, *numbers, 1, "division of %lld by %lld", zero, "InvalidArithmetic")
+        number, zeros = (Scalar(value.value, wide) for value in values)
+        text = "division of %lld by %lld"
+        self.check(wide, number, zeros, 1, text, zero, "InvalidArithmetic")
 
     def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
         reusable = not instr.effects and bool(instr.results)

@@ -22,6 +22,7 @@ from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
 from tensorcore_dsl.isa.bounds import error_of
+from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -40,6 +41,7 @@ class ExecutionContext(Chunk):
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
+        self.tiles = SharedTiles(program.kernel.tiles)
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage)
         self.proxies = self.sanitizer.proxies
