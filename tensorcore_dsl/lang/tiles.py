@@ -10,6 +10,7 @@ from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import LayoutError, OperandError
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.bounds import (
     Axis,
     Bound,
@@ -18,7 +19,6 @@ from tensorcore_dsl.lang.bounds import (
     frozen,
     plain_axes,
 )
-from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number

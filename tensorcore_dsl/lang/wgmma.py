@@ -144,8 +144,8 @@ class MatrixDescriptor(Scalar):
         dtype = dtypes.named(instr.params[name])
         if major != self.major:
             raise OperandError(
-                f"{instr} reads {name} with major {major!r} (trans_{name} is {int(major == 'mn')}); "
-                f"the descriptor has major {self.major!r}"
+                f"{instr} reads {name} with major {major!r} (trans_{name} is "
+                f"{int(major == 'mn')}); the descriptor has major {self.major!r}"
             )
         if along < wanted or k < depth or tile.dtype.bits != dtype.bits:
             raise OperandError(

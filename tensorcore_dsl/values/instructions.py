@@ -158,7 +158,8 @@ class InstructionBuilder:
                 check(instr.word_bytes, pred)
                 continue
             lines, bytes_, stride = instr.lines
-            strides = [o for o, w in zip(operands, instr.operands, strict=True) if w.name == "stride"]
+            named = zip(operands, instr.operands, strict=True)
+            strides = [o for o, w in named if w.name == "stride"]
             given.check_lines(lines, bytes_, strides[0] if strides else stride, pred)
 
     def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:

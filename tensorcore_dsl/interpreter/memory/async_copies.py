@@ -205,7 +205,8 @@ class BulkCopies:
         if box.inside:
             self.useful.add((cluster, what, box.name))
             return
-        start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in (START, EXTENT, BOX))
+        rows = (START, EXTENT, BOX)
+        start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
         text = (
             f"out of bounds: the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
             f"nothing: a box of {size} elements at coordinates {start} lies outside of the array "
