@@ -66,6 +66,21 @@ def wmma_store(i, bad: tc.Const):
     tc.emit(f"{STORE}.row.m16n16k16.shared.f32", place, acc, 24)  # here
 
 
+@twin(OutOfBounds, "lines 16 elements apart are no lines of axis 0 of 'x', which are 24 apart", (16, 24), 24, **HALF)
+def wmma_stride(x: tc.Array, n, bad: tc.Const):
+    pitch = (n - (8 if bad else 0)).to(tc.u32)
+    tc.emit(f"{LOAD}.row.m16n16k16.global.f16", x.at(0, 0), pitch)  # here
+
+
+@twin(OutOfBounds, "lines 16 elements apart are no lines of axis 0 of a shared f16 tile of 16x24", arch="sm_80")
+def wmma_stride_of_a_tile(bad: tc.Const):
+    tile = tc.shared((16, 24), tc.f16)
+    for i in range(16):
+        tile[i, tc.threadIdx.x % 24] = 1.0
+    tc.syncwarp()
+    tc.emit(f"{LOAD}.row.m16n16k16.shared.f16", tile.at(0, 0), 16 if bad else 24)  # here
+
+
 # -- wgmma ------------------------------------------------------------------------------------------
 
 WARPGROUP = dict(block=128)

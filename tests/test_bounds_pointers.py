@@ -136,7 +136,7 @@ def stepped_tile(i, bad: tc.Const):
 # -- dynamic tiles ----------------------------------------------------------------------------------
 
 
-@twin(OperandError, "at bytes 512 to 1535 of the dynamic shared memory overlaps a shared f32 tile of 32x8 at bytes "
+@twin(OutOfBounds, "at bytes 512 to 1535 of the dynamic shared memory overlaps a shared f32 tile of 32x8 at bytes "
       "0 to 1023; overlap=True", bytes=4096)  # fmt: skip
 def overlapping(bad: tc.Const):
     a = tc.dynamic_shared((32, 8), tc.f32)
@@ -144,7 +144,7 @@ def overlapping(bad: tc.Const):
     a[tc.threadIdx.x, 0] = b.at(tc.threadIdx.x, 0).load(pred=False)
 
 
-@twin(OperandError, "overlaps a shared u8 tile of 2048 at bytes 0 to 2047", bytes=4096)
+@twin(OutOfBounds, "overlaps a shared u8 tile of 2048 at bytes 0 to 2047", bytes=4096)
 def parts_of_a_pool(bad: tc.Const):
     tc.dynamic_shared(2048, tc.u8)
     tc.dynamic_shared((32, 8), tc.f32)

@@ -18,6 +18,9 @@ from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar, Struct
 
 
+MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
+
+
 def frozen(index: Any) -> Any:
     """A copy of a run-time index for a check that comes later: registers of loops change."""
     if not isinstance(index, Scalar) or not builder().checks:
@@ -98,6 +101,17 @@ class Bound:
         if alike is not True:
             check_index(self.index, self.extent, self.message(lines), count=lines, pred=alike)
 
+    def check_stride(self, stride: Any, pred: Any = None) -> None:
+        """Check that lines `stride` elements apart are lines of the only axis that has some."""
+        if is_number(stride) and is_number(self.stride) and stride % self.stride == 0:
+            return
+        wide = dtypes.s64
+        given, wanted = (builder().convert(v, wide) for v in (stride, self.stride))
+        differ = given != wanted
+        differ = differ if pred is None else builder().apply("and", differ, pred)
+        text = f"lines %lld elements apart are no lines of {self.place}, which are %lld apart"
+        builder().check(wide, given, wanted, MORE, text, differ)
+
     def message(self, count: int) -> str:
         what = "index %lld leaves" if count == 1 else f"{count} elements from index %lld on leave"
         return f"{what} {self.place}, which has extent %lld"
@@ -170,6 +184,9 @@ class Bounded(Struct):
         self.check_bounds(bytes_, pred)
         for bound in self.bounds:
             bound.check_lines(lines, stride, pred)
+        rows = [b for b in self.bounds if not b.size and b.stride is not None]
+        if len(rows) == 1 and len(self.bounds) == 2:
+            rows[0].check_stride(stride, pred)
 
     def area_bounds(self) -> tuple[Bound, ...]:
         """The bound of the first byte in the area, where nothing else is known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
-from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.errors import LayoutError, OperandError, OutOfBounds
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.lang.bounds import (
@@ -116,7 +116,7 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
         apart = last <= start or stop <= first
         nested = (start <= first and last <= stop) or (first <= start and stop <= last)
         if not apart and not nested and not overlap:
-            raise OperandError(
+            raise OutOfBounds(
                 f"{tile.described} at bytes {first} to {last - 1} of the dynamic shared memory "
                 f"overlaps {other} at bytes {start} to {stop - 1}; overlap=True allows it, where "
                 "one is no longer used"
