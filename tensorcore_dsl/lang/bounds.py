@@ -17,7 +17,6 @@ from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar, Struct
 
-
 MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
 
 
