@@ -39,8 +39,8 @@ Tuning and timing
 Errors
     TensorCoreError and what derives from it: CompileError, UnsupportedSyntax, OperandError,
     VerifyError, UnknownInstruction, UnknownName, ArchError, LayoutError, ArgumentError,
-    AssemblyError, LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised, Divergence,
-    Race, Deadlock, DebuggerQuit; PerformanceWarning, RaceWarning
+    AssemblyError, LaunchError, EmulationError, OutOfBounds, Misaligned, Uninitialised,
+    InvalidArithmetic, Divergence, Race, Deadlock, DebuggerQuit; PerformanceWarning, RaceWarning
 """
 
 # isort: skip_file
@@ -51,9 +51,9 @@ from tensorcore_dsl.arch import ARCHS, Arch
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
-    EmulationError, LaunchError, LayoutError, Misaligned, OperandError, OutOfBounds,
-    PerformanceWarning, Race, RaceWarning, TensorCoreError, Uninitialised, UnknownInstruction,
-    UnknownName, UnsupportedSyntax, VerifyError,
+    EmulationError, InvalidArithmetic, LaunchError, LayoutError, Misaligned, OperandError,
+    OutOfBounds, PerformanceWarning, Race, RaceWarning, TensorCoreError, Uninitialised,
+    UnknownInstruction, UnknownName, UnsupportedSyntax, VerifyError,
 )  # fmt: skip
 from tensorcore_dsl.errors import publish as _publish
 from tensorcore_dsl.interpreter.debugging import debugger
@@ -127,9 +127,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
     "Autotuned", "CompileError", "Config", "Const", "DType", "Deadlock", "DebuggerQuit",
-    "Divergence", "EmulationError", "Kernel", "LaunchError", "LayoutError", "Misaligned",
-    "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning",
-    "ScalarType", "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised",
+    "Divergence", "EmulationError", "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError",
+    "Misaligned", "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "Race",
+    "RaceWarning", "ScalarType", "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised",
     "UnknownInstruction", "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number",
     "as_operand", "atomic",
     "autotune", "b1", "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16",

@@ -14,6 +14,7 @@
     ├── LaunchError               the driver rejected a launch
     └── EmulationError            the interpreter detected a mistake at run time
         ├── OutOfBounds, Misaligned, Uninitialised
+        ├── InvalidArithmetic     a division by zero, a shift by a negative count
         ├── Divergence            a warp-wide instruction executed by part of a warp
         ├── Race                  two accesses that nothing orders
         ├── Deadlock
@@ -195,6 +196,10 @@ class Misaligned(EmulationError):
 
 class Uninitialised(EmulationError):
     """A read of bytes that were never written, or that an asynchronous copy still owns."""
+
+
+class InvalidArithmetic(EmulationError):
+    """An integer division by zero, or a shift by a negative count."""
 
 
 class Divergence(EmulationError):

@@ -338,7 +338,7 @@ def barriers(out: tc.Array, mistake: tc.Const = ""):
     if mistake != "no barrier":
         tc.barrier()
     if mistake == "overlap":
-        (other.at(0) + t % 8).store(tc.u64(1))
+        tc.emit("st.shared.b64", other.at(0).address + 8 * (t % 8), tc.u64(1))
     if warp == 0:
         bar.arrive(2)
         out[t] = tc.select(bar.test(0), 1, 0)

@@ -14,6 +14,7 @@ from typing import Any, Union
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.views import Scope
+from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -228,7 +229,8 @@ class Kernel:
     threads: the block size if fixed (`.reqntid`), else None. cluster: CTAs of a cluster if fixed
     (`.reqnctapercluster`). prints: by the number of a string, its parts where the emulator prints
     whole matrices: text, (conversion, view) of a scalar, or a view. kept: the registers in which a
-    debug build keeps each value of a variable. stops: it contains a `breakpoint()`.
+    debug build keeps each value of a variable. stops: it contains a `breakpoint()`. tiles: the
+    static tiles of a checked build.
     """
 
     name: str
@@ -245,6 +247,7 @@ class Kernel:
     prints: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     kept: dict[Value, Value] = field(default_factory=dict)
     stops: bool = False
+    tiles: list[SharedTile] = field(default_factory=list)
 
 
 def walk(block: Block) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""`check.index`: a check of an index, as an instruction of checked builds.
+"""`check.index`: a check of an index or of a divisor, as an instruction of checked builds.
 
 `check.index.s32 text, index, extent, count` stops the kernel unless 0 <= index and index + count
 <= extent. `text` is the number of one of the kernel's strings, a format for index, extent, the
@@ -8,6 +8,7 @@ prints it, then traps. `u32` says how an index is printed; it compares like s32,
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -15,17 +16,31 @@ import numpy as np
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.arch import Requires
-from tensorcore_dsl.errors import UnknownInstruction
+from tensorcore_dsl.errors import (
+    EmulationError,
+    InvalidArithmetic,
+    OutOfBounds,
+    UnknownInstruction,
+)
 from tensorcore_dsl.isa.spec import VOLATILE, Instruction, Operand
 
 TYPES = ("s32", "u32", "s64")
-REFUSED = ": OutOfBounds: "  # in the text, between the place in the source and the message
+_ERRORS = {error.__name__: error for error in (OutOfBounds, InvalidArithmetic)}
 
 
-def format_text(place: str, message: str) -> str:
-    """The format of the line that a failed check prints; `message` takes index and extent."""
+def format_text(place: str, message: str, error: str) -> str:
+    """The format of the line that a failed check prints; `message` takes index and extent.
+
+    error: the name of the class of the error in emulation, OutOfBounds or InvalidArithmetic.
+    """
     where = "(block (%d,%d,%d), thread (%d,%d,%d))"
-    return f"{place.replace('%', '%%')}{REFUSED}{message} {where}\n"
+    return f"{place.replace('%', '%%')}: {_ERRORS[error].__name__}: {message} {where}\n"
+
+
+def error_of(line: str) -> EmulationError:
+    """The error that the line of a failed check stands for."""
+    _, name, message = re.split(rf": ({'|'.join(_ERRORS)}): ", line, maxsplit=1)
+    return _ERRORS[name](message.rstrip())
 
 
 @cache
@@ -91,7 +106,7 @@ def _statement(name: str) -> str:
 
 
 def execute(ctx: Any, instr: Instruction, text: int, index: Any, extent: Any, count: int) -> None:
-    """Raise OutOfBounds for the first active thread whose index is not inside."""
+    """Raise the check's error for the first active thread whose index is not inside."""
     signed = instr.params["signed"]
     at, end = index.view(signed), extent.view(signed)
     outside = (at < 0) | (at > end - count)

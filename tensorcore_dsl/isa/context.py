@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -158,6 +159,7 @@ class Context(Protocol):
     shared: SharedMemory
     cluster: Memory  # shared memory of the CTAs of the cluster, by addresses with a rank
     globals: Memory
+    tiles: SharedTiles
     async_copies: AsyncCopies
     barriers: NamedBarriers
     mbarriers: Mbarriers
@@ -179,8 +181,8 @@ class Context(Protocol):
         """Device-side print, one line a thread; `text` is the number of a format string."""
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> None:
-        """Raise OutOfBounds for the first thread of `outside`, with its index and the extent;
-        `text` is the number of a format string (see `isa.bounds`)."""
+        """Raise the error of a check for the first thread of `outside`, with its index and the
+        extent; `text` is the number of a format string (see `isa.bounds`)."""
 
 
 CLUSTER_SHIFT = 24

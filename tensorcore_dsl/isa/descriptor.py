@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -102,6 +103,73 @@ class Descriptor:
         else:
             places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
         return swizzled(self.start[some, None] + places, width, self.base[some, None])
+
+
+class SharedTile(NamedTuple):
+    """A tile of shared memory, as `tc.shared` made it: its bytes in the CTA, the bytes from one
+    row to the next and from one matrix of rows to the next (0: it has only one), its swizzle (0 for
+    none), and its name."""
+
+    start: int
+    bytes: int
+    pitch: int
+    plane: int
+    swizzle: int
+    name: str
+
+
+class SharedTiles:
+    """The tiles of a kernel, in which descriptors must stay; none are known without checks."""
+
+    def __init__(self, tiles: Iterable[SharedTile]) -> None:
+        self.tiles = tuple(tiles)
+        self._passed: set[tuple[Any, ...]] = set()
+
+    def check(
+        self, instr: Instruction, name: str, descriptor: Descriptor, chunks: np.ndarray,
+        whole: np.ndarray, lines: int, atoms: int,
+    ) -> None:  # fmt: skip
+        """Raise an error for the first active warpgroup whose descriptor does not fit its tile.
+
+        chunks: (warpgroups, chunks) addresses that it reads, in `lines` rows of memory of each of
+        so many atoms, which are `leading` bytes apart.
+        """
+        for group in np.flatnonzero(whole) if self.tiles else ():
+            fields = [int(field[group]) for field in astuple(descriptor)]
+            key = (instr, name, *fields)
+            if key not in self._passed:
+                fitting = Descriptor(*fields)  # type: ignore[arg-type]
+                self._check(f"{instr.mnemonic}: {name}", fitting, chunks[group], lines, atoms)
+                self._passed.add(key)
+
+    def _check(
+        self, what: str, descriptor: Descriptor, chunks: np.ndarray, lines: int, atoms: int
+    ) -> None:
+        start = int(descriptor.start)
+        tile = next((t for t in self.tiles if t.start <= start < t.start + t.bytes), None)
+        if tile is None:
+            return
+        end, first, last = tile.start + tile.bytes, int(chunks.min()), int(chunks.max()) + 16
+        place = f"{tile.name} at bytes {tile.start:#x} to {end - 1:#x}"
+        if tile.swizzle and descriptor.swizzle != tile.swizzle:
+            raise EmulationError(
+                f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}"
+            )
+        rows = tile.swizzle > 0 and tile.swizzle == tile.pitch and lines > 8
+        if rows and descriptor.stride != 8 * tile.pitch:
+            raise EmulationError(
+                f"{what} has a stride of {descriptor.stride} bytes from 8 rows to the next 8; it "
+                f"points into {place}, where these are {8 * tile.pitch}"
+            )
+        if tile.swizzle and tile.plane and atoms > 1 and descriptor.leading != tile.plane:
+            raise EmulationError(
+                f"{what} has a leading offset of {descriptor.leading} bytes from one atom to the "
+                f"next; it points into {place}, where these are {tile.plane}"
+            )
+        if first < tile.start or last > end:
+            raise OutOfBounds(
+                f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}"
+            )
 
 
 def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:

@@ -168,6 +168,17 @@ class Instruction:
         return int(width[1]) // 8 * max((o.registers for o in moved), default=1)
 
     @property
+    def lines(self) -> tuple[int, int, int] | None:
+        """Lines of the matrix that a warp moves as wmma.load and wmma.store do, the bytes of a
+        line, and the elements between lines if no operand says; None for other instructions."""
+        layout = next((o.layout for o in (*self.results, *self.operands) if o.name == "r"), None)
+        if "order" not in self.params or layout is None:
+            return None
+        by_row = self.params["order"] == "row"
+        lines, length = (layout.rows, layout.cols)[:: 1 if by_row else -1]
+        return lines, length * layout.dtype.storage_bits // 8, length
+
+    @property
     def addressing_lanes(self) -> int:
         """The lanes of a warp whose addresses are used."""
         matrices = re.search(r"^(?:ld|st)matrix\..*\.x([124])", self.mnemonic)
@@ -177,6 +188,11 @@ class Instruction:
     def accesses_memory(self) -> bool:
         """Does it read or write at its addresses: not so prefetches and conversions of addresses?"""
         return not self.effects.isdisjoint({"load", "store", "async", "bulk", "mbarrier"})
+
+    @property
+    def divides_integers(self) -> bool:
+        """Does it divide by an integer, which may not be zero?"""
+        return self.opcode in ("div", "rem") and self.results[0].dtype.is_integer
 
     @property
     def aligned(self) -> bool:

@@ -30,9 +30,11 @@ def active(ctx: Context) -> np.ndarray:
 def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     """(warps, 32, 32) bool: [w, i, j] is True if lane j takes part with lane i.
 
-    Divergence if a lane of the mask is elsewhere (and has not returned), or if a lane omits itself.
+    Divergence if a lane of the mask is elsewhere (and has not returned), if a lane omits itself, or
+    if two lanes that meet name different masks.
     """
-    named = (warps(ctx, np.asarray(mask, np.uint32))[:, :, None] & BIT) != 0
+    masks = warps(ctx, np.asarray(mask, np.uint32))
+    named = (masks[:, :, None] & BIT) != 0
     here = active(ctx)
     exited = warps(ctx, False if ctx.exited is None else ctx.exited)
     bad = named & ~(here | exited)[:, None, :] & here[:, :, None]
@@ -45,7 +47,21 @@ def members(ctx: Context, instr: Instruction, mask: Any) -> np.ndarray:
     if alone.any():
         warp, lane = (int(i) for i in np.argwhere(alone)[0])
         raise Divergence(f"{instr.mnemonic}: lane {lane} of warp {warp} is not in its own mask")
-    return np.asarray(named & here[:, None, :])
+    group = np.asarray(named & here[:, None, :])
+    if (masks != masks[:, :1]).any():
+        _check_alike(instr, masks, group & here[:, :, None])
+    return group
+
+
+def _check_alike(instr: Instruction, masks: np.ndarray, group: np.ndarray) -> None:
+    """Divergence if a lane and a lane of its `group` (warps, 32, 32) have different masks."""
+    differ = group & (masks[:, :, None] != masks[:, None, :])
+    if differ.any():
+        warp, lane, other = (int(i) for i in np.argwhere(differ)[0])
+        raise Divergence(
+            f"{instr.mnemonic}: lanes of warp {warp} that meet name different masks, lane {lane} "
+            f"{int(masks[warp, lane]):#010x} and lane {other} {int(masks[warp, other]):#010x}"
+        )
 
 
 def shuffle(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:

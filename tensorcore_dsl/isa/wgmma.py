@@ -78,7 +78,10 @@ def matrix(
     descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    data = ctx.shared.read_chunks(instr, descriptor.chunks(outer, size, transposed) & 0x3FFFF, whole)
+    chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
+    atoms = size // max(int(descriptor.swizzle.max()), 1) if transposed else 1
+    ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, atoms)
+    data = ctx.shared.read_chunks(instr, chunks, whole)
     data = data.reshape(len(words), outer, size)
     elements = (
         np.unpackbits(data, axis=-1, bitorder="little")

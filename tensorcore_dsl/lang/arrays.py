@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
+from tensorcore_dsl.lang.bounds import Axis, Bound, StepBound, frozen, plain_axes
 from tensorcore_dsl.lang.indexing import Indexed, full_index, normal_index, slice_bounds
 from tensorcore_dsl.lang.pointer import Pointer, byte_offset, element_size
 from tensorcore_dsl.values.builder import builder
@@ -74,13 +74,18 @@ class Array(Indexed):
         ):
             start = extent + i if isinstance(i, int) and i < 0 else i
             address = self._step(address, start, stride)
-            bounds += self._bounds(start, extent, axis, keep)
+            bounds += self._bounds(start, extent, stride, axis, keep)
         return Pointer(address, self.dtype, self.space, tuple(bounds))
 
     @staticmethod
-    def _bounds(index: Any, extent: Any, axis: Axis, keep: Callable[[Any], Any]) -> Iterable[Bound]:
+    def _bounds(
+        index: Any, extent: Any, stride: Any, axis: Axis, keep: Callable[[Any], Any]
+    ) -> Iterable[Bound]:
         known = is_number(index) and is_number(extent)
-        return axis.bounds(keep(index), keep(extent)) if known or builder().checks else ()
+        return axis.bounds(keep(index), keep(extent), stride) if known or builder().checks else ()
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
 
     def _step(self, address: Any, index: Any, stride: Any) -> Any:
         size = element_size(self.dtype)
@@ -106,12 +111,14 @@ class Array(Indexed):
             if isinstance(i, slice):
                 start, length, step = slice_bounds(i, extent)
                 part = Axis(len(shape), f"a view of {self.name}", axis.size if step == 1 else 0)
+                if step > 1 and axis.size:
+                    bounds.append(StepBound(0, 0, part.owner, axis.size, step))
                 whole = i.start is None and i.stop is None and step == 1
                 axes.append(axis if whole else axis.cut(start, step, extent, part))
                 shape.append(length)
                 strides.append(stride if step == 1 else stride * step)
             else:
-                bounds += self._bounds(start, extent, axis, frozen)
+                bounds += self._bounds(start, extent, stride, axis, frozen)
             address = self._step(address, start, stride)
         return self.with_parts(
             address=address, shape=tuple(shape), strides=tuple(strides), argument=None,

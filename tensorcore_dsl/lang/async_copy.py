@@ -7,6 +7,7 @@ from typing import Any
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.lang.bounds import check_index
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.lang.indexing import integer_operand
 from tensorcore_dsl.lang.pointer import Pointer, element_size
@@ -54,8 +55,15 @@ def cp_async(
         emit(name, start, source.accessed(size, pred), size, pred=pred)
     else:
         count = builder().convert(integer_operand(valid, dtypes.u32, "valid="), dtypes.u32)
+        _check_valid(count, size, pred)
         _check_read(source, count, pred)
         emit(name, start, source.address, size, count, pred=pred)
+
+
+def _check_valid(count: Any, size: int, pred: Any) -> None:
+    """Check that a copy of `size` bytes reads no more than these."""
+    message = "valid= is %lld for a copy of %lld bytes"
+    check_index(count.bits(dtypes.s32), size, message, count=0, pred=pred)
 
 
 def _check_read(source: Pointer, count: Any, pred: Any) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.isa import names
-from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar, Struct
+
+MORE = 2**31 - 1  # numbers that no stride leaves room for: a check of so many fails
 
 
 def frozen(index: Any) -> Any:
@@ -45,11 +45,7 @@ def check_index(
         return
     dtype = _common_type(index, extent)
     index, extent = _as_type(index, dtype), _as_type(extent, dtype)
-    if build.is_first_check(index, extent, count, pred):
-        text = format_text(str(build.locate() or build.kernel.name), message)
-        build.named(
-            names.check_index(dtype), build.string(text), index, extent, count, pred=pred
-        )
+    build.check(dtype, index, extent, count, message, pred)
 
 
 def _common_type(index: Any, extent: Any) -> dtypes.DType:
@@ -75,7 +71,7 @@ class Bound:
     """`length` indices along an axis, to be checked where the element is accessed.
 
     place: the axis, for messages. size: bytes of an element if consecutive elements of memory run
-    along the axis, else 0.
+    along the axis, else 0. stride: elements of memory from one index to the next; None: unknown.
     """
 
     index: Any
@@ -83,11 +79,37 @@ class Bound:
     place: str
     size: int = 0
     length: int = 1
+    stride: Any = None
 
     def check(self, bytes_: int, pred: Any = None) -> None:
         """Check an access of so many bytes from the element on."""
         count = max(self.length, -(-bytes_ // self.size) if self.size else 1)
         check_index(self.index, self.extent, self.message(count), count=count, pred=pred)
+
+    def check_lines(self, lines: int, stride: Any, pred: Any = None) -> None:
+        """Check that so many lines, `stride` elements apart, stay inside if they run along the
+        axis."""
+        if self.size or self.stride is None:
+            return
+        alike: Any = True
+        if isinstance(stride, Scalar) or isinstance(self.stride, Scalar):
+            alike = builder().apply("eq", stride, self.stride)
+            alike = alike if pred is None else builder().apply("and", alike, pred)
+        elif stride == self.stride:
+            alike = pred
+        if alike is not True:
+            check_index(self.index, self.extent, self.message(lines), count=lines, pred=alike)
+
+    def check_stride(self, stride: Any, pred: Any = None) -> None:
+        """Check that lines `stride` elements apart are lines of the only axis that has some."""
+        if is_number(stride) and is_number(self.stride) and stride % self.stride == 0:
+            return
+        wide = dtypes.s64
+        given, wanted = (builder().convert(v, wide) for v in (stride, self.stride))
+        differ = given != wanted
+        differ = differ if pred is None else builder().apply("and", differ, pred)
+        text = f"lines %lld elements apart are no lines of {self.place}, which are %lld apart"
+        builder().check(wide, given, wanted, MORE, text, differ)
 
     def message(self, count: int) -> str:
         what = "index %lld leaves" if count == 1 else f"{count} elements from index %lld on leave"
@@ -96,6 +118,30 @@ class Bound:
     def moved(self, elements: Any) -> Bound:
         """The bound of the element so many further along the axis."""
         return replace(self, index=self.index + elements)
+
+
+@dataclass(frozen=True)
+class AreaBound(Bound):
+    """A byte of the memory of a tile, which pointers that have moved stay in."""
+
+    def message(self, count: int) -> str:
+        what = "byte %lld leaves" if count == 1 else f"{count} bytes from byte %lld on leave"
+        return f"{what} {self.place}, which has %lld bytes"
+
+
+@dataclass(frozen=True)
+class StepBound(Bound):
+    """A view that has not all elements along the axis: only single ones are accessed.
+
+    place: the view. length: its step.
+    """
+
+    def check(self, bytes_: int, pred: Any = None) -> None:
+        if bytes_ > self.size:
+            raise OperandError(
+                f"a vector of {bytes_ // self.size} elements leaves {self.place}, whose step is "
+                f"{self.length}: access its elements one by one, or take the vector from the whole"
+            )
 
 
 @dataclass(frozen=True)
@@ -109,22 +155,44 @@ class RankBound(Bound):
 class Bounded(Struct):
     """Something in memory with bounds that every access must stay in.
 
-    They are known until control flow joins it with another one.
+    bounds: known until it moves, or until control flow joins it with another one. area: in checked
+    builds, the address and the bytes of the tile that it was made from; () where there is none.
+    owner: that tile, for messages. moved_away: only the area is known.
     """
 
     bounds: tuple[Bound, ...] = ()
+    area: tuple[Any, ...] = ()
+    owner = "the tile that it was made from"
+    moved_away = False
     address: Any
 
     def fixed(self) -> dict[str, Any]:
-        return {k: v for k, v in super().fixed().items() if k != "bounds"}
+        other = ("bounds", "owner", "moved_away")
+        return {k: v for k, v in super().fixed().items() if k not in other}
 
     def joined(self, parts: list[Any]) -> Any:
-        return super().joined(parts).with_parts(bounds=())
+        return super().joined(parts).with_parts(bounds=(), owner=Bounded.owner, moved_away=True)
 
     def check_bounds(self, bytes_: int = 1, pred: Any = None) -> None:
         """Check an access of so many bytes from the first element on, where `pred` holds."""
-        for bound in self.bounds:
+        for bound in (*self.bounds, *self.area_bounds()):
             bound.check(bytes_, pred)
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        """Check an access of `lines` times so many bytes, `stride` elements apart."""
+        self.check_bounds(bytes_, pred)
+        for bound in self.bounds:
+            bound.check_lines(lines, stride, pred)
+        rows = [b for b in self.bounds if not b.size and b.stride is not None]
+        if len(rows) == 1 and len(self.bounds) == 2:
+            rows[0].check_stride(stride, pred)
+
+    def area_bounds(self) -> tuple[Bound, ...]:
+        """The bound of the first byte in the area, where nothing else is known."""
+        if not self.moved_away or not self.area:
+            return ()
+        start, size = self.area
+        return (AreaBound((self.address - start).bits(dtypes.s32), size, self.owner, 1),)
 
     def accessed(self, bytes_: int = 1, pred: Any = None) -> Any:
         """The address, for an access of so many bytes where `pred` holds."""
@@ -145,11 +213,12 @@ class Axis:
     size: int = 0
     outer: tuple[tuple[Any, Any, Any, Axis], ...] = ()
 
-    def bounds(self, index: Any, extent: Any) -> Iterator[Bound]:
-        """The bounds of an index of this axis."""
-        yield Bound(index, extent, self.place, self.size)
+    def bounds(self, index: Any, extent: Any, stride: Any) -> Iterator[Bound]:
+        """The bounds of an index of this axis, whose elements are `stride` elements apart."""
+        yield Bound(index, extent, self.place, self.size, stride=stride)
         for start, step, whole, axis in self.outer:
-            yield Bound(start + index * step, whole, axis.place, axis.size)
+            apart = stride if step == 1 else None
+            yield Bound(start + index * step, whole, axis.place, axis.size, stride=apart)
 
     @property
     def place(self) -> str:

@@ -295,7 +295,7 @@ def unchecked_pointer(memory: Tile | Array, place: tuple[Any, ...]) -> Pointer:
     ):
         address = memory._step(address, index, stride)
         if builder().checks:
-            bounds += axis.bounds(frozen(index), frozen(extent))
+            bounds += axis.bounds(frozen(index), frozen(extent), stride)
     return Pointer(address, memory.dtype, memory.space, tuple(bounds))
 
 

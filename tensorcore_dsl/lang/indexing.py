@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import OperandError
-from tensorcore_dsl.lang.bounds import Bounded
+from tensorcore_dsl.lang.bounds import Bounded, check_index
 from tensorcore_dsl.lang.pointer import one_element
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import describe, is_number
@@ -116,7 +116,11 @@ def normal_index(index: Any, owner: Any) -> tuple[Any, ...]:
 
 
 def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
-    """(start, length, step) of a slice; the bounds are not checked against the extent."""
+    """(start, length, step) of a slice; the bounds are not checked against the extent.
+
+    A slice that starts in the array does not end before its start. One that starts behind the array
+    may, as at a ragged edge, where nobody accesses it.
+    """
     step = 1 if part.step is None else part.step
     if not isinstance(step, int) or step < 1:
         raise OperandError(
@@ -130,6 +134,14 @@ def slice_bounds(part: slice, extent: Any) -> tuple[Any, Any, int]:
     if isinstance(stop, int) and stop < 0:
         stop = extent + stop
     length = static_difference(stop, start)
+    if is_number(length) and length < 0:
+        raise OperandError(
+            f"the slice {describe(part.start)}:{describe(part.stop)} has {length} elements"
+        )
+    if isinstance(length, Scalar) and part.stop is not None and builder().checks:
+        short = (length < 0) & (start <= extent)
+        text = "the slice from index %lld on ends before it, at %lld"
+        check_index(start, stop, text, pred=short)
     return start, length if step == 1 else (length + (step - 1)) // step, step
 
 

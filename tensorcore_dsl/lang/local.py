@@ -11,6 +11,7 @@ from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.lang.bounds import check_index
 from tensorcore_dsl.lang.indexing import normal_index, row_major, static_shape
+from tensorcore_dsl.lang.pointer import check_holds
 from tensorcore_dsl.values import arithmetic
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.values import RegisterGroup, Scalar
@@ -77,6 +78,7 @@ class Local:
                 f"{self.described} has elements of one register, not {value.described}: a list "
                 "holds fragments and vectors"
             )
+        check_holds(value, self.dtype)
         value = builder().convert(value, self.dtype)
         if not chosen:
             self.items[view.offset] = value

@@ -34,20 +34,23 @@ class Pointer(Bounded):
     """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value.
 
     bounds: what the indices of the element must stay in. They are known until the pointer moves,
-    or control flow joins it with another one.
+    or control flow joins it with another one; then it must stay in its area.
     """
 
-    parts = ("address",)
+    parts = ("address", "area")
 
     def __init__(
-        self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = ()
-    ) -> None:
+        self, address: Any, dtype: DType, space: str, bounds: tuple[Bound, ...] = (),
+        area: tuple[Any, ...] = (), owner: str = Bounded.owner,
+    ) -> None:  # fmt: skip
         self.address, self.dtype, self.space, self.bounds = address, dtype, space, bounds
+        self.area, self.owner = area, owner
 
     def with_parts(self, **changed: Any) -> Pointer:
-        """The pointer with other attributes; at another address it has no bounds."""
-        bounds = {} if changed.get("address", self.address) is self.address else {"bounds": ()}
-        return super().with_parts(**{**bounds, **changed})
+        """The pointer with other attributes; at another address it only has its area."""
+        if changed.get("address", self.address) is not self.address:
+            changed = {"bounds": (), "moved_away": True, **changed}
+        return super().with_parts(**changed)
 
     def __add__(self, elements: Any) -> Pointer:
         _check_steps(elements)
@@ -93,7 +96,8 @@ class Pointer(Bounded):
             raise OperandError(f"{self.described} has no peers: tiles of the CTA's own memory do")
         return self.with_parts(
             address=peer_address(self.address, rank), space=CLUSTER_SPACE,
-            bounds=(*self.bounds, *rank_bounds(rank)),
+            bounds=(*self.bounds, *rank_bounds(rank)), area=peer_area(self.area, rank),
+            moved_away=self.moved_away,
         )  # fmt: skip
 
     def load(self, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = "") -> Any:
@@ -150,6 +154,15 @@ def one_element(value: Any) -> Any:
     return value
 
 
+def check_holds(number: Any, dtype: DType) -> None:
+    """OperandError for a constant that a signed integer of this type reads back as negative."""
+    if dtype.kind == "s" and is_number(number) and number >= 1 << dtype.bits - 1:
+        raise OperandError(
+            f"{number} does not fit in {dtype}, whose largest is {(1 << dtype.bits - 1) - 1}: it "
+            f"would be read back as another number; {int(number) - (1 << dtype.bits)} has its bits"
+        )
+
+
 def _refuse_fragment(value: Any) -> None:
     """OperandError for a fragment, whose elements are no neighbours in memory."""
     group = value.group if isinstance(value, Mask) else value
@@ -181,6 +194,11 @@ def peer_address(address: Any, rank: Any) -> Any:
     base, offset = build.split_constant(address)
     base = address if base is None else base
     return build.apply("add", build.named(names.MAP_SHARED, base, rank), offset)
+
+
+def peer_area(area: tuple[Any, ...], rank: Any) -> tuple[Any, ...]:
+    """The same area in the shared memory of CTA `rank` of the cluster."""
+    return (peer_address(area[0], rank), area[1]) if area else ()
 
 
 def rank_bounds(rank: Any) -> tuple[Bound, ...]:
@@ -284,6 +302,8 @@ def _store(pointer: Pointer, value: Any, pred: Any, cache: str) -> None:
     build = builder()
     dtype = pointer.dtype
     _refuse_fragment(value)
+    for number in value if isinstance(value, (list, tuple)) else (value,):
+        check_holds(number, dtype)
     if dtype.kind == "p":
         byte = build.convert(value, dtype).to(dtypes.u8)
         _store(pointer.as_type(dtypes.u8), byte, pred, cache)

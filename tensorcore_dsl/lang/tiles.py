@@ -8,16 +8,24 @@ from typing import Any
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.dtypes import DType, DTypeLike, as_dtype
-from tensorcore_dsl.errors import LayoutError, OperandError
+from tensorcore_dsl.errors import LayoutError, OperandError, OutOfBounds
 from tensorcore_dsl.isa import names
-from tensorcore_dsl.lang.bounds import Axis, Bound, frozen, plain_axes
+from tensorcore_dsl.isa.descriptor import SharedTile
+from tensorcore_dsl.lang.bounds import (
+    Axis,
+    Bound,
+    StepBound,
+    check_index,
+    frozen,
+    plain_axes,
+)
 from tensorcore_dsl.lang.emit import emit
 from tensorcore_dsl.values.builder import builder
 from tensorcore_dsl.values.operands import is_number
 from tensorcore_dsl.values.values import Scalar
 
 from tensorcore_dsl.lang.pointer import (  # isort: skip
-    CLUSTER_SPACE, Pointer, element_size, peer_address, rank_bounds,
+    CLUSTER_SPACE, Pointer, element_size, peer_address, peer_area, rank_bounds,
 )  # fmt: skip
 from tensorcore_dsl.lang.indexing import (  # isort: skip
     Indexed, full_index, normal_index, row_major, slice_bounds, static_shape,
@@ -55,16 +63,25 @@ def shared(
     kernel.shared_bytes = start + elements * element_size(dtype)
     kernel.shared_align = max(kernel.shared_align, align)
     origin = emit(names.STATIC_SHARED) + start
-    return Tile(origin, 0, dtype, shape, steps, swizzle)
+    tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
+    if builder().checks:
+        size = element_size(dtype)
+        plane, pitch = ((0, 0, *steps[:-1])[i] * size for i in (-2, -1))
+        kernel.tiles.append(
+            SharedTile(start, elements * size, pitch, plane, swizzle, tile.described)
+        )
+    return tile
 
 
 def dynamic_shared(
-    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0
-) -> Tile:
+    shape: int | Sequence[int], dtype: DTypeLike, *, offset: int = 0, swizzle: int = 0,
+    overlap: bool = False,
+) -> Tile:  # fmt: skip
     """A tile `offset` bytes into the dynamic shared memory of the launch.
 
     The launch gives its size, `kernel[grid, block, stream, bytes](...)`. `offset` is a multiple of
-    the element size, and of 8 rows of the swizzle.
+    the element size, and of 8 rows of the swizzle. Checked builds refuse a tile that begins inside
+    another one and ends outside of it, unless it is meant to: `overlap=True`.
     """
     shape, dtype = static_shape(shape, "a shared tile"), as_dtype(dtype)
     steps = row_major(shape)
@@ -74,7 +91,37 @@ def dynamic_shared(
         raise LayoutError(f"offset {offset} of {dtype} elements is no multiple of {least} bytes")
     builder().kernel.dynamic = True
     origin = emit(names.DYNAMIC_SHARED) + offset
-    return Tile(origin, 0, dtype, shape, steps, swizzle)
+    tile = _whole(Tile(origin, 0, dtype, shape, steps, swizzle))
+    if builder().checks:
+        _check_dynamic(tile, offset, overlap)
+    return tile
+
+
+def _whole(tile: Tile) -> Tile:
+    """A new tile; in a checked build it is an area of its own."""
+    if not builder().checks:
+        return tile
+    return tile.with_parts(area=tile.span(), owner=tile.described)
+
+
+def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
+    """Check that the launch has the memory, and that earlier tiles do not lie across the borders of
+    this one; a tile may be a part of another one."""
+    build = builder()
+    text = f"{tile.described} of {tile.bytes} bytes from byte %lld on leaves the dynamic shared "
+    text += "memory of the launch, which has %lld bytes"
+    check_index(offset, build.special("dynamic_smem_size"), text, count=tile.bytes)
+    first, last = offset, offset + tile.bytes
+    for start, stop, other in build.dynamic_tiles:
+        apart = last <= start or stop <= first
+        nested = (start <= first and last <= stop) or (first <= start and stop <= last)
+        if not apart and not nested and not overlap:
+            raise OutOfBounds(
+                f"{tile.described} at bytes {first} to {last - 1} of the dynamic shared memory "
+                f"overlaps {other} at bytes {start} to {stop - 1}; overlap=True allows it, where "
+                "one is no longer used"
+            )
+    build.dynamic_tiles.append((first, last, tile.described))
 
 
 class Tile(Indexed):
@@ -85,7 +132,7 @@ class Tile(Indexed):
     from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
     """
 
-    parts = ("origin", "offset")
+    parts = ("origin", "offset", "area")
     space = "shared"
     shape: tuple[int, ...]
 
@@ -131,7 +178,7 @@ class Tile(Indexed):
             raise OperandError(f"{self.described} is another CTA's already")
         return self.with_parts(
             origin=peer_address(self.origin, rank), space=CLUSTER_SPACE,
-            bounds=(*self.bounds, *rank_bounds(rank)),
+            bounds=(*self.bounds, *rank_bounds(rank)), area=peer_area(self.area, rank),
         )  # fmt: skip
 
     def moved(self, index: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
@@ -167,10 +214,33 @@ class Tile(Indexed):
     def _pointer(self, index: tuple[Any, ...], keep: Callable[[Any], Any]) -> Pointer:
         """Pointer to an element; `keep` copies what its checks need, if they come later."""
         places = [_inside(i, 1, axis, self) for axis, i in enumerate(index)]
-        bounds = list(self.bounds)
-        for place, extent, axis in zip(places, self.shape, self._axes(), strict=True):
-            bounds += axis.bounds(keep(place), extent)
-        return Pointer(self.moved(places, (), ()).address, self.dtype, self.space, tuple(bounds))
+        bounds = [*self.bounds, *self.area_bounds()]
+        for place, extent, stride, axis in zip(
+            places, self.shape, self.strides, self._axes(), strict=True
+        ):
+            bounds += axis.bounds(keep(place), extent, stride)
+        place = self.moved(places, (), ()).address
+        if keep is not frozen or not builder().checks:
+            return Pointer(place, self.dtype, self.space, tuple(bounds))
+        start, size = self.span()
+        area = frozen(start), size
+        return Pointer(place, self.dtype, self.space, tuple(bounds), area, self.described)
+
+    def check_lines(self, lines: int, bytes_: int, stride: Any, pred: Any = None) -> None:
+        self.at(*[0] * self.ndim).check_lines(lines, bytes_, stride, pred)
+
+    def span(self) -> tuple[Any, int]:
+        """The address of the first byte of its elements, and how many bytes they span.
+
+        With a swizzle, elements change places within as many bytes as the swizzle is wide.
+        """
+        size, unit = element_size(self.dtype), max(self.swizzle, 1)
+        span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) * size + size
+        if not isinstance(self.offset, Scalar):
+            low = self.offset // unit * unit
+            return _plus(self.origin, low), -(-(self.offset + span) // unit) * unit - low
+        low = self.offset & -unit if unit > 1 else self.offset
+        return _plus(self.origin, low), -(-span // unit) * unit + unit - 1
 
     @property
     def address(self) -> Any:
@@ -193,13 +263,16 @@ class Tile(Indexed):
         ):
             if not isinstance(i, slice):
                 starts.append(_inside(i, 1, axis.number, self))
-                bounds += axis.bounds(frozen(starts[-1]), extent)
+                bounds += axis.bounds(frozen(starts[-1]), extent, stride)
                 continue
             start, length, step = slice_bounds(i, extent)
             if not isinstance(length, int):
                 raise OperandError("the size of a shared view must be known at compile time")
             span = (length - 1) * step + 1 if length else 0
             starts.append(_inside(start, span, axis.number, self))
+            if step > 1 and stride == 1 and length > 1:
+                place, size = f"a view of {self.described}", element_size(self.dtype)
+                bounds.append(StepBound(0, 0, place, size, step))
             if isinstance(start, Scalar):
                 bounds.append(Bound(frozen(start), extent, axis.place, length=span))
             shape.append(length)

@@ -16,7 +16,7 @@ from tensorcore_dsl.lang.pointer import own_address
 from tensorcore_dsl.lang.tiles import Tile, same_elements
 from tensorcore_dsl.lang.warp import check_choice
 from tensorcore_dsl.values.builder import builder
-from tensorcore_dsl.values.operands import describe
+from tensorcore_dsl.values.operands import describe, is_number
 from tensorcore_dsl.values.values import Element, RegisterGroup, Scalar
 
 MOST_PENDING = 7  # groups after wgmma_wait (9.7.15.7.3)
@@ -116,7 +116,42 @@ def wgmma_descriptor(tile: Tile, major: str = "k") -> Element:
     bits = pack_descriptor(place, leading, 8 * row_bytes, tile.swizzle)
     low = build.apply("add", start, bits & 0xFFFFFFFF).bits(dtypes.b32)
     result: Scalar = emit(names.pack(64), low, build.literal(bits >> 32, dtypes.u32))
-    return result
+    return MatrixDescriptor(result, tile, major)
+
+
+class MatrixDescriptor(Scalar):
+    """The descriptor of a view, which the instructions that take it must not read beyond."""
+
+    def __init__(self, bits: Scalar, tile: Tile, major: str) -> None:
+        super().__init__(bits.value, bits.dtype)
+        self.tile, self.major = tile, major
+
+    def check_reader(self, instr: Instruction, name: str, turned: Any) -> None:
+        """OperandError unless the view has what `instr` reads as operand `name`, "a" or "b".
+
+        turned: its operand trans_a or trans_b, 1 for MN-major views; 0 if it has none.
+        """
+        tile, major = self.tile, "mn" if is_number(turned) and turned else "k"
+        assert instr.shape is not None
+        rows, columns, depth = instr.shape
+        wanted = rows if name == "a" else columns
+        if name == "a" and "sparse" in instr.params:
+            depth //= 2
+        *atoms, outer, inner = tile.shape
+        along, k = (outer, inner) if self.major == "k" else (inner, outer)
+        along *= atoms[0] if atoms else 1
+        what = "rows" if name == "a" else "columns"
+        dtype = dtypes.named(instr.params[name])
+        if major != self.major:
+            raise OperandError(
+                f"{instr} reads {name} with major {major!r} (trans_{name} is "
+                f"{int(major == 'mn')}); the descriptor has major {self.major!r}"
+            )
+        if along < wanted or k < depth or tile.dtype.bits != dtype.bits:
+            raise OperandError(
+                f"{instr} reads {wanted} {what} and {depth} of K of {dtype} at the descriptor of "
+                f"{name}; it describes a view of {along} {what} and {k} of K of {tile.dtype}"
+            )
 
 
 def _static(offset: Any) -> int:

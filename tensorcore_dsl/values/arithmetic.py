@@ -289,6 +289,13 @@ def _shift(builder: InstructionBuilder, name: str, left: Any, right: Any) -> Any
     left = coerce(builder, left, dtype)
     if isinstance(right, Scalar):
         _needs_integers(name, right.dtype)
+        if builder.checks and right.dtype.kind == "s":
+            low = _compare(builder, "lt", right, 0, right.dtype)
+            wide = dtypes.s64 if right.dtype.bits == 64 else dtypes.s32
+            message = "shift by %lld: counts are %lld or more"
+            builder.check(
+                wide, convert(builder, right, wide), 0, 1, message, low, "InvalidArithmetic"
+            )
         count = convert(builder, right, dtypes.u32)
     else:
         count = int(right)

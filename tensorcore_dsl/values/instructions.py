@@ -16,6 +16,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import Loc, OperandError
 from tensorcore_dsl.ir.verify import agree
 from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.bounds import format_text
 from tensorcore_dsl.isa.spec import Instruction, Operand
 from tensorcore_dsl.values.values import RegisterGroup, RuntimeValue, Scalar
 
@@ -38,6 +39,7 @@ class Mark:
     block: Block
     length: int
     shared_bytes: int
+    tiles: int
     known: int
 
 
@@ -56,6 +58,7 @@ class InstructionBuilder:
         self._definitions: dict[Value, Op] = {}
         self._checked: dict[str, Instruction] = {}
         self.checks = False  # a checked build: indices are checked at run time
+        self.dynamic_tiles: list[tuple[int, int, str]] = []  # in a checked build: bytes from, to
         self.misfit: tuple[OperandError, int] | None = None  # and the index of the operand
         self.multiples: dict[Value, int] = {}  # powers of two that divide parameters and indices
         self._ids = 0
@@ -82,12 +85,14 @@ class InstructionBuilder:
             self._forget(known)
 
     def mark(self) -> Mark:
-        return Mark(self.block, len(self.block), self.kernel.shared_bytes, len(self._order))
+        kernel, known = self.kernel, len(self._order)
+        return Mark(self.block, len(self.block), kernel.shared_bytes, len(kernel.tiles), known)
 
     def undo(self, mark: Mark) -> None:
         """Remove everything emitted since `mark`."""
         del mark.block.nodes[mark.length :]
         self.kernel.shared_bytes = mark.shared_bytes
+        del self.kernel.tiles[mark.tiles :]
         self._forget(mark.known)
 
     def _forget(self, length: int) -> None:
@@ -124,8 +129,12 @@ class InstructionBuilder:
             self._checked[instr.mnemonic] = instr
         if len(operands) != len(instr.operands):
             raise _wrong_count(instr, len(operands))
+        if instr.ordering is not None:
+            _check_descriptors(instr, operands)
         if self.checks:
             self._check_addresses(instr, operands, options.get("pred"))
+            if instr.divides_integers and isinstance(operands[1], Scalar):
+                self._check_divisor(operands[0], operands[1], options.get("pred"))
         sources = tuple(
             [
                 self._source(given, wanted, instr)
@@ -145,7 +154,27 @@ class InstructionBuilder:
                 continue
             if instr.addressing_lanes < 32:
                 pred = self.special("laneid") < instr.addressing_lanes
-            check(instr.word_bytes, pred)
+            if instr.lines is None:
+                check(instr.word_bytes, pred)
+                continue
+            lines, bytes_, stride = instr.lines
+            named = zip(operands, instr.operands, strict=True)
+            strides = [o for o, w in named if w.name == "stride"]
+            given.check_lines(lines, bytes_, strides[0] if strides else stride, pred)
+
+    def _check_divisor(self, left: Any, right: Scalar, pred: Any) -> None:
+        """Check that an integer divisor is not zero, where `pred` holds."""
+        dtype = right.dtype
+        zero = self.named(names.compare("eq", dtype), right, 0)
+        if pred is not None:
+            zero = self.named(names.bitwise("and", dtypes.pred), zero, self.scalar(pred))
+        wide = dtypes.s64 if dtype.bits == 64 else dtypes.s32
+        values = [self.scalar(value, dtype) for value in (left, right)]
+        if dtype.bits == 16:
+            values = [self.named(names.convert(wide, dtype, ""), value) for value in values]
+        number, zeros = (Scalar(value.value, wide) for value in values)
+        text = "division of %lld by %lld"
+        self.check(wide, number, zeros, 1, text, zero, "InvalidArithmetic")
 
     def _unguarded(self, instr: Instruction, sources: tuple[Any, ...]) -> Any:
         reusable = not instr.effects and bool(instr.results)
@@ -306,16 +335,25 @@ class InstructionBuilder:
             self._remember(("original", known), value)
         return known
 
-    def is_first_check(self, index: Any, extent: Any, count: int, guard: Any) -> bool:
-        """Is this check new here? The same one, or one without a guard, may have been passed."""
+    def check(
+        self, dtype: DType, index: Any, extent: Any, count: int, message: str, pred: Any = None,
+        error: str = "OutOfBounds",
+    ) -> None:  # fmt: skip
+        """In a checked build: stop unless `count` numbers from `index` on lie in [0, extent).
+
+        message: a format for index and extent. error: the name of the class of the error. Emits
+        nothing if the same check, or one without `pred`, has been passed here.
+        """
         operands = [o.value if isinstance(o, Scalar) else o for o in (index, extent)]
         operands = [self.known.get(("original", value), value) for value in operands]
-        guards = [None] if guard is None else [None, getattr(guard, "value", guard)]
+        guards = [None] if pred is None else [None, getattr(pred, "value", pred)]
         keys = [("check", *operands, count, where) for where in guards]
-        if any(key in self.known for key in keys):
-            return False
+        if not self.checks or any(key in self.known for key in keys):
+            return
         self._remember(keys[-1], True)
-        return True
+        text = format_text(str(self.locate() or self.kernel.name), message, error)
+        number = self.string(text)
+        self.named(names.check_index(dtype), number, index, extent, count, pred=pred)
 
     def string(self, text: str) -> int:
         """The number of a string of the kernel."""
@@ -360,6 +398,15 @@ class InstructionBuilder:
             part = Scalar(register, dtype)
             self._remember(key, part)
         return part
+
+
+def _check_descriptors(instr: Instruction, operands: Sequence[Any]) -> None:
+    """OperandError for the descriptor of a view that has less than the instruction reads."""
+    given = {o.name: value for o, value in zip(instr.operands, operands, strict=True)}
+    for name in "ab":
+        check = getattr(given.get(f"desc_{name}"), "check_reader", None)
+        if check is not None:
+            check(instr, name, given.get(f"trans_{name}", 0))
 
 
 def _power_of_two(number: int) -> int:

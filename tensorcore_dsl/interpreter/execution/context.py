@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import OutOfBounds
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
@@ -22,7 +21,8 @@ from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.interpreter.sync.named_barriers import NamedBarriers
-from tensorcore_dsl.isa.bounds import REFUSED
+from tensorcore_dsl.isa.bounds import error_of
+from tensorcore_dsl.isa.descriptor import SharedTiles
 from tensorcore_dsl.isa.spec import Instruction
 
 
@@ -41,6 +41,7 @@ class ExecutionContext(Chunk):
     ) -> None:
         super().__init__(program, geometry, storage.checks, profile)
         self.arch = arch
+        self.tiles = SharedTiles(program.kernel.tiles)
         self.special = SpecialRegisters(geometry)
         self.sanitizer = Sanitizer(self, storage)
         self.proxies = self.sanitizer.proxies
@@ -81,12 +82,12 @@ class ExecutionContext(Chunk):
             strong_accesses.fence(detector, instr)
 
     def refuse_index(self, text: int, outside: np.ndarray, index: Any, extent: Any) -> NoReturn:
-        """Raise OutOfBounds for the first thread of `outside`; the error itself shows the line."""
+        """Raise the error of a check for the first thread of `outside`; it shows the line."""
         thread = int(np.argmax(outside))
         values = [np.broadcast_to(v, (self.threads,))[thread].item() for v in (index, extent)]
         values += [*self.geometry.cta(thread), *self.geometry.thread(thread)]
         line = format_line(self.program.kernel.strings[text], values)
-        raise OutOfBounds(line.partition(REFUSED)[2].rstrip())
+        raise error_of(line)
 
     def exit(self) -> None:
         """The active threads end, and with them the CTAs that have no threads left."""
@@ -100,6 +101,7 @@ class ExecutionContext(Chunk):
             self.clusters.leave(cta)
             self.sanitizer.leave(cta)
             self.mbarriers.leave(cta)
+            self.bulk.leave(cta)
 
     def lacking(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:
         """What threads that stand at an instruction wait for, as lines of text."""

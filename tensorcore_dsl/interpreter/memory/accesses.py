@@ -26,7 +26,8 @@ from tensorcore_dsl.isa.context import Context
 
 VIRTUAL, SIZE, REAL, WRITABLE, COLUMNS = range(5)  # columns of the table of allocations
 SPACE_BITS = 40  # allocation i lies in the middle of the addresses from (i + 1) << SPACE_BITS on
-GLOBAL_SIDE = 8  # added to the code of a failed check of the global side of a copy
+TOO_MANY = 31  # code of a copy that is to read more bytes than it copies
+GLOBAL_SIDE = 32  # added to the code of a failed check of the global side of a copy
 
 
 _MEMORIES = {"shared": OWN, "shared::cluster": CLUSTER, "global": GLOBAL}
@@ -315,6 +316,8 @@ def copy_check(
     for thread in range(threads):
         if active[thread]:
             target, source = types.int64(targets[thread]), types.int64(sources[thread])
+            if valid[thread] > size:
+                return native.mistake(TOO_MANY, thread)
             if target + size > limit:
                 return native.mistake(shadow.OUTSIDE, thread)
             if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:

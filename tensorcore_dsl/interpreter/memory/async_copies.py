@@ -22,10 +22,22 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.core.threads import scalar
-from tensorcore_dsl.interpreter.memory.accesses import GLOBAL_SIDE, copy_check, copy_finish
+from tensorcore_dsl.interpreter.memory.accesses import (
+    GLOBAL_SIDE,
+    TOO_MANY,
+    copy_check,
+    copy_finish,
+)
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
-from tensorcore_dsl.interpreter.memory.tensor_box import START, TensorBox, load_box, store_box
+from tensorcore_dsl.interpreter.memory.tensor_box import (
+    BOX,
+    EXTENT,
+    START,
+    TensorBox,
+    load_box,
+    store_box,
+)
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
@@ -77,6 +89,13 @@ class AsyncCopies:
             target, source, valid, mask, table, storage.data, storage.shadow, size, storage.checks,
             self.shared.sanitizer.proxies.readers,
         )  # fmt: skip
+        if wrong >> 32 == TOO_MANY:
+            thread = wrong & 0xFFFFFFFF
+            raise OutOfBounds(
+                f"an asynchronous copy of {size} bytes to shared {int(target[thread]):#x} by "
+                f"{self.chunk.describe(thread)} is to read {valid[thread]} bytes: 0 to {size} "
+                "are allowed"
+            )
         if wrong >> 32 > GLOBAL_SIDE:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
         if wrong:
@@ -152,10 +171,14 @@ class BulkCopies:
         self.clusters = clusters
         self.commits = np.zeros(chunk.threads, np.int64)
         self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+        # By (cluster, "load from" or "store to", array): the copies by tensor maps.
+        self.useful: set[tuple[int, str, str]] = set()
+        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}  # the first, and its step
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
         for thread in np.flatnonzero(self.chunk.mask):
             box = self._box(thread, tensor, coordinates)
+            self._note_place(int(thread), box, "load from", len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
     def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
@@ -173,7 +196,34 @@ class BulkCopies:
                     f"at coordinates {where}: stores may hang over the far end of an axis, not "
                     "over its start"
                 )
+            self._note_place(int(thread), box, "store to", len(coordinates))
             self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
+
+    def _note_place(self, thread: int, box: TensorBox, what: str, rank: int) -> None:
+        """Note whether a box of a tensor map touches its array; `leave` judges when all did."""
+        cluster = thread // self.chunk.group // self.clusters.size
+        if box.inside:
+            self.useful.add((cluster, what, box.name))
+            return
+        rows = (START, EXTENT, BOX)
+        start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
+        text = (
+            f"out of bounds: the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
+            f"nothing: a box of {size} elements at coordinates {start} lies outside of the array "
+            f"of {extent} (innermost axis first)"
+        )
+        self.idle.setdefault((cluster, what, box.name), (text, self.chunk.at_step))
+
+    def leave(self, cta: int) -> None:
+        """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched
+        an array; some may lie outside, as parts of a tile that hangs over the end of an axis."""
+        size = self.clusters.size
+        cluster = cta // size
+        if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():
+            return
+        for key, (text, step) in self.idle.items():
+            if key[0] == cluster and key not in self.useful and self.storage.checks:
+                raise OutOfBounds(text, self.chunk.loc(step))
 
     def load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
         for thread in np.flatnonzero(self.chunk.mask):

@@ -1,0 +1,198 @@
+"""Pointers that move or are joined, slices, vectors of views, and dynamic tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from twins import Twin, Twins
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import OperandError, OutOfBounds
+
+twin = Twins()
+
+# -- pointers to shared memory ----------------------------------------------------------------------
+
+
+@twin(OutOfBounds, "4 bytes from byte 128 on leave a shared f32 tile of 4x8, which has 128 bytes", 0)
+def moved(i, bad: tc.Const):
+    tile, other = tc.shared((4, 8), tc.f32), tc.shared((4, 8), tc.f32)
+    if tc.threadIdx.x == 0:
+        other[0, 0] = 1.0
+        (tile.at(3, 0) + (i + (8 if bad else 7))).store(1.0)  # here
+
+
+@twin(OutOfBounds, "4 bytes from byte -4 on leave a shared f32 tile of 4x8", 1)
+def moved_back(i, bad: tc.Const):
+    other, tile = tc.shared((4, 8), tc.f32), tc.shared((4, 8), tc.f32)
+    if tc.threadIdx.x == 0:
+        other[0, 0] = 1.0
+        (tile.at(0, 0 if bad else 1) - i).store(1.0)  # here
+
+
+@twin(OutOfBounds, "4 bytes from byte 128 on leave a shared f32 tile of 32", 32)
+def item(n, bad: tc.Const):
+    tile, other = tc.shared((2, 32), tc.f32), tc.shared(32, tc.f32)
+    other[tc.threadIdx.x] = 1.0
+    row = tile[0].at(0)
+    row[n - 1] = 1.0
+    row[n - (0 if bad else 2)] = 1.0  # here
+
+
+@twin(OutOfBounds, "16 bytes from byte 116 on leave a shared f32 tile of 32, which has 128 bytes", 29)
+def vector(n, bad: tc.Const):
+    tile, other = tc.shared(32, tc.f32), tc.shared(32, tc.f32)
+    other[0] = 1.0
+    place = tile.at(0) + (n - (0 if bad else 1))
+    place.store([1.0] * 4)  # here
+
+
+@twin(OutOfBounds, "4 bytes from byte 128 on leave the tile that it was made from, which has 128", 32)
+def loop(n, bad: tc.Const):
+    tile, other = tc.shared(32, tc.f32), tc.shared(32, tc.f32)
+    if tc.threadIdx.x == 0:
+        other[0] = 1.0
+        place = tile.at(0)
+        for _ in range(n + 1 if bad else n):
+            place.store(1.0)  # here
+            place += 1
+
+
+@twin(OutOfBounds, "4 bytes from byte 64 on leave the tile that it was made from, which has 64 bytes", 16)
+def joined(n, bad: tc.Const):
+    tile, small = tc.shared(32, tc.f32), tc.shared(16, tc.f32)
+    if tc.threadIdx.x == 0:
+        place = tile.at(0)
+        if n > (3 if bad else 99):
+            place = small.at(0)
+        place[n] = 1.0  # here
+        tile[0] = 0.0
+
+
+@twin(OutOfBounds, "4 bytes from byte 512 on leave the tile that it was made from, which has 512 bytes", 4)
+def joined_view(stage, bad: tc.Const):
+    tile, other = tc.shared((4, 32), tc.f32), tc.shared(32, tc.f32)
+    other[tc.threadIdx.x] = 1.0
+    part = tile[0]
+    if stage > 2:
+        part = tile[stage - (0 if bad else 1)]
+    part[tc.threadIdx.x] = 1.0  # here
+
+
+@twin(OutOfBounds, "4 bytes from byte 1024 on leave a shared f32 tile of 8x32, 128-byte swizzle", 32)
+def swizzled(n, bad: tc.Const):
+    tile, other = tc.shared((8, 32), tc.f32, swizzle=128), tc.shared(32, tc.f32)
+    other[tc.threadIdx.x] = 1.0
+    (tile.at(7, 28) + (n - (0 if bad else 1))).store(1.0)  # here
+
+
+@twin(OutOfBounds, "leave the tile that it was made from, which has 128 bytes", 32, grid=2)
+def remote(n, bad: tc.Const):
+    tc.cluster_size(2)
+    tile, other = tc.shared(32, tc.f32), tc.shared(32, tc.f32)
+    other[tc.threadIdx.x] = 1.0
+    tc.cluster_sync()
+    place = tile.at(0)
+    if n > 0:
+        place = place + (n - (0 if bad else 1))
+    if tc.threadIdx.x == 0:
+        place.remote(1 - tc.cluster_rank()).store(1.0)  # here
+    tc.cluster_sync()
+
+
+# -- slices and views -------------------------------------------------------------------------------
+
+
+@twin(OutOfBounds, "the slice from index 5 on ends before it, at 3", (8,), 5)
+def backward_slice(x: tc.Array, i, bad: tc.Const):
+    part = x[i : tc.minimum(i + 2, 3 if bad else 8)]  # here
+    x[0] = part.shape[0].to(tc.f32)
+
+
+@twin(OperandError, "the slice 5:3 has -2 elements", (8,))
+def backward_constant(x: tc.Array, bad: tc.Const):
+    x[5 : 3 if bad else 7].at(0).store(1.0)  # here
+
+
+@twin(OutOfBounds, "index 9 leaves axis 0 of", (8,), 12)
+def behind_the_array(x: tc.Array, m, bad: tc.Const):
+    part = x[m : tc.minimum(m + 4, x.shape[0])]
+    if m < (99 if bad else 8):
+        x.at(m - 3).store(part.shape[0].to(tc.f32))  # here
+
+
+@twin(OperandError, "a vector of 4 elements leaves a view of 'x', whose step is 2", (8, 8), 0)
+def stepped_array(x: tc.Array, i, bad: tc.Const):
+    part = x[:, 0 : 8 : 2 if bad else 1]
+    part.at(0, i).load(4)  # here
+
+
+@twin(OperandError, "a vector of 2 elements leaves a view of a shared f32 tile of 4x8, whose step is 4", 0)
+def stepped_tile(i, bad: tc.Const):
+    part = tc.shared((4, 8), tc.f32)[:, 0 : 8 : 4 if bad else 1]
+    part.at(0, i).store([1.0] * (2 if bad else 1))  # here
+
+
+# -- dynamic tiles ----------------------------------------------------------------------------------
+
+
+@twin(OutOfBounds, "at bytes 512 to 1535 of the dynamic shared memory overlaps a shared f32 tile of 32x8 at bytes "
+      "0 to 1023; overlap=True", bytes=4096)  # fmt: skip
+def overlapping(bad: tc.Const):
+    a = tc.dynamic_shared((32, 8), tc.f32)
+    b = tc.dynamic_shared((32, 8), tc.f32, offset=512 if bad else 1024)  # here
+    a[tc.threadIdx.x, 0] = b.at(tc.threadIdx.x, 0).load(pred=False)
+
+
+@twin(OutOfBounds, "overlaps a shared u8 tile of 2048 at bytes 0 to 2047", bytes=4096)
+def parts_of_a_pool(bad: tc.Const):
+    tc.dynamic_shared(2048, tc.u8)
+    tc.dynamic_shared((32, 8), tc.f32)
+    tc.dynamic_shared((32, 8), tc.f32, offset=1040, overlap=not bad)  # here
+
+
+@twin(OutOfBounds, "a shared f32 tile of 64x8 of 2048 bytes from byte 0 on leaves the dynamic shared memory of the "
+      "launch, which has 1024 bytes", bytes=1024)  # fmt: skip
+def beyond_the_launch(bad: tc.Const):
+    tile = tc.dynamic_shared((64 if bad else 32, 8), tc.f32)  # here
+    tile[tc.threadIdx.x, 0] = 1.0
+
+
+@pytest.mark.parametrize("case", twin, ids=str)
+def test_bad(case: Twin) -> None:
+    case.check_bad()
+
+
+@pytest.mark.parametrize("case", twin, ids=str)
+def test_good(case: Twin) -> None:
+    case.check_good()
+
+
+def test_pointers_to_different_arrays_still_join() -> None:
+    @tc.kernel
+    def choose(x: tc.Array, y: tc.Array, i):
+        place = x.at(0, 1)
+        if i > 0:
+            place = y.at(i)
+        for _ in range(i):
+            place = place + 1
+        place.store(5.0)
+
+    x, y = np.zeros((4, 4), np.float32), np.zeros(8, np.float32)
+    choose.emulate[1, 1](x, y, 0)
+    choose.emulate[1, 1](x, y, 3)
+    assert x[0, 1] == 5 and y[6] == 5
+
+
+def test_builds_without_checks_carry_no_areas() -> None:
+    @tc.kernel
+    def walk(n):
+        tile = tc.shared(32, tc.f32)
+        place = tile.at(0)
+        for _ in range(n):
+            place.store(1.0)
+            place = place + 1
+
+    text = walk.ir(3, arch="sm_90a")
+    loop = text[text.index("for") :]
+    assert "check.index" not in text and loop.count("add.u32") == 1 and loop.count("<-") <= 2

@@ -1,0 +1,119 @@
+"""Divisions by zero, shifts by negative counts, and constants that their type does not hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from twins import Twin, Twins
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import InvalidArithmetic, OperandError
+
+twin = Twins()
+S8, S32 = dict(dtype=np.int8), dict(dtype=np.int32)
+
+
+@twin(InvalidArithmetic, "division of 0 by 0 (block (0,0,0), thread (0,0,0))", (32,), 0, **S32)
+def quotient(x: tc.Array, n, bad: tc.Const):
+    x[tc.threadIdx.x] = tc.threadIdx.x // (n if bad else n + 1)  # here
+
+
+@twin(InvalidArithmetic, "division of 3 by 0 (block (0,0,0), thread (3,0,0))", (32,), 3, **S32)
+def remainder(x: tc.Array, n, bad: tc.Const):
+    x[tc.threadIdx.x] = tc.threadIdx.x % (tc.threadIdx.x - (n if bad else 40))  # here
+
+
+@twin(InvalidArithmetic, "division of -1 by 0", (32,), 0, **S32)
+def wide(x: tc.Array, n, bad: tc.Const):
+    x[0] = (tc.s64(-1) // n.to(tc.s64) if bad else tc.s64(-1) // 3).to(tc.s32)  # here
+
+
+@twin(InvalidArithmetic, "division of 7 by 0", (32,), 0, **S32)
+def unsigned(x: tc.Array, n, bad: tc.Const):
+    x[0] = (tc.u64(7) % tc.maximum(n, 0 if bad else 1).to(tc.u64)).to(tc.s32)  # here
+
+
+@twin(InvalidArithmetic, "division of 5 by 0", (32,), 0, **S32)
+def by_name(x: tc.Array, n, bad: tc.Const):
+    tc.emit("div.s32", n + 5, n, pred=n > (-1 if bad else 0))  # here
+
+
+@twin(InvalidArithmetic, "division of 9 by 0", (32,), 0, **S32)
+def narrow(x: tc.Array, n, bad: tc.Const):
+    tc.emit("rem.u16", tc.u16(9), n.to(tc.u16) if bad else tc.u16(2))  # here
+
+
+@twin(InvalidArithmetic, "division of 5 by 0", (32,), 0, **S32)
+def guarded_by_a_branch(x: tc.Array, n, bad: tc.Const):
+    x[0] = 5 // n if n != (7 if bad else 0) else 1  # here
+
+
+@twin(InvalidArithmetic, "division of 5 by 0", (32,), 0, **S32)
+def guarded_by_and(x: tc.Array, n, bad: tc.Const):
+    if n != (7 if bad else 0) and 5 // n > 2:  # here
+        x[0] = 2
+
+
+@twin(InvalidArithmetic, "shift by -1: counts are 0 or more (block (0,0,0), thread (0,0,0))", (32,), 1, **S32)
+def negative_count(x: tc.Array, n, bad: tc.Const):
+    x[tc.threadIdx.x] = 1 << (tc.threadIdx.x - (n if bad else 0))  # here
+
+
+@twin(OperandError, "200 does not fit in s8, whose largest is 127: it would be read back as another number; -56", (32,), **S8)
+def constant(x: tc.Array, bad: tc.Const):
+    x[0] = 200 if bad else -56  # here
+
+
+@twin(OperandError, "128 does not fit in s8", (32,), **S8)
+def constants(x: tc.Array, bad: tc.Const):
+    tc.shared(32, tc.s8).at(0).store([1, 2, 3, 128 if bad else 127])  # here
+
+
+@twin(OperandError, "2147483648 does not fit in s32", (32,), **S32)
+def local_constant(x: tc.Array, bad: tc.Const):
+    items = tc.local(4, tc.s32)
+    items[0] = 2**31 if bad else 2**31 - 1  # here
+
+
+@pytest.mark.parametrize("case", twin, ids=str)
+def test_bad(case: Twin) -> None:
+    case.check_bad()
+
+
+@pytest.mark.parametrize("case", twin, ids=str)
+def test_good(case: Twin) -> None:
+    case.check_good()
+
+
+def test_counts_beyond_the_width_shift_all_bits_out() -> None:
+    @tc.kernel
+    def shifts(x: tc.Array, n):
+        x[0], x[1], x[2] = 1 << n, -5 >> n, (tc.u32(5) >> n).bits(tc.s32)
+
+    x = np.ones(3, np.int32)
+    shifts.emulate[1, 1](x, 32)
+    assert x.tolist() == [0, -1, 0]
+    shifts.emulate[1, 1](x, 1000)
+    assert x.tolist() == [0, -1, 0]
+
+
+def test_builds_without_checks_divide_as_before() -> None:
+    @tc.kernel
+    def divide(x: tc.Array, n):
+        x[0] = 5 // n
+
+    x = np.ones(1, np.int32)
+    text = divide.ir(x, 0, arch="sm_90a")
+    assert "check" not in text
+    divide.emulator(checks=False)[1, 1](x, 0)
+    assert divide.emulator(checks=False)[1, 1](x, 5) and x[0] == 1
+
+
+def test_the_line_on_the_gpu_names_the_error() -> None:
+    @tc.kernel(checks=True)
+    def divide(x: tc.Array, n):
+        x[0] = 5 // n
+
+    text = divide.ptx(np.ones(1, np.int32), 3, arch="sm_90a")
+    line = "".join(f"{ord(c)}, " for c in "InvalidArithmetic: division of")
+    assert "InvalidArithmetic: division of" in text or line in text
