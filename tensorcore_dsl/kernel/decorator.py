@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
@@ -75,7 +76,7 @@ class Kernel(CompiledKernel):
     @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (),
+        order: int | None = None, trace: Traced = (), limit: int | None = None,
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
@@ -86,8 +87,11 @@ class Kernel(CompiledKernel):
 
         trace: names of variables whose values the report's `trace` has, at each assignment; or a
         dict from names to the threads of a block (numbers, None for all) that are recorded.
+
+        limit: the most turns that a loop may take before it counts as endless; None: what the
+        environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order), trace)
+        return Emulator(self, arch, checks, profile, seed_of(order), trace, limit_of(limit))
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
@@ -27,6 +28,7 @@ class Emulator:
     profile: bool = False
     order: int | None = None
     trace: Traced = ()
+    limit: int | None = None
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -40,7 +42,10 @@ class Emulator:
         chosen = self.compiled(runtime, constants)
         checks = self.checks is not False
         full = self._checks_indices()
-        return chosen.emulate(config, runtime, checks, full, self.profile, self.order, self.trace)
+        return chosen.emulate(
+            config, runtime, checks, full, self.profile, self.order, self.trace,
+            limit_of(self.limit),
+        )  # fmt: skip
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
