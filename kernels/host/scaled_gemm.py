@@ -76,7 +76,8 @@ def _prepare_scaled(
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, epilogue)
-    config = config or with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
+    if config is None:
+        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N))
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
@@ -149,7 +150,8 @@ def _prepare_requantised(
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
     check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, None)
-    config = config or choose(ProblemShape(M, N, K, 1), is_plain)
+    if config is None:
+        config = choose(ProblemShape(M, N, K, 1), is_plain)
     check_supported("requantised products", config, "streamk_units")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N))
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)
