@@ -265,6 +265,18 @@ class Instruction:
         return self.ordering is not None or ("bulk" in self.effects and self.accesses_memory)
 
     @property
+    def counts_bytes(self) -> bool:
+        """Does an mbarrier count the bytes that it moves?"""
+        return "bulk" in self.effects and any(o.name == "bar" for o in self.operands)
+
+    @property
+    def synchronises(self) -> bool:
+        """Do threads, or their lanes, meet or wait here?"""
+        return self.uses_mbarrier or not self.effects.isdisjoint(
+            {"barrier", "blocking", "cluster", "convergent"}
+        )
+
+    @property
     def runs_late(self) -> bool:
         """Is it a copy of single threads, which takes effect at a wait?"""
         return self.mnemonic.startswith("cp.async") and "load" in self.effects and (

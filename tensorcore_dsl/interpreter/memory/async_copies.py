@@ -41,7 +41,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
 from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
-from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS
+from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS, PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 
@@ -362,7 +362,7 @@ class BulkCopies:
         detector = self.sanitizer.detector
         if detector is None:
             return None
-        column = detector.column(cta, "mbarrier", barrier // MBARRIER)
+        column = detector.column(cta, PHASES, barrier // MBARRIER)
         serial = detector.operation(thread, column)
         starts = np.unique(box.chunks(target)) * CHUNK
         if source is None:

@@ -412,7 +412,8 @@ def touch_ranges(
             continue
         if touch(
             h, kind, todo, place[POINTER_WRITES], place[POINTER_READS], start >> shift,
-            start + size - 1 >> shift, shift, 0, serial, 0, mine, thread, row, strong, local, vector,
+            start + size - 1 >> shift, shift, 0, serial, 0, mine, thread, row, strong, local,
+            vector,
         ):  # fmt: skip
             return 1
     return 0

@@ -5,20 +5,29 @@ from __future__ import annotations
 import linecache
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc, Race, RaceWarning
-from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa import advice
 
-if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.sanitizer.races import Races
-
 _VERBS = {"store": ("writes", "wrote", "written"), "load": ("reads", "read", "read")}
-_SYNCHRONISING = frozenset({"barrier", "blocking", "cluster", "convergent", "mbarrier"})
+
+
+class Detector(Protocol):
+    """What this module needs of `races.Races`."""
+
+    chunk: Chunk
+    launch: Any
+    number: int
+    peers: int
+    places: dict[int, np.ndarray]
+
+    @property
+    def now(self) -> int: ...
 
 
 @dataclass
@@ -28,7 +37,7 @@ class Finding:
     what, place, serial, lanes: a row of `access_history.found`. mild: both write the same value.
     """
 
-    races: Races
+    races: Detector
     what: int
     memory: int
     kind: int
@@ -56,10 +65,10 @@ class Finding:
     # -- the other access -------------------------------------------------------------------------
 
     @property
-    def _owner(self) -> Races:
+    def _owner(self) -> Detector:
         """The chunk of the other access."""
         launch = self.races.launch
-        owner = launch.chunks[int(launch.owner[self.serial >> history.PAGE_BITS])]
+        owner: Detector | None = launch.chunks[int(launch.owner[self.serial >> history.PAGE_BITS])]
         assert owner is not None
         return owner
 
@@ -83,10 +92,10 @@ class Finding:
         return self._warp_name(self._owner, self._warp)
 
     @staticmethod
-    def _warp_name(races: Races, warp: int) -> str:
+    def _warp_name(races: Detector, warp: int) -> str:
         return races.chunk.unit_name(warp * WARP, WARP)
 
-    def _thread_name(self, races: Races, thread: int) -> str:
+    def _thread_name(self, races: Detector, thread: int) -> str:
         chunk = races.chunk
         warp = thread % chunk.group // WARP
         return f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
@@ -170,7 +179,7 @@ class Finding:
         return f"{after}; {before}"
 
     def _synchronisation(
-        self, races: Races, warp: int, start: int, end: int, last: bool
+        self, races: Detector, warp: int, start: int, end: int, last: bool
     ) -> int | None:
         who = races.launch.who[start : end + 1]
         mine = np.flatnonzero((who & ((1 << history.WARP_BITS) - 1)) == warp)
@@ -189,7 +198,7 @@ class Finding:
             if instr.ordering is not None:
                 wait = instr.ordering.wait
                 return f"wait for the product's group ({wait}), then let the threads meet"
-            if any(operand.name == "bar" for operand in instr.operands):
+            if instr.counts_bytes:
                 return "wait for the phase of the mbarrier that counts the copy's bytes"
             if instr.runs_behind:
                 read = advice.BULK_WAIT_READ
@@ -197,7 +206,7 @@ class Finding:
                 return f"the thread that issued it must wait for its group ({wait}), then meet"
         mine = races.chunk.instruction(self.step)
         if any(i is not None and i.read_only for i in (instr, mine)):
-            return "a load through the read-only path may only read what nobody writes in the launch"
+            return "the read-only path is for memory that nobody writes during the launch"
         if mine is not None and mine.runs_late:
             return "the copy goes on until its group is waited for, by the thread that issued it"
         if owner is races and self._warp == self.thread // WARP:
@@ -225,12 +234,12 @@ class Finding:
         )
 
 
-def _synchronises(races: Races, step: int) -> bool:
+def _synchronises(races: Detector, step: int) -> bool:
     instr = races.chunk.instruction(step)
-    return instr is not None and not _SYNCHRONISING.isdisjoint(instr.effects)
+    return instr is not None and instr.synchronises
 
 
-def _named(races: Races, who: int) -> str:
+def _named(races: Detector, who: int) -> str:
     step = who >> history.WARP_BITS
     instr = races.chunk.instruction(step)
     loc = races.chunk.loc(step)

@@ -34,6 +34,7 @@ Same = Callable[[int, Sequence[int]], bool]
 GRANULE = 4  # bytes, at most
 CHUNK = 16
 ALWAYS = 1 << 62
+NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
 
@@ -240,8 +241,8 @@ class Races:
     ) -> Callable[[], None] | None:  # fmt: skip
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
-        same: does a thread store what is there already, or what others store at once? step: where it is, if not the running one.
-        since: the access has gone on since this serial number.
+        same: does a thread store what is there already, or what others store at once? step: where
+        it is, if not the running one. since: it has gone on since this serial number.
         """
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * strong
@@ -262,8 +263,7 @@ class Races:
     def _judge(
         self, memory: int, kind: int, step: int, same: Same | None, start: int = history.SERIALS
     ) -> race_report.Finding | None:
-        """The first row of `found` that is a race; the running step has serial numbers from
-        `start` on."""
+        """The first row of `found` that is a race; the step began with serial number `start`."""
         mild = None
         for row in self.found[: int(self.book[history.FOUNDS])].tolist():
             what, thread, place, serial, lanes, *_ = row
@@ -388,7 +388,7 @@ class Races:
         self.mark(self.chunk.mask)
         self.knowledge.meet(keys, self.chunk.group, self.now)
 
-    def release(self, kind: str, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
+    def release(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` arrive: at barrier `units` (T,) of this kind, in `phases` (T,)."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 32 | phases[mask], return_inverse=True)
@@ -397,7 +397,7 @@ class Races:
         self.mark(mask)
         self.knowledge.release(rows, self.now)
 
-    def acquire(self, kind: str, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
+    def acquire(self, kind: int, mask: np.ndarray, units: np.ndarray, phases: np.ndarray) -> None:
         """The threads of `mask` have waited for these phases of barriers."""
         rows = np.full(self.chunk.threads, -1)
         barriers, which = np.unique(units[mask] << 1 | phases[mask] & 1, return_inverse=True)
@@ -406,7 +406,7 @@ class Races:
         self.mark(mask)
         self.knowledge.acquire(rows)
 
-    def _message(self, kind: str, unit: int, phase: int) -> int:
+    def _message(self, kind: int, unit: int, phase: int) -> int:
         """The row that collects what is known when threads arrive in a phase of a barrier."""
         key = kind, unit, phase & 1
         entry = self.messages.get(key)
@@ -426,8 +426,8 @@ class Races:
 
     def completes(self, cta: int, slot: int, phase: int) -> None:
         """The bytes of an operation are counted by a phase of an mbarrier."""
-        row = self._message("mbarrier", cta << 20 | slot, phase)
-        self.knowledge.rows.known[ORDER, row, self.column(cta, "mbarrier", slot)] = self.now
+        row = self._message(PHASES, cta << 20 | slot, phase)
+        self.knowledge.rows.known[ORDER, row, self.column(cta, PHASES, slot)] = self.now
 
     def issued(self, key: tuple[Any, ...], group: int, serial: int) -> None:
         """An operation that `key` waits for by groups was issued, with `group` groups before."""

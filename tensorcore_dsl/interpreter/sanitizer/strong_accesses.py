@@ -9,10 +9,11 @@ in between carry a release on.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
     CLUSTER_SCOPE,
     CTA_SCOPE,
@@ -20,11 +21,22 @@ from tensorcore_dsl.interpreter.sanitizer.access_history import (
     NON_COHERENT,
     SIZE_BITS,
 )
-from tensorcore_dsl.interpreter.sanitizer.knowledge import ORDER, merged
+from tensorcore_dsl.interpreter.sanitizer.knowledge import ORDER, Knowledge, merged
 from tensorcore_dsl.isa.spec import Instruction
 
-if TYPE_CHECKING:
-    from tensorcore_dsl.interpreter.sanitizer.races import Races
+
+class Detector(Protocol):
+    """What this module needs of `races.Races`."""
+
+    chunk: Chunk
+    knowledge: Knowledge
+    launch: Any
+    number: int
+    first_cluster: int
+
+    @property
+    def now(self) -> int: ...
+
 
 _SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE}
 REDUCTION = 4  # bytes that a bulk reduction counts as
@@ -61,7 +73,7 @@ class Signals:
     waiting: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
 
 
-def fence(races: Races, instr: Instruction) -> None:
+def fence(races: Detector, instr: Instruction) -> None:
     """A fence or membar of the active threads."""
     signals, knowledge, now = races.launch.signals, races.knowledge, races.now
     scope = _SCOPES[instr.scope]
@@ -81,7 +93,7 @@ def fence(races: Races, instr: Instruction) -> None:
             signals.fenced[races.number, thread] = copies[row], now, foreign, scope
 
 
-def access(races: Races, instr: Instruction, locations: np.ndarray, mask: np.ndarray) -> None:
+def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.ndarray) -> None:
     """A strong access of the threads of `mask`, one after the other.
 
     locations: (T,), equal where threads of the chunk name the same bytes.
@@ -127,15 +139,15 @@ def access(races: Races, instr: Instruction, locations: np.ndarray, mask: np.nda
             signals.locations.pop(key, None)
 
 
-def _cta(races: Races, thread: int) -> int:
+def _cta(races: Detector, thread: int) -> int:
     return races.chunk.geometry.first + thread // races.chunk.group
 
 
-def _cluster(races: Races, thread: int) -> int:
+def _cluster(races: Detector, thread: int) -> int:
     return races.first_cluster + thread // races.knowledge.width
 
 
-def _includes(races: Races, thread: int, scope: int, message: Message) -> bool:
+def _includes(races: Detector, thread: int, scope: int, message: Message) -> bool:
     """Do the scopes of both sides include the other thread?"""
     if _cta(races, thread) == message.cta:
         return True

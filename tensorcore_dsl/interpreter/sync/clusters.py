@@ -9,6 +9,7 @@ import numpy as np
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
+from tensorcore_dsl.interpreter.sanitizer.races import CLUSTERS
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
@@ -80,7 +81,7 @@ class Clusters:
         relaxed = instr is not None and instr.relaxed
         if self.detector is not None and not relaxed:
             units = np.arange(self.chunk.threads) // (self.size * self.chunk.group)
-            self.detector.release("cluster", mask, units, self.arrivals)
+            self.detector.release(CLUSTERS, mask, units, self.arrivals)
         self.arrivals += mask
         self.chunk.progress += 1
         self.note_arrival()
@@ -106,7 +107,7 @@ class Clusters:
         go: np.ndarray = np.repeat(self.phase, per) > self.waits
         if self.detector is not None and (go & chunk.mask).any():
             units = np.arange(chunk.threads) // per
-            self.detector.acquire("cluster", go & chunk.mask, units, self.waits)
+            self.detector.acquire(CLUSTERS, go & chunk.mask, units, self.waits)
         self.waits += go & chunk.mask
         self.order.synchronise(go)
         self.order.learn(go, np.repeat(self.completed_at, per))

@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
+from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa import advice
@@ -162,7 +163,7 @@ class Mbarriers:
             self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
         if self.sanitizer.detector is not None and (go & chunk.mask).any():
             units, phases = self._phases(words(bar, chunk.threads))
-            self.sanitizer.detector.acquire("mbarrier", go & chunk.mask, units, phases - 1)
+            self.sanitizer.detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
         self.order.synchronise(go)
         if self.order.remote:
             self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
@@ -190,7 +191,7 @@ class Mbarriers:
                 cta, slot = unit >> 20, unit & 0xFFFFF
                 name = self.name(cta, slot)
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
-        detector.release("mbarrier", mask, units, phases)
+        detector.release(PHASES, mask, units, phases)
 
     def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
         """(T,) bool: have other CTAs arrived at the active threads' barriers?"""

@@ -17,6 +17,7 @@ from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, mistake
 from tensorcore_dsl.interpreter.core.threads import words
+from tensorcore_dsl.interpreter.sanitizer.races import NAMED
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 
 BARRIERS = 16
@@ -68,7 +69,7 @@ class NamedBarriers:
             if wrong:
                 self._refuse(wrong, barrier, counts)
             if self.detector is not None and wait and go.any():
-                self.detector.acquire("barrier", go, self._units(barrier), self.waits_for)
+                self.detector.acquire(NAMED, go, self._units(barrier), self.waits_for)
         elif self.detector is not None:
             self.detector.meet_ctas()
         self.order.synchronise(go)
@@ -87,7 +88,7 @@ class NamedBarriers:
         which = np.minimum(words(barrier, self.chunk.threads), BARRIERS - 1)
         ctas = np.arange(self.chunk.threads) // self.chunk.group
         if new.any():
-            self.detector.release("barrier", new, self._units(barrier), self.phase[ctas, which])
+            self.detector.release(NAMED, new, self._units(barrier), self.phase[ctas, which])
 
     def arrive_counting(
         self, barrier: Any, count: Any, predicate: np.ndarray
