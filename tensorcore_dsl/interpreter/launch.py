@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
@@ -29,7 +30,9 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     TensorMapArgument,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
+from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
+from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
@@ -51,7 +54,7 @@ def run(
     workers: int | None = None,
     profile: bool = False,
     cluster: Dim3 | None = None,
-    order: int | None = None,
+    order: Order | None = None,
     observers: Sequence[Observer] = (),
     races: bool = False,
 ) -> Report:
@@ -61,7 +64,7 @@ def run(
     `TensorMapArgument`. `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
-    in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
+    in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
     `races`: look for accesses that nothing orders.
     """
@@ -82,8 +85,7 @@ def run(
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
-        fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
-        return Machine(ctx, parameters, fuzzer, observers).run()
+        return Machine(ctx, parameters, _scheduler(order, ctx), observers).run()
 
     workers = 1 if observers else workers
     chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
@@ -95,6 +97,14 @@ def run(
             return reduce(add, [f.result() for f in futures], Report())
         finally:
             pool.shutdown(cancel_futures=True)  # after an error the rest need not run
+
+
+def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
+    if order is None:
+        return None
+    kind: Any = SwitchedSchedule if isinstance(order, Schedule) else DrawnSchedule
+    scheduler: Scheduler = kind(order, chunk)
+    return scheduler
 
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.kernel.launch import Launch
@@ -75,19 +75,20 @@ class Kernel(CompiledKernel):
     @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (),
+        order: Order | str | None = None, trace: Traced = (),
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
         checks: of indices, alignment, the state of shared memory and asynchronous operations.
         None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
-        order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
-        reveal races that the default order hides. None: the default order.
+        order: a seed, an integer from 0 on, for a random order of warps (of lanes too, every fourth
+        seed), which is slower but may reveal races that the default order hides; or a schedule as
+        `explore` prints it. None: the default order.
 
         trace: names of variables whose values the report's `trace` has, at each assignment; or a
         dict from names to the threads of a block (numbers, None for all) that are recorded.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order), trace)
+        return Emulator(self, arch, checks, profile, order_of(order), trace)
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
@@ -25,7 +26,7 @@ class Emulator:
     arch: str | None = None
     checks: bool | None = None
     profile: bool = False
-    order: int | None = None
+    order: Order | None = None
     trace: Traced = ()
 
     @public

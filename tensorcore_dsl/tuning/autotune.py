@@ -22,6 +22,7 @@ from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, check_call, listing, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
@@ -106,7 +107,7 @@ class Autotuned(Named):
 
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (),
+        order: Order | str | None = None, trace: Traced = (),
     ) -> TunedEmulator:  # fmt: skip
         """An emulator of an architecture, with the options of `Kernel.emulator`."""
         options = dict(arch=arch, checks=checks, profile=profile, order=order, trace=trace)

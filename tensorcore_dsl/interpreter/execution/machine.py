@@ -19,7 +19,7 @@ from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.ir.nodes import Mark
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
@@ -124,12 +124,12 @@ class Machine:
     """
 
     def __init__(
-        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None,
+        self, ctx: ExecutionContext, parameters: list[Any], scheduler: Scheduler | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
-        self.fuzzer, self.observers = fuzzer, observers
+        self.scheduler, self.observers = scheduler, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
         self.rounds = self.budget = self.quiet = 0
         self.marked = (0, 0)
@@ -149,8 +149,8 @@ class Machine:
 
     def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
         """Threads that must wait at a position."""
-        if self.fuzzer is not None:
-            self.fuzzer.wait(mask, self.ctx.progress)
+        if self.scheduler is not None:
+            self.scheduler.wait(mask, self.ctx.progress)
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
 
     def missing(
@@ -224,8 +224,8 @@ class Machine:
     def _select(self) -> tuple[int, Cohort]:
         """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
         ctx = self.ctx
-        if self.fuzzer is not None:
-            return self.fuzzer.select(ctx) or self._refuse_deadlock()
+        if self.scheduler is not None:
+            return self.scheduler.select(ctx) or self._refuse_deadlock()
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
@@ -266,8 +266,8 @@ class Machine:
             if hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"{ctx.warps_text(ctx.mask)}: interrupted at {steps[at].loc}")
             raise
-        if self.fuzzer is not None:
-            self.fuzzer.end_slice(ctx.mask)
+        if self.scheduler is not None:
+            self.scheduler.end_slice(ctx.mask)
         ctx.progress += 1
         # A cohort that steps aside waits, but for progress that has already been made.
         self._put(at, Cohort(ctx.mask, self.rounds + ctx.aside, ctx.aside > 0, ctx.progress - 1))
@@ -275,8 +275,8 @@ class Machine:
     def _look_ahead(self, at: int) -> None:
         ctx = self.ctx
         ctx.limit = min((p for p in ctx.cohorts if p >= at), default=len(self.runs))
-        if self.fuzzer is not None:
-            ctx.limit = min(ctx.limit, at + self.fuzzer.slice_length())
+        if self.scheduler is not None:
+            ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
         """Does a jump ahead pass cohorts that should run first?"""
