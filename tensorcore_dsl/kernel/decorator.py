@@ -6,8 +6,11 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from tensorcore_dsl.checking.check import Check
+from tensorcore_dsl.checking.explorer import Explorer
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
@@ -89,6 +92,33 @@ class Kernel(CompiledKernel):
         dict from names to the threads of a block (numbers, None for all) that are recorded.
         """
         return Emulator(self, arch, checks, profile, order_of(order), trace)
+
+    @public
+    def check(
+        self, grid: Dims, block: Dims, *, shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None, cooperative: bool = False, arch: str | None = None,
+        order: Order | str | None = None, in_place: bool = False,
+    ) -> Check:  # fmt: skip
+        """`kernel.check(grid, block)(...)` runs in emulation with all checks; a CheckResult.
+
+        A finding of the emulator is not raised. The launch runs on copies of the arrays, which the
+        result's `arguments` has, unless `in_place`. arch and order: as `emulator` takes them.
+        """
+        config = LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative)
+        return Check(Emulator(self, arch, True, order=order_of(order)), config, in_place)
+
+    @public
+    def explore(
+        self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
+    ) -> Explorer:
+        """`kernel.explore(n)[grid, block](...)` emulates n orders of threads; an Exploration.
+
+        It runs on copies of the arrays, compares their bits with those of the first order, and
+        stops at the first error or difference. checks: as `emulator` takes them.
+        """
+        if isinstance(n, bool) or not isinstance(n, SupportsIndex) or index(n) < 1:
+            raise ArgumentError(f"explore takes the number of orders, 1 or more, not {n!r}")
+        return Explorer(Emulator(self, arch, checks), index(n))
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:

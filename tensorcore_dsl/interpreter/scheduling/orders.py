@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,15 +46,28 @@ class Switch:
         return f"b{self.block}w{self.warp}{lanes}@{self.point}"
 
 
-@dataclass
-class Journal:
-    """What happened under a schedule, chunk by chunk.
+class Event(NamedTuple):
+    """Something that happened under a schedule.
 
-    events: (first block of the chunk, thread, count, step, kind). kind "point": the warp of the
-    thread starts its `count`th point, which is `step`; "stop", "go": it stops there, or goes on.
+    kind: "point": the warp of `thread` starts `step`, its `number`th point. "stop", "go": threads
+    from `thread` on stop before `step`, or go on there, at the `number`th stop. chunk: its first
+    block. lanes: those that stop, if they are not the whole warp.
     """
 
-    events: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    kind: str
+    chunk: int
+    thread: int
+    number: int
+    step: int
+    lanes: str = ""
+
+
+@dataclass
+class Journal:
+    """What happened under a schedule. chunks: by their first block."""
+
+    events: list[Event] = field(default_factory=list)
+    chunks: dict[int, Chunk] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

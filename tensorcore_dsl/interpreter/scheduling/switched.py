@@ -12,8 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
+from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.scheduling.orders import (
     READY,
+    Event,
     Schedule,
     Switch,
     distances,
@@ -35,6 +37,8 @@ class SwitchedSchedule:
 
     def __init__(self, schedule: Schedule, chunk: Chunk) -> None:
         self.chunk, self.journal = chunk, schedule.journal
+        if self.journal is not None:
+            self.journal.chunks[chunk.geometry.first] = chunk
         self.points = [is_point(step) for step in chunk.program.steps]
         self.next_point = distances(self.points)
         self.blocked = np.full(chunk.threads, READY)
@@ -129,13 +133,14 @@ class SwitchedSchedule:
                 self.pending.remove(pending)
                 self.stops += 1
                 self.stopped[threads] = self.stops
-                self._note(int(threads[0]), point, at, "stop")
+                lanes = "" if len(threads) == WARP else ranges(threads % WARP)
+                self._note("stop", int(threads[0]), self.stops, at, lanes)
                 return True
         self.counts[new] += 1
         if self.journal is not None:
             for warp in np.flatnonzero(warps_of(new)):
                 thread = int(warp) * WARP + int(np.argmax(new[warp * WARP : warp * WARP + WARP]))
-                self._note(thread, int(self.counts[thread]), at, "point")
+                self._note("point", thread, int(self.counts[thread]), at)
         return False
 
     def _relent(self) -> bool:
@@ -149,10 +154,11 @@ class SwitchedSchedule:
         held = self.stopped > 0
         if not held.any():
             return False
-        first = self.stopped == self.stopped[held].min()
+        number = int(self.stopped[held].min())
+        first = self.stopped == number
         self.stopped[first] = 0
         at = next((at for at, c in self.chunk.cohorts.items() if (c.mask & first).any()), 0)
-        self._note(int(np.argmax(first)), 0, at, "go")
+        self._note("go", int(np.argmax(first)), number, at)
         return True
 
     def _take(self, chunk: Chunk, at: int, taken: np.ndarray) -> Cohort:
@@ -164,7 +170,7 @@ class SwitchedSchedule:
             chunk.cohorts[at] = replace(cohort, mask=left)
         return replace(cohort, mask=taken)
 
-    def _note(self, thread: int, count: int, at: int, kind: str) -> None:
+    def _note(self, kind: str, thread: int, number: int, at: int, lanes: str = "") -> None:
         if self.journal is not None:
-            event = (self.chunk.geometry.first, thread, count, at, kind)
+            event = Event(kind, self.chunk.geometry.first, thread, number, at, lanes)
             self.journal.events.append(event)
