@@ -17,9 +17,10 @@ import numpy as np
 from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
 from tensorcore_dsl.interpreter.core.program import Step
-from tensorcore_dsl.isa.spec import CONVERGENT_EFFECTS, MEMORY_EFFECTS
+from tensorcore_dsl.isa.spec import CONVERGENT_EFFECTS
 
 READY = -1
+_SYNCHRONISES = frozenset({"barrier", "blocking", "cluster"})
 _BASE = re.compile(r"up|down|drawn\d{1,9}")
 _SWITCH = re.compile(r"b(\d{1,9})w(\d{1,2})(?:l(\d{1,2})(?:-(\d{1,2}))?)?@(\d{1,9})")
 
@@ -147,7 +148,10 @@ class Scheduler(Protocol):
 
 def is_point(step: Step) -> bool:
     """Does a step access memory or synchronise, so that others can tell when it runs?"""
-    return step.instr is not None and not _POINTS.isdisjoint(step.instr.effects)
+    instr = step.instr
+    return instr is not None and (
+        instr.accesses_memory or not _SYNCHRONISES.isdisjoint(instr.effects)
+    )
 
 
 def is_divisible(step: Step) -> bool:
@@ -156,8 +160,6 @@ def is_divisible(step: Step) -> bool:
         return False
     return is_point(step) and CONVERGENT_EFFECTS.isdisjoint(step.instr.effects)
 
-
-_POINTS = MEMORY_EFFECTS - {"wgmma"}
 
 
 def distances(flags: list[bool]) -> np.ndarray:

@@ -24,15 +24,18 @@ from tensorcore_dsl.interpreter.scheduling.orders import (
 )
 
 PATIENCE = 64  # points in a row without a write, after which a warp counts as polling
-IN_VAIN = 1 << 10  # turns of everybody without a write, after which nobody will go on
+LONGEST = 1 << 14  # points in a row after which a warp lets others run, whatever it does
+IN_VAIN = 32  # turns of everybody without a write, after which nobody will go on
 
 
 class SwitchedSchedule:
     """Chooses who runs next in one chunk.
 
     By thread: blocked: the chunk's progress when it began to wait, READY if it does not; counts:
-    points that it has started; stopped: the number of the switch at which it stands, 0 for none.
-    polling: it has given way to others. rank: by warp, its place in the base order.
+    points that it has started; stopped: the number of the switch at which it stands, 0 for none;
+    polling: it has given way to others. rank: by warp, its place in the base order. length, still:
+    slices that the running warp has had, and those in a row without a write. turns: how often
+    everybody has polled since the last write.
     """
 
     def __init__(self, schedule: Schedule, chunk: Chunk) -> None:
@@ -48,7 +51,7 @@ class SwitchedSchedule:
         self.pending = [s for s in map(self._place, schedule.switches) if s is not None]
         self.current = -1  # the warp that runs
         self.stops = 0  # switches that have been reached
-        self.still = self.turns = 0
+        self.still = self.turns = self.length = 0
         self.writes = -1
 
     def _ranks(self, base: str) -> np.ndarray:
@@ -80,7 +83,8 @@ class SwitchedSchedule:
         self.still = self.still + 1 if writes == self.writes else 0
         if writes != self.writes:
             self.turns, self.writes = 0, writes
-        if self.still > PATIENCE:
+        self.length += 1
+        if self.still > PATIENCE or self.length > LONGEST:
             self.still, self.current = 0, -1
             self.polling |= mask
 
@@ -95,7 +99,8 @@ class SwitchedSchedule:
             taken = self._members(chunk.cohorts[at], warp)
             if self.points[at] and self._start_point(at, taken):
                 continue
-            self.current = warp
+            if warp != self.current:
+                self.current, self.length, self.still = warp, 0, 0
             return at, self._take(chunk, at, taken)
 
     def _choose(self, chunk: Chunk) -> tuple[int, int] | None:
@@ -127,10 +132,9 @@ class SwitchedSchedule:
     def _start_point(self, at: int, taken: np.ndarray) -> bool:
         """Count a point that these threads come to; True if some of them stop there instead."""
         new = taken & (self.blocked == READY)
-        for pending in self.pending:
-            point, threads = pending
+        for place, (point, threads) in enumerate(self.pending):
             if (new[threads] & (self.counts[threads] + 1 == point)).any():
-                self.pending.remove(pending)
+                del self.pending[place]
                 self.stops += 1
                 self.stopped[threads] = self.stops
                 lanes = "" if len(threads) == WARP else ranges(threads % WARP)
@@ -144,16 +148,13 @@ class SwitchedSchedule:
         return False
 
     def _relent(self) -> bool:
-        """Nobody can go on: let those that polled do so, else those of the first stop."""
-        if self.polling.any() and self.turns < IN_VAIN:
-            # those that have stopped may be whom the others poll for
-            self.turns += 1
-            self.polling[:] = False
-            if self.turns % 2 == 0 or not self.stopped.any():
-                return True
+        """Nobody can go on but those that poll: let those of the first stop do so, else these."""
         held = self.stopped > 0
         if not held.any():
-            return False
+            self.turns += 1
+            again = self.turns < IN_VAIN and bool(self.polling.any())
+            self.polling[:] = False
+            return again
         number = int(self.stopped[held].min())
         first = self.stopped == number
         self.stopped[first] = 0
