@@ -18,7 +18,9 @@ MANY = 60  # lines that `list` prints without --all
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser("python -m tensorcore_dsl", description="Instructions and checks.")
+    whole = argparse.ArgumentParser(
+        "python -m tensorcore_dsl", description="The instructions, and scripts with checks."
+    )
     commands = whole.add_subparsers(dest="command", required=True, metavar="show | list | check")
     show = commands.add_parser("show", help="describe an instruction")
     show.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +22,7 @@ HERE = __file__
 
 def line(text: str) -> str:
     """file:line of a line of this file."""
-    lines = open(HERE).read().splitlines()
+    lines = Path(HERE).read_text().splitlines()
     return f"{HERE}:{1 + next(i for i, each in enumerate(lines) if each.strip() == text)}"
 
 

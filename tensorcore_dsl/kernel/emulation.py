@@ -52,7 +52,9 @@ class Emulator:
         launch = lambda: checked.launch(config, runtime, chosen)
         return session.run(self.kernel.__name__, launch)
 
-    def launch(self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation) -> Report:
+    def launch(
+        self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation
+    ) -> Report:
         """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
         full = self._checks_indices()

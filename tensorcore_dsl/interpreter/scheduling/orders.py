@@ -161,7 +161,6 @@ def is_divisible(step: Step) -> bool:
     return is_point(step) and CONVERGENT_EFFECTS.isdisjoint(step.instr.effects)
 
 
-
 def distances(flags: list[bool]) -> np.ndarray:
     """By position, the first position from there on where a flag is set; the end if none is."""
     found, nearest = np.empty(len(flags) + 1, np.int64), len(flags)
