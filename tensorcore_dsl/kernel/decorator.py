@@ -105,6 +105,11 @@ class Kernel(CompiledKernel):
         result's `arguments` has, unless `in_place`. arch and order: as `emulator` takes them.
         """
         config = LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative)
+        return self.checked(config, arch, order, in_place)
+
+    def checked(
+        self, config: LaunchConfig, arch: str | None, order: Order | str | None, in_place: bool
+    ) -> Check:
         return Check(Emulator(self, arch, True, order=order_of(order)), config, in_place)
 
     @public
