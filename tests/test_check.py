@@ -19,7 +19,6 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.__main__ import main
 from tensorcore_dsl.checking.copies import copied
 from tensorcore_dsl.checking.session import Session, checking
-from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.kernel import compiled
 
@@ -52,6 +51,10 @@ def dynamic(out: tc.Array):
     out[tc.threadIdx.x] = tile[tc.threadIdx.x]
 
 
+FILLED = fill.function.__code__.co_firstlineno + 2
+UNWRITTEN = unwritten.function.__code__.co_firstlineno + 6
+
+
 def zeros(n: int = 64) -> Any:
     return np.zeros(n, np.int32)
 
@@ -73,7 +76,7 @@ def test_a_finding_has_its_place() -> None:
     result = unwritten.check(1, 64)(zeros())
     assert not result and len(result.findings) == 1 and result.report is None
     found = result.findings[0]
-    assert (found.kind, found.kernel, found.file, found.line) == ("Uninitialised", "unwritten", HERE, 40)
+    assert (found.kind, found.kernel, found.file, found.line) == ("Uninitialised", "unwritten", HERE, UNWRITTEN)
     assert (found.other_file, found.other_line, found.times) == (None, None, 1)
     assert found.who.endswith(" of block 0") and found.who in found.message
     assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
@@ -85,16 +88,17 @@ def test_a_finding_has_its_place() -> None:
 def test_indices_are_checked_whatever_the_kernel_says() -> None:
     lax = tc.kernel(checks=False)(fill.function)
     found = lax.check(1, 64)(zeros(40)).findings[0]
-    assert (found.kind, found.line) == ("OutOfBounds", 31) and "thread (40,0,0)" in found.who
+    assert (found.kind, found.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in found.who
 
 
 def test_json() -> None:
     said = json.loads(unwritten.check(1, 64)(zeros()).json())
     assert not said["ok"] and said["launches"] == 1 and said["warnings"] == []
     (found,) = said["findings"]
-    assert found["kind"] == "Uninitialised" and found["line"] == 40 and found["file"] == HERE
+    assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
     assert set(found) == {
-        "kind", "message", "file", "line", "other_file", "other_line", "who", "kernel", "times",
+        "kind", "message", "file", "line", "other_file", "other_line", "who", "other_who", "kernel",
+        "times",
     }  # fmt: skip
 
 
@@ -130,16 +134,33 @@ def test_mistakes_of_the_caller_are_raised() -> None:
         fill.check(1, 64, arch="sm_1")(zeros())
 
 
+@tc.kernel
+def hurried(x: tc.Array, out: tc.Array):
+    tile = tc.shared(64, tc.s32)
+    tile[tc.threadIdx.x] = x[tc.threadIdx.x]
+    out[tc.threadIdx.x] = tile[(tc.threadIdx.x + 32) % 64]
+
+
+@tc.kernel
+def alike(out: tc.Array):
+    if tc.lane_id() == 0:
+        out[0] = 5
+
+
 def test_a_race_has_two_places() -> None:
-    result = tc.CheckResult()
+    found = hurried.check(1, 64)(zeros(), zeros()).findings[0]
+    first = hurried.function.__code__.co_firstlineno
+    assert (found.kind, found.file, found.other_file) == ("Race", HERE, HERE)
+    assert (found.line, found.other_line) == (first + 4, first + 3)
+    assert (found.who, found.other_who) == ("thread 0 of block 0", "thread 32 of block 0")
 
-    def launch() -> Report:
-        raise tc.Race("tile[0]", Loc("a.py", 40), Loc("b.py", 31))
 
-    assert result.collect("k", launch) is None
-    found = result.findings[0]
-    assert (found.file, found.line, found.other_file, found.other_line) == ("a.py", 40, "b.py", 31)
-    assert found.as_dict()["other_line"] == 31
+def test_a_race_of_equal_values_is_a_warning() -> None:
+    result = alike.check(1, 64)(zeros())
+    assert result and [found.kind for found in result.warnings] == ["RaceWarning"]
+    found = result.warnings[0]
+    assert found.file == HERE and found.line == found.other_line is not None
+    assert {found.who, found.other_who} == {"thread 0 of block 0", "thread 32 of block 0"}
 
 
 def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:

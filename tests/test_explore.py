@@ -239,7 +239,7 @@ def unique(count: tc.Array, total: tc.Array):
 
 def test_several_blocks() -> None:
     assert unique.explore(30)[5, 64](np.zeros(1, np.int32), np.zeros(1, np.int32))
-    found = tickets.explore(30)[2, 64](np.zeros(1, np.int32), words(2))
+    found = tickets.explore(30, checks=False)[2, 64](np.zeros(1, np.int32), words(2))
     assert not found and found.differences[0].argument == "out"
 
 

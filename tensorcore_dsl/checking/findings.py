@@ -16,6 +16,7 @@ from tensorcore_dsl.errors import (
     Loc,
     PerformanceWarning,
     RaceWarning,
+    TensorCoreError,
 )
 from tensorcore_dsl.interpreter import Report
 
@@ -33,7 +34,7 @@ class Finding:
 
     kind: the name of its class, such as "Race". file, line: in the user's source; None if unknown.
     other_file, other_line: of the other access of a race. who: "thread 3 of block 0", "" if the
-    message names nobody. kernel: its name. times: launches that found the same. error: what was
+    message names nobody; other_who: who made the other access. kernel: its name. times: launches that found the same. error: what was
     raised, or the warning.
     """
 
@@ -44,6 +45,7 @@ class Finding:
     other_file: str | None
     other_line: int | None
     who: str
+    other_who: str
     kernel: str
     error: Exception = field(repr=False)
     times: int = 1
@@ -53,11 +55,10 @@ class Finding:
         """place: where a warning was issued that has no location of its own."""
         message = str(getattr(error, "message", error))
         loc, first = getattr(error, "loc", None) or place, getattr(error, "first", None)
-        who = _WHO.search(message)
-        return cls(
-            type(error).__name__, message, *_place(loc), *_place(first), who[0] if who else "",
-            kernel, error,
-        )  # fmt: skip
+        named = [*_WHO.findall(message), "", ""][:2]
+        who, other = reversed(named) if first is not None else (named[0], "")
+        kind = type(error).__name__
+        return cls(kind, message, *_place(loc), *_place(first), who, other, kernel, error)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -67,14 +68,15 @@ class Finding:
 
     def __str__(self) -> str:
         again = f" (found in {self.times} launches)" if self.times > 1 else ""
-        place = "" if getattr(self.error, "loc", None) or self.file is None else (
+        shown = self.file is None or isinstance(self.error, TensorCoreError)
+        place = "" if shown or f"{self.file}:{self.line}" in self.message else (
             f"\n  at {self.file}:{self.line}"
         )  # fmt: skip
         return f"{self.kind} in kernel {self.kernel}{again}: {self.error}{place}"
 
     def as_dict(self) -> dict[str, Any]:
         """As `json` writes it."""
-        names = "kind message file line other_file other_line who kernel times"
+        names = "kind message file line other_file other_line who other_who kernel times"
         return {name: getattr(self, name) for name in names.split()}
 
 
