@@ -34,8 +34,8 @@ class Finding:
 
     kind: the name of its class, such as "Race". file, line: in the user's source; None if unknown.
     other_file, other_line: of the other access of a race. who: "thread 3 of block 0", "" if the
-    message names nobody; other_who: who made the other access. kernel: its name. times: launches that found the same. error: what was
-    raised, or the warning.
+    message names nobody; other_who: who made the other access. kernel: its name. times: launches
+    that found the same. error: what was raised, or the warning.
     """
 
     kind: str
