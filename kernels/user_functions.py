@@ -6,7 +6,7 @@ name: `batch`, the number of the matrix, and the arrays and numbers of `epilogue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping
 from dataclasses import dataclass, replace
 from inspect import Signature, signature
 from reprlib import repr as brief
@@ -101,6 +101,14 @@ def split_args(epilogue_args: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
             f"such as {{'bias': bias}}"
         )
     return tuple(epilogue_args), tuple(epilogue_args.values())
+
+
+def named_arguments(names: Any) -> tuple[str, ...]:
+    """The names of what an epilogue takes; refuses what is no sequence of texts."""
+    several = isinstance(names, (tuple, list, set, frozenset, Mapping, KeysView))
+    if several and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    raise tc.ArgumentError(f"epilogue_args is {brief(names)}; needed are names, such as ('bias',)")
 
 
 def kernel_of_epilogue(

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.codegen.disk_cache import cache_directory, replace_file
-from tensorcore_dsl.codegen.json_store import JsonStore
 from tensorcore_dsl.dtypes import from_numpy
+from tensorcore_dsl.environment.cache_directory import cache_directory
+from tensorcore_dsl.environment.disk_cache import replace_file
+from tensorcore_dsl.environment.json_store import JsonStore
 from tensorcore_dsl.errors import Loc, publish
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
 from tensorcore_dsl.runtime.array_interop import (

@@ -15,7 +15,7 @@ from fake_gpu import FakeGpu, OnGpu
 from running import ASSEMBLES
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.codegen.json_store import read_again
+from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.runtime import targets
 from tensorcore_dsl.runtime.trials import FINALISTS, ROUNDS
 from tensorcore_dsl.tuning import memory

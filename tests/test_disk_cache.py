@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorcore_dsl.codegen.disk_cache import cache_directory, entry_name, load, store
+from tensorcore_dsl.environment.disk_cache import cache_directory, entry_name, load, store
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_off(monkeypatch):
 
 WRITER = """
 import sys
-from tensorcore_dsl.codegen.disk_cache import load, store
+from tensorcore_dsl.environment.disk_cache import load, store
 name = "cd" * 32
 for i in range(60):
     store(name, bytes([i]) * 20000, str(i))

@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], st
     "requantised: None": (requantised, (S, S.T, None), {}, "scale is None (NoneType); needed is a number, or an f32 array"),
     "requantised: list": (requantised, (S, S.T, [0.5] * 64), {}, "(list); needed is a number, or an f32 array"),
     "requantised: NaN": (requantised, (S, S.T, np.nan), {}, "scale is nan; needed is a finite number"),
-    "requantised: range": (requantised, (S, S.T, 1e39), {}, "scale is 1e+39, beyond the range of f32"),
+    "requantised: range": (requantised, (S, S.T, 10**400), {}, "needed is a number, or an f32 array"),
     "requantised: zero": (requantised, (S, S.T, 0.5), {"zero": np.zeros(2)}, "zero is array([0., 0.])"),
     "requantised: no axes": (requantised, (S, S.T, np.array(0.5, np.float32)), {}, "scale holds f32 of shape ()"),
     "requantised: batch": (requantised, (S[None], S.T, 0.5), {}, "a has shape (1, 64, 64); 2 axes are needed"),

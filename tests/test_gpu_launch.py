@@ -14,7 +14,7 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.codegen.json_store import read_again
+from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.runtime import driver
 from tensorcore_dsl.runtime.fast_launch import native_function
 

@@ -4,6 +4,7 @@ import array
 import collections
 import decimal
 import fractions
+import json
 import os
 import random
 import re
@@ -25,6 +26,7 @@ from tensorcore_dsl.codegen import cache_key as cache_keys
 from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
+from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
@@ -169,6 +171,38 @@ def test_everything_comes_back(directory):
     kernel_cache.store("ab" * 32, made, diagnostics)
     assert kernel_cache.load("ab" * 32) == (made, diagnostics)
     assert kernel_cache.load("cd" * 32) is None
+
+
+def test_forged_entries_are_misses(directory):
+    """Valid checksums over what `store` never writes: missing fields, and fields of other types."""
+    name = "ab" * 32
+    kernel_cache.store(name, Cubin(
+        "name", "sm_90a", "ptx", b"code", "log", cluster=(2, 1, 1),
+        tensor_maps=(TensorMap(0, (1, 0), (64, 128), 128),),
+    ), (Diagnostic("slow", "file.py", 12),))  # fmt: skip
+    data, text = disk_cache.load(name)
+    head = json.loads(text)
+    texts = ["", "[]", "null", "3", "[" * 100_000, '{"sizes": [0, 0]}', "{" + text]
+    for field in head:
+        texts.append(json.dumps({n: x for n, x in head.items() if n != field}))
+        for odd in (3.5, "x", [[]], {}, [-1, 2], [["a", "b", "c", "d"]], [[0, 1, 2, 3]], [["t", "f", "1"]]):
+            texts.append(json.dumps(head | {field: odd}))
+    texts.remove(json.dumps(head | {"name": "x"}))
+    texts.remove(json.dumps(head | {"arch": "x"}))
+    for forged in texts:
+        disk_cache.store(name, data, forged)
+        assert kernel_cache.load(name) is None, forged[:200]
+    disk_cache.store(name, b"\xff\xff" + data[2:], text)
+    assert kernel_cache.load(name) is None, "no text"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\1", b"\xff\xff\xff\xff", b"\2\0\0\0\xff\xff"])
+def test_forged_files_are_misses(directory, payload):
+    name = "ab" * 32
+    disk_cache.store(name, b"code", "log")
+    (path,) = directory.rglob("*.cubin")
+    path.write_bytes(disk_cache._MAGIC + disk_cache._digest(payload) + payload)
+    assert kernel_cache.load(name) is None
 
 
 def test_damaged_entries_are_made_again(directory, assembled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -176,10 +177,12 @@ def bytes_(rows: int, cols: int, order: str = "C") -> np.ndarray:
 
 
 def rounded(a: np.ndarray, b: np.ndarray, scale: Any, zero: float) -> np.ndarray:
-    """Sums as f32; one rounding to f32 and one to nearest even; then the ends of the range."""
-    sums = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.float32).astype(np.float64)
-    found = (sums * np.float64(np.asarray(scale, np.float32)) + zero).astype(np.float32)
-    return np.clip(np.rint(found), -128, 127).astype(np.int8)
+    """The exact sum * scale + zero, rounded once, halves to even; then the ends of the range."""
+    sums = a.astype(np.int64) @ b.astype(np.int64)
+    factors = [Fraction(float(s)) for s in np.broadcast_to(scale, sums.shape[1])]
+    zero = Fraction(zero)
+    found = [[round(int(x) * f + zero) for x, f in zip(row, factors)] for row in sums]
+    return np.clip(np.array(found, object), -128, 127).astype(np.int8)
 
 
 @pytest.mark.parametrize("by_column", [False, True])
@@ -191,6 +194,36 @@ def test_requantised(by_column: bool, shape: tuple[int, int, int]) -> None:
     found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=-3)
     assert np.array_equal(found, rounded(a, b, scale, -3))
     assert -128 < int(np.median(found)) < 127
+
+
+NEAR = 2.0**-52  # of a half: the next number of f64
+
+
+@pytest.mark.parametrize("zero", [0.0, 0.5, -2.5, 1e9 + 0.5, -3.0e-308])
+def test_each_value_is_rounded_once(zero: float) -> None:
+    """Numbers that are a half in f32, or in f64, and exactly lie beside it."""
+    a, b = np.zeros((16, 16), np.int8), np.zeros((16, 16), np.int8, "F")
+    a[:, 0], b[0] = np.arange(-8, 8), [-128, -127, -85, -17, -9, -3, -1, 0, 1, 3, 5, 9, 17, 51, 99, 127]
+    scales = [0.5, 0.5 * (1 + NEAR), 0.5 * (1 - NEAR / 2), 0.1, 0.1000000002353, 8.50000002 / 17, 1e-320, 1e39]
+    for scale in scales:
+        found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
+        assert np.array_equal(found, rounded(a, b, scale, zero)), scale
+    by_column = np.array([0.5, 1.5, 0.1, 0.05, 5e-4, 1e-42, 1e38, -0.5] * 2, np.float32)
+    by_column[8:] = np.nextafter(by_column[8:], np.float32(np.inf))
+    found = on_hopper(kernels.requantised_gemm, a, b, by_column, zero=zero)
+    assert np.array_equal(found, rounded(a, b, by_column, zero))
+
+
+def test_large_sums_are_rounded_once() -> None:
+    """Sums beyond 2**24, which f32 does not hold: 8.5 and -8.5 with an excess of 1 part in 2**25."""
+    a, b = np.full((16, 2080), 127, np.int8), np.full((2080, 16), 127, np.int8, "F")
+    a[:, -16:], b[-16:, :] = 0, 0
+    a[:, -1], b[-1] = 1, np.arange(-8, 8)
+    total = 127 * 127 * 2064
+    for scale in (8.5 / total, -8.5 / total, 0.5 / total, 126.5 / total):
+        found = on_hopper(kernels.requantised_gemm, a, b, scale)
+        wanted = rounded(a, b, scale, 0.0)
+        assert np.array_equal(found, wanted) and len(np.unique(wanted)) == 2
 
 
 def test_scale_and_zero_are_those_of_each_call() -> None:
@@ -206,7 +239,7 @@ def test_numbers_of_numpy() -> None:
     a, b = bytes_(32, 64), bytes_(64, 48, "F")
     for scale, zero in ((np.float32(4e-4), np.int8(-3)), (np.int64(1), np.float16(0.5))):
         found = on_hopper(kernels.requantised_gemm, a, b, scale, zero=zero)
-        assert np.array_equal(found, rounded(a, b, float(scale), float(zero)))
+        assert np.array_equal(found, rounded(a, b, scale, float(zero)))
 
 
 def test_halves_and_ends() -> None:

@@ -14,7 +14,7 @@ from fake_gpu import FakeGpu, OnGpu
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
-from tensorcore_dsl.codegen.json_store import read_again
+from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import families, heuristics, tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan

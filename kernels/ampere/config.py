@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 
@@ -27,6 +29,15 @@ class AmpereConfig:
     stages: int = 3
     group_m: int = 8
     split_k: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if min(getattr(self, field.name) for field in fields(self)) < 1:
+            raise tc.ArgumentError(f"all fields are 1 or more: {self}")
+        if self.BM % self.WM or self.BN % self.WN or self.threads > 1024:
+            raise tc.ArgumentError(
+                f"BM is a multiple of WM and BN of WN, with at most 32 warps: {self}"
+            )
 
     @property
     def threads(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.config_fields import check_fields
 from tensorcore_dsl.kernels.hopper.row_reduction import RowReductions
 from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
@@ -14,6 +15,7 @@ SWIZZLE_BYTES = 128  # bytes of a row of a shared tile, and its swizzle
 SMEM_BYTES = tc.ARCHS["sm_90a"].shared_kib * 1024  # shared memory of a CTA
 SMEM_RESERVED = 1024  # bytes for mbarriers, and for the alignment of swizzled tiles
 WARPGROUP = 128  # threads
+MAX_UNITS = 1024  # of stream-K; each has a workspace
 # Registers per thread of the producer and of two consumers: 24 + 2 * 240 = 3 * 168, the equal share
 # of 65536 registers that each of 384 threads gets at launch.
 PRODUCER_CONSUMER_REGISTERS = (24, 240)
@@ -54,11 +56,12 @@ class HopperConfig:
     streamk_units: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         at_least_one = (self.cluster_m, self.cluster_n, self.split_k, self.k_slabs, self.group_m)
-        if min(self.streamk_units, self.valid_m) < 0 or min(at_least_one) < 1:
+        if min(self.streamk_units, self.valid_m, self.stages) < 0 or min(at_least_one) < 1:
             raise tc.ArgumentError(
-                f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, valid_m and "
-                f"streamk_units 0 or more: {self}"
+                f"cluster_m, cluster_n, split_k, k_slabs and group_m are 1 or more, stages, "
+                f"valid_m and streamk_units 0 or more: {self}"
             )
         if self.BM < 64 or self.BM % 64 or self.BN > 256 or self.BN // self.split_k < 16:
             raise tc.ArgumentError(f"BM is 64, 128, ..., and BN / split_k 16 to 256: {self}")
@@ -74,6 +77,8 @@ class HopperConfig:
             raise tc.ArgumentError(f"valid_m is at most BM: {self}")
         if self.pingpong and self.split_k > 1:
             raise tc.ArgumentError(f"the ping-pong schedule has no split-K: {self}")
+        if self.streamk_units > MAX_UNITS:
+            raise tc.ArgumentError(f"streamk_units is at most {MAX_UNITS}: {self}")
         if self.streamk_units and (self.pingpong or self.split_k > 1 or self.valid_m):
             raise tc.ArgumentError(
                 f"stream-K takes neither pingpong, nor split_k, nor valid_m: {self}"

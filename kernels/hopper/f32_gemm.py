@@ -7,20 +7,10 @@ more than one stage, and f32 additions, which round to nearest, accumulate them 
 bf16_gemm.py describes the parts that the kernels share.
 """
 
-from functools import partial
-
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
-from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
-from tensorcore_dsl.kernels.hopper.promotion import (
-    consume_promoted,
-    part_width,
-    promotion_registers,
-)
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
+from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
+from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
 
 HIGH, LOW = 0, 1  # slabs of a stage
 
@@ -31,19 +21,7 @@ def f32_gemm(
     config: tc.Const = HopperConfig(k_slabs=2, stages=2), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """A is M x 2K', B is 2K' x N, the parts of the operands. Grid: at most one CTA per SM."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(
-        d, tc.f32, config, traits.store_by_threads, traits.row_reductions
-    )
-    pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), storage,
-        make_epilogue_op(c, alpha, beta, traits),
-        consume=partial(consume_promoted, width=width, multiply=multiply_parts, k_slabs=2),
-        registers=promotion_registers(config, width),
-    )  # fmt: skip
+    promoted_gemm(a, b, c, d, alpha, beta, config, traits, multiply=multiply_parts, k_slabs=2)
 
 
 def multiply_parts(pipeline, mma, products, consumer, stage, part: int):

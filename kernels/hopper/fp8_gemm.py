@@ -4,20 +4,11 @@ Two kernels: one accumulates in the tensor cores alone ("fast"), the other promo
 registers every 128 of K (promotion.py). bf16_gemm.py describes the parts that they share.
 """
 
-from functools import partial
-
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
-from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
-from tensorcore_dsl.kernels.hopper.pipeline import make_pipeline
-from tensorcore_dsl.kernels.hopper.promotion import (
-    consume_promoted,
-    part_width,
-    promotion_registers,
-)
-from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
-from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups, warp_specialized_gemm
+from tensorcore_dsl.kernels.hopper.promotion import promoted_gemm
+from tensorcore_dsl.kernels.hopper.warp_specialization import warp_specialized_gemm
 
 
 @tc.kernel
@@ -36,16 +27,4 @@ def promoted_fp8_gemm(
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
     """The same with two-level accumulation."""
-    tc.launch_bounds(config.threads, 1)
-    tc.cluster_size(config.cluster_size)
-    storage = make_epilogue_storage(
-        d, tc.f32, config, traits.store_by_threads, traits.row_reductions
-    )
-    pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
-    mma = select_wgmma(a.dtype, b.dtype, config.BN)
-    run_warpgroups(
-        pipeline, mma, TileScheduler(d.shape, config), storage,
-        make_epilogue_op(c, alpha, beta, traits),
-        consume=partial(consume_promoted, width=width),
-        registers=promotion_registers(config, width),
-    )  # fmt: skip
+    promoted_gemm(a, b, c, d, alpha, beta, config, traits)

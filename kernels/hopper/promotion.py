@@ -7,12 +7,40 @@ the stages: the accuracy that cuBLAS has without fast accumulation, and DeepGEMM
 
 from __future__ import annotations
 
+from functools import partial
+
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import PRODUCER_CONSUMER_REGISTERS, HopperConfig
+from tensorcore_dsl.kernels.hopper.config import (
+    PRODUCER_CONSUMER_REGISTERS,
+    HopperConfig,
+    HopperTraits,
+)
+from tensorcore_dsl.kernels.hopper.epilogue import make_epilogue_op, make_epilogue_storage
 from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
-from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks
+from tensorcore_dsl.kernels.hopper.pipeline import in_row_blocks, make_pipeline
+from tensorcore_dsl.kernels.hopper.tile_scheduler import TileScheduler
+from tensorcore_dsl.kernels.hopper.warp_specialization import run_warpgroups
 
 MAX_SINGLE_PASS = 208  # columns whose products and accumulators fit 240 registers together
+
+
+def promoted_gemm(
+    a, b, c, d, alpha, beta, config: HopperConfig, traits: HopperTraits, **consumer_options
+):  # fmt: skip
+    """The body of a kernel with promotion. consumer_options: of `consume_promoted`."""
+    tc.launch_bounds(config.threads, 1)
+    tc.cluster_size(config.cluster_size)
+    storage = make_epilogue_storage(
+        d, tc.f32, config, traits.store_by_threads, traits.row_reductions
+    )
+    pipeline, width = make_pipeline(a, b, config, traits), part_width(config)
+    mma = select_wgmma(a.dtype, b.dtype, config.BN)
+    run_warpgroups(
+        pipeline, mma, TileScheduler(d.shape, config), storage,
+        make_epilogue_op(c, alpha, beta, traits),
+        consume=partial(consume_promoted, width=width, **consumer_options),
+        registers=promotion_registers(config, width),
+    )  # fmt: skip
 
 
 def part_width(config: HopperConfig) -> int:

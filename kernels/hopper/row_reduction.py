@@ -35,7 +35,7 @@ class RowReduction:
     transform: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.op not in OPERATIONS:
+        if not isinstance(self.op, str) or self.op not in OPERATIONS:
             raise tc.ArgumentError(f"op is {self.op!r}; allowed are {', '.join(OPERATIONS)}")
         if self.transform is not None:
             check_function("transform", self.transform, "value")

@@ -23,17 +23,22 @@ def s8_gemm(
 
 @tc.kernel
 def requantised_s8_gemm(
-    a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f32,
+    a: tc.Array, b: tc.Array, d: tc.Array, scale, zero: tc.f64,
     config: tc.Const = HopperConfig(), traits: tc.Const = HopperTraits(),
 ):  # fmt: skip
-    """D = A B scale + zero in s8: rounded to nearest even, and saturated.
+    """D = A B scale + zero in s8: the exact value rounded once, to nearest even, and saturated.
 
-    scale is an f32, or an array with one for each column.
+    scale is an f64, or an array of f32 with one for each column.
     """
 
     def requantise(value, row, col):
         factor = scale[min(col, scale.shape[0] - 1)] if hasattr(scale, "shape") else scale
-        return tc.fma(value.to(tc.f32), factor, zero).to(tc.s8, rounding="rni")
+        # The exact value lies between two neighbours in f64, or is both of them. The one whose last
+        # bit is 1 is no half, and lies on the same side of each half as the exact value.
+        terms = value.to(tc.f64), factor.to(tc.f64), zero
+        low, high = tc.fma(*terms, rounding="rm"), tc.fma(*terms, rounding="rp")
+        odd = tc.select(low.bits(tc.u64) & 1 == 1, low, high)
+        return odd.to(tc.s8, rounding="rni")
 
     mma = select_wgmma(a.dtype, b.dtype, config.BN)
     traits = replace(traits, epilogue=requantise)

@@ -71,7 +71,8 @@ def _prepare_grouped(
     if K == 0:
         raise tc.ArgumentError("K is 0: there is nothing to multiply")
     check_sm90(in_a, in_b, in_d, rows_only=True)
-    config = config or choose_grouped(rows, groups)
+    if config is None:
+        config = choose_grouped(rows, groups)
     unsupported = ("cluster_m", "split_k", "valid_m", "streamk_units")
     check_supported("groups of rows", config, *unsupported)
     traits = HopperTraits(b_k_major=in_b.type.unit[1], epilogue=epilogue)

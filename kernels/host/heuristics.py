@@ -72,7 +72,7 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
 
 def _requested_family(family: str | None, config: Any) -> str | None:
     """The family that the caller names, or whose configuration the caller gives."""
-    if family not in (None, *families.FAMILIES):
+    if not isinstance(family, (str, type(None))) or family not in (None, *families.FAMILIES):
         raise tc.ArgumentError(f"unknown family {family!r}; sm80 and sm90 are known")
     if config is None:
         return family

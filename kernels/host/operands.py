@@ -137,7 +137,7 @@ def check_operands(a: Description, b: Description, c: Description | None, beta: 
         )
     if c is not None:
         _check_c(c, dtype, product_shape(a, b))
-    elif beta != 0:
+    elif number("beta", beta) != 0:
         raise tc.ArgumentError(f"beta is {beta}, but there is no C")
 
 
@@ -290,7 +290,7 @@ def check_precision(dtype: Any, precision: Any) -> None:
             f"precision is {precision!r}, and a has elements of type {dtype}; only f32 products "
             "have a choice of precision"
         )
-    if precision not in (None, *PRECISIONS):
+    if not isinstance(precision, (str, type(None))) or precision not in (None, *PRECISIONS):
         allowed = " or ".join(map(repr, PRECISIONS))
         raise tc.ArgumentError(f"precision is {precision!r}; allowed is {allowed}")
 

@@ -20,11 +20,19 @@ from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
-from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, allocate_partials
+from tensorcore_dsl.kernels.host.row_reductions import (
+    RowReductionResult,
+    allocate_partials,
+    check_row_reductions,
+)
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
-from tensorcore_dsl.kernels.user_functions import check_epilogue, kernel_of_epilogue
+from tensorcore_dsl.kernels.user_functions import (
+    check_epilogue,
+    kernel_of_epilogue,
+    named_arguments,
+)
 
 
 @dataclass(frozen=True)
@@ -115,10 +123,12 @@ def plan(
     in_d = operands.result_array(a, d, in_a.type.dtype, operands.product_shape(in_a, in_b))[1]
     if 0 in (*in_d.shape, in_a.shape[-1]):
         raise tc.ArgumentError(f"no kernel runs for a product of {in_a.shape} and {in_b.shape}")
+    check_row_reductions(row_reductions)
+    names = named_arguments(epilogue_args)
     problem = GemmProblem(
         in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
         *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,
-        check_epilogue(epilogue, tuple(epilogue_args)), tuple(row_reductions), precision,
+        check_epilogue(epilogue, names), tuple(row_reductions), precision,
     )  # fmt: skip
     return make_plan(problem, family, config)
 
@@ -148,7 +158,8 @@ def _plan_sm90(problem: GemmProblem, config: HopperConfig | None) -> Plan:
     kernel = fp8_gemm if problem.accumulate == FAST else SM90[problem.multiplied_as]
     traits = _hopper_traits(problem)
     needs_registers = bool(problem.row_reductions) or traits.needs_registers
-    config = config or heuristics.choose_for(problem, kernel, needs_registers)
+    if config is None:
+        config = heuristics.choose_for(problem, kernel, needs_registers)
     if kernel is f32_gemm and config.k_slabs != 2:
         raise tc.ArgumentError(
             f"a stage of f32 products has two slabs, k_slabs=2: {config}"
@@ -206,7 +217,8 @@ def _with_row_reductions(plan: Plan, problem: GemmProblem) -> Plan:
 
 
 def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
-    config = config or heuristics.choose_ampere(problem)
+    if config is None:
+        config = heuristics.choose_ampere(problem)
     grid = -(-problem.M // config.BM) * -(-problem.N // config.BN) * config.split_k
     in_f16 = problem.accumulate is not None and problem.dtype == tc.f16
     extra = (("accumulate", problem.accumulate),) if in_f16 else ()

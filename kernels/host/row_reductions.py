@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -49,11 +50,7 @@ def make_row_reduction_result(
     row_reductions: Any, row_out: Any, product_shape: tuple[int, ...], dtype: Any
 ) -> RowReductionResult | None:
     """The result that `row_reductions` ask for, None for none; refuses an unfit `row_out`."""
-    sequence = isinstance(row_reductions, (tuple, list))
-    if not sequence or not all(isinstance(r, RowReduction) for r in row_reductions):
-        raise tc.ArgumentError(
-            f"row_reductions is {row_reductions!r}; a tuple of kernels.RowReduction is needed"
-        )
+    check_row_reductions(row_reductions)
     if not row_reductions:
         if row_out is not None:
             raise tc.ArgumentError("row_out is given without row_reductions, which it could hold")
@@ -69,6 +66,15 @@ def make_row_reduction_result(
         if not given.type.writable:
             raise tc.ArgumentError("row_out is read-only")
     return RowReductionResult(tuple(row_reductions), shape, dtype)
+
+
+def check_row_reductions(given: Any) -> None:
+    """Refuse what is no sequence of row reductions."""
+    if isinstance(given, (tuple, list)) and all(isinstance(r, RowReduction) for r in given):
+        return
+    raise tc.ArgumentError(
+        f"row_reductions is {brief(given)}; a tuple of kernels.RowReduction is needed"
+    )
 
 
 def allocate_partials(like: Any, shape: tuple[int, ...], dtype: Any, stream: Any) -> Any:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import Description
 from tensorcore_dsl.kernels.hopper.config import HopperConfig, HopperTraits
@@ -15,8 +17,8 @@ from tensorcore_dsl.kernels.host import operands
 from tensorcore_dsl.kernels.host.arguments import (
     check_stream,
     described,
-    f32_number,
     is_array,
+    number,
     present,
 )
 from tensorcore_dsl.kernels.host.families import check_sm90, check_supported, stores_without_tma
@@ -74,7 +76,8 @@ def _prepare_scaled(
     d, in_d = operands.result_array(a, out, dtype, (M, N), out_dtype)
     check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, epilogue)
-    config = config or with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
+    if config is None:
+        config = with_scales(choose_promoted(ProblemShape(M, N, K, 1)))
     check_supported("block-scaled products", config, *NOT_PLAIN, "k_slabs")
     plan = plan_hopper(block_fp8_gemm, config, traits, (M, N))
     launch = plan.bind((a, b, a_scales, b_scales, d, *extra.values), stream)
@@ -98,12 +101,14 @@ def requantised_gemm(
 ) -> Any:  # fmt: skip
     """round(A B scale + zero) in s8, on sm_90a, saturated to -128 and 127.
 
-    A is M x K and B is K x N, s8 with K contiguous. scale and zero are numbers of Python or NumPy;
-    instead of one scale there may be N (an f32 array), one for each column. Accumulators are s32,
-    and converted to f32; halves round to even.
+    A is M x K and B is K x N, s8 with K contiguous. scale and zero are numbers of Python or NumPy,
+    and taken in f64; instead of one scale there may be N (an f32 array), one for each column.
+    Accumulators are s32. The exact A B scale + zero is rounded once, and halves round to even.
     """
     by_column = is_array(scale)
-    one = () if by_column else (_finite("scale", scale, ", or an f32 array: one a column"),)
+    one: tuple[Any, ...] = ()  # in f64; a parameter without a type takes Python's floats as f32
+    if not by_column:
+        one = (np.float64(_finite("scale", scale, ", or an f32 array: one a column")),)
     results = () if out is None else (out,)
     arrays = (a, b, scale) if by_column else (a, b)
     options = (one, _finite("zero", zero), config, stream)
@@ -115,8 +120,8 @@ def requantised_gemm(
 
 
 def _finite(name: str, given: Any, otherwise: str = "") -> float:
-    """A number that f32 holds; refuses NaN and infinities, which leave nothing to round."""
-    value = f32_number(name, given, otherwise, "sums of s8")
+    """A number that f64 holds; refuses NaN and infinities, which leave nothing to round."""
+    value = number(name, given, otherwise)
     if not math.isfinite(value):
         raise tc.ArgumentError(f"{name} is {given}; needed is a finite number{otherwise}")
     return value
@@ -145,7 +150,8 @@ def _prepare_requantised(
     d, in_d = operands.result_array_of_type(a, out, (M, N), tc.s8)
     check_written(described(**present(out=out)), read)
     traits = _traits(in_a, in_b, in_d, None)
-    config = config or choose(ProblemShape(M, N, K, 1), is_plain)
+    if config is None:
+        config = choose(ProblemShape(M, N, K, 1), is_plain)
     check_supported("requantised products", config, "streamk_units")
     plan = plan_hopper(requantised_s8_gemm, config, traits, (M, N))
     launch = plan.bind((a, b, d, *(one or (scale,)), zero), stream)

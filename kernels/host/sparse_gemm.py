@@ -67,7 +67,8 @@ def _prepare(
         has_c=c is not None and scalars[1] != 0,
         store_by_threads=families.stores_without_tma(in_d), epilogue=epilogue,
     )  # fmt: skip
-    config = config or choose_sparse(M, N, K, a.format, traits.b_k_major)
+    if config is None:
+        config = choose_sparse(M, N, K, a.format, traits.b_k_major)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     families.check_supported("sparse products", config, *unsupported)
     plan = plan_hopper(sparse_gemm_kernel, config, traits, (M, N), format=a.format)

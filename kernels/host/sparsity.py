@@ -7,6 +7,7 @@ one). hopper/sparse_packing.py defines the order of the metadata, and does the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class SparseMatrix:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
+        of_two = isinstance(self.shape, tuple) and len(self.shape) == 2
+        if not of_two or not all(isinstance(n, (int, np.integer)) and n > 0 for n in self.shape):
+            raise tc.ArgumentError(
+                f"shape is {brief(self.shape)}; needed are the rows and columns of the matrix"
+            )
         values, metadata = described(values=self.values, metadata=self.metadata).values()
         format = format_of(values.type.dtype)
         for name, given, wanted in (

@@ -63,7 +63,8 @@ def _prepare_swiglu(
     wrong = [name for name, operand in given.items() if not operand.type.unit[name == "x"]]
     if wrong:
         raise tc.ArgumentError(f"K is not contiguous in {', '.join(wrong)}")
-    config = config or choose_swiglu(M, N, K)
+    if config is None:
+        config = choose_swiglu(M, N, K)
     unsupported = ("k_slabs", "split_k", "valid_m", "streamk_units")
     check_supported("products with a gate", config, *unsupported)
     # Each column of D takes two columns of a tile: the gate's and the one that it gates.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -26,7 +27,7 @@ from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
-from tensorcore_dsl.kernels.host.families import SM80, family_of, is_assembled, obstacles
+from tensorcore_dsl.kernels.host.families import FAMILIES, SM80, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
 from tensorcore_dsl.kernels.host.heuristics import choose_tile
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -60,6 +61,9 @@ def tune(
     """
     if timer is None and current_target() != "cuda":
         raise tc.ArgumentError("tuning measures on a GPU, and the target is the CPU")
+    given = None if candidates is None else _configurations(candidates)
+    if not isinstance(device, (str, type(None))):
+        raise tc.ArgumentError(f"device is {brief(device)}; needed is the name of a GPU")
     in_a, in_b, in_c = operands.describe_operands(a, b, c)
     dtype = in_a.type.dtype
     (M, K), (_, N) = operands.check_rank("a", in_a, 2), operands.check_rank("b", in_b, 2)
@@ -78,7 +82,7 @@ def tune(
     )  # fmt: skip
     clock = timer or event_timer(a)
     bench = Bench(lambda config: clock(partial(launch, config=config, family=family_of(config))))
-    trials = _search(bench, None if candidates is None else list(candidates), problem)
+    trials = _search(bench, given, problem)
     if not trials or trials[0].failure:
         failures = dict.fromkeys(trial.failure for trial in trials)
         reason = "; ".join(failures) or "there are no candidates"
@@ -86,6 +90,17 @@ def tune(
     if remember:
         tuning_cache.remember(key, trials[0].config, trials[0].seconds)
     return Tuning(key, tuple(trials))
+
+
+def _configurations(given: Any) -> list[Any]:
+    """The caller's candidates; refuses what is no sequence of configurations."""
+    kinds = tuple(FAMILIES.values())
+    found = list(given) if isinstance(given, Iterable) and not hasattr(given, "shape") else [None]
+    if not all(isinstance(config, kinds) for config in found):
+        raise tc.ArgumentError(
+            f"candidates is {brief(given)}; needed are kernels.HopperConfig and AmpereConfig"
+        )
+    return found
 
 
 def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list[Trial]:

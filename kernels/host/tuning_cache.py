@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.host import JsonStore, cuda_driver
 from tensorcore_dsl.kernels.host.families import FAMILIES, family_of
 from tensorcore_dsl.kernels.host.operands import GemmProblem
@@ -43,7 +44,12 @@ def recall(name: str) -> Any:
     except (KeyError, TypeError):
         return None
     known = {field.name for field in fields(kind)}
-    return kind(**values) if isinstance(values, dict) and set(values) == known else None
+    if not isinstance(values, dict) or set(values) != known:
+        return None
+    try:
+        return kind(**values)
+    except tc.ArgumentError:
+        return None
 
 
 def remember(name: str, config: Any, seconds: float) -> None:

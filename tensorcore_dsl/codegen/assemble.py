@@ -15,9 +15,10 @@ from typing import Any
 import numba
 
 from tensorcore_dsl import arch as archs
-from tensorcore_dsl.codegen import disk_cache, ptxas
+from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.codegen.cache_key import installed
 from tensorcore_dsl.codegen.cubin import Cubin, quote
+from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.isa import names
 

@@ -12,11 +12,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.codegen import disk_cache
 from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.cache_directory import cache_directory
 from tensorcore_dsl.ir.nodes import TensorMap
+
+# The text of an entry: types by name; a tuple is a list of these, a set one of them.
+HEAD = {
+    "name": str,
+    "arch": str,
+    "sizes": (int, int),  # bytes of the PTX and of the log, which lie before the code
+    "block_shared": int,
+    "threads": {int, type(None)},
+    "cluster": {(int, int, int), type(None)},
+    "tensor_maps": [(int, [int], [int], int)],
+    "checks": bool,
+    "diagnostics": [(str, str, int)],
+}
 
 
 def entry_name(
@@ -27,7 +41,7 @@ def entry_name(
 
     lineinfo: the machine code names the source files. checks: it checks indices, and names them.
     """
-    if disk_cache.cache_directory() is None:
+    if cache_directory() is None:
         return None
     try:
         key = cache_key(
@@ -44,8 +58,17 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
     stored = disk_cache.load(entry) if entry else None
     if stored is None:
         return None
-    data, text = stored
+    try:
+        return _read(*stored)
+    except (ValueError, RecursionError):  # not what `store` writes
+        return None
+
+
+def _read(data: bytes, text: str) -> tuple[Cubin, tuple[Diagnostic, ...]]:
+    """The kernel of an entry's bytes and text, of which every field has its type."""
     head = json.loads(text)
+    if not _fits(head, HEAD):
+        raise ValueError("this is no head of an entry")
     ptx_size, log_size = head["sizes"]
     ptx, log = data[:ptx_size].decode(), data[ptx_size : ptx_size + log_size].decode()
     cubin = Cubin(
@@ -59,6 +82,19 @@ def load(entry: str | None) -> tuple[Cubin, tuple[Diagnostic, ...]] | None:
         checks=head["checks"],
     )  # fmt: skip
     return cubin, tuple(Diagnostic(*fields) for fields in head["diagnostics"])
+
+
+def _fits(x: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a kind, as in HEAD."""
+    if isinstance(kind, dict):
+        return type(x) is dict and x.keys() == kind.keys() and all(_fits(x[n], kind[n]) for n in x)
+    if isinstance(kind, list):
+        return type(x) is list and all(_fits(item, kind[0]) for item in x)
+    if isinstance(kind, tuple):
+        return type(x) is list and len(x) == len(kind) and all(map(_fits, x, kind))
+    if isinstance(kind, set):
+        return any(_fits(x, one) for one in kind)
+    return type(x) is kind and (kind is not int or x >= 0)
 
 
 def store(entry: str | None, cubin: Cubin, diagnostics: Sequence[Diagnostic]) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tensorcore_dsl.codegen.switches import is_off
+from tensorcore_dsl.environment.switches import is_off
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.nodes import Kernel, walk
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from tensorcore_dsl.codegen.switches import is_off
+from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_PTXAS"  # a path, or "off"
 _NAME = "ptxas.exe" if sys.platform == "win32" else "ptxas"

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl import arch as archs
-from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.errors import ArgumentError, LaunchError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
+from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.compiler import compile_program
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
@@ -38,7 +39,7 @@ from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
 MOST_CLUSTER = 16
-LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other
+LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
 
 
 def run(
@@ -57,6 +58,8 @@ def run(
     order: Order | None = None,
     observers: Sequence[Observer] = (),
     races: bool = False,
+    limit: int | None = None,
+    cooperative: bool = False,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -67,6 +70,9 @@ def run(
     in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
     `races`: look for accesses that nothing orders.
+    `limit`: the most turns of any loop in a chunk, summed over groups of threads that run it
+    separately; None: no loop may go on for very long in which nothing but registers changes.
+    `cooperative`: the device must hold all CTAs at a time, else LaunchError.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -74,6 +80,13 @@ def run(
     target.check_shared(kernel.name, kernel.shared_bytes + dynamic_shared)
     cluster = _cluster(kernel, grid, cluster)
     memory, parameters = _parameters(kernel, arguments)
+    shared = kernel.shared_bytes + dynamic_shared
+    most = resident(target, prod(block), shared)
+    if cooperative and prod(grid) > most:
+        raise LaunchError(
+            f"a cooperative launch of {prod(grid)} blocks: {target} holds at most {most} blocks of "
+            f"{prod(block)} threads and {shared} bytes of shared memory at a time"
+        )
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     coupled = _couplings(kernel)[0]
@@ -85,10 +98,13 @@ def run(
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
-        return Machine(ctx, parameters, _scheduler(order, ctx), observers).run()
+        scheduler, resident = _scheduler(order, ctx), most if waits else None
+        return Machine(ctx, parameters, scheduler, observers, limit, resident).run()
 
     workers = 1 if observers else workers
-    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
+    polls = any(loop.polls_global_memory for loop in program.loops.values())
+    waits, ctas = polls or _couplings(kernel)[1], prod(cluster or (1,))
+    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, ctas, most, polls)
     if workers == 1:
         return reduce(add, [chunk(*c) for c in chunks], Report())
     with ThreadPoolExecutor(workers) as pool:
@@ -171,15 +187,21 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1
-) -> tuple[list[tuple[int, int]], int]:
-    """(first CTA, CTAs) of each chunk, and how many chunks run at a time."""
+    kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1, most: int = 1,
+    polls: bool = False,
+) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
+    """(first CTA, CTAs) of each chunk, and how many chunks run at a time.
+
+    most: CTAs that the device holds at a time. polls: a loop waits for what others write.
+    """
     workers = workers or os.cpu_count() or 1
     order_matters, waits = _couplings(kernel)
-    if order_matters:
+    if order_matters or polls:
         workers = 1
-    size = max(1, (LARGE_CHUNK if waits else CHUNK) // threads)
-    if not waits:
+    size = max(1, CHUNK // threads)
+    if waits or polls:
+        size = max(LARGE_CHUNK // threads, most)
+    else:
         size = min(size, -(-ctas // workers))
     size = -(-size // cluster) * cluster
     starts = range(0, ctas, size)

@@ -299,6 +299,11 @@ class Instruction:
         return self.opcode == "mbarrier"
 
     @property
+    def arrives(self) -> bool:
+        """Does it arrive at an mbarrier?"""
+        return self.uses_mbarrier and self.mnemonic.split(".")[1].startswith("arrive")
+
+    @property
     def shape(self) -> tuple[int, int, int] | None:
         """(m, n, k) of a matrix product."""
         match = re.search(r"m(\d+)n(\d+)k(\d+)", self.mnemonic)

@@ -9,7 +9,7 @@ from typing import Any
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.arch import arch as arch_named
 from tensorcore_dsl.codegen.cubin import Resources
-from tensorcore_dsl.codegen.switches import is_on
+from tensorcore_dsl.environment.switches import is_on
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.frontend.readings import Readings
 from tensorcore_dsl.ir.text import format_kernel

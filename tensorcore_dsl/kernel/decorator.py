@@ -13,6 +13,7 @@ from tensorcore_dsl.checking.check import Check
 from tensorcore_dsl.checking.explorer import Explorer
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
@@ -78,7 +79,7 @@ class Kernel(CompiledKernel):
     @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: Order | str | None = None, trace: Traced = (),
+        order: Order | str | None = None, trace: Traced = (), limit: int | None = None,
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
@@ -90,8 +91,11 @@ class Kernel(CompiledKernel):
 
         trace: names of variables whose values the report's `trace` has, at each assignment; or a
         dict from names to the threads of a block (numbers, None for all) that are recorded.
+
+        limit: the most turns that a loop may take before it counts as endless; None: what the
+        environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
         """
-        return Emulator(self, arch, checks, profile, order_of(order), trace)
+        return Emulator(self, arch, checks, profile, order_of(order), trace, limit_of(limit))
 
     @public
     def check(

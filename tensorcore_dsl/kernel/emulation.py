@@ -11,6 +11,7 @@ from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.execution.watchdog import limit_of
 from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
@@ -33,6 +34,7 @@ class Emulator:
     profile: bool = False
     order: Order | None = None
     trace: Traced = ()
+    limit: int | None = None
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -58,7 +60,10 @@ class Emulator:
         """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
         full = self._checks_indices()
-        return chosen.emulate(config, runtime, checks, full, self.profile, self.order, self.trace)
+        return chosen.emulate(
+            config, runtime, checks, full, self.profile, self.order, self.trace,
+            limit_of(self.limit),
+        )  # fmt: skip
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""

@@ -105,7 +105,7 @@ class Specialisation:
 
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
-        profile: bool, order: Order | None, traced: Traced,
+        profile: bool, order: Order | None, traced: Traced, limit: int | None = None,
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
         recorder = Recorder(traced)
@@ -126,7 +126,7 @@ class Specialisation:
                 ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=program,
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
-                races=races,
+                races=races, limit=limit, cooperative=config.cooperative,
             )  # fmt: skip
         if recorder.wanted:
             report.trace = recorder.trace

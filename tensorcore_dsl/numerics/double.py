@@ -7,16 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tensorcore_dsl.environment.compiled_loops import compiled_python
 
 from .softfloat import RN, as_bits, as_float, fma64, fused
 
 fma: Any = fused
 
-compiled: Any = njit(cache=True, nogil=True)
 
-
-@compiled
+@compiled_python
 def step(a, b, c, mode):
     """One fused multiply-add; the native instruction is used where its result is certain."""
     if mode == RN:
@@ -26,8 +25,10 @@ def step(a, b, c, mode):
     return fma64(a, b, c, mode)
 
 
-@compiled
-def products(a, b, c, active, places, shape, steps, mode, d):
+@compiled_python
+def products(
+    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: Any, d: Any
+) -> None:
     """All products of one call; the arguments are those of `loops.products`, in 64-bit words.
 
     steps: distance of two warps in the words of A, B, C and D. mode: rounding mode of `softfloat`.

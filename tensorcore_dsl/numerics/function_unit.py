@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from tensorcore_dsl.environment.compiled_loops import compiled
+
 from .function_unit_sm90 import COEFFICIENTS, FIRST
 from .softfloat import as_bits, as_float
 
@@ -41,7 +43,6 @@ UP, DOWN_RSQRT, DOWN_SQRT = 0x4B800000, 0x45800000, 0x39800000  # 2**24, 2**12, 
 LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
 LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
 
-compiled: Any = njit(cache=True, nogil=True, error_model="numpy")
 inlined: Any = njit(nogil=True, forceinline=True)
 
 
@@ -307,8 +308,8 @@ def _apply(op: int, ftz: bool, x: npt.NDArray[np.uint32], *more: npt.NDArray[np.
     if x.shape != y.shape:
         x, y = np.broadcast_arrays(x, y)
     out = np.empty(x.size, np.uint32)
-    flat = (np.ascontiguousarray(v).reshape(-1) for v in (x, y))
-    _evaluate(op, ftz, *flat, out, *_tables())
+    flat_x, flat_y = (np.ascontiguousarray(v).reshape(-1) for v in (x, y))
+    _evaluate(op, ftz, flat_x, flat_y, out, *_tables())
     return out.reshape(x.shape)
 
 

@@ -15,7 +15,8 @@ from functools import cache, reduce
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tensorcore_dsl.environment.compiled_loops import compiled_python
 
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
 from .registers import halves, registers
@@ -23,7 +24,6 @@ from .softfloat import bit_reverse, clz, compile_ufunc, high_product
 
 Ufunc = Callable[..., Any]
 _NONE = np.uint32(0xFFFFFFFF)
-_jit = njit(cache=True, nogil=True)
 
 
 # --- loops -------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _extreme(choose: Ufunc) -> Callable[..., Bits]:
     return extreme
 
 
-@_jit
+@compiled_python
 def _part(x: Any, at: int, bits: int, signed: bool) -> Any:
     value = np.int64(x) >> at & ((1 << bits) - 1)
     return value - (value >> (bits - 1) << bits) if signed else value

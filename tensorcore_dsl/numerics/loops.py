@@ -5,9 +5,6 @@
 All arithmetic is in binary64, which is exact here: a product of two elements has at most 22
 significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities
 follow the rules of binary64, which are those of the hardware.
-
-All compiled code for 32-bit operands is in this file (except the vectors in `columns`), because
-Numba's cache only checks the date of the file that contains the called function.
 """
 
 from __future__ import annotations
@@ -16,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
+
+from tensorcore_dsl.environment.compiled_loops import compiled
 
 from . import softfloat
 from .columns import LANES, fused_columns, inlined
@@ -38,7 +37,6 @@ HIGH = 200  # at least as large as the exponent of any element
 
 FUSED, GROUPED, SCALAR = range(3)  # engines
 
-compiled: Any = njit(cache=True, nogil=True, error_model="numpy")
 fma: Any = softfloat.fused
 
 
@@ -366,7 +364,10 @@ def part(places, first, size, tile):
 
 
 @compiled
-def products(first, second, uses, extra, active, places, tables, settings):
+def products(
+    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any,
+    settings: Any,
+) -> None:  # fmt: skip
     """All products of one call.
 
     first, second: addresses of the words of each A and each B (register images or matrices). uses:

@@ -184,8 +184,8 @@ class _Images:
 def _double(
     product: Product, plan: Plan, use: tuple[Array, Array, Array, Array], active: Array
 ) -> None:
-    operands = [np.require(_words(x, np.uint64), None, "W").reshape(-1) for x in use[:3]]
+    a, b, c = (np.require(_words(x, np.uint64), None, "W").reshape(-1) for x in use[:3])
     shape = product.m, product.n, product.k
     steps = plan.a.step, plan.b.step, plan.c.step, plan.d.step
     mode = ROUNDINGS[product.rounding]
-    double.products(*operands, active, plan.places, shape, steps, mode, use[3].reshape(-1))
+    double.products(a, b, c, active, plan.places, shape, steps, mode, use[3].reshape(-1))

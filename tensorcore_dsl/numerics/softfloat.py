@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from threading import RLock
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types, vectorize
+from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
+
+from tensorcore_dsl.environment.compiled_loops import compiled_for, compiled_ufunc
 
 RN, RZ, RM, RP, RNA, RS = range(6)
 ROUNDINGS = {"rn": RN, "rz": RZ, "rm": RM, "rp": RP, "rna": RNA, "rs": RS}
@@ -33,8 +34,6 @@ _INF = np.uint64(0x7FF << 52)
 _ONE = np.uint64(1023 << 52)
 _INVALID = np.uint64(0xFFF8 << 48)
 
-_EDITED = f"{Path(__file__).stat().st_mtime_ns:x}"
-
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A function to be inlined into compiled loops, and cached with them."""
@@ -48,21 +47,13 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 _COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
 
 
-def _own_cache(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Add this file's date to the kernel's name, since Numba checks only the kernel's file."""
-    if not kernel.__qualname__.endswith(_EDITED):
-        kernel.__qualname__ = f"{kernel.__qualname__}.{_EDITED}"
-    return kernel
-
-
 def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
     """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``, without warnings.
 
     NumPy would report floating-point flags of the loop although its operands are integers.
     """
-    make: Any = vectorize
     with _COMPILING:
-        ufunc = make([signature], cache=True)(_own_cache(kernel))
+        ufunc = compiled_ufunc(signature, kernel)
 
     def call(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -74,8 +65,7 @@ def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., A
 def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
     """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
     with _COMPILING:
-        compiled: Callable[..., Any] = njit(signature, cache=True, nogil=True)(_own_cache(loop))
-    return compiled
+        return compiled_for(signature, loop)
 
 
 def _bitcast(name: str, to: dict[int, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorcore_dsl.codegen import assemble
 from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
-from tensorcore_dsl.codegen.json_store import JsonStore
+from tensorcore_dsl.environment.json_store import JsonStore
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.runtime import driver

@@ -26,7 +26,9 @@ class Cohort:
     """Threads at one position.
 
     rounds: time slices used up. waiting: the threads must wait. progress: the chunk's progress when
-    they began to wait. unit: not 0 when they wait for the other threads of their units.
+    they began to wait. unit: not 0 when they wait for the other threads of their units. blocked:
+    they have been asked whether they may go on, and could not; they will be asked again.
+    budget: backward jumps left in the time slice that they have begun, 0 for none begun.
     """
 
     mask: np.ndarray
@@ -34,6 +36,8 @@ class Cohort:
     waiting: bool = False
     progress: int = 0
     unit: int = 0
+    blocked: bool = False
+    budget: int = 0
 
 
 class Chunk:

@@ -9,13 +9,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from tensorcore_dsl.environment.compiled_loops import compiled as compiled
+
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compiled(function: Function) -> Function:
-    """Compile with Numba; the result is cached on disk and runs without the GIL."""
-    fast: Any = njit(cache=True, nogil=True, error_model="numpy")
-    return fast(function)  # type: ignore[no-any-return]
 
 
 def inlined(function: Function) -> Function:

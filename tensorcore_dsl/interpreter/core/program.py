@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc
+from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.ir.nodes import Kernel, Mark
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -22,6 +23,7 @@ Run = Callable[[Any], "int | None"]
 STOP = -1
 _WORDS = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _TRACKED = frozenset({"tracked", "bulk", "cluster"})
+_CHANGING = frozenset({"blocking", "async", "bulk", "cluster", "tracked", "print"})
 
 
 def word(bits: int) -> Any:
@@ -52,6 +54,18 @@ class Step:
         return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
 
     @property
+    def changes(self) -> bool:
+        """May it change anything but registers and memory, such as barriers or copies in flight?
+
+        Waiting for an mbarrier and meeting other lanes change nothing.
+        """
+        if self.instr is None or "convergent" in self.instr.effects:
+            return False
+        if self.instr.uses_mbarrier:
+            return not self.instr.results and "blocking" not in self.instr.effects
+        return not _CHANGING.isdisjoint(self.instr.effects)
+
+    @property
     def synchronises(self) -> bool:
         """May the step read a word by which another thread signals?"""
         return self.instr is not None and self.instr.reads_signals
@@ -68,7 +82,8 @@ class Program:
     shared memory through the async proxy. remote: some instruction loads from or stores to the
     shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared addresses of
     all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
-    places where the debugger reads the values of variables. marks: its marks by position.
+    places where the debugger reads the values of variables. marks: its marks by position. loops: by
+    the position that they jump back to. values: the places of values, and of constants.
     """
 
     kernel: Kernel
@@ -83,6 +98,8 @@ class Program:
     ranked: bool = False
     kept: dict[Any, int] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
+    loops: dict[int, Loop] = field(default_factory=dict)
+    values: dict[Any, int] = field(default_factory=dict)
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

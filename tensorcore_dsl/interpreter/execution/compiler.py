@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
@@ -71,7 +72,8 @@ class _Compiler:
         self.program = Program(kernel, ranked=math.prod(kernel.cluster or ()) > 1)
         self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
-        self.places: dict[Any, int] = {}
+        self.places = self.program.values
+        self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
@@ -231,9 +233,19 @@ class _Compiler:
         self.block(node.orelse)
         end.at = self.here
 
+    def _enter(self, node: nodes.While | nodes.For) -> int:
+        """Note a loop; the position of its head."""
+        self.inside = self.program.loops[self.here] = Loop(node, self.here, self.inside)
+        return self.here
+
+    def _leave(self) -> None:
+        assert self.inside is not None
+        self.inside.end = self.here
+        self.inside = self.inside.outer
+
     def _while(self, node: nodes.While) -> None:
         top, end = _Label(), _Label()
-        top.at = self.here
+        top.at = self._enter(node)
         self.loops.append((top, end))
         self.block(node.test)
         if isinstance(node.condition, nodes.Value):
@@ -244,6 +256,7 @@ class _Compiler:
         self.goto(top, node.loc)
         end.at = self.here
         self.loops.pop()
+        self._leave()
 
     def _for(self, node: nodes.For) -> None:
         again, end = _Label(), _Label()
@@ -251,7 +264,7 @@ class _Compiler:
         bits = word(node.index.type.register_bits)
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
         self._assign(nodes.Assign(node.index, (node.start,), node.loc))
-        top = self.here
+        top = self._enter(node)
         stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
         run = steps.inside(inside, index, stop, step, kind)
@@ -264,6 +277,7 @@ class _Compiler:
         self.add(Step(lambda machine: top, node.loc))
         end.at = self.here
         self.loops.pop()
+        self._leave()
 
     def _keep(self, node: nodes.Keep) -> None:
         run = steps.copy(self.value(node.target), self.value(node.source))

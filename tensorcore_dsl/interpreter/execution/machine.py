@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from math import prod
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -18,14 +19,16 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk, Cohort
 from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
+from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
+from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
 ALL_LANES = 0xFFFFFFFF
-LIVELOCK = 1 << 16  # slices in a row in which everybody only polled
 
 
 class RegisterFile:
@@ -119,19 +122,29 @@ class Machine:
     """One chunk of a launch.
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
-    backward jumps left in its slice; marked: reads and writes at the last count. quiet: slices in a
-    row in which everybody only polled. observers: see the marks of a debug build.
+    backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
+    loops without an end. arrivers: by step and row of the barriers' state, the threads of arrivals.
+    asked: the step where threads that wait are asked again, -1 for none. observers: see the marks
+    of a debug build. resident: CTAs that the device holds at a time; those behind them start when
+    others have ended. started: CTAs that have started. stop: a request to end; the machine then
+    raises KeyboardInterrupt.
     """
+
+    stop: Stop | None = None
 
     def __init__(
         self, ctx: ExecutionContext, parameters: list[Any], scheduler: Scheduler | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer] = (), limit: int | None = None, resident: int | None = None,
     ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
+        self.watchdog = Watchdog(ctx, self.registers.values, limit)
+        self.arrivers: dict[tuple[int, int], np.ndarray] = {}
+        self.asked = -1
+        self.started, self.resident = 0, resident or ctx.geometry.ctas
         self.scheduler, self.observers = scheduler, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
-        self.rounds = self.budget = self.quiet = 0
+        self.rounds = self.budget = 0
         self.marked = (0, 0)
 
     def _run_of(self, at: int, step: Step) -> Run:
@@ -140,18 +153,23 @@ class Machine:
         follows = self.ctx.tally.profile or self.ctx.sanitizer.detector is not None
         if follows or program.remote or step.tracked:
             run = _tracked(at, run)
+        if step.instr is not None and step.instr.arrives:
+            run = _arriving(at, run)
+        if step.changes:
+            run = _changing(at, run)
         return _synchronising(run) if program.asynchronous and step.synchronises else run
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""
-        self._put(target, Cohort(mask, self.rounds))
+        self._put(target, Cohort(mask, self.rounds, budget=self.budget))
         self.ctx.limit = min(self.ctx.limit, target)
 
     def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
         """Threads that must wait at a position."""
         if self.scheduler is not None:
             self.scheduler.wait(mask, self.ctx.progress)
-        self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit))
+        self.watchdog.blocked(mask)
+        self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True))
 
     def missing(
         self, mask: np.ndarray, unit: int, named: Any = None, aligned: bool = False
@@ -200,15 +218,34 @@ class Machine:
     def run(self) -> Report:
         """Run all threads to their end."""
         ctx = self.ctx
-        if ctx.alive.any():
-            self._put(0, Cohort(ctx.mask))
         with np.errstate(all="ignore"):
-            while ctx.cohorts:
+            while ctx.cohorts or self._start_blocks():
                 at, cohort = self._select()
-                self.rounds = cohort.rounds
+                self.rounds, self.budget = cohort.rounds, cohort.budget
+                self.asked = at if cohort.blocked else -1
                 ctx.narrow(cohort.mask)
                 self._run_cohort(at)
         return ctx.tally.report(ctx.program.steps)
+
+    def _start_blocks(self) -> bool:
+        """Start the CTAs that have room beside those that run; is there one?"""
+        ctx, size = self.ctx, self.ctx.clusters.size
+        if self.started == ctx.geometry.ctas:
+            return False
+        room = (self.resident - self._running_blocks()) // size * size
+        first, self.started = self.started, min(self.started + max(room, 0), ctx.geometry.ctas)
+        if self.started == first:
+            return False
+        mask = ctx.alive.copy()
+        mask[: first * ctx.group] = mask[self.started * ctx.group :] = False
+        rounds = min((cohort.rounds for cohort in ctx.cohorts.values()), default=0)
+        self._put(0, Cohort(mask, rounds))
+        return True
+
+    def _running_blocks(self) -> int:
+        """CTAs that have started and not ended."""
+        ended = np.all(self.ctx.gone.reshape(-1, self.ctx.group), axis=1)
+        return self.started - int(np.count_nonzero(ended[: self.started]))
 
     def _put(self, at: int, cohort: Cohort) -> None:
         """Place a cohort; it merges with the one at this position."""
@@ -219,17 +256,24 @@ class Machine:
             cohort.waiting = cohort.waiting and there.waiting
             cohort.progress = min(cohort.progress, there.progress)
             cohort.unit = max(cohort.unit, there.unit)
+            cohort.blocked = cohort.blocked and there.blocked
+            cohort.budget = min(cohort.budget or there.budget, there.budget or cohort.budget)
         self.ctx.cohorts[at] = cohort
 
     def _select(self) -> tuple[int, Cohort]:
         """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
         ctx = self.ctx
         if self.scheduler is not None:
-            return self.scheduler.select(ctx) or self._refuse_deadlock()
+            chosen = self.scheduler.select(ctx)
+            if chosen is None and self._start_blocks():
+                chosen = self.scheduler.select(ctx)
+            return chosen or self._refuse_deadlock()
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
         if not ready:
             ready = [(c.rounds, at) for at, c in cohorts if c.progress < ctx.progress]
+        if not ready and self._start_blocks():
+            ready = [(self.ctx.cohorts[0].rounds, 0)]
         if not ready:
             self._refuse_deadlock()
         at = min(ready)[1]
@@ -240,9 +284,12 @@ class Machine:
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
         counts, steps = ctx.tally.counts, ctx.program.steps
         self._look_ahead(at + 1)
-        self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
+        if not self.budget:  # else the slice began before it met others, or parted from them
+            self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
+            if self.stop is not None and self.stop.is_set():
+                raise KeyboardInterrupt
             while at < ctx.limit:
                 counts[at] += ctx.warps
                 if registers.partial:
@@ -254,7 +301,7 @@ class Machine:
                     ctx.progress += moved
                     return
                 else:
-                    leave = self._slice_ends() if target <= at else self._overtakes(target)
+                    leave = self._slice_ends(target) if target <= at else self._overtakes(target)
                     at = target
                     if leave:
                         break
@@ -262,15 +309,15 @@ class Machine:
                 moved = True
         except Exception as error:
             self._explain(error, steps[at])
-        except KeyboardInterrupt as error:
-            if hasattr(error, "add_note"):  # since Python 3.11
-                error.add_note(f"{ctx.warps_text(ctx.mask)}: interrupted at {steps[at].loc}")
-            raise
+        except KeyboardInterrupt:
+            here = Group(at, ctx.mask, "waits" if at == self.asked else "runs")
+            raise KeyboardInterrupt("interrupted\n" + self._picture(here)) from None
         if self.scheduler is not None:
             self.scheduler.end_slice(ctx.mask)
         ctx.progress += 1
         # A cohort that steps aside waits, but for progress that has already been made.
-        self._put(at, Cohort(ctx.mask, self.rounds + ctx.aside, ctx.aside > 0, ctx.progress - 1))
+        waits, rounds = ctx.aside > 0, self.rounds + ctx.aside
+        self._put(at, Cohort(ctx.mask, rounds, waits, ctx.progress - 1, budget=self.budget))
 
     def _look_ahead(self, at: int) -> None:
         ctx = self.ctx
@@ -285,23 +332,24 @@ class Machine:
             for p, c in self.ctx.cohorts.items()
         )
 
-    def _slice_ends(self) -> bool:
+    def _slice_ends(self, head: int) -> bool:
         """Count a backward jump; is it time to let others run?"""
+        if self.stop is not None and self.stop.is_set():
+            raise KeyboardInterrupt
         self.budget -= 1
-        if self.budget % SLICE:
+        why = self.watchdog.turn(head)
+        if why and not self._start_blocks():
+            self._refuse_loop(head, why)
+        if self.budget % SLICE and not why:
             return False
         ctx, (reads, writes) = self.ctx, self.marked
         self.marked = (ctx.reads, ctx.writes)
         polls = ctx.reads > reads and ctx.writes == writes
-        self.quiet = self.quiet + 1 if polls else 0
-        if self.quiet > LIVELOCK:
-            raise errors.Deadlock(
-                f"livelock: for {LIVELOCK * SLICE} loops memory was read and never written\n"
-                + self._positions()
-            )
+        if polls:
+            self._start_blocks()
         if not ctx.cohorts or not (polls or self.budget <= 0):
-            return False
-        self.rounds += 1
+            return bool(why)
+        self.rounds, self.budget = self.rounds + 1, 0
         for cohort in ctx.cohorts.values():
             cohort.waiting = cohort.waiting and cohort.progress == ctx.progress
         return True
@@ -331,24 +379,48 @@ class Machine:
                 first = int(np.argmax(units)) * cohort.unit
                 ctx.refuse_divergence(first, cohort.unit, cohort.mask, at)
         raise errors.Deadlock(
-            "deadlock: every thread that is left waits\n" + self._positions(),
+            "deadlock: every thread that is left waits\n" + self._picture(),
             ctx.loc(min(ctx.cohorts)),
         )
+
+    def _refuse_loop(self, head: int, why: str) -> NoReturn:
+        """Raise Deadlock: the running cohort, at the head of a loop, would go on for ever."""
+        loc, first = self.ctx.program.loops[head].loc, self.ctx.loc(head)
+        if loc and first and (first.filename, first.line) == (loc.filename, loc.line):
+            loc = first  # it shows the expression
+        picture = self._picture(Group(head, self.ctx.mask, "repeats"))
+        raise errors.Deadlock(f"{why}\n{picture}", loc)
+
+    def _picture(self, here: Group | None = None) -> str:
+        """Where everybody stands, and who waits for whom; `here`: the running cohort."""
+        ctx, watchdog = self.ctx, self.watchdog
+        groups = [] if here is None else [here]
+        for at, cohort in sorted(ctx.cohorts.items()):
+            state = "waits" if cohort.blocked else "ready"
+            repeats = not cohort.blocked and watchdog.repeats_all(cohort.mask)
+            groups.append(Group(at, cohort.mask, "repeats" if repeats else state))
+        return Standstill(
+            ctx, self.registers.values, groups, watchdog.turns, self.arrivers, self._pending()
+        ).text()
+
+    def _pending(self) -> str:
+        """What is known of blocks that have not started."""
+        ctx, g = self.ctx, self.ctx.geometry
+        grid, here = prod(g.grid), g.first + self.started
+        if here == grid:
+            return ""
+        text = f"blocks {here} to {grid - 1} have not started"
+        if self._running_blocks() + ctx.clusters.size > self.resident:
+            return (
+                f"{text}: {ctx.arch} holds at most {self.resident} of these blocks at a time, and "
+                "none of those that are there ends"
+            )
+        return f"{text}: the emulator starts them when those before them have ended"
 
     def _parked(self, at: int, cohort: Cohort) -> np.ndarray:
         """The threads of a cohort that wait for others of their unit."""
         instr = self.ctx.instruction(at)
         return self.missing(cohort.mask, cohort.unit, aligned=instr is not None and instr.aligned)
-
-    def _positions(self) -> str:
-        """Where each cohort stands and what it waits for, as lines of text."""
-        ctx, lines = self.ctx, []
-        for at, cohort in sorted(ctx.cohorts.items()):
-            instr = ctx.instruction(at)
-            what = instr.mnemonic if instr is not None else "a branch"
-            lines.append(f"  {ctx.warps_text(cohort.mask)}: {what} at {ctx.loc(at)}")
-            lines += [f"    {text}" for text in ctx.lacking(cohort.mask, instr)]
-        return "\n".join(lines)
 
 
 def _tracked(at: int, run: Run) -> Run:
@@ -359,6 +431,34 @@ def _tracked(at: int, run: Run) -> Run:
         return run(machine)
 
     return tracked
+
+
+def _arriving(at: int, run: Run) -> Run:
+    """A step that arrives at mbarriers, and notes who does at which."""
+
+    def arriving(machine: Machine) -> int | None:
+        mask, barriers = machine.ctx.mask, machine.ctx.mbarriers
+        before = barriers.state[..., : mbarriers.SEEN].copy()
+        target = run(machine)
+        changed = barriers.state[..., : mbarriers.SEEN] != before
+        for row in map(int, np.flatnonzero(changed.any(axis=(0, 2)))):
+            seen = machine.arrivers.get((at, row))
+            machine.arrivers[at, row] = mask if seen is None else seen | mask
+        return target
+
+    return arriving
+
+
+def _changing(at: int, run: Run) -> Run:
+    """A step that changes what the accesses of memory do not show."""
+
+    def changing(machine: Machine) -> int | None:
+        target = run(machine)
+        machine.watchdog.changes += target != STOP or machine.asked != at
+        machine.asked = -1
+        return target
+
+    return changing
 
 
 def _synchronising(run: Run) -> Run:

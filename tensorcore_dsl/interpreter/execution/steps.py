@@ -273,6 +273,7 @@ def observed(mark: Mark, at: int) -> Run:
 
 def exit_(machine: Machine) -> int:
     machine.ctx.exit()
+    machine.watchdog.changes += 1
     return STOP
 
 

@@ -254,7 +254,7 @@ class Mbarriers:
     def lacking(self, mask: np.ndarray) -> list[str]:
         """The phases that threads of `mask` wait for and what they lack, as lines of text."""
         wanted = self.waited_for(mask)
-        lines = [self._wait(cta, slot) for cta, slot in wanted[:8]]
+        lines = [self.wait_text(cta, slot) for cta, slot in wanted[:8]]
         return lines + [f"... and {len(wanted) - 8} more"] * (len(wanted) > 8)
 
     def waited_for(self, mask: np.ndarray) -> list[tuple[int, int]]:
@@ -262,7 +262,8 @@ class Mbarriers:
         threads = np.flatnonzero(mask & (self.asks_for[:, 0] >= 0))
         return sorted({(int(t) // self.chunk.group, int(self.asks_for[t, 0])) for t in threads})
 
-    def _wait(self, cta: int, slot: int) -> str:
+    def wait_text(self, cta: int, slot: int) -> str:
+        """The running phase of an mbarrier, and what it lacks."""
         count, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         block = self.chunk.block_name(cta)
         text = f"block {block} waits for phase {phase} (parity {phase & 1}) of the "

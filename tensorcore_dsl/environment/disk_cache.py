@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from tensorcore_dsl.codegen.switches import is_off
+from tensorcore_dsl.environment.cache_directory import cache_directory, is_trusted, make_private
 
-VARIABLE = "TENSORCORE_DSL_CACHE"  # a directory, or "off"
 _MAGIC = b"tensorcore_dsl cubin 1\n"
 
 
@@ -25,25 +23,13 @@ def entry_name(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def cache_directory() -> Path | None:
-    """The cache's directory: `TENSORCORE_DSL_CACHE`, or the platform's default; None if "off"."""
-    if is_off(VARIABLE):
-        return None
-    if chosen := os.environ.get(VARIABLE):
-        return Path(os.path.expanduser(chosen))
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "tensorcore_dsl"
+def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
+    """Code and text of an entry; None if it is missing or damaged.
 
-
-def load(name: str) -> tuple[bytes, str] | None:
-    """Code and text of an entry; None if it is missing or damaged."""
-    path = _path(name)
-    if path is None:
+    directory: a trusted one; by default that of all caches.
+    """
+    path = _path(name, directory)
+    if path is None or not is_trusted(path.parent):
         return None
     try:
         data = path.read_bytes()
@@ -53,20 +39,24 @@ def load(name: str) -> tuple[bytes, str] | None:
     payload = data[start:]
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(payload):
         return None
-    (size,) = struct.unpack_from("<I", payload)
-    return payload[4 + size :], payload[4 : 4 + size].decode()
+    try:
+        (size,) = struct.unpack_from("<I", payload)
+        return payload[4 + size :], payload[4 : 4 + size].decode()
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
-def store(name: str, code: bytes, text: str) -> None:
+def store(name: str, code: bytes, text: str, directory: Path | None = None) -> None:
     """Store an entry in one step; errors of the disk are ignored."""
-    path = _path(name)
+    path = _path(name, directory)
     if path is None:
         return
     head = text.encode()
     payload = struct.pack("<I", len(head)) + head + code
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _MAGIC + _digest(payload) + payload)
+        make_private(path.parent)
+        if is_trusted(path.parent):
+            replace_file(path, _MAGIC + _digest(payload) + payload)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -82,8 +72,8 @@ def replace_file(path: Path, data: bytes) -> None:
         raise
 
 
-def _path(name: str) -> Path | None:
-    directory = cache_directory()
+def _path(name: str, directory: Path | None) -> Path | None:
+    directory = directory or cache_directory()
     return directory / name[:2] / f"{name}.cubin" if directory else None
 
 

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorcore_dsl.codegen.disk_cache import cache_directory, replace_file
+from tensorcore_dsl.environment.cache_directory import cache_directory, make_private
+from tensorcore_dsl.environment.disk_cache import replace_file
 
 Entry = dict[str, Any]
 
@@ -43,7 +44,8 @@ class JsonStore:
             self.entries().pop(name, None)
         path = self.location()
         if not names and path is not None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         elif names:
             self._write(lambda stored: {n: e for n, e in stored.items() if n not in names})
 
@@ -52,7 +54,7 @@ class JsonStore:
         if path is None:
             return
         with suppress(OSError):  # a disk that cannot be written is no error
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path.parent)
             text = json.dumps(change(_read(path)), indent=1, sort_keys=True)
             replace_file(path, text.encode())
 
@@ -68,9 +70,10 @@ def _entries(filename: str, path: Path | None) -> dict[str, Entry]:
 
 
 def _read(path: Path) -> dict[str, Entry]:
-    """The entries of a file; none where it is missing or damaged."""
+    """The entries of a file that are dictionaries; none where it is missing or damaged."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return stored if isinstance(stored, dict) else {}
+    found = stored.items() if isinstance(stored, dict) else ()
+    return {name: entry for name, entry in found if isinstance(entry, dict)}

@@ -1,0 +1,109 @@
+"""Functions that Numba compiles, kept on disk for later processes.
+
+An entry lies in the directory of all caches (see TENSORCORE_DSL_CACHE; it is read once, as the
+package is imported). It is found by the function, its types and the values that it refers to, and
+valid while no source file that it is compiled from has changed, nor Numba. A directory that cannot
+be written, a full disk and damaged entries cost a compilation, and nothing else.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit, vectorize
+from numba.core import compiler, serialize
+
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.cache_directory import chosen_directory, is_trusted
+from tensorcore_dsl.environment.compiled_sources import FunctionKey
+
+_numba: Any = compiler  # without types
+_dumps: Any = serialize.dumps
+_DIRECTORY = chosen_directory()
+_LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile with Numba for the types of each call; runs without the GIL."""
+    return _compiled(function, error_model="numpy")
+
+
+def compiled_python(function: Function) -> Function:
+    """The same, where a division by zero raises as in Python."""
+    return _compiled(function, error_model="python")
+
+
+def compiled_for(signature: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays for these types alone, such as ``void(u8[::1],u8[::1])``."""
+    made: Any = _compiled(function, error_model="python")
+    made.compile(signature)
+    made.disable_compile()
+    return made  # type: ignore[no-any-return]
+
+
+def compiled_ufunc(signature: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy ufunc from a function of scalars, such as ``uint32(uint32,uint32)``."""
+    make: Any = vectorize
+    ufunc = make(function)
+    ufunc._dispatcher.cache = LoopCache(function)
+    ufunc.add(signature)
+    ufunc.disable_compile()
+    return ufunc  # type: ignore[no-any-return]
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    make: Any = njit(nogil=True, **options)
+    dispatcher = make(function)
+    dispatcher._cache = LoopCache(function)
+    return dispatcher  # type: ignore[no-any-return]
+
+
+class LoopCache:
+    """What Numba asks for the compiled forms of one function: its class `_Cache` names it so."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._key = FunctionKey(function)
+
+    @property
+    def cache_path(self) -> str | None:
+        """Where the entries are, for Numba's statistics."""
+        return None if _LOOPS is None else str(_LOOPS)
+
+    def load_overload(self, types: Any, target: Any) -> Any:
+        """The compiled form for these types; None if it is missing, old, or damaged."""
+        target.refresh()
+        entry = None if not _usable() else disk_cache.load(self._name(types, target), _LOOPS)
+        if entry is None or entry[1] != self._key.sources():
+            return None
+        try:
+            return _numba.CompileResult._rebuild(target, *pickle.loads(entry[0]))
+        except Exception:  # whatever a damaged pickle may raise
+            return None
+
+    def save_overload(self, types: Any, result: Any) -> None:
+        """Store a compiled form, unless it holds addresses of this process."""
+        movable = not result.library.has_dynamic_globals
+        if movable and all(loop.can_cache for loop in result.lifted) and _usable():
+            name = self._name(types, result.target_context)
+            disk_cache.store(name, _dumps(result._reduce()), self._key.sources(), _LOOPS)
+
+    def _name(self, types: Any, target: Any) -> str:
+        machine = target.codegen().magic_tuple()
+        return disk_cache.entry_name("loop", self._key.name(), types, machine)
+
+    def enable(self) -> None:
+        """Nothing: the cache is on."""
+
+    def disable(self) -> None:
+        """Nothing: TENSORCORE_DSL_CACHE switches it off."""
+
+    def flush(self) -> None:
+        """Nothing: old entries are overwritten."""
+
+
+def _usable() -> bool:
+    return _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")

@@ -1,0 +1,100 @@
+"""What the code of a function for Numba depends on: the functions and values that it refers to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+
+SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
+
+
+class FunctionKey:
+    """The name and the sources of a function's compiled forms, found when they are first needed."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function: Any = function
+
+    def name(self) -> str:
+        """What tells this function from others: its place, its code and the values in it."""
+        function = self._function
+        code = function.__code__
+        where = (code.co_filename, code.co_firstlineno, function.__qualname__)
+        return repr((*where, code.co_code, *self._reached[1]))
+
+    def sources(self) -> str:
+        """The versions of Python and Numba, and all source files, by their content."""
+        versions = f"python {sys.version_info[:2]}, numba {numba.__version__}"
+        return "\n".join([versions, *map(_content, sorted(self._reached[0]))])
+
+    @cached_property
+    def _reached(self) -> tuple[set[str], list[str]]:
+        """Source files of the function and of those that it calls, and the values that they use."""
+        files: set[str] = set()
+        values: list[str] = []
+        _visit(self._function, self._function.__module__.partition(".")[0], files, values, set())
+        return files, values
+
+
+def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[int]) -> None:
+    """Add what `x` stands for: functions of the package are followed, other ones are not."""
+    x = getattr(x, "py_func", None) or getattr(x, "_defn", None) or x  # compiled, or an intrinsic
+    if isinstance(x, SIMPLE):
+        values.append(repr(x))
+    elif isinstance(x, np.ndarray):
+        content = hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+        values.append(f"{x.dtype} {x.shape} {content}")
+    elif isinstance(x, (tuple, list, dict)):
+        for item in x.items() if isinstance(x, dict) else x:
+            _visit(item, package, files, values, seen)
+    elif isinstance(x, numba.types.Type):
+        values.append(str(x))
+    elif isinstance(x, FunctionType) and id(x) not in seen:
+        seen.add(id(x))
+        if (x.__module__ or "").partition(".")[0] == package:
+            files.add(x.__code__.co_filename)
+            for referred in _referred(x):
+                _visit(referred, package, files, values, seen)
+
+
+def _referred(function: FunctionType) -> Iterator[Any]:
+    """The values of all names and constants in a function: global, of its modules, or enclosed."""
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    for code in _codes(function.__code__):
+        yield from (x for x in code.co_consts if not isinstance(x, CodeType))
+        found = [function.__globals__[n] for n in code.co_names if n in function.__globals__]
+        yield from found
+        for module in (x for x in found if isinstance(x, ModuleType)):
+            yield from (getattr(module, n) for n in code.co_names if hasattr(module, n))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of those inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+def _content(path: str) -> str:
+    """The hash of a file; '' where there is none, as in an archive."""
+    try:
+        found = os.stat(path)
+        return _hash(path, found.st_mtime_ns, found.st_size)
+    except OSError:
+        return ""
+
+
+@cache
+def _hash(path: str, edited: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()

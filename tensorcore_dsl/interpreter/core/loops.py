@@ -1,0 +1,117 @@
+"""The loops of a kernel: which registers decide what a loop does, and which words it polls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tensorcore_dsl.errors import Loc
+from tensorcore_dsl.ir import nodes
+from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa.spec import VOLATILE
+
+_TOGETHER = frozenset({"warp", "convergent", "inplace"})  # effects that nothing outside lanes sees
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop. head: the position that it jumps back to; end: the one behind it. outer: the loop
+    around it."""
+
+    node: nodes.While | nodes.For
+    head: int
+    outer: Loop | None = None
+    end: int = 0
+
+    @property
+    def counted(self) -> bool:
+        """Does it end by itself after a number of turns?"""
+        return isinstance(self.node, nodes.For)
+
+    @property
+    def loc(self) -> Loc | None:
+        return self.node.loc
+
+    @property
+    def outermost(self) -> Loop:
+        return self if self.outer is None else self.outer.outermost
+
+    @cached_property
+    def _nodes(self) -> list[nodes.Node]:
+        inside = nodes.walk(nodes.Block([self.node]))
+        return [node for node in inside if not isinstance(node, (nodes.Keep, nodes.Mark))]
+
+    @cached_property
+    def _sources(self) -> dict[nodes.Value, set[nodes.Value]]:
+        """What each value that the loop writes is computed from."""
+        sources: dict[nodes.Value, set[nodes.Value]] = defaultdict(set)
+        for node in self._nodes:
+            for value in nodes.writes(node):
+                sources[value].update(nodes.reads(node))
+        return sources
+
+    def _closure(self, values: Iterable[nodes.Value]) -> set[nodes.Value]:
+        """The values, and all that they are computed from in the loop."""
+        found = set(values)
+        left = list(found)
+        while left:
+            new = self._sources.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    @cached_property
+    def deciding(self) -> list[nodes.Value]:
+        """The values which the loop writes and on which depends where its threads go, what they
+        access and what others see of them. Scalars come first.
+
+        Where none of them has changed since the last turn, nor what the loop reads, the next turn
+        does the same again.
+        """
+        roots: set[nodes.Value] = set()
+        for node in self._nodes:
+            if isinstance(node, nodes.Op):
+                guard = [] if node.guard is None else [node.guard]
+                roots.update(nodes.reads(node) if _acts(node) else guard)
+            elif not isinstance(node, nodes.Assign):
+                roots.update(nodes.reads(node), nodes.writes(node))
+        found = [value for value in self._closure(roots) if value in self._sources]
+        return sorted(found, key=lambda value: (value.type.is_group, value.id))
+
+    @cached_property
+    def conditions(self) -> list[nodes.Op]:
+        """The loads, atomics and tests, and the comparisons, that decide whether it ends."""
+        if self.counted:
+            return []
+        asked = {n.condition for n in self._nodes if isinstance(n, (nodes.While, nodes.If))}
+        deciding = self._closure(value for value in asked if isinstance(value, nodes.Value))
+        return [
+            op
+            for op in self._nodes
+            if isinstance(op, nodes.Op) and not deciding.isdisjoint(op.results)
+            if op.instr.uses_mbarrier or "load" in op.instr.effects or asked & {*op.results}
+        ]
+
+    @cached_property
+    def polls_global_memory(self) -> bool:
+        """Does it wait for a word that another thread is to write: read it again in each turn,
+        and write nothing?"""
+        ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
+        if any("store" in op.instr.effects for op in ops):
+            return False
+        fixed = {v for op in ops if op.instr.effects <= VOLATILE for v in op.results}
+        return any(
+            "load" in op.instr.effects
+            and not op.instr.space.startswith("shared")
+            and self._closure(nodes.reads(op)) & self._sources.keys() <= fixed
+            for op in self.conditions
+        )
+
+
+def _acts(op: nodes.Op) -> bool:
+    """Does it do more than compute its results? Fences, pauses and prefetches do not."""
+    effects = op.instr.effects - _TOGETHER
+    idle = effects == VOLATILE and not op.results and op.instr.opcode != names.CHECK_OPCODE
+    return bool(effects) and not idle

@@ -1,0 +1,28 @@
+"""How many CTAs a device holds at a time: those behind them start when others have ended."""
+
+from __future__ import annotations
+
+from tensorcore_dsl.arch import Arch
+
+# By compute capability: multiprocessors of the largest chip that is sold, and what one of them
+# holds: threads, CTAs, KiB of shared memory (CUDA programming guide, technical specifications per
+# compute capability; NVIDIA's data sheets).
+_DEVICES = {
+    70: (80, 2048, 32, 96), 75: (72, 1024, 16, 64), 80: (108, 2048, 32, 164),
+    86: (84, 1536, 16, 100), 89: (142, 1536, 24, 100), 90: (132, 2048, 32, 228),
+    100: (148, 2048, 32, 228), 103: (160, 2048, 32, 228), 110: (20, 1536, 24, 228),
+    120: (188, 1536, 24, 100), 121: (48, 1536, 24, 100),
+}  # fmt: skip
+_RESERVED = 1024  # bytes of shared memory that the system takes of each CTA, from sm_80 on
+
+
+def resident(arch: Arch, threads: int, shared: int) -> int:
+    """CTAs of `threads` threads and `shared` bytes of shared memory that a device holds.
+
+    At most: the registers of a kernel may allow fewer.
+    """
+    chips, most_threads, most_ctas, shared_kib = _DEVICES[arch.number]
+    of_threads = most_threads // (-(-threads // 32) * 32)
+    reserved = _RESERVED if arch.number >= 80 else 0
+    of_shared = shared_kib * 1024 // max(shared + reserved, 1)
+    return chips * max(min(most_ctas, of_threads, of_shared), 1)

@@ -1,0 +1,338 @@
+"""Where the threads of a chunk stand when nobody can go on, as a picture of who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import Loc, listing
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.geometry import ranges
+from tensorcore_dsl.interpreter.core.loops import Loop
+from tensorcore_dsl.interpreter.core.threads import scalar
+from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.ir import nodes
+
+MOST = 16  # groups, and lines about one group
+
+
+@dataclass(frozen=True)
+class Group:
+    """Threads at one position; state: "waits", "runs", "ready", or "repeats" a loop for ever."""
+
+    at: int
+    mask: np.ndarray
+    state: str
+
+
+class Standstill:
+    """What a chunk's threads do, as text.
+
+    registers: values by place. turns: of each loop, by its head. arrivers: by step and row of the
+    mbarriers' state, the threads that have arrived. pending: what is known of blocks that have not
+    started.
+    """
+
+    def __init__(
+        self, ctx: ExecutionContext, registers: list[Any], groups: list[Group],
+        turns: Mapping[int, int], arrivers: Mapping[tuple[int, int], np.ndarray], pending: str,
+    ) -> None:  # fmt: skip
+        self.ctx, self.registers, self.turns, self.arrivers = ctx, registers, turns, arrivers
+        self.groups, self.pending = groups, pending
+
+    def text(self) -> str:
+        """A paragraph for each group, then who waits for whom."""
+        lines: list[str] = []
+        for group in self.groups[:MOST]:
+            lines += self._described(group)
+        if len(self.groups) > MOST:
+            lines.append(f"  and {len(self.groups) - MOST} more groups")
+        lines += self._ended()
+        lines += self._arrows()
+        if self.pending:
+            lines.append(f"  {self.pending}")
+        return "\n".join(lines)
+
+    # -- the groups --------------------------------------------------------------------------------
+
+    def _described(self, group: Group) -> list[str]:
+        ctx = self.ctx
+        who, instr, loop = ctx.warps_text(group.mask), ctx.instruction(group.at), self._loop(group)
+        if group.state == "repeats" and loop is not None:
+            return [f"  {who}: {self._turns(loop)}", *self._polled(group, loop)]
+        what = instr.mnemonic if instr is not None else "a branch"
+        state = {"waits": "", "runs": "runs ", "ready": "can go on with "}[group.state]
+        lines = [f"  {who}: {state}{what} at {ctx.loc(group.at)}"]
+        if group.state != "waits" and loop is not None and self.turns[loop.head]:
+            return [*lines, f"    {self._turns(loop)}", *self._polled(group, loop)]
+        return lines + [f"    {text}" for text in self._reasons(group)]
+
+    def _loop(self, group: Group) -> Loop | None:
+        """The innermost loop around a group."""
+        loops = self.ctx.program.loops.values()
+        inside = [loop for loop in loops if loop.head <= group.at < loop.end]
+        return max(inside, key=lambda loop: loop.head, default=None)
+
+    def _turns(self, loop: Loop) -> str:
+        turns = self.turns[loop.head]
+        return f"in the loop at {loop.loc}, {turns:,} turn{'s' * (turns != 1)} so far"
+
+    def _reasons(self, group: Group) -> list[str]:
+        """What a group waits for."""
+        ctx, instr = self.ctx, self.ctx.instruction(group.at)
+        if group.state != "waits" or instr is None:
+            return []
+        if instr.uses_mbarrier:
+            return [*ctx.lacking(group.mask, instr), *self._arrival_lines(group.mask)]
+        lines = self._named_barriers(group.mask) or ctx.lacking(group.mask, instr)
+        rest = self._missing_lanes(group)
+        if not lines and rest.any():
+            lines = [f"it waits for {ctx.warps_text(rest)}: {self._lanes(rest)}"]
+        return lines
+
+    def _arrivals(self, mask: np.ndarray) -> dict[int, np.ndarray]:
+        """By step, the threads that have arrived at the mbarriers that `mask` waits for."""
+        barriers = self.ctx.mbarriers
+        rows = {int(barriers.index[place]) for place in barriers.waited_for(mask)}
+        found: dict[int, np.ndarray] = {}
+        for (at, row), seen in self.arrivers.items():
+            if row in rows:
+                found[at] = seen | found[at] if at in found else seen
+        return found
+
+    def _arrival_lines(self, mask: np.ndarray) -> list[str]:
+        """Where threads have arrived at the mbarriers that `mask` waits for, or might."""
+        ctx, arrivals = self.ctx, self._arrivals(mask)
+        if arrivals:
+            texts = [f"{ctx.loc(at)} ({ctx.warps_text(who)})" for at, who in arrivals.items()]
+            return ["the arrivals so far are from " + listing(texts, 4)]
+        steps = [i for i, s in enumerate(ctx.program.steps) if s.instr and s.instr.arrives]
+        reached = {str(ctx.loc(at)) for at, _ in self.arrivers}
+        lines = dict.fromkeys(str(ctx.loc(at)) for at in steps)
+        unreached = [line for line in lines if line not in reached]
+        if unreached:
+            return [f"nobody has arrived there; not reached yet: {listing(unreached, 4)}"]
+        return ["nobody has arrived there, and no other line of the kernel arrives at an mbarrier"]
+
+    def _named_barriers(self, mask: np.ndarray) -> list[str]:
+        """The named barriers that threads of `mask` wait at, with those who lack."""
+        ctx, barriers, lines = self.ctx, self.ctx.barriers, []
+        threads = np.flatnonzero(mask & (barriers.waits_at >= 0))
+        places = sorted({(int(t) // ctx.group, int(barriers.waits_at[t])) for t in threads})
+        for cta, number in places[:4]:
+            wanted, here = int(barriers.expected[cta, number]), int(barriers.arrived[cta, number])
+            wanted = barriers.full if wanted < 0 else wanted
+            text = f"barrier {number} of block {ctx.block_name(cta)}: {here} of {wanted} threads"
+            away = self._not_at(cta, number)
+            living = ctx.warps_text(away & ctx.alive) if (away & ctx.alive).any() else "nobody"
+            who = "missing are" if wanted == barriers.full else f"{wanted - here} are missing of"
+            lines.append(f"{text} have arrived; {who} {living}{self._gone_text(cta)}")
+        return lines + ["..."] * (len(places) > 4)
+
+    def _not_at(self, cta: int, number: int) -> np.ndarray:
+        """(T,) bool: threads of a block that have not arrived at a named barrier."""
+        ctx, barriers = self.ctx, self.ctx.barriers
+        lanes = np.arange(WARP, dtype=np.uint32)
+        arrived = (barriers.lanes[:, number, None] >> lanes & 1).reshape(-1) > 0
+        arrived |= np.repeat(barriers.counted[:, number], WARP)
+        return np.asarray(self._block(cta) & ~arrived & ctx.alive)
+
+    def _missing_lanes(self, group: Group) -> np.ndarray:
+        """Living threads of the group's warps or warpgroups that stand elsewhere."""
+        ctx = self.ctx
+        unit = ctx.cohorts[group.at].unit if group.at in ctx.cohorts else 0
+        unit = unit or WARP
+        some = np.repeat(group.mask.reshape(-1, unit).any(axis=1), unit)
+        return np.asarray(some & ~group.mask & ctx.alive)
+
+    def _lanes(self, mask: np.ndarray) -> str:
+        warp = int(np.argmax(mask)) // WARP * WARP
+        return f"lanes {ranges(np.flatnonzero(mask[warp : warp + WARP]))}"
+
+    def _block(self, cta: int) -> np.ndarray:
+        return np.asarray(np.arange(self.ctx.threads) // self.ctx.group == cta)
+
+    def _exist(self) -> np.ndarray:
+        return np.asarray(np.arange(self.ctx.threads) % self.ctx.group < self.ctx.threads_per_cta)
+
+    def _gone_text(self, cta: int) -> str:
+        gone = self._block(cta) & self.ctx.gone & self._exist()
+        if not gone.any():
+            return ""
+        warps = np.flatnonzero(gone.reshape(-1, WARP).any(axis=1)) - cta * self.ctx.group // WARP
+        return f"; threads of warps {ranges(warps)} have ended"
+
+    def _ended(self) -> list[str]:
+        """Threads that have ended in blocks where others still wait."""
+        ctx = self.ctx
+        left = np.logical_or.reduce([group.mask for group in self.groups] or [ctx.alive])
+        blocks = np.repeat(left.reshape(-1, ctx.group).any(axis=1), ctx.group)
+        gone = blocks & ctx.gone & self._exist()
+        return [f"  {ctx.warps_text(gone)}: ended"] if gone.any() else []
+
+    # -- loops -------------------------------------------------------------------------------------
+
+    def _polled(self, group: Group, loop: Loop) -> list[str]:
+        """The values by which a loop decides, for the first thread of a group."""
+        lines, thread = [], int(np.argmax(group.mask))
+        for op in loop.conditions[:MOST]:
+            text = self._value(op, thread)
+            if text and text not in lines:
+                lines.append(text)
+        if not loop.conditions and not loop.counted:
+            lines.append("no word of memory decides whether it ends")
+        return [f"    {line}" for line in lines]
+
+    def _value(self, op: nodes.Op, thread: int) -> str:
+        """What an instruction of the condition reads, and what it gave."""
+        if op.instr.uses_mbarrier:
+            address = self._operand(op.operands[0], thread)
+            if not op.results or address is None:
+                return ""
+            mbarriers, cta = self.ctx.mbarriers, thread // self.ctx.group
+            slot = (address & 0xFFFFFF) // 8
+            parity = self._operand(op.operands[1], thread) if len(op.operands) > 1 else None
+            return f"polls for parity {parity}: {mbarriers.wait_text(cta, slot)}"
+        gave = [self._operand(value, thread) for value in op.results]
+        result = ", ".join("?" if g is None else str(g) for g in gave)
+        if "load" in op.instr.effects:
+            address = self._operand(op.operands[0], thread)
+            if address is None:
+                return ""
+            return f"polls {self._place_of(op, address)}: {result}"
+        operands = [self._operand(source, thread) for source in op.operands]
+        texts = ", ".join("?" if o is None else str(o) for o in operands)
+        return f"decides by {op.instr.mnemonic}({texts}) = {result}"
+
+    def _place_of(self, op: nodes.Op, address: int) -> str:
+        if op.instr.space.startswith("shared"):
+            return f"shared {address & 0xFFFFFF:#x}"
+        arguments = self.ctx.globals.arguments
+        for index, pointer in enumerate(arguments.pointers):
+            array, offset = pointer.array, address - arguments.address(index)
+            inside = 0 <= offset < array.nbytes and offset % array.itemsize == 0
+            if inside and array.flags.c_contiguous:
+                place = np.unravel_index(offset // array.itemsize, array.shape)
+                return f"{pointer.name}[{', '.join(map(str, place))}]"
+        return arguments.describe(address)
+
+    def _operand(self, source: Any, thread: int) -> Any:
+        """The value of an operand in a thread; None where it has none."""
+        if isinstance(source, nodes.Const):
+            return source.value
+        base = source.base if isinstance(source, (nodes.Address, nodes.Part)) else source
+        offset = source.offset if isinstance(source, nodes.Address) else 0
+        if isinstance(base, nodes.Const):
+            return int(base.value) + offset
+        place = self.ctx.program.values.get(base)
+        held = None if place is None else self.registers[place]
+        if held is None:
+            return None
+        if np.ndim(held) == 2:
+            held = held[source.index if isinstance(source, nodes.Part) else 0]
+        bits = scalar(held, thread)
+        if isinstance(source, nodes.Address):
+            return bits + offset
+        dtype = base.type.dtype
+        if dtype.kind == "p":
+            return bool(bits)
+        if dtype.kind == "s" and bits >> (dtype.bits - 1) & 1:
+            return bits - (1 << dtype.bits)
+        if dtype.is_float and dtype.numpy is not None and dtype.bits == dtype.register_bits:
+            word = np.array(bits, f"u{dtype.bits // 8}")
+            return word.view(dtype.numpy)[()]
+        return bits
+
+    # -- the arrows --------------------------------------------------------------------------------
+
+    def _arrows(self) -> list[str]:
+        """Who waits for whom, in the first block that waits."""
+        ctx = self.ctx
+        waiting = [g for g in self.groups if g.state == "waits"]
+        if not waiting:
+            return []
+        size = ctx.clusters.size * ctx.group
+        first = min(int(np.argmax(g.mask)) for g in waiting) // size * size
+        part = np.zeros(ctx.threads, np.bool_)
+        part[first : first + size] = True
+        here = [g for g in self.groups if (g.mask & part).any()]
+        targets = {
+            i: [j for j, other in enumerate(here) if j != i and (wanted & other.mask).any()]
+            for i, group in enumerate(here)
+            if group.state == "waits" and (wanted := self._wanted(group, part)).any()
+        }
+        name: Callable[[int], str] = lambda i: self._name(here[i], part)
+        lines = []
+        cycle = _cycle(targets)
+        if cycle:
+            lines.append("    a cycle: " + " -> ".join(name(i) for i in (*cycle, cycle[0])))
+        for i, ends in targets.items():
+            told = cycle[(cycle.index(i) + 1) % len(cycle)] if i in cycle else -1
+            lines += [f"    {name(i)} -> {name(j)}" for j in ends[:4] if j != told]
+        for i, group in enumerate(here):
+            if group.state == "waits" and not targets.get(i):
+                lines.append(f"    {name(i)} -> nobody is left who could bring it on")
+        return ["  who waits for whom:", *lines[:MOST]] if lines else []
+
+    def _wanted(self, group: Group, part: np.ndarray) -> np.ndarray:
+        """(T,) bool: threads of `part` that could bring a group on."""
+        ctx, instr = self.ctx, self.ctx.instruction(group.at)
+        others = part & ctx.alive & ~group.mask
+        if instr is None:
+            return np.zeros_like(others)
+        rest = self._missing_lanes(group) & part
+        if instr.uses_mbarrier:
+            able = np.zeros_like(others)
+            for who in self._arrivals(group.mask).values():
+                able |= who
+            return np.asarray(others & able if (others & able).any() else others)
+        if "cluster" in instr.effects:
+            per = ctx.clusters.size * ctx.group
+            away = ctx.clusters.arrivals <= np.repeat(ctx.clusters.phase, per)
+            return np.asarray(others & away)
+        numbers = ctx.barriers.waits_at[group.mask & part]
+        found = np.zeros_like(others)
+        for cta in np.unique(np.flatnonzero(group.mask & part) // ctx.group):
+            for number in np.unique(numbers[numbers >= 0]):
+                found |= self._not_at(int(cta), int(number))
+        return np.asarray(found & others if found.any() else rest)
+
+    def _name(self, group: Group, part: np.ndarray) -> str:
+        loc = self._place(group)
+        line = f":{loc.line}" if loc is not None else "?"
+        return f"{self.ctx.warps_text(group.mask & part)} ({line})"
+
+    def _place(self, group: Group) -> Loc | None:
+        loop = self._loop(group) if group.state == "repeats" else None
+        return self.ctx.loc(group.at) if loop is None else loop.loc
+
+
+def _cycle(targets: Mapping[int, list[int]]) -> list[int]:
+    """Groups of which each waits for the next one, and the last for the first; [] if none."""
+    for start in targets:
+        path: list[int] = []
+        found = _search(start, targets, path, set())
+        if found:
+            return found
+    return []
+
+
+def _search(
+    at: int, targets: Mapping[int, list[int]], path: list[int], seen: set[int]
+) -> list[int]:
+    """A cycle that a search from `at` on meets; path: how it came here; seen: ends of searches."""
+    if at in path:
+        return path[path.index(at) :]
+    if at in seen:
+        return []
+    seen.add(at)
+    path.append(at)
+    for target in targets.get(at, ()):
+        found = _search(target, targets, path, seen)
+        if found:
+            return found
+    path.pop()
+    return []

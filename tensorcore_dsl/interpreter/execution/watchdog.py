@@ -1,0 +1,221 @@
+"""Notices that a machine goes on for ever: loops that repeat themselves, and limits of their turns.
+
+Threads that come back to the head of a loop with the registers that decide what it does as they
+were, while nothing else has changed either (memory, barriers, other threads' exits), will do the
+same for ever, in any order of threads. When this holds of all threads but those that wait, and
+these have been asked since, nobody will ever go on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.sync import mbarriers
+
+VARIABLE = "TENSORCORE_DSL_LIMIT"  # the most turns of a loop
+GAP = 48  # turns between two comparisons
+PATIENCE = 1 << 18  # turns without a change of memory or of barriers, where no limit is given
+DEEP_AFTER = 1.0  # seconds after which memory is compared too
+DEEP_SHARE = 50  # it takes at most this part of the time
+MOST_BYTES = 1 << 28  # of memory that is compared
+
+
+class Stop(Protocol):
+    """A request to end, such as a `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+
+
+def limit_of(given: Any) -> int | None:
+    """The most turns of a loop: the argument `limit` of a launch, else TENSORCORE_DSL_LIMIT."""
+    text = os.environ.get(VARIABLE, "")
+    if given is None and text:
+        if not text.isdecimal() or int(text) < 1:
+            raise ArgumentError(f"{VARIABLE}={text!r}: a whole number, 1 or more, is needed")
+        return int(text)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise ArgumentError(
+            f"limit {given!r}: the most turns that a loop may take is needed, a whole number from "
+            "1 on, or None"
+        )
+    return int(given)
+
+
+@dataclass
+class _Probe:
+    """A moment at the head of a loop: who was there, the registers and the version of the rest."""
+
+    head: int
+    mask: np.ndarray
+    places: list[int]
+    registers: list[Any]
+    version: int
+    digest: int | None
+
+
+class Watchdog:
+    """Follows one machine.
+
+    turns: by the head of a loop, backward jumps of all cohorts. changes: what changed apart from
+    memory. repeats: (T,) the version when a thread was last found to repeat itself, or to wait.
+    since: the version from which on the rest of the state has been the same, with `digest` if
+    versions were passed that changed nothing in the end.
+    """
+
+    def __init__(self, ctx: ExecutionContext, values: list[Any], limit: int | None) -> None:
+        self.ctx, self.values = ctx, values
+        self.limit, self.patient = limit or sys.maxsize, limit is None
+        self.turns = dict.fromkeys(ctx.program.loops, 0)
+        self.endless = {at for at, loop in ctx.program.loops.items() if not loop.counted}
+        self.changes = 0
+        self.repeats = np.full(ctx.threads, -1, np.int64)
+        self.since, self.latest = 0, -1
+        self.digest: int | None = None
+        self.probe: _Probe | None = None
+        self.left = GAP
+        self.random = random.Random(0)
+        self.quiet: dict[int, tuple[list[int], int]] = {}
+        self.due, self.cost = time.perf_counter() + DEEP_AFTER, 0.0
+
+    @property
+    def version(self) -> int:
+        """Grows when memory, a barrier or anything else changes that other threads may notice."""
+        return self.ctx.writes + self.changes
+
+    def turn(self, head: int) -> str:
+        """Count a backward jump of the running cohort; says why it should be the last, or ""."""
+        turns = self.turns[head] = self.turns[head] + 1
+        if turns > self.limit:
+            return f"endless loop? It has taken more turns than the limit of {self.limit:,}"
+        if head not in self.endless:
+            return ""
+        self.left -= 1
+        probe = self.probe
+        if probe is None:
+            return self._start(head) if self.left <= 0 else ""
+        if probe.head == head and self._recurs(probe):
+            self.probe, self.left = None, GAP
+            return self._confirm(probe)
+        if self.left <= 0:
+            self.probe, self.left = None, GAP + self.random.randrange(GAP)
+        return ""
+
+    def blocked(self, mask: np.ndarray) -> None:
+        """These threads have been asked, and wait."""
+        self.repeats[mask] = self.version
+
+    def _start(self, head: int) -> str:
+        """Remember this moment for some turns: mostly for few, seldom for many."""
+        ctx, version = self.ctx, self.version
+        values, loop = ctx.program.values, ctx.program.loops[head]
+        if self.patient and self._quiet_turns(head) > PATIENCE * (1 + len(ctx.cohorts)):
+            return (
+                f"endless loop? In the last {self._quiet_turns(head):,} turns nothing but "
+                f"registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"
+            )
+        places = [values[value] for value in loop.outermost.deciding]
+        registers = [self.values[place] for place in places]
+        digest = None
+        if time.perf_counter() >= self.due:
+            digest = self._digest()
+        self.probe = _Probe(head, ctx.mask, places, registers, version, digest)
+        self.left = 1
+        while self.left < 1 << 20 and self.random.random() < 0.5:
+            self.left *= 2
+        return ""
+
+    def _quiet_turns(self, head: int) -> int:
+        """Turns of a loop since memory, barriers or the turns of loops around it have changed."""
+        outer, turns = self.ctx.program.loops[head].outer, self.turns
+        key = [self.version]
+        while outer is not None:
+            key.append(turns[outer.head])
+            outer = outer.outer
+        before, first = self.quiet.get(head, ([], 0))
+        if before != key:
+            self.quiet[head], first = (key, turns[head]), turns[head]
+        return turns[head] - first
+
+    def _recurs(self, probe: _Probe) -> bool:
+        """Do the same threads stand here with the same registers, and all else is the same?"""
+        ctx = self.ctx
+        changed = self.version != probe.version
+        if changed and probe.digest is None:
+            return False
+        if ctx.mask is not probe.mask and not np.array_equal(ctx.mask, probe.mask):
+            return False
+        for place, before in zip(probe.places, probe.registers, strict=True):
+            now = self.values[place]
+            if now is before:
+                continue
+            if now is None or before is None or np.shape(now) != np.shape(before):
+                return False
+            differ = now != before
+            if (differ & probe.mask if np.ndim(differ) else differ).any():
+                return False
+        return not changed or self._digest() == probe.digest
+
+    def _confirm(self, probe: _Probe) -> str:
+        """Note that the threads of `probe` repeat themselves; do all?"""
+        ctx, version = self.ctx, self.version
+        if version == probe.version:
+            if version != self.latest:
+                self.since, self.digest = version, None
+        elif probe.digest != self.digest:
+            self.since, self.digest = probe.version, probe.digest
+        self.latest = version
+        self.repeats[probe.mask] = version
+        here = np.zeros_like(ctx.alive)
+        for mask in (probe.mask, *(cohort.mask for cohort in ctx.cohorts.values())):
+            here |= mask  # not the blocks that have not started
+        if self.repeats_all(here):
+            return "endless loop: nothing that it depends on changes any more"
+        return ""
+
+    def repeats_all(self, mask: np.ndarray) -> bool:
+        """Are all threads of `mask` known to repeat themselves, or to wait?"""
+        return bool((self.repeats[mask] >= self.since).all())
+
+    def _digest(self) -> int | None:
+        """A hash of memory and barriers; None where this takes too long."""
+        start = time.perf_counter()
+        given = self.ctx.globals.arguments
+        arrays = [a.array for a in given.pointers] + [a.array for a in given.maps]
+        shared = self.ctx.shared.storage.data
+        found = None
+        if sum(array.nbytes for array in (*arrays, shared)) <= MOST_BYTES:
+            state = [*arrays, shared, *_barriers(self.ctx)]
+            counts = self.ctx.tally.counts
+            steps = enumerate(self.ctx.program.steps)
+            prints = sum(counts[i] for i, s in steps if s.instr and "print" in s.instr.effects)
+            found = hash((prints, *(array.tobytes() for array in state)))
+        now = time.perf_counter()
+        self.due = now + DEEP_SHARE * (now - start)
+        return found
+
+
+def _barriers(ctx: ExecutionContext) -> list[np.ndarray]:
+    """The state of all barriers, without how often they have been passed."""
+    b, m, c = ctx.barriers, ctx.mbarriers, ctx.clusters
+    own = np.repeat(b.phase, ctx.group, axis=0)
+    waits = np.where(b.waits_at < 0, 0, b.waits_for)
+    behind = own[np.arange(ctx.threads), np.maximum(b.waits_at, 0)] - waits
+    phase, seen = m.state[..., mbarriers.PHASE], m.state[..., mbarriers.SEEN]
+    return [
+        b.arrived, b.expected, b.lanes, b.counted, b.votes, b.waits_at,
+        np.where(b.waits_at < 0, 0, behind), m.index,
+        m.state[..., [mbarriers.COUNT, mbarriers.PENDING, mbarriers.MISSING]], phase & 1,
+        phase - seen, c.arrivals - c.waits, np.repeat(c.phase, c.size * ctx.group) - c.waits,
+        ctx.alive,
+    ]  # fmt: skip

@@ -1,0 +1,287 @@
+"""The directory of all caches: who may write there, and disks that refuse."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tensorcore_dsl.environment import cache_directory as place
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.json_store import JsonStore, read_again
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "ab" * 32
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setattr(place, "_warned", set())
+    return tmp_path / "caches"
+
+
+def fill(directory):
+    disk_cache.store(NAME, b"code", "log")
+    JsonStore("x.json").remember("a", {"b": 1})
+    assert disk_cache.load(NAME) == (b"code", "log")
+    assert json.loads((directory / "x.json").read_text()) == {"a": {"b": 1}}
+
+
+def test_folders_are_the_users_own(directory):
+    old = os.umask(0)
+    try:
+        fill(directory)
+    finally:
+        os.umask(old)
+    folders = [directory, *(p for p in directory.rglob("*") if p.is_dir())]
+    assert len(folders) == 2 and all(f.stat().st_mode & 0o777 == 0o700 for f in folders)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_a_directory_that_others_may_write(directory, mode):
+    """Nothing is read or written there, and one warning says so."""
+    fill(directory)
+    before = {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+    directory.chmod(mode)
+    read_again()
+    with pytest.warns(RuntimeWarning, match=rf"others may write there \(mode {mode:o}\)") as seen:
+        assert disk_cache.load(NAME) is None
+        disk_cache.store("cd" * 32, b"code", "log")
+        disk_cache.store(NAME, b"other", "log")
+        store = JsonStore("x.json")
+        assert store.location() is None and store.entries() == {}
+        store.remember("c", {"d": 2})
+        assert store.entries() == {"c": {"d": 2}}, "as long as the process"
+    assert len(seen) == 1 and "chmod go-w" in str(seen[0].message)
+    assert {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()} == before
+    directory.chmod(0o700)
+    assert disk_cache.load(NAME) == (b"code", "log")
+
+
+def test_a_folder_of_it_that_others_may_write(directory):
+    fill(directory)
+    (directory / NAME[:2]).chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="neither read nor written"):
+        assert disk_cache.load(NAME) is None
+
+
+def test_a_directory_of_another_user(directory, monkeypatch):
+    fill(directory)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    if directory.stat().st_uid == 0:  # root may do all anyway
+        assert disk_cache.load(NAME) == (b"code", "log")
+        os.chown(directory, 1234, -1)
+    with pytest.warns(RuntimeWarning, match="belongs to the user with number"):
+        assert disk_cache.load(NAME) is None
+
+
+def test_no_home(monkeypatch):
+    """A user without an entry and without HOME: no directory called ~."""
+    monkeypatch.delenv("TENSORCORE_DSL_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert place.cache_directory() is None
+
+
+def test_json_that_nobody_wrote(directory):
+    fill(directory)
+    for text in ("[" * 100_000, "[]", "1" * 6000, '{"a": 1, "b": [2]}', "\0", '"', "NaN"):
+        (directory / "x.json").write_text(text)
+        read_again()
+        assert JsonStore("x.json").entries() == {}, text[:20]
+    (directory / "x.json").write_bytes(b'{"\xff": {}}')
+    read_again()
+    assert JsonStore("x.json").entries() == {}
+    JsonStore("x.json").remember("a", {"b": 1})
+    assert json.loads((directory / "x.json").read_text()) == {"a": {"b": 1}}
+
+
+def test_forgetting_on_a_disk_that_refuses(directory):
+    fill(directory)
+    (directory / "x.json").unlink()
+    (directory / "x.json").mkdir()  # unlink fails, also for root
+    read_again()
+    JsonStore("x.json").forget()
+    JsonStore("x.json").remember("a", {"b": 1})
+    assert JsonStore("x.json").entries() == {"a": {"b": 1}}
+
+
+# -- the package in other processes ------------------------------------------------------------
+
+LOOP = """
+import sys
+import numpy as np
+import tensorcore_dsl as tc
+from tensorcore_dsl.environment.compiled_loops import compiled, compiled_for, compiled_ufunc
+
+SHIFT = 3
+
+@compiled
+def shifted(x):
+    for i in range(x.size):
+        x[i] += SHIFT
+
+def doubled(x, y):
+    for i in range(x.size):
+        y[i] = 2 * x[i]
+
+def product(x, y):
+    return x * y
+
+x = np.arange(4)
+shifted(x)
+assert x.tolist() == [3, 4, 5, 6]
+double, y = compiled_for("void(i8[::1],i8[::1])", doubled), np.zeros(4, np.int64)
+double(x, y)
+assert y.tolist() == [6, 8, 10, 12]
+assert compiled_ufunc("int64(int64,int64)", product)(x, y).tolist() == [18, 32, 50, 72]
+print(sum(shifted.stats.cache_hits.values()), sum(shifted.stats.cache_misses.values()))
+"""
+
+
+def run(script, **variables):
+    """The output of a Python process that writes no bytecode."""
+    found = subprocess.run(
+        [sys.executable, "-B", script], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **{n: str(v) for n, v in variables.items()}},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip(), found.stderr
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(LOOP)
+    return path
+
+
+def loops(directory):
+    return sorted((directory / "loops").rglob("*.cubin"))
+
+
+def test_loops_are_found_by_later_processes(script, directory):
+    assert run(script) == ("0 1", "")
+    written = {path: path.stat().st_mtime_ns for path in loops(directory)}
+    assert len(written) == 3
+    assert run(script) == ("1 0", "")
+    assert {path: path.stat().st_mtime_ns for path in loops(directory)} == written
+    assert not list(script.parent.glob("__pycache__/*")), "nothing beside the sources"
+
+
+def test_a_changed_source_is_compiled_again(script, directory):
+    run(script)
+    script.write_text(LOOP + "# another line\n")
+    assert run(script)[0] == "0 1"
+    assert len(loops(directory)) == 3, "old entries are overwritten"
+    script.write_text(LOOP.replace("SHIFT = 3", "SHIFT = 5 - 2"))
+    assert run(script)[0] == "0 1"
+
+
+@pytest.mark.parametrize(
+    "damages",
+    [(lambda d: d[:-1], lambda d: d[:60], lambda d: b""),
+     (lambda d: b"\x80" * len(d), lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:], lambda d: d[1:])],
+    ids=["short", "other"],
+)  # fmt: skip
+def test_damaged_loops_are_compiled_again(script, directory, damages):
+    run(script)
+    damaged = {}
+    for path, damage in zip(loops(directory), damages, strict=True):
+        damaged[path] = damage(path.read_bytes())
+        path.write_bytes(damaged[path])
+    assert run(script) == ("0 1", "")
+    assert all(path.read_bytes() != data for path, data in damaged.items())
+    assert run(script) == ("1 0", ""), "the entries are written again"
+
+
+def test_forged_loops_are_compiled_again(script, directory):
+    """A valid checksum over what is no compiled function."""
+    run(script)
+    for path, code in zip(loops(directory), (b"", b"\x80\x05N.", b"cos\nabort\n."), strict=True):
+        _, stamp = disk_cache.load(path.stem, directory / "loops")
+        disk_cache.store(path.stem, code, stamp, directory / "loops")
+    assert run(script) == ("0 1", "")
+    assert run(script) == ("1 0", "")
+
+
+def test_nothing_can_be_written(script, tmp_path):
+    """Below a file no directory can be made, not even by root; the home is such a place too."""
+    (tmp_path / "file").write_text("")
+    nowhere = tmp_path / "file" / "below"
+    assert run(script, TENSORCORE_DSL_CACHE=nowhere) == ("0 1", "")
+    homeless = {"TENSORCORE_DSL_CACHE": "", "HOME": nowhere, "XDG_CACHE_HOME": nowhere}
+    assert run(script, **homeless) == ("0 1", "")
+    assert run(script, TENSORCORE_DSL_CACHE="off") == ("0 1", "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "loop.py"]
+
+
+FULL = """
+import errno, io, os, tempfile
+real = os.fdopen
+def full(handle, *arguments):
+    real(handle, *arguments).close()
+    raise OSError(errno.ENOSPC, "No space left on device")
+os.fdopen = full
+"""
+
+
+def test_a_full_disk(script, directory):
+    script.write_text(FULL + LOOP)
+    assert run(script) == ("0 1", "")
+    assert not [p for p in directory.rglob("*") if p.is_file()], "nor does anything remain"
+
+
+def test_a_read_only_file_system(script, tmp_path):
+    """A mount that may not be written binds root as well; needs the right to mount."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    inside = (
+        f"mount -t tmpfs -o size=64k none {mounted} && mkdir -m 700 {mounted}/caches && "
+        f"{{ mount -o remount,ro {mounted}; }} && exec {sys.executable} -B {script}"
+    )
+    check_mounts(inside, mounted)
+
+
+def test_a_full_file_system(script, tmp_path):
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    inside = (
+        f"mount -t tmpfs -o size=64k none {mounted} && "
+        f"{{ head -c 1M /dev/zero > {mounted}/filler 2> {tmp_path}/full; true; }} && "
+        f"exec {sys.executable} -B {script}"
+    )
+    check_mounts(inside, mounted)
+
+
+def check_mounts(inside, mounted):
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside]
+    environment = {"PYTHONPATH": str(ROOT), "TENSORCORE_DSL_CACHE": str(mounted / "caches")}
+    try:
+        allowed = ["unshare", "--mount", "--map-root-user", "mount", "-t", "tmpfs", "none", mounted]
+        subprocess.run(allowed, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no right to mount")
+    found = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout.strip()) == (0, "0 1"), found.stderr
+
+
+def test_loops_that_others_may_have_written(script, directory):
+    assert run(script) == ("0 1", "")
+    directory.chmod(0o777)
+    out, err = run(script)
+    assert out == "0 1" and err.count("neither read nor written") == 1
+
+
+def test_warnings_do_not_reach_those_who_trust(directory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fill(directory)

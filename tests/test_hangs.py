@@ -1,0 +1,572 @@
+"""Kernels that never end, each beside one that is alike and ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.arch import arch
+from tensorcore_dsl.interpreter.core.residency import resident
+from tensorcore_dsl.interpreter.execution import watchdog
+from tensorcore_dsl.interpreter.execution.machine import Machine
+
+ORDERS = [None, 0, 1, 2]
+
+
+def strong(pointer: Any) -> Any:
+    """A load that sees what other threads have written."""
+    return tc.emit("ld.relaxed.gpu.global.b32", pointer.address).bits(tc.s32)
+
+
+def publish(pointer: Any, value: Any) -> None:
+    tc.atomic("exch", pointer, value)
+
+
+@tc.kernel
+def without_condition(x: tc.Array, wrong: tc.Const = True):
+    turn = 0
+    while True:
+        turn += 1
+        if not wrong and turn == 300:
+            break
+    x[tc.threadIdx.x] = turn
+
+
+@tc.kernel
+def on_a_register(x: tc.Array, wrong: tc.Const = True):
+    done, turn = x[0] > 0, 0
+    while not done:
+        turn += 1
+        if not wrong:
+            done = turn == 300
+    x[1 + tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def on_a_flag(x: tc.Array, wrong: tc.Const = True):
+    """Warp 0 waits for a word that warp 1 writes late."""
+    if tc.warp_id() == 0:
+        while strong(x.at(0)) == 0:
+            tc.emit("nanosleep.u32", 20)
+    else:
+        total = 0
+        for i in range(500):
+            total += i
+        if tc.lane_id() == 0:
+            publish(x.at(1 if wrong else 0), total)
+    tc.barrier()
+    x[tc.threadIdx.x + 2] = 1
+
+
+@tc.kernel
+def on_a_flag_of_its_own(x: tc.Array, wrong: tc.Const = True):
+    """One thread, alone."""
+    if not wrong:
+        publish(x.at(0), 1)
+    while strong(x.at(0)) == 0:
+        pass
+    x[1] = 1
+
+
+@tc.kernel
+def a_lock(x: tc.Array, wrong: tc.Const = True):
+    """One thread of each warp takes a lock; it must give it back."""
+    if tc.lane_id() == 0:
+        while tc.atomic("cas", x.at(0), 0, 1) != 0:
+            pass
+        tc.atomic("add", x.at(1), 1)
+        if not wrong:
+            tc.atomic("exch", x.at(0), 0)
+
+
+@tc.kernel
+def an_mbarrier(x: tc.Array, wrong: tc.Const = True):
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(2)
+    tc.barrier()
+    if tc.lane_id() == 0 and (not wrong or tc.warp_id() == 0):
+        bar.arrive()
+    while not bar.test(0):
+        tc.emit("nanosleep.u32", 20)
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def the_parity(x: tc.Array, wrong: tc.Const = True):
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        bar.arrive()
+    while not bar.test(1 if wrong else 0):
+        pass
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def in_two_arms(x: tc.Array, wrong: tc.Const = True):
+    """The lanes part and meet in each turn."""
+    seen = 0
+    if tc.warp_id() == 0:
+        while strong(x.at(0)) == 0:
+            if tc.lane_id() < 16:
+                seen = strong(x.at(1))
+            else:
+                seen = strong(x.at(2))
+    elif not wrong:
+        publish(x.at(0), 1)
+    x[tc.threadIdx.x + 3] = seen
+
+
+@tc.kernel
+def each_waits_for_the_other(x: tc.Array, wrong: tc.Const = True):
+    if tc.lane_id() == 0:
+        me = tc.warp_id()
+        if wrong:
+            while strong(x.at(1 - me)) == 0:
+                pass
+            publish(x.at(me), 1)
+        else:
+            publish(x.at(me), 1)
+            while strong(x.at(1 - me)) == 0:
+                pass
+    tc.barrier()
+    x[tc.threadIdx.x + 2] = 1
+
+
+@tc.kernel
+def a_loop_inside(x: tc.Array, wrong: tc.Const = True):
+    total = 0
+    while strong(x.at(0)) == 0:
+        for i in range(60):
+            total += i
+        if not wrong:
+            publish(x.at(0), total)
+    x[1 + tc.threadIdx.x] = total
+
+
+@tc.kernel
+def barriers_in_the_loop(x: tc.Array, wrong: tc.Const = True):
+    while strong(x.at(0)) == 0:
+        tc.barrier()
+        if not wrong and tc.threadIdx.x == 63:
+            publish(x.at(0), 1)
+        tc.barrier()
+    x[1 + tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def the_same_stores(x: tc.Array, wrong: tc.Const = True):
+    tile = 0
+    while tile < 10:
+        x[tc.threadIdx.x] = tile
+        if not wrong:
+            tile += 1
+
+
+@tc.kernel
+def blocks_in_a_row(x: tc.Array, wrong: tc.Const = True):
+    """Each block waits for the next one; the last one waits for itself."""
+    block = tc.blockIdx.x
+    if tc.threadIdx.x == 0:
+        if not wrong and block == 3:
+            publish(x.at(4), 1)
+        while strong(x.at(block + 1)) == 0:
+            pass
+        publish(x.at(block), 1)
+
+
+LOOPS: list[tuple[Any, int, int, str]] = [
+    (without_condition, 1, 32, "while True:"),
+    (on_a_register, 1, 64, "while not done:"),
+    (on_a_flag, 1, 64, "while strong(x.at(0)) == 0:"),
+    (on_a_flag_of_its_own, 1, 1, "while strong(x.at(0)) == 0:"),
+    (a_lock, 1, 64, "while tc.atomic("),
+    (an_mbarrier, 1, 64, "while not bar.test(0):"),
+    (the_parity, 1, 64, "while not bar.test("),
+    (in_two_arms, 1, 64, "while strong(x.at(0)) == 0:"),
+    (each_waits_for_the_other, 1, 64, "while strong("),
+    (a_loop_inside, 1, 64, "while strong(x.at(0)) == 0:"),
+    (barriers_in_the_loop, 1, 64, "while strong(x.at(0)) == 0:"),
+    (the_same_stores, 1, 64, "while tile < 10:"),
+    (blocks_in_a_row, 4, 32, "while strong("),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel, grid, block, line", LOOPS, ids=[k[0].__name__ for k in LOOPS])
+def test_endless_loops(kernel: Any, grid: int, block: int, line: str, order: int | None) -> None:
+    run = kernel.emulator("sm_90a", order=order)[grid, block]
+    start = time.perf_counter()
+    with pytest.raises(tc.Deadlock, match="endless loop: nothing") as error:
+        run(np.zeros(256, np.int32))
+    assert time.perf_counter() - start < 30
+    assert line in str(error.value)
+    x = np.zeros(256, np.int32)
+    run(x, wrong=False)
+    assert x.any()
+
+
+def message(kernel: Any, grid: Any, block: int, *args: Any, **options: Any) -> str:
+    with pytest.raises(tc.Deadlock) as error:
+        kernel.emulator("sm_90a", **options)[grid, block](*args)
+    return str(error.value)
+
+
+def line_of(kernel: Any, text: str) -> int:
+    """The line of the only place in a kernel that reads so."""
+    code = kernel.function.__code__
+    with open(code.co_filename) as file:
+        lines = file.read().splitlines()
+    first = code.co_firstlineno
+    return next(n for n, line in enumerate(lines, 1) if n >= first and text in line)
+
+
+def test_what_a_loop_polls() -> None:
+    text = message(on_a_flag, 1, 64, np.zeros(256, np.int32))
+    line = line_of(on_a_flag, "while strong")
+    assert f"block 0 warps 0: in the loop at {__file__}:{line}, " in text and " turns so far" in text
+    assert "polls x[0]: 0" in text
+    assert "barrier 0 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
+    assert f"block 0 warps 1 (:{line_of(on_a_flag, 'tc.barrier()')}) -> block 0 warps 0 (:{line})" in text
+    text = message(a_lock, 1, 64, np.zeros(256, np.int32))
+    assert "polls x[0]: 1" in text
+    text = message(an_mbarrier, 1, 64, np.zeros(256, np.int32))
+    assert "polls for parity 0: block 0 waits for phase 0" in text and "1 of 2 arrivals" in text
+    text = message(on_a_register, 1, 64, np.zeros(256, np.int32))
+    assert "in the loop at" in text and "polls" not in text
+
+
+# -- deadlocks -------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def producer_and_consumer(x: tc.Array, wrong: tc.Const = True):
+    """The consumer does not give its only slot back."""
+    full, empty = tc.mbarriers(1)[0], tc.mbarriers(1)[0]
+    tile = tc.shared(32, tc.s32)
+    if tc.threadIdx.x == 0:
+        full.init(32)
+        empty.init(32)
+    tc.barrier()
+    if tc.warp_id() == 0:
+        for k in range(3):
+            empty.wait((k & 1) ^ 1)  # the producer waits
+            tile[tc.lane_id()] = k
+            full.arrive()
+    elif tc.warp_id() == 1:
+        for k in range(3):
+            full.wait(k & 1)  # the consumer waits
+            x[tc.lane_id()] += tile[tc.lane_id()]
+            if not wrong:
+                empty.arrive()
+
+
+@tc.kernel
+def different_barriers(x: tc.Array, wrong: tc.Const = True):
+    if tc.warp_id() == 0:
+        tc.barrier(1)
+    else:
+        tc.barrier(2 if wrong else 1)
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def one_returns_before_it_arrives(x: tc.Array, wrong: tc.Const = True):
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(32 if wrong else 64)
+    tc.barrier()
+    if tc.warp_id() == 0:
+        bar.wait(0)
+    elif not wrong:
+        bar.arrive()
+    x[tc.threadIdx.x] = 1
+
+
+@tc.kernel
+def one_block_leaves_out_the_cluster(x: tc.Array, wrong: tc.Const = True):
+    tc.cluster_size(2)
+    bar = tc.mbarriers(1)[0]
+    if tc.threadIdx.x == 0:
+        bar.init(1)
+        tc.fence_mbarrier_init()
+    if not wrong or tc.cluster_rank() == 0:
+        tc.cluster_sync()
+    else:
+        bar.wait(0)
+    x[tc.threadIdx.x + 32 * tc.blockIdx.x] = 1
+
+
+DEADLOCKS: list[tuple[Any, int, int]] = [
+    (producer_and_consumer, 1, 96),
+    (different_barriers, 1, 64),
+    (one_returns_before_it_arrives, 1, 96),
+    (one_block_leaves_out_the_cluster, 2, 32),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel, grid, block", DEADLOCKS, ids=[k[0].__name__ for k in DEADLOCKS])
+def test_deadlocks(kernel: Any, grid: int, block: int, order: int | None) -> None:
+    run = kernel.emulator("sm_90a", order=order)[grid, block]
+    with pytest.raises(tc.Deadlock, match="every thread that is left waits"):
+        run(np.zeros(256, np.int32))
+    x = np.zeros(256, np.int32)
+    run(x, wrong=False)
+    assert x.any()
+
+
+def test_a_cycle() -> None:
+    text = message(producer_and_consumer, 1, 96, np.zeros(256, np.int32))
+    producer = line_of(producer_and_consumer, "# the producer waits")
+    consumer = line_of(producer_and_consumer, "# the consumer waits")
+    assert f"block 0 warps 0: mbarrier.try_wait.parity.shared::cta.b64 at {__file__}:{producer}" in text
+    assert "32 of 32 arrivals are missing" in text
+    ends = f"block 0 warps 0 (:{producer})", f"block 0 warps 1 (:{consumer})"
+    assert " -> ".join((*ends, ends[0])) in text
+    arrives = line_of(producer_and_consumer, "full.arrive")
+    assert f"the arrivals so far are from {__file__}:{arrives} (block 0 warps 0)" in text
+    assert "nobody has arrived there, and no other line of the kernel arrives" in text
+    assert "block 0 warps 2: ended" in text
+
+
+def test_who_is_missing_at_a_named_barrier() -> None:
+    text = message(different_barriers, 1, 64, np.zeros(256, np.int32))
+    assert "barrier 1 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 1" in text
+    assert "barrier 2 of block 0: 32 of 64 threads have arrived; missing are block 0 warps 0" in text
+    assert "a cycle: block 0 warps 0 " in text
+    text = message(one_returns_before_it_arrives, 1, 96, np.zeros(256, np.int32))
+    assert "32 of 32 arrivals are missing" in text and "block 0 warps 1-2: ended" in text
+    assert "nobody has arrived there, and no other line" in text
+    assert "-> nobody is left who could bring it on" in text
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def counting(x: tc.Array, step: tc.Const = 2):
+    """The counter passes by its end if the step does not divide it."""
+    i = tc.u32(0)
+    while i != 3001:
+        i += step
+    x[tc.threadIdx.x] = i.to(tc.s32)
+
+
+def test_a_limit_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.zeros(32, np.int32)
+    text = message(counting, 1, 32, x, limit=500)
+    assert "more turns than the limit of 500" in text and "while i != 3001" in text
+    assert "decides by setp.ne.u32(1002, 3001) = True" in text
+    counting.emulator(limit=3001)[1, 32](x, step=1)
+    assert (x == 3001).all()
+    with pytest.raises(tc.Deadlock, match="limit of 3,000"):
+        counting.emulator(limit=3000)[1, 32](x, step=1)
+    monkeypatch.setenv("TENSORCORE_DSL_LIMIT", "400")
+    with pytest.raises(tc.Deadlock, match="limit of 400"):
+        counting.emulate[1, 32](x, step=1)
+    counting.emulator(limit=5000)[1, 32](x, step=1)
+    monkeypatch.setenv("TENSORCORE_DSL_LIMIT", "many")
+    with pytest.raises(tc.ArgumentError, match="TENSORCORE_DSL_LIMIT='many': a whole number"):
+        counting.emulate[1, 32](x, step=1)
+    for bad in (0, -1, 1.5, True, "3"):
+        with pytest.raises(tc.ArgumentError, match="the most turns that a loop may take"):
+            counting.emulator(limit=bad)  # type: ignore[arg-type]
+
+
+def test_nothing_but_registers_changes_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "PATIENCE", 1000)
+    x = np.zeros(32, np.int32)
+    text = message(counting, 1, 32, x)
+    assert "turns nothing but registers has changed" in text
+    counting.emulator(limit=10_000)[1, 32](x, step=1)
+    assert (x == 3001).all()
+
+
+@tc.kernel
+def long_computations(x: tc.Array):
+    """Loops that poll nothing, and end."""
+    i, state = tc.threadIdx.x, tc.u32(1)
+    while i < 20_000:
+        i += 1
+        state = state * 1664525 + 1013904223
+    for turn in range(3000):
+        state = state ^ tc.u32(turn)
+    x[tc.threadIdx.x] = state.bits(tc.s32)
+
+
+@tc.kernel
+def a_time_out(x: tc.Array):
+    """Registers, memory and barriers stay the same, but time passes."""
+    start, turns = tc.special("clock"), 0
+    while tc.special("clock") - start < 2000:
+        turns = turns ^ 0
+    x[tc.threadIdx.x] = 1
+
+
+def test_loops_that_end() -> None:
+    for kernel in (long_computations, a_time_out):
+        for order in (None, 0):
+            x = np.zeros(64, np.int32)
+            kernel.emulator("sm_90a", order=order)[1, 64](x)
+            assert x.all()
+
+
+# -- more blocks than a device holds ---------------------------------------------------------------
+
+
+@tc.kernel
+def grid_barrier(x: tc.Array):
+    """All blocks wait for all blocks."""
+    if tc.threadIdx.x == 0:
+        tc.atomic("add", x.at(0), 1)
+        while strong(x.at(0)) < tc.gridDim.x:
+            pass
+    tc.barrier()
+    if tc.threadIdx.x == 0:
+        x[1 + tc.blockIdx.x] = 1
+
+
+@tc.kernel
+def in_the_order_of_blocks(x: tc.Array):
+    """Each block waits for the one before it. 132 times 4 blocks have room."""
+    tile = tc.shared(12000, tc.s32)
+    tile[tc.threadIdx.x] = 1
+    if tc.threadIdx.x == 0:
+        while strong(x.at(tc.blockIdx.x)) == 0:
+            pass
+        publish(x.at(tc.blockIdx.x + 1), 1)
+
+
+@tc.kernel
+def neighbours(x: tc.Array):
+    """Block 0 waits for one that has room only when others have ended."""
+    tile = tc.shared(12000, tc.s32)
+    tile[tc.threadIdx.x] = 1
+    if tc.threadIdx.x == 0:
+        if tc.blockIdx.x == 0:
+            while strong(x.at(530)) == 0:
+                pass
+        publish(x.at(tc.blockIdx.x), 1)
+
+
+@tc.kernel
+def all_wait_for_the_last(x: tc.Array):
+    tile = tc.shared(12000, tc.s32)
+    tile[tc.threadIdx.x] = 1
+    if tc.threadIdx.x == 0:
+        if tc.blockIdx.x == tc.gridDim.x - 1:
+            publish(x.at(0), 1)
+        while strong(x.at(0)) == 0:
+            pass
+    if tc.threadIdx.x == 0:
+        x[1 + tc.blockIdx.x] = 1
+
+
+@pytest.mark.parametrize("blocks, ends", [(264, True), (265, False)])
+def test_a_barrier_of_the_grid(blocks: int, ends: bool) -> None:
+    """An H100 holds 132 times 2 blocks of 1024 threads."""
+    x = np.zeros(300, np.int32)
+    if ends:
+        grid_barrier.emulator("sm_90a")[blocks, 1024](x)
+        assert x[1 : 1 + blocks].all()
+        return
+    text = message(grid_barrier, blocks, 1024, x)
+    assert "blocks 264 to 264 have not started: sm_90a holds at most 264 of these blocks" in text
+
+
+def test_blocks_that_wait_for_those_that_will_be_there() -> None:
+    x = np.zeros(700, np.int32)
+    x[0] = 1
+    in_the_order_of_blocks.emulator("sm_90a")[540, 32](x)
+    assert x[:541].all()
+    for order in (None, 0):
+        x = np.zeros(700, np.int32)
+        neighbours.emulator("sm_90a", order=order)[540, 32](x)
+        assert x[:540].all()
+
+
+def test_blocks_that_wait_for_one_that_has_no_room() -> None:
+    x = np.zeros(700, np.int32)
+    all_wait_for_the_last.emulator("sm_90a")[528, 32](x)
+    assert x[:529].all()
+    text = message(all_wait_for_the_last, 529, 32, np.zeros(700, np.int32))
+    assert "blocks 528 to 528 have not started: sm_90a holds at most 528 of these blocks" in text
+
+
+@tc.kernel
+def plain_loads(x: tc.Array):
+    """The first block waits for the last; the compiler may keep x[0], the emulator does not."""
+    if tc.blockIdx.x == 0:
+        while x[0] == 0:
+            pass
+    if tc.blockIdx.x == tc.gridDim.x - 1:
+        x[0] = 1
+    if tc.threadIdx.x == 0:
+        x[1 + tc.blockIdx.x] = 1
+
+
+def test_blocks_that_poll_with_plain_loads() -> None:
+    x = np.zeros(300, np.int32)
+    plain_loads.emulator("sm_90a", checks=False)[256, 128](x)
+    assert x[:257].all()
+
+
+def test_residency() -> None:
+    hopper = arch("sm_90a")
+    assert resident(hopper, 1, 0) == 132 * 32
+    assert resident(hopper, 1024, 0) == 132 * 2
+    assert resident(hopper, 384, 227 * 1024) == 132
+    assert resident(hopper, 128, 48 * 1024) == 132 * 4
+
+
+def test_cooperative_launches() -> None:
+    x = np.zeros(600, np.int32)
+    with tc.target("cpu"):
+        grid_barrier.configured(200, 1024, cooperative=True)(x)
+        assert x[1:201].all()
+        with pytest.raises(tc.LaunchError, match="holds at most 264 blocks of 1024 threads"):
+            grid_barrier.configured(265, 1024, cooperative=True)(x)
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+
+@tc.kernel
+def busy(x: tc.Array):
+    """Warp 1 computes for very long; warp 0 waits for it."""
+    total = tc.u32(0)
+    if tc.warp_id() == 1:
+        for i in tc.range(1 << 30):
+            total += tc.u32(i)
+    tc.barrier()
+    x[tc.threadIdx.x] = total.bits(tc.s32)
+
+
+def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(Machine, "stop", stop)
+    asked: list[float] = []
+
+    def ask() -> None:
+        asked.append(time.perf_counter())
+        stop.set()
+
+    timer = threading.Timer(1.0, ask)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as error:
+        busy.emulator("sm_90a")[1, 64](np.zeros(64, np.int32))
+    assert time.perf_counter() - asked[0] < 0.5
+    text = str(error.value)
+    assert text.startswith("interrupted")
+    line = line_of(busy, "for i in tc.range")
+    assert "block 0 warps 1: " in text and f"in the loop at {__file__}:{line}, " in text
+    assert "32 of 64 threads have arrived; missing are block 0 warps 1" in text
