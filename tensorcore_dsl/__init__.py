@@ -32,8 +32,8 @@ Warps and warpgroups
     wgmma_async, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_descriptor
 Mathematics
     fma, minimum, maximum, select, sqrt, exp, exp2, log, log2, rcp, rsqrt, sin, cos, tanh
-Debugging
-    breakpoint, debugger
+Debugging and checks
+    breakpoint, debugger, CheckResult, Finding, Exploration, Difference
 Tuning and timing
     autotune, Autotuned, Config, Trial, Tuning, testing
 Errors
@@ -48,6 +48,8 @@ Errors
 from typing import TYPE_CHECKING
 
 from tensorcore_dsl.arch import ARCHS, Arch
+from tensorcore_dsl.checking.exploration import Difference, Exploration
+from tensorcore_dsl.checking.findings import CheckResult, Finding
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import (
     ArchError, ArgumentError, AssemblyError, CompileError, Deadlock, DebuggerQuit, Divergence,
@@ -126,28 +128,28 @@ else:
 __version__ = "0.1.0"
 __all__ = [
     "ARCHS", "Arch", "ArchError", "ArgumentError", "Array", "ArrayType", "AssemblyError",
-    "Autotuned", "CompileError", "Config", "Const", "DType", "Deadlock", "DebuggerQuit",
-    "Divergence", "EmulationError", "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError",
-    "Misaligned", "OperandError", "OutOfBounds", "PerformanceWarning", "Pointer", "Race",
-    "RaceWarning", "ScalarType", "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised",
-    "UnknownInstruction", "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number",
-    "as_operand", "atomic",
+    "Autotuned", "CheckResult", "CompileError", "Config", "Const", "DType", "Deadlock",
+    "DebuggerQuit", "Difference", "Divergence", "EmulationError", "Exploration", "Finding",
+    "InvalidArithmetic", "Kernel", "LaunchError", "LayoutError", "Misaligned", "OperandError",
+    "OutOfBounds", "PerformanceWarning", "Pointer", "Race", "RaceWarning", "ScalarType",
+    "TensorCoreError", "Tile", "Trial", "Tuning", "Uninitialised", "UnknownInstruction",
+    "UnknownName", "UnsupportedSyntax", "VerifyError", "arch_number", "as_operand", "atomic",
     "autotune", "b1", "b8", "b16", "b32", "b64", "b128", "barrier", "barrier_arrive", "bf16",
     "bf16x2", "blockDim", "blockIdx", "breakpoint", "bulk_copy", "cluster_arrive", "cluster_rank",
-    "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos",
-    "cp_async", "cp_async_commit", "cp_async_wait", "current_target", "debugger",
-    "dynamic_shared", "e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp",
-    "exp2", "f16", "f16x2", "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma",
-    "fragment", "gridDim", "griddep_launch_dependents", "griddep_wait", "instruction", "kernel",
-    "lane_id", "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows",
-    "local", "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix",
-    "pack", "pred", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
+    "cluster_size", "cluster_sync", "cluster_wait", "column_values", "copy_tile", "cos", "cp_async",
+    "cp_async_commit", "cp_async_wait", "current_target", "debugger", "dynamic_shared", "e2m1",
+    "e2m3", "e3m2", "e4m3", "e5m2", "elect", "emit", "emulate", "exp", "exp2", "f16", "f16x2",
+    "f32", "f64", "fence_mbarrier_init", "fence_proxy_async", "fma", "fragment", "gridDim",
+    "griddep_launch_dependents", "griddep_wait", "instruction", "kernel", "lane_id",
+    "launch_bounds", "ldmatrix", "load", "load_columns", "load_elements", "load_rows", "local",
+    "log", "log2", "match_any", "maximum", "mbarriers", "minimum", "mma", "movmatrix", "pack",
+    "pred", "range", "rcp", "reduce", "reduce_columns", "reduce_rows", "redux", "row_max",
     "row_min", "row_sum", "row_values", "rsqrt", "s4", "s8", "s16", "s32", "s64", "select",
     "setmaxnreg", "shared", "shfl", "shfl_down", "shfl_up", "shfl_xor", "sin", "special", "sqrt",
     "static_range", "stmatrix", "store", "store_columns", "store_elements", "store_rows",
     "syncwarp", "tanh", "target", "tensor_map", "testing", "tf32", "threadIdx", "tiled_mma",
-    "tma_load", "tma_store", "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16",
-    "u32", "u64", "ue4m3", "ue8m0", "unpack", "vector", "vote", "warp_id", "warp_specialize",
+    "tma_load", "tma_store", "tma_store_commit", "tma_store_wait", "trap", "u4", "u8", "u16", "u32",
+    "u64", "ue4m3", "ue8m0", "unpack", "vector", "vote", "warp_id", "warp_specialize",
     "warpgroup_id", "wgmma", "wgmma_async", "wgmma_commit", "wgmma_descriptor", "wgmma_fence",
     "wgmma_wait", "wmma",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The table of instructions on a terminal: `python -m tensorcore_dsl show` and `list`."""
+"""On a terminal: the table of instructions (`show`, `list`), and scripts with checks (`check`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import sys
 from collections.abc import Sequence
 
 from tensorcore_dsl import isa
+from tensorcore_dsl.checking.script import check_script
 from tensorcore_dsl.errors import TensorCoreError
+from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
 
 MANY = 60  # lines that `list` prints without --all
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser("python -m tensorcore_dsl", description="The instructions.")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="show | list")
+    whole = argparse.ArgumentParser(
+        "python -m tensorcore_dsl", description="The instructions, and scripts with checks."
+    )
+    commands = whole.add_subparsers(dest="command", required=True, metavar="show | list | check")
     show = commands.add_parser("show", help="describe an instruction")
     show.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
     show.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
@@ -29,6 +33,15 @@ def parser() -> argparse.ArgumentParser:
     find.add_argument("--dtype", help="an element type of an operand, for example e4m3")
     find.add_argument("--shape", help="for example m16n8k16")
     find.add_argument("--all", action="store_true", help=f"print more than {MANY} lines")
+    check = commands.add_parser(
+        "check", help="run a script with every launch emulated, with all checks"
+    )
+    check.add_argument("--first", action="store_true", help="stop at the first finding")
+    check.add_argument("--json", metavar="FILE", help="also write the findings; - prints them")
+    check.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
+    check.add_argument("--arch", help="the architecture to emulate, for example sm_80")
+    check.add_argument("script", help="path of a Python script")
+    check.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     return whole
 
 
@@ -68,10 +81,21 @@ def print_opcodes() -> None:
     print(f"{total} instructions of {len(counts)} opcodes; --opcode lists those of one")
 
 
+def check(options: argparse.Namespace) -> int:
+    given: str | None = options.order
+    order = order_of(int(given) if given is not None and given.isdecimal() else given)
+    return check_script(
+        options.script, options.arguments, json=options.json, first=options.first, order=order,
+        arch=options.arch,
+    )  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 for an error."""
+    """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script."""
     options = parser().parse_args(arguments)
     try:
+        if options.command == "check":
+            return check(options)
         if options.command == "show":
             show(options.mnemonic, not options.no_layouts, options.plot)
         else:

@@ -234,7 +234,11 @@ class PerformanceWarning(UserWarning):
 
 
 class RaceWarning(UserWarning):
-    """Threads write the same value to the same bytes, and nothing orders them."""
+    """Threads write the same value to the same bytes, and nothing orders them; see Race."""
+
+    def __init__(self, message: str, loc: Loc | None = None, first: Loc | None = None) -> None:
+        super().__init__(message)
+        self.loc, self.first = loc, first
 
 
 def listing(items: object, limit: int = 24) -> str:

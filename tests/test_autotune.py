@@ -105,6 +105,11 @@ def test_emulation_handles_and_text():
     assert np.array_equal(y, 2 * x) and report is not None
     kernel.emulator("sm_80", profile=True)[grid, block](x, y, 1000, factor=5)
     assert np.array_equal(y, 5 * x)
+    result = kernel.check(grid, block)(x, y, 1000, factor=7)
+    assert result and np.array_equal(result.arguments["y"], 7 * x) and np.array_equal(y, 5 * x)
+    assert kernel.explore(4)[grid, block](x, y, 1000)
+    with pytest.raises(tc.ArgumentError, match="is no seed"):
+        kernel.check(grid, block, order=-1)(x, y, 1000)
     with tc.target("cpu"):
         handle = kernel[grid, block].prepare(x, y, 1000)
         y[:] = 0

@@ -18,7 +18,7 @@ PACKAGE, KERNELS = "tensorcore_dsl", "tensorcore_dsl.kernels"
 # Folders and modules of the package from the bottom to the top; an import points to a lower level
 # or stays in its folder.
 FLOOR = ("environment", "numerics", "layout", "dtypes", "arch", "tracing", "errors", "origins")
-TOP = ("kernel", "host", "testing", "tuning", "__init__", "__main__")
+TOP = ("kernel", "checking", "host", "testing", "tuning", "__init__", "__main__")
 LEVELS = (
     FLOOR, ("viz",), ("isa",), ("ir",), ("interpreter",), ("values", "codegen"),
     ("lang", "runtime"), ("frontend", "numba"), TOP,

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArgumentError, LaunchError
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.geometry import Dim3, Geometry
 from tensorcore_dsl.interpreter.core.program import Program, word
 from tensorcore_dsl.interpreter.core.report import Report
@@ -30,7 +31,9 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     TensorMapArgument,
 )
 from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
+from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
+from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
@@ -52,7 +55,7 @@ def run(
     workers: int | None = None,
     profile: bool = False,
     cluster: Dim3 | None = None,
-    order: int | None = None,
+    order: Order | None = None,
     observers: Sequence[Observer] = (),
     races: bool = False,
     limit: int | None = None,
@@ -64,7 +67,7 @@ def run(
     `TensorMapArgument`. `cluster`: CTAs of a cluster, where the kernel does not fix them.
     `program`: the result of `compile_program`, if there is one already. `checks=False` switches off
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
-    in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
+    in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
     `races`: look for accesses that nothing orders.
     `limit`: the most turns of any loop in a chunk, summed over groups of threads that run it
@@ -95,8 +98,8 @@ def run(
         )
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
-        fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
-        return Machine(ctx, parameters, fuzzer, observers, limit, most if waits else None).run()
+        scheduler, resident = _scheduler(order, ctx), most if waits else None
+        return Machine(ctx, parameters, scheduler, observers, limit, resident).run()
 
     workers = 1 if observers else workers
     polls = any(loop.polls_global_memory for loop in program.loops.values())
@@ -110,6 +113,14 @@ def run(
             return reduce(add, [f.result() for f in futures], Report())
         finally:
             pool.shutdown(cancel_futures=True)  # after an error the rest need not run
+
+
+def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
+    if order is None:
+        return None
+    kind: Any = SwitchedSchedule if isinstance(order, Schedule) else DrawnSchedule
+    scheduler: Scheduler = kind(order, chunk)
+    return scheduler
 
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:

@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from tensorcore_dsl.checking.check import Check
+from tensorcore_dsl.checking.explorer import Explorer
 from tensorcore_dsl.errors import ArgumentError, OperandError, check_call, public
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import seed_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order, order_of
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.emulation import Emulator
 from tensorcore_dsl.kernel.launch import Launch
@@ -76,14 +79,15 @@ class Kernel(CompiledKernel):
     @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (), limit: int | None = None,
+        order: Order | str | None = None, trace: Traced = (), limit: int | None = None,
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
         checks: of indices, alignment, the state of shared memory and asynchronous operations.
         None: all of them, but indices only in kernels of users, not of tensorcore_dsl.kernels.
-        order: a seed, an integer from 0 on, for a random order of warps, which is slower but may
-        reveal races that the default order hides. None: the default order.
+        order: a seed, an integer from 0 on, for a random order of warps (of lanes too, every fourth
+        seed), which is slower but may reveal races that the default order hides; or a schedule as
+        `explore` prints it. None: the default order.
 
         trace: names of variables whose values the report's `trace` has, at each assignment; or a
         dict from names to the threads of a block (numbers, None for all) that are recorded.
@@ -91,7 +95,39 @@ class Kernel(CompiledKernel):
         limit: the most turns that a loop may take before it counts as endless; None: what the
         environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order), trace, limit_of(limit))
+        return Emulator(self, arch, checks, profile, order_of(order), trace, limit_of(limit))
+
+    @public
+    def check(
+        self, grid: Dims, block: Dims, *, shared_bytes: SupportsIndex = 0,
+        cluster: Dims | None = None, cooperative: bool = False, arch: str | None = None,
+        order: Order | str | None = None, in_place: bool = False,
+    ) -> Check:  # fmt: skip
+        """`kernel.check(grid, block)(...)` runs in emulation with all checks; a CheckResult.
+
+        A finding of the emulator is not raised. The launch runs on copies of the arrays, which the
+        result's `arguments` has, unless `in_place`. arch and order: as `emulator` takes them.
+        """
+        config = LaunchConfig.of(grid, block, shared_bytes, cluster, cooperative)
+        return self.checked(config, arch, order, in_place)
+
+    def checked(
+        self, config: LaunchConfig, arch: str | None, order: Order | str | None, in_place: bool
+    ) -> Check:
+        return Check(Emulator(self, arch, True, order=order_of(order)), config, in_place)
+
+    @public
+    def explore(
+        self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
+    ) -> Explorer:
+        """`kernel.explore(n)[grid, block](...)` emulates n orders of threads; an Exploration.
+
+        It runs on copies of the arrays, compares their bits with those of the first order, and
+        stops at the first error or difference. checks: as `emulator` takes them.
+        """
+        if isinstance(n, bool) or not isinstance(n, SupportsIndex) or index(n) < 1:
+            raise ArgumentError(f"explore takes the number of orders, 1 or more, not {n!r}")
+        return Explorer(Emulator(self, arch, checks), index(n))
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tensorcore_dsl.checking.session import current_session
 from tensorcore_dsl.errors import public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel.compiled import CompiledKernel
 from tensorcore_dsl.kernel.specialisation import Specialisation
 from tensorcore_dsl.origins import is_library_kernel
@@ -20,13 +22,17 @@ from tensorcore_dsl.runtime.targets import emulated_arch
 
 @dataclass(frozen=True)
 class Emulator:
-    """`kernel.emulate[grid, block](...)`: runs the IR on the CPU, with the bits of the hardware."""
+    """`kernel.emulate[grid, block](...)`: runs the IR on the CPU, with the bits of the hardware.
+
+    checks: True: all of them. None: all of them in kernels of users; in those of
+    tensorcore_dsl.kernels, which are tested with all, only the cheap ones. False: bounds alone.
+    """
 
     kernel: CompiledKernel
     arch: str | None = None
     checks: bool | None = None
     profile: bool = False
-    order: int | None = None
+    order: Order | None = None
     trace: Traced = ()
     limit: int | None = None
 
@@ -39,7 +45,19 @@ class Emulator:
     def run(self, config: LaunchConfig, /, *args: Any, **named_args: Any) -> Report:
         """Run all blocks; arrays are written in place."""
         runtime, constants = self.kernel.split(args, named_args)
-        chosen = self.compiled(runtime, constants)
+        session = current_session()
+        if session is None:
+            return self.launch(config, runtime, self.compiled(runtime, constants))
+        order = session.order if self.order is None else self.order
+        checked = replace(self, checks=True, order=order)
+        chosen = checked.compiled(runtime, constants)
+        launch = lambda: checked.launch(config, runtime, chosen)
+        return session.run(self.kernel.__name__, launch)
+
+    def launch(
+        self, config: LaunchConfig, runtime: Sequence[Any], chosen: Specialisation
+    ) -> Report:
+        """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
         full = self._checks_indices()
         return chosen.emulate(

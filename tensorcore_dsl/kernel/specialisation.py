@@ -20,6 +20,7 @@ from tensorcore_dsl.interpreter.debugging.debugger import enabled as debugger_en
 from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
 from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.kernel.definition import Definition
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
@@ -104,7 +105,7 @@ class Specialisation:
 
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
-        profile: bool, order: int | None, traced: Traced, limit: int | None = None,
+        profile: bool, order: Order | None, traced: Traced, limit: int | None = None,
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
         recorder = Recorder(traced)

@@ -17,6 +17,7 @@ DEFAULT_ARCH = "sm_90a"
 TARGETS = ("cpu", "cuda")
 TARGET_VARIABLE, ARCH_VARIABLE = "TENSORCORE_DSL_TARGET", "TENSORCORE_DSL_ARCH"
 
+_emulating = False  # inside `emulating`
 _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", default=(None, None))
 
 
@@ -26,7 +27,25 @@ def target(name: str, arch: str | None = None) -> AbstractContextManager[None]:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
         arch_named(arch)
-    return _inside(name, arch)
+    return _inside("cpu" if _emulating else name, arch)
+
+
+@contextmanager
+def emulating(arch: str | None = None) -> Iterator[None]:
+    """Inside, all launches of all threads run on the CPU, whatever `target` they ask for."""
+    global _emulating
+    if arch is not None:
+        arch_named(arch)
+    before, variable = _emulating, os.environ.get(TARGET_VARIABLE)
+    _emulating, os.environ[TARGET_VARIABLE] = True, "cpu"
+    try:
+        with _inside("cpu", arch or _target.get()[1]):
+            yield
+    finally:
+        _emulating = before
+        del os.environ[TARGET_VARIABLE]
+        if variable is not None:
+            os.environ[TARGET_VARIABLE] = variable
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.checking.findings import CheckResult
 from tensorcore_dsl.codegen.cubin import Resources
 from tensorcore_dsl.dtypes import DType
 from tensorcore_dsl.errors import ArgumentError, TensorCoreError, check_call, listing, public
-from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
+from tensorcore_dsl.interpreter.scheduling.orders import Order
 from tensorcore_dsl.kernel import Kernel, constants_key
 from tensorcore_dsl.kernel import Launch as KernelLaunch
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
@@ -32,6 +32,7 @@ from tensorcore_dsl.runtime.targets import current_target, target_arch
 from tensorcore_dsl.runtime.trials import ROUNDS, Bench, Trial, Tuning
 from tensorcore_dsl.tuning import measure, memory
 from tensorcore_dsl.tuning.config import Bytes, Config, Grid, TunedKey
+from tensorcore_dsl.tuning.emulation import TunedEmulator, emulated
 from tensorcore_dsl.tuning.measure import Call, Prune, Settings, Timer
 
 
@@ -102,15 +103,33 @@ class Autotuned(Named):
     @property
     def emulate(self) -> TunedEmulator:
         """`kernel.emulate[grid, block](...)` runs on the CPU, independent of the target."""
-        return TunedEmulator(self, {})
+        return self.emulator()
 
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (),
+        order: Order | str | None = None, trace: Traced = (),
     ) -> TunedEmulator:  # fmt: skip
         """An emulator of an architecture, with the options of `Kernel.emulator`."""
-        options = dict(arch=arch, checks=checks, profile=profile, order=order, trace=trace)
-        return TunedEmulator(self, options)
+        options: dict[str, Any] = dict(checks=checks, profile=profile, order=order, trace=trace)
+        return TunedEmulator(self, lambda kernel: kernel.emulator(arch, **options).run)
+
+    def check(
+        self, grid: Grid | None = None, block: Grid | None = None, *, arch: str | None = None,
+        order: Order | str | None = None, in_place: bool = False, **options: Any,
+    ) -> Callable[..., CheckResult]:  # fmt: skip
+        """Like `Kernel.check`; the options are those of `configured`."""
+        launch = self.configured(grid, block, **options)
+
+        def check(kernel: Kernel) -> Callable[..., CheckResult]:
+            return lambda config, **given: kernel.checked(config, arch, order, in_place)(**given)
+
+        return partial(emulated, launch, check)
+
+    def explore(
+        self, n: int = 100, *, arch: str | None = None, checks: bool | None = None
+    ) -> TunedEmulator:
+        """Many orders of threads, as `Kernel.explore` tries them."""
+        return TunedEmulator(self, lambda kernel: kernel.explore(n, arch=arch, checks=checks).run)
 
     # -- looking inside: the configuration for these arguments, else the first -------------------
 
@@ -369,29 +388,6 @@ class TunedLaunch:
         return {
             name: value(dict(meta)) if callable(value) else value for name, value in merged.items()
         }
-
-
-@dataclass(frozen=True)
-class TunedEmulator:
-    """`kernel.emulate[grid, block](...)` of an autotuned kernel.
-
-    It runs the configuration that was measured for these arguments, or else the first.
-    """
-
-    tuned: Autotuned
-    options: dict[str, Any]
-
-    @public
-    def __getitem__(self, key: TunedKey) -> Callable[..., Report]:
-        return partial(self._run, self.tuned[key])
-
-    def _run(self, launch: TunedLaunch, /, *args: Any, **named: Any) -> Report:
-        tuned = self.tuned
-        call = tuned._call(args, named)
-        config = tuned.chosen(call, launch.options)
-        made, constants = launch.of(config, call)
-        emulator = tuned.variant(config).emulator(**self.options)
-        return emulator.run(made.config, **call.runtime_named, **constants)
 
 
 def autotune(

@@ -22,7 +22,7 @@ from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
-from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
 
@@ -133,7 +133,7 @@ class Machine:
     stop: Stop | None = None
 
     def __init__(
-        self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None,
+        self, ctx: ExecutionContext, parameters: list[Any], scheduler: Scheduler | None = None,
         observers: Sequence[Observer] = (), limit: int | None = None, resident: int | None = None,
     ) -> None:  # fmt: skip
         self.ctx = ctx
@@ -142,7 +142,7 @@ class Machine:
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1
         self.started, self.resident = 0, resident or ctx.geometry.ctas
-        self.fuzzer, self.observers = fuzzer, observers
+        self.scheduler, self.observers = scheduler, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
         self.rounds = self.budget = 0
         self.marked = (0, 0)
@@ -166,8 +166,8 @@ class Machine:
 
     def block(self, mask: np.ndarray, at: int, unit: int = 0) -> None:
         """Threads that must wait at a position."""
-        if self.fuzzer is not None:
-            self.fuzzer.wait(mask, self.ctx.progress)
+        if self.scheduler is not None:
+            self.scheduler.wait(mask, self.ctx.progress)
         self.watchdog.blocked(mask)
         self._put(at, Cohort(mask, self.rounds, True, self.ctx.progress, unit, blocked=True))
 
@@ -263,10 +263,10 @@ class Machine:
     def _select(self) -> tuple[int, Cohort]:
         """The cohort to run: fewest rounds, then furthest behind; waiting ones come last."""
         ctx = self.ctx
-        if self.fuzzer is not None:
-            chosen = self.fuzzer.select(ctx)
+        if self.scheduler is not None:
+            chosen = self.scheduler.select(ctx)
             if chosen is None and self._start_blocks():
-                chosen = self.fuzzer.select(ctx)
+                chosen = self.scheduler.select(ctx)
             return chosen or self._refuse_deadlock()
         cohorts = ctx.cohorts.items()
         ready = [(c.rounds, at) for at, c in cohorts if not c.waiting]
@@ -312,8 +312,8 @@ class Machine:
         except KeyboardInterrupt:
             here = Group(at, ctx.mask, "waits" if at == self.asked else "runs")
             raise KeyboardInterrupt("interrupted\n" + self._picture(here)) from None
-        if self.fuzzer is not None:
-            self.fuzzer.end_slice(ctx.mask)
+        if self.scheduler is not None:
+            self.scheduler.end_slice(ctx.mask)
         ctx.progress += 1
         # A cohort that steps aside waits, but for progress that has already been made.
         waits, rounds = ctx.aside > 0, self.rounds + ctx.aside
@@ -322,8 +322,8 @@ class Machine:
     def _look_ahead(self, at: int) -> None:
         ctx = self.ctx
         ctx.limit = min((p for p in ctx.cohorts if p >= at), default=len(self.runs))
-        if self.fuzzer is not None:
-            ctx.limit = min(ctx.limit, at + self.fuzzer.slice_length())
+        if self.scheduler is not None:
+            ctx.limit = min(ctx.limit, self.scheduler.limit(at))
 
     def _overtakes(self, at: int) -> bool:
         """Does a jump ahead pass cohorts that should run first?"""

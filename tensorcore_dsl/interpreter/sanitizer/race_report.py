@@ -60,7 +60,8 @@ class Finding:
         key = str(here), str(there)
         if key not in self.races.launch.told:
             self.races.launch.told.add(key)
-            warnings.warn(RaceWarning(str(Race(text, here, there))), stacklevel=2)
+            text = str(Race(text, here, there))
+            warnings.warn(RaceWarning(text, here, there), stacklevel=2)
 
     # -- the other access -------------------------------------------------------------------------
 

@@ -3,51 +3,43 @@
 By default the machine runs the cohort that is furthest behind, the same way each time. Here warps
 have random priorities, drawn for single warps or for groups of four. Of the warps that are ready,
 those with the highest priority run, sometimes only for a random number of steps. Priorities change
-from time to time, so that a warp that was overtaken may overtake others later.
+from time to time, so that a warp that was overtaken may overtake others later. Every fourth seed
+(3, 7, 11, ...) also splits warps: at accesses to memory some lanes run ahead of the others, as the
+GPU may run them, up to the next instruction that the lanes execute together.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError
 from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk, Cohort
+from tensorcore_dsl.interpreter.scheduling.orders import READY, distances, is_divisible, warps_of
 
 SHORT = 32  # steps of the longest short time slice
 UNLIMITED = 1 << 30
-READY = -1
+SPLITTING = 4  # one seed of so many splits warps into lanes
 
 
-def seed_of(order: Any) -> int | None:
-    """The seed in the argument `order` of a launch: a whole number, 0 or more; None for none.
-
-    True and False are refused: they would be the seeds 1 and 0, while False reads like "no order".
-    """
-    if order is None:
-        return None
-    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
-        raise ArgumentError(
-            f"order {order!r} is no seed: a whole number, 0 or more, is needed, or None for the "
-            "emulator's own order"
-        )
-    return int(order)
-
-
-class ScheduleFuzzer:
+class DrawnSchedule:
     """Chooses who runs next.
 
     blocked: (T,) the chunk's progress when a thread began to wait, READY if it does not wait.
     group: warps that share a priority. retries: the running cohort is only asked whether it may
-    go on.
+    go on. lanes: draws which lanes run ahead; None: warps stay whole.
     """
 
-    def __init__(self, seed: tuple[int, int], threads: int) -> None:
-        self.random = np.random.default_rng(seed)
-        self.blocked = np.full(threads, READY)
-        self.warps = threads // WARP
+    def __init__(self, seed: int, chunk: Chunk) -> None:
+        drawn = seed, chunk.geometry.first
+        self.random = np.random.default_rng(drawn)
+        self.lanes = None
+        if seed % SPLITTING == SPLITTING - 1:
+            self.lanes = np.random.default_rng((*drawn, 1))
+            self.divisible = [is_divisible(step) for step in chunk.program.steps]
+            self.next_divisible = distances(self.divisible)
+        self.blocked = np.full(chunk.threads, READY)
+        self.warps = chunk.threads // WARP
         self.group = int(self.random.choice((1, 4)))
         self.levels = int(self.random.choice((2, 4, UNLIMITED)))
         self.priority = self._draw()
@@ -61,18 +53,22 @@ class ScheduleFuzzer:
         """These threads may not go on before some other thread has."""
         self.blocked[mask] = progress
 
-    def slice_length(self) -> int:
-        """Steps that a cohort runs before others may."""
+    def limit(self, at: int) -> int:
+        """The position at which a cohort that is at `at` lets others run."""
         if self.retries:
             self.retries = False
-            return 0
-        return int(self.random.integers(1, SHORT)) if self.random.random() < 0.25 else UNLIMITED
+            return at
+        short = self.random.random() < 0.25
+        limit = at + (int(self.random.integers(1, SHORT)) if short else UNLIMITED)
+        if self.lanes is not None and self.lanes.random() < 0.5:
+            limit = min(limit, int(self.next_divisible[at]))
+        return limit
 
     def end_slice(self, mask: np.ndarray) -> None:
         """Sometimes draw new priorities after a time slice of these threads."""
         chance = self.random.random()
         if chance < 0.25:
-            warps, drawn = _warps(mask), self._draw()
+            warps, drawn = warps_of(mask), self._draw()
             # Redrawing all of them helps warps that starve behind a polling one.
             everybody = chance < 0.03
             self.priority = np.where(warps | everybody, drawn, self.priority)
@@ -93,7 +89,7 @@ class ScheduleFuzzer:
         """Of the ready warps, those of the highest priority at one position."""
         candidates = []
         for at, cohort in chunk.cohorts.items():
-            ready = _warps(cohort.mask & (self.blocked == READY))
+            ready = warps_of(cohort.mask & (self.blocked == READY))
             if ready.any():
                 candidates.append((int(self.priority[ready].max()), at, ready))
         if not candidates:
@@ -108,7 +104,7 @@ class ScheduleFuzzer:
         places = [at for at, cohort in chunk.cohorts.items() if (cohort.mask & waiting).any()]
         at = places[int(self.random.integers(len(places)))]
         self.retries = True
-        return at, self._take(chunk, at, _warps(chunk.cohorts[at].mask & waiting))
+        return at, self._take(chunk, at, warps_of(chunk.cohorts[at].mask & waiting))
 
     def _take(self, chunk: Chunk, at: int, warps: np.ndarray) -> Cohort:
         """Remove the threads of some warps from a cohort, whole warpgroups where it needs them."""
@@ -116,12 +112,22 @@ class ScheduleFuzzer:
         unit = max(cohort.unit // WARP, 1)
         units = np.asarray(warps.reshape(-1, unit).any(axis=1))
         taken = cohort.mask & np.repeat(units, unit * WARP)
+        if self.lanes is not None and self.divisible[at] and not self.retries:
+            taken = self._some_lanes(self.lanes, taken)
         self.blocked[taken] = READY
         left = cohort.mask & ~taken
         if left.any():
             chunk.cohorts[at] = replace(cohort, mask=left)
         return replace(cohort, mask=taken)
 
-
-def _warps(mask: np.ndarray) -> np.ndarray:
-    return np.asarray(mask.reshape(-1, WARP).any(axis=1))
+    def _some_lanes(self, random: np.random.Generator, taken: np.ndarray) -> np.ndarray:
+        """In half of the cases the lanes of a drawn part of each warp, where it has threads."""
+        if random.random() < 0.5:
+            return taken
+        first, last = np.sort(random.integers(0, WARP, 2))
+        part = np.zeros(WARP, np.bool_)
+        part[first : last + 1] = True
+        lanes = taken.reshape(-1, WARP)
+        inside = lanes & part
+        there: np.ndarray = np.any(inside, axis=1, keepdims=True)
+        return np.where(there, inside, lanes).reshape(-1)

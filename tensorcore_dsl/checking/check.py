@@ -1,0 +1,43 @@
+"""`kernel.check(grid, block)(...)`: one launch with all checks, on copies of the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorcore_dsl.checking.copies import copied
+from tensorcore_dsl.checking.findings import CheckResult
+from tensorcore_dsl.errors import public
+from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch_config import LaunchConfig
+
+
+class Check:
+    """A launch that is checked when it is called.
+
+    in_place: the launch writes the caller's arrays, not copies.
+    """
+
+    def __init__(self, emulator: Emulator, config: LaunchConfig, in_place: bool = False) -> None:
+        self.emulator, self.config, self.in_place = emulator, config, in_place
+
+    @public
+    def __call__(self, *args: Any, **named: Any) -> CheckResult:
+        kernel = self.emulator.kernel
+        runtime, constants = kernel.split(args, named)
+        result = CheckResult()
+        if self.in_place:
+            self._run(result, runtime, constants)
+        else:
+            with on_host(runtime) as arrays:
+                self._run(result, copied(arrays), constants)
+        return result
+
+    def _run(self, result: CheckResult, runtime: Sequence[Any], constants: dict[str, Any]) -> None:
+        kernel, emulator = self.emulator.kernel, self.emulator
+        chosen = emulator.compiled(runtime, constants)
+        launch = lambda: emulator.launch(self.config, runtime, chosen)
+        result.report = result.collect(kernel.__name__, launch)
+        named = zip(kernel.runtime_names, runtime, strict=True)
+        result.arguments = {name: value for name, value in named if hasattr(value, "shape")}

@@ -1,0 +1,68 @@
+"""Copies of the arrays of a launch that keep strides, alignment and which of them overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 256  # bytes; the copy of an address is the same modulo this
+
+
+class _Memory:
+    """Bytes that own themselves, so that the copy has the alignment in its owner that it had."""
+
+    def __init__(self, size: int, remainder: int) -> None:
+        self.raw = np.empty(size + ALIGNMENT, np.uint8)
+        start = self.raw.__array_interface__["data"][0]
+        address = start + (remainder - start) % ALIGNMENT
+        self.__array_interface__ = {
+            "data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+
+def copied(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, NumPy arrays copied; arrays that overlap do so afterwards."""
+    arrays = [a for a in arguments if isinstance(a, np.ndarray) and a.size]
+    copies = {id(array): copy for group in _groups(arrays) for array, copy in _copy_group(group)}
+    return [
+        copies.get(id(a), a.copy() if isinstance(a, np.ndarray) else a) for a in arguments
+    ]
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """The addresses of the first byte and behind the last one, to the start of a line before."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return low - (low - np.lib.array_utils.byte_bounds(owner)[0]) % ALIGNMENT, high
+
+
+def _groups(arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
+    """The arrays, those together whose memory overlaps."""
+    groups: list[list[np.ndarray]] = []
+    end = 0
+    for array in sorted(arrays, key=_span):
+        low, high = _span(array)
+        if groups and low < end:
+            groups[-1].append(array)
+        else:
+            groups.append([array])
+        end = max(end, high)
+    return groups
+
+
+def _copy_group(group: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    spans = [_span(array) for array in group]
+    low, high = min(s[0] for s in spans), max(s[1] for s in spans)
+    memory = np.asarray(_Memory(high - low, low % ALIGNMENT))
+    pairs = []
+    for array in group:
+        offset = array.__array_interface__["data"][0] - low
+        copy = np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
+        copy[...] = array
+        copy.flags.writeable = array.flags.writeable
+        pairs.append((array, copy))
+    return pairs

@@ -1,0 +1,158 @@
+"""Runs many orders of threads, until one shows a mistake, and shrinks that one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.checking.copies import copied
+from tensorcore_dsl.checking.exploration import Difference, Exploration, difference
+from tensorcore_dsl.checking.narration import switch_texts
+from tensorcore_dsl.checking.variations import one_switch, variations
+from tensorcore_dsl.errors import DebuggerQuit, EmulationError, RaceWarning, public
+from tensorcore_dsl.interpreter.scheduling.orders import Journal, Order, Schedule
+from tensorcore_dsl.kernel.emulation import Emulator
+from tensorcore_dsl.runtime.host_arrays import on_host
+from tensorcore_dsl.runtime.launch_config import LaunchConfig, LaunchKey, configuration
+
+
+class Explorer:
+    """`kernel.explore(n)`: takes a grid and a block, then arguments."""
+
+    def __init__(self, emulator: Emulator, n: int) -> None:
+        self.emulator, self.n = emulator, n
+
+    @public
+    def __getitem__(self, key: LaunchKey) -> Callable[..., Exploration]:
+        config, _ = configuration(f"{self.emulator.kernel.__name__}.explore", key)
+        return partial(self.run, config)
+
+    @public
+    def run(self, config: LaunchConfig, /, *args: Any, **named: Any) -> Exploration:
+        """Emulate the orders, on copies of the arrays."""
+        runtime, constants = self.emulator.kernel.split(args, named)
+        with on_host(runtime) as arrays:
+            return _Search(self.emulator, config, arrays, constants).explore(self.n)
+
+
+@dataclass
+class _Outcome:
+    """What one order leads to: an error, or the bits of the arrays."""
+
+    order: Order | None
+    error: EmulationError | None
+    arrays: list[Any]
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Any:
+        """None: as it should be; else which mistake it shows."""
+        if self.error is not None:
+            return type(self.error)
+        return "differs" if self.differences else None
+
+
+class _Search:
+    """One exploration: the arguments, the bits of the first order, and how many orders ran."""
+
+    def __init__(
+        self, emulator: Emulator, config: LaunchConfig, arrays: Sequence[Any],
+        constants: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.emulator, self.config, self.arrays = emulator, config, arrays
+        self.names = emulator.kernel.runtime_names
+        self.chosen = emulator.compiled(copied(arrays), constants)
+        self.expected: list[Any] | None = None
+        self.ran = 0
+
+    def explore(self, n: int) -> Exploration:
+        found = Exploration(self.emulator.kernel.__name__)
+        seen: _Outcome | None = None
+        for seen in map(self.attempt, islice(self._orders(), n)):
+            found.orders = self.ran
+            if seen.kind is not None:
+                break
+        else:
+            return found
+        assert seen is not None
+        if seen.order is not None:
+            seen = self._shrunk(seen, n)
+            if isinstance(seen.order, Schedule):
+                journal = Journal()
+                seen = self.attempt(replace(seen.order, journal=journal))
+                found.switches = switch_texts(journal)
+            found.order = seen.order if isinstance(seen.order, int) else str(seen.order)
+        found.error, found.differences = seen.error, seen.differences
+        return found
+
+    def _orders(self) -> Iterator[Order | None]:
+        """The emulator's own order, whose result is what others should have, then variations."""
+        yield None
+        self.journal = Journal()
+        yield Schedule("up", journal=self.journal)
+        yield Schedule("down")
+        yield from variations(self.journal)
+
+    def attempt(self, order: Order | None) -> _Outcome:
+        """Run one order on copies of the arrays."""
+        self.ran += 1
+        arrays = copied(self.arrays)
+        emulator = replace(self.emulator, order=order)
+        outcome = _Outcome(order, None, arrays)
+        with warnings.catch_warnings():
+            if order is not None:  # the first order has said it
+                warnings.simplefilter("ignore", RaceWarning)
+            try:
+                emulator.launch(self.config, arrays, self.chosen)
+            except DebuggerQuit:
+                raise
+            except EmulationError as error:
+                outcome.error = error
+                return outcome
+        if self.expected is None:
+            self.expected = arrays
+        else:
+            every = zip(self.names, self.expected, arrays, strict=True)
+            found = [difference(*each) for each in every if isinstance(each[1], np.ndarray)]
+            outcome.differences = [d for d in found if d is not None]
+        return outcome
+
+    def _shrunk(self, seen: _Outcome, n: int) -> _Outcome:
+        """An outcome like `seen` of an order with as few switches as can be found.
+
+        Of a drawn order it is one with a single switch, if n of them show such a mistake.
+        """
+
+        def like(order: Schedule) -> _Outcome | None:
+            outcome = self.attempt(order)
+            return outcome if outcome.kind == seen.kind else None
+
+        while isinstance(seen.order, Schedule):
+            smaller = next(filter(None, map(like, _simpler(seen.order))), None)
+            if smaller is None:
+                break
+            seen = smaller
+        if isinstance(seen.order, Schedule) and len(seen.order.switches) < 2:
+            return seen
+        singles = islice(one_switch(self.journal), n)
+        return next(filter(None, map(like, singles)), None) or seen
+
+
+def _simpler(schedule: Schedule) -> Iterator[Schedule]:
+    """Schedules with one switch less, a plain base, or whole warps in place of lanes."""
+    switches = schedule.switches
+    for i in range(len(switches)):
+        yield replace(schedule, switches=switches[:i] + switches[i + 1 :])
+    if schedule.base.startswith("drawn"):
+        yield replace(schedule, base="up")
+        yield replace(schedule, base="down")
+    for i, switch in enumerate(switches):
+        if not switch.whole:
+            whole = replace(switch, lanes=(0, 31))
+            yield replace(schedule, switches=(*switches[:i], whole, *switches[i + 1 :]))

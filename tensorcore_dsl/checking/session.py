@@ -1,0 +1,66 @@
+"""A session of checks: inside, every launch of a kernel is emulated with all checks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tensorcore_dsl.checking.findings import CheckResult
+from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.runtime.targets import emulating
+
+
+class Stopped(BaseException):
+    """Ends a script at its first finding; scripts that catch Exception do not hold it up."""
+
+
+class Session:
+    """What the launches of a script or of a test have found.
+
+    collect: errors of the emulator are noted, and the script goes on; else they are raised. first:
+    Stopped is raised at the first one. order: of launches that ask for none.
+    """
+
+    def __init__(
+        self, *, collect: bool = True, first: bool = False, order: Order | None = None
+    ) -> None:
+        self.collect, self.first, self.order = collect, first, order
+        self.result = CheckResult()
+        self._lock = threading.RLock()  # launches of several threads run one after the other
+
+    def run(self, kernel: str, launch: Callable[[], Report]) -> Report:
+        """The report of one launch; an empty one after an error that is noted."""
+        if not self.collect:
+            self.result.launches += 1
+            return launch()
+        with self._lock:
+            report = self.result.collect(kernel, launch)
+        if report is None and self.first:
+            raise Stopped
+        return Report() if report is None else report
+
+
+_sessions: list[Session] = []  # of this process, for all of its threads; the last one counts
+
+
+def current_session() -> Session | None:
+    """The session in which launches run now."""
+    return _sessions[-1] if _sessions else None
+
+
+@contextmanager
+def checking(arch: str | None = None, **options: Any) -> Iterator[Session]:
+    """Inside, every launch is emulated with all checks; the options are those of Session.
+
+    arch: what is emulated, where a launch does not say.
+    """
+    session = Session(**options)
+    with emulating(arch):
+        _sessions.append(session)
+        try:
+            yield session
+        finally:
+            _sessions.remove(session)

@@ -1,0 +1,112 @@
+"""The orders that `kernel.explore` tries: drawn from seeds, and varied systematically."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.scheduling.orders import (
+    Journal,
+    Order,
+    Schedule,
+    Switch,
+    is_divisible,
+)
+
+BLOCKS = 4  # blocks whose warps stop: those of a launch are alike
+LANES = ((16, WARP - 1), (1, WARP - 1), (0, 0))  # parts of a warp that stop, in systematic orders
+MOST_SWITCHES = 3  # of drawn schedules
+
+
+def variations(journal: Journal) -> Iterator[Order]:
+    """In turn a seed, a schedule with one switch (with two, once all are through) and a drawn one.
+
+    journal: of the schedule `up`, whose points are those at which warps may stop.
+    """
+    sources: list[Iterator[Order]] = [_systematic(journal), count(), _drawn(journal)]
+    while True:
+        for source in sources:
+            yield from islice(source, 1)
+
+
+def one_switch(journal: Journal) -> Iterator[Schedule]:
+    """Every schedule with one switch: each warp stops when it first, and last, comes to a step."""
+    switches = _switches(journal)
+    for i in _shuffled(len(switches)):
+        yield Schedule("up", (switches[i],))
+        yield Schedule("down", (switches[i],))
+
+
+def _systematic(journal: Journal) -> Iterator[Schedule]:
+    yield from one_switch(journal)
+    switches = _switches(journal)
+    number = len(switches)
+    for i in _shuffled(number * number):
+        first, second = switches[i // number], switches[i % number]
+        if first != second:
+            yield Schedule("up", (first, second))
+
+
+def _drawn(journal: Journal) -> Iterator[Schedule]:
+    """Warps in a drawn order, with one to three switches at drawn points."""
+    points = _points(journal)
+    if not points:
+        return
+    for seed in count():
+        random = np.random.default_rng((seed, len(points)))
+        switches = []
+        for _ in range(random.integers(1, MOST_SWITCHES + 1)):
+            block, warp, point, divisible = points[int(random.integers(len(points)))]
+            lanes = (0, WARP - 1)
+            if divisible and random.random() < 0.5:
+                first, last = np.sort(random.integers(0, WARP, 2))
+                lanes = int(first), int(last)
+            switches.append(Switch(block, warp, point, lanes))
+        yield Schedule(f"drawn{seed}", tuple(switches))
+
+
+def _points(journal: Journal) -> list[tuple[int, int, int, bool]]:
+    """(block, warp, point, may its lanes be apart there) of every point."""
+    return [(block, warp, point, divisible) for block, warp, point, _, divisible in _all(journal)]
+
+
+def _all(journal: Journal) -> Iterator[tuple[int, int, int, int, bool]]:
+    """(block, warp, point, step, divisible) of every point of the first blocks and the last one."""
+    last = max(
+        (first + chunk.geometry.ctas - 1 for first, chunk in journal.chunks.items()), default=0
+    )
+    for event in journal.events:
+        chunk, at = journal.chunks[event.chunk], event.step
+        block = event.chunk + event.thread // chunk.group
+        if event.kind == "point" and (block < BLOCKS - 1 or block == last):
+            warp = event.thread % chunk.group // WARP
+            yield block, warp, event.number, at, is_divisible(chunk.program.steps[at])
+
+
+def _switches(journal: Journal) -> list[Switch]:
+    """A switch for each warp where it first, and last, comes to a step, and for parts of it."""
+    first: dict[tuple[int, int, int], int] = {}
+    last: dict[tuple[int, int, int], int] = {}
+    apart: dict[int, bool] = {}
+    for block, warp, point, at, divisible in _all(journal):
+        first.setdefault((block, warp, at), point)
+        last[block, warp, at] = point
+        apart[at] = divisible
+    found: dict[Switch, None] = {}
+    for key, point in (*first.items(), *last.items()):
+        block, warp, at = key
+        for lanes in ((0, WARP - 1), *(LANES if apart[at] else ())):
+            found[Switch(block, warp, point, lanes)] = None
+    return list(found)
+
+
+def _shuffled(number: int) -> Iterator[int]:
+    """0 to number - 1, each once, far apart from one to the next."""
+    step = max(1, int(number * 0.618))
+    while np.gcd(step, number) > 1:
+        step += 1
+    for i in range(number):
+        yield (i * step + number // 2) % number

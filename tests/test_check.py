@@ -1,0 +1,363 @@
+"""`kernel.check`, and scripts whose launches are checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.__main__ import main
+from tensorcore_dsl.checking.copies import copied
+from tensorcore_dsl.checking.session import Session, checking
+from tensorcore_dsl.interpreter import Report
+from tensorcore_dsl.kernel import compiled
+
+HERE = __file__
+
+
+@tc.kernel
+def fill(x: tc.Array, value: tc.Const = 1):
+    x[tc.threadIdx.x] = value
+
+
+@tc.kernel
+def unwritten(out: tc.Array):
+    tile = tc.shared(64, tc.s32)
+    if tc.threadIdx.x < 40:
+        tile[tc.threadIdx.x] = 5
+    tc.barrier()
+    out[tc.threadIdx.x] = tile[tc.threadIdx.x]
+
+
+@tc.kernel
+def ranks(out: tc.Array):
+    out[tc.blockIdx.x] = tc.special("cluster_ctarank")
+
+
+@tc.kernel
+def dynamic(out: tc.Array):
+    tile = tc.dynamic_shared((32,), tc.s32)
+    tile[tc.threadIdx.x] = 7
+    out[tc.threadIdx.x] = tile[tc.threadIdx.x]
+
+
+FILLED = fill.function.__code__.co_firstlineno + 2
+UNWRITTEN = unwritten.function.__code__.co_firstlineno + 6
+
+
+def zeros(n: int = 64) -> Any:
+    return np.zeros(n, np.int32)
+
+
+# -- kernel.check --------------------------------------------------------------------------------
+
+
+def test_a_correct_launch() -> None:
+    x = zeros()
+    result = fill.check(1, 64)(x, value=3)
+    assert result and result.ok and not result.findings and not result.warnings
+    assert str(result) == repr(result) == "1 launch checked: no findings, no warnings"
+    assert not x.any() and (result.arguments["x"] == 3).all()
+    assert result.report is not None and sum(result.report.instructions.values()) > 0
+    result.raise_first()
+
+
+def test_a_finding_has_its_place() -> None:
+    result = unwritten.check(1, 64)(zeros())
+    assert not result and len(result.findings) == 1 and result.report is None
+    found = result.findings[0]
+    assert (found.kind, found.kernel, found.file, found.line) == ("Uninitialised", "unwritten", HERE, UNWRITTEN)
+    assert (found.other_file, found.other_line, found.times) == (None, None, 1)
+    assert found.who.endswith(" of block 0") and found.who in found.message
+    assert "out[tc.threadIdx.x] = tile[tc.threadIdx.x]" in str(result)  # the quoted line
+    assert str(result).endswith("1 launch checked: 1 finding, no warnings")
+    with pytest.raises(tc.Uninitialised):
+        result.raise_first()
+
+
+def test_indices_are_checked_whatever_the_kernel_says() -> None:
+    lax = tc.kernel(checks=False)(fill.function)
+    found = lax.check(1, 64)(zeros(40)).findings[0]
+    assert (found.kind, found.line) == ("OutOfBounds", FILLED) and "thread (40,0,0)" in found.who
+
+
+def test_json() -> None:
+    said = json.loads(unwritten.check(1, 64)(zeros()).json())
+    assert not said["ok"] and said["launches"] == 1 and said["warnings"] == []
+    (found,) = said["findings"]
+    assert found["kind"] == "Uninitialised" and found["line"] == UNWRITTEN and found["file"] == HERE
+    assert set(found) == {
+        "kind", "message", "file", "line", "other_file", "other_line", "who", "other_who", "kernel",
+        "times",
+    }  # fmt: skip
+
+
+def test_in_place() -> None:
+    x = zeros()
+    result = fill.check(1, 64, in_place=True)(x)
+    assert x.all() and result.arguments["x"] is x
+
+
+def test_the_configuration() -> None:
+    result = ranks.check(4, 32, cluster=2)(zeros(4))
+    assert result and result.arguments["out"].tolist() == [0, 1, 0, 1]
+    assert dynamic.check(1, 32, shared_bytes=128)(zeros(32)).arguments["out"].tolist() == [7] * 32
+    assert not dynamic.check(1, 32)(zeros(32))
+    for order in (3, "down", None):
+        assert fill.check((1,), (64, 1), order=order, arch="sm_80")(zeros())
+
+
+def test_mistakes_of_the_caller_are_raised() -> None:
+    for wrong in (
+        lambda: fill.check(1, 64)(),
+        lambda: fill.check(1, 64)(zeros(), vlaue=3),
+        lambda: fill.check(1, 64)("x"),
+        lambda: fill.check(1, 64, order=-1),
+        lambda: fill.check(1, 64, blocks=3),  # type: ignore[call-arg]
+        lambda: fill.check(1)(zeros()),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(tc.ArgumentError):
+            wrong()
+    with pytest.raises(tc.LaunchError):
+        fill.check(1, 2000)
+    with pytest.raises(tc.ArchError):
+        fill.check(1, 64, arch="sm_1")(zeros())
+
+
+@tc.kernel
+def hurried(x: tc.Array, out: tc.Array):
+    tile = tc.shared(64, tc.s32)
+    tile[tc.threadIdx.x] = x[tc.threadIdx.x]
+    out[tc.threadIdx.x] = tile[(tc.threadIdx.x + 32) % 64]
+
+
+@tc.kernel
+def alike(out: tc.Array):
+    if tc.lane_id() == 0:
+        out[0] = 5
+
+
+def test_a_race_has_two_places() -> None:
+    found = hurried.check(1, 64)(zeros(), zeros()).findings[0]
+    first = hurried.function.__code__.co_firstlineno
+    assert (found.kind, found.file, found.other_file) == ("Race", HERE, HERE)
+    assert (found.line, found.other_line) == (first + 4, first + 3)
+    assert (found.who, found.other_who) == ("thread 0 of block 0", "thread 32 of block 0")
+
+
+def test_a_race_of_equal_values_is_a_warning() -> None:
+    result = alike.check(1, 64)(zeros())
+    assert result and [found.kind for found in result.warnings] == ["RaceWarning"]
+    found = result.warnings[0]
+    assert found.file == HERE and found.line == found.other_line is not None
+    assert {found.who, found.other_who} == {"thread 0 of block 0", "thread 32 of block 0"}
+
+
+def test_warnings_do_not_make_a_launch_wrong(recwarn: Any) -> None:
+    result = tc.CheckResult()
+
+    def launch() -> Report:
+        warnings.warn_explicit("the same value", tc.RaceWarning, "a.py", 7)
+        warnings.warn("something else", UserWarning)
+        return Report()
+
+    for _ in range(3):
+        result.collect("k", launch)
+    assert result and len(result.warnings) == 1
+    found = result.warnings[0]
+    assert (found.kind, found.file, found.line, found.times) == ("RaceWarning", "a.py", 7, 3)
+    assert str(result) == (
+        "RaceWarning in kernel k (found in 3 launches): the same value\n  at a.py:7\n\n"
+        "3 launches checked: no findings, 1 warning"
+    )
+    assert {str(w.message) for w in recwarn} == {"something else"}
+
+
+# -- copies --------------------------------------------------------------------------------------
+
+
+def test_copies_overlap_and_are_laid_out_like_the_arrays() -> None:
+    memory = np.arange(4000, dtype=np.int32)
+    given = [
+        memory[3:67], memory[60:100:2], memory[500:400:-1], memory[1000:1600].reshape(20, 30).T,
+        np.float32(3), 5, memory[:0], np.broadcast_to(np.int32(4), (7, 3)),
+    ]  # fmt: skip
+    copies = copied(given)
+    for old, new in zip(given, copies, strict=True):
+        assert np.array_equal(old, new)
+        if isinstance(old, np.ndarray) and old.size:
+            assert old.strides == new.strides and old.dtype == new.dtype
+            assert old.flags.writeable == new.flags.writeable
+            assert (old.ctypes.data - new.ctypes.data) % 256 == 0
+            assert not np.shares_memory(old, new)
+    assert np.shares_memory(copies[0], copies[1]) and not np.shares_memory(copies[1], copies[2])
+    assert fill.types_of(given[:1]) == fill.types_of(copies[:1])
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+def test_every_launch_is_emulated_with_all_checks(monkeypatch: Any) -> None:
+    """Those of the library too, whatever target they ask for, in every thread."""
+    built: list[tuple[str, bool]] = []
+    specialised = compiled.CompiledKernel.specialised
+
+    def noted(self: Any, types: Any, constants: Any, arch: Any, checks: Any = None) -> Any:
+        built.append((self.__name__, checks))
+        return specialised(self, types, constants, arch, checks)
+
+    monkeypatch.setattr(compiled.CompiledKernel, "specialised", noted)
+    ones = np.ones((32, 32), np.float16)
+    with checking() as session, tc.target("cuda"):
+        thread = threading.Thread(target=lambda: fill[1, 64](zeros()))
+        thread.start()
+        thread.join()
+        kernels.gemm(ones, ones)
+        fill.emulator(checks=False)[1, 64](zeros())
+    assert session.result.launches == 3 and session.result
+    assert len(built) >= 3 and all(checks for _, checks in built)
+
+
+def test_errors_are_noted_or_raised() -> None:
+    with checking() as session:
+        assert isinstance(fill.emulate[1, 64](zeros(9)), Report)
+    assert [found.kind for found in session.result.findings] == ["OutOfBounds"]
+    with checking(collect=False) as session, pytest.raises(tc.OutOfBounds):
+        fill[1, 64](zeros(9))
+    with pytest.raises(tc.OutOfBounds):
+        Session(collect=False).run("fill", lambda: fill.emulate[1, 64](zeros(9)))
+
+
+def test_a_session_leaves_the_target_as_it_was(monkeypatch: Any) -> None:
+    monkeypatch.setenv("TENSORCORE_DSL_TARGET", "cuda")
+    with checking(arch="sm_80"):
+        assert tc.current_target() == "cpu"
+    assert tc.current_target() == "cuda" and os.environ["TENSORCORE_DSL_TARGET"] == "cuda"
+    with tc.target("cpu"), pytest.raises(tc.ArchError), checking(arch="sm_1"):
+        pass
+
+
+# -- scripts -------------------------------------------------------------------------------------
+
+NEIGHBOUR = """
+import numpy as np
+WORDS = np.arange(20, dtype=np.int32)
+"""
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import tensorcore_dsl as tc
+from neighbour import WORDS
+
+@tc.kernel
+def double(x: tc.Array):
+    x[tc.threadIdx.x] = 2 * x[tc.threadIdx.x]
+
+if __name__ == "__main__":
+    print("arguments", sys.argv[1:], Path(__file__).name, sys.modules["__main__"].double is double)
+    for threads in map(int, sys.argv[2:]):
+        try:
+            double[1, threads](WORDS)
+        except tc.TensorCoreError:
+            print("raised")
+    print("words", WORDS[:3])
+    if sys.argv[1] == "fails":
+        1 / 0
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: Any) -> str:
+    (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return str(path)
+
+
+def checked(capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    status = main(["check", *arguments])
+    return (status, *capsys.readouterr())
+
+
+def test_a_script_runs_as_python_runs_it(script: str, capsys: Any) -> None:
+    before = sys.argv, sys.path[:]
+    status, out, _ = checked(capsys, script, "0", "20", "4")
+    assert (status, out) == (
+        0, "arguments ['0', '20', '4'] script.py True\nwords [0 4 8]\n"
+        "2 launches checked: no findings, no warnings\n",
+    )  # fmt: skip
+    assert (sys.argv, sys.path) == before
+
+
+def test_a_script_goes_on_after_findings(script: str, capsys: Any) -> None:
+    status, out, _ = checked(capsys, script, "0", "32", "20", "32")
+    assert status == 1 and "words" in out and "raised" not in out
+    assert "OutOfBounds in kernel double (found in 2 launches): index 20 leaves axis 0" in out
+    assert f"at {script}:9 in double" in out
+    assert out.endswith("3 launches checked: 1 finding, no warnings\n")
+
+
+def test_a_script_stops_at_the_first_finding(script: str, capsys: Any) -> None:
+    status, out, _ = checked(capsys, "--first", script, "0", "20", "32", "20")
+    assert status == 1 and "words" not in out and "2 launches checked: 1 finding" in out
+
+
+def test_the_status_of_a_script(script: str, capsys: Any) -> None:
+    assert checked(capsys, script, "3", "20")[0] == 3
+    assert checked(capsys, script, "3", "32")[0] == 1
+    status, out, err = checked(capsys, script, "fails", "20")
+    assert status == 1 and "1 launch checked: no findings" in out
+    assert err.startswith(f'Traceback (most recent call last):\n  File "{script}", line 20')
+    assert err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_json_of_a_script(script: str, capsys: Any, tmp_path: Path) -> None:
+    status, out, err = checked(capsys, "--json", "-", script, "0", "32")
+    said = json.loads(out)
+    assert status == 1 and said["launches"] == 1 and said["findings"][0]["line"] == 9
+    assert "words" in err and "1 launch checked" in err
+    file = tmp_path / "found.json"
+    assert checked(capsys, "--json", str(file), script, "0", "20")[0] == 0
+    assert json.loads(file.read_text()) == {"ok": True, "launches": 1, "findings": [], "warnings": []}
+
+
+@pytest.mark.parametrize("order", ["3", "down", "up b0w0@2"])
+def test_orders_of_a_script(script: str, capsys: Any, order: str) -> None:
+    assert checked(capsys, "--order", order, "--arch", "sm_80", script, "0", "20")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["missing.py"], "error: cannot read 'missing.py': No such file"),
+        (["--order", "x", HERE], "error: order 'x' is no seed"),
+        (["--arch", "sm_1", HERE], "sm_1"),
+        (["--json", "/no/such/folder", "SCRIPT", "0"], "error: cannot write '/no/such/folder'"),
+        ([str(Path(HERE).parent.parent / "README.md")], "is no Python"),
+    ],
+)
+def test_mistakes_on_the_command_line(script: str, capsys: Any, arguments: Any, message: str) -> None:
+    status, _, err = checked(capsys, *(script if a == "SCRIPT" else a for a in arguments))
+    assert status == 1 and message in err
+
+
+def test_on_a_terminal(script: str, tmp_path: Path) -> None:
+    """As users call it, from another folder."""
+    command = [sys.executable, "-m", "tensorcore_dsl", "check", script, "0", "32"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(HERE).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "words" in done.stdout and "OutOfBounds in kernel double" in done.stdout
