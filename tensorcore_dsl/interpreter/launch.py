@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
-from operator import add
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,10 @@ from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
 MOST_CLUSTER = 16
 LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other
+SHARED = 1 << 26  # bytes of shared memory of a chunk
+LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
+MOST_WORKERS = 1024
+AHEAD = 4  # chunks for each worker that run or wait to run
 
 
 def run(
@@ -64,6 +68,8 @@ def run(
     in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
     `races`: look for accesses that nothing orders.
+    `workers`: chunks that run at a time, as many as there are cores if None. Memory does not grow
+    with the grid. An error in one chunk ends the others at once, and so does Ctrl-C.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -75,6 +81,7 @@ def run(
 
     coupled = _couplings(kernel)[0]
     history = LaunchHistory(program, memory.spans(), coupled) if (races or __import__("os").environ.get("RACES")) and checks else None
+    stop = Event()
 
     def chunk(first: int, ctas: int) -> Report:
         geometry = Geometry(
@@ -83,18 +90,65 @@ def run(
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
         fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
-        return Machine(ctx, parameters, fuzzer, observers).run()
+        report = Machine(ctx, parameters, fuzzer, observers, stop).run()
+        for part in (ctx.special, ctx) if history is None else ():
+            vars(part).clear()  # parts refer to each other: this frees their memory at once
+        return report
 
-    workers = 1 if observers else workers
-    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))
+    ctas = prod(grid)
+    size, workers = _chunks(
+        kernel, ctas, prod(block), 1 if observers else _workers(workers), prod(cluster or (1,)),
+        static + dynamic_shared,
+    )  # fmt: skip
+    return _run_chunks(chunk, ctas, size, workers, stop)
+
+
+def _run_chunks(
+    chunk: Callable[[int, int], Report], ctas: int, size: int, workers: int, stop: Event
+) -> Report:
+    """The sum of the reports of `chunk(first CTA, CTAs)`, for chunks of `size` CTAs.
+
+    Of the chunks that fail, the first one's error is raised.
+    """
+    total, pending = Report(), deque[Future[Report]]()
+    jobs = ((first, min(size, ctas - first)) for first in range(0, ctas, size))
     if workers == 1:
-        return reduce(add, [chunk(*c) for c in chunks], Report())
+        for job in jobs:
+            total += chunk(*job)
+        return total
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(chunk, *c) for c in chunks]
         try:
-            return reduce(add, [f.result() for f in futures], Report())
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an error the rest need not run
+            for job in jobs:
+                pending.append(pool.submit(chunk, *job))
+                if len(pending) == AHEAD * workers:
+                    total += pending[0].result()
+                    pending.popleft()
+            for future in pending:
+                total += future.result()
+        except BaseException as error:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                _note_places(error, pending)
+            raise
+    return total
+
+
+def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) -> None:
+    """Add where the first chunk stood that the interrupt has ended."""
+    for future in pending:
+        stopped = None if future.cancelled() else future.exception()
+        for note in getattr(stopped, "__notes__", ())[:1]:
+            error.add_note(note)
+            return
+
+
+def _workers(given: int | None) -> int:
+    if given is None:
+        return min(os.cpu_count() or 1, MOST_WORKERS)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_WORKERS:
+        raise ArgumentError(f"workers is {given!r}; 1 to {MOST_WORKERS} are allowed")
+    return given
 
 
 def _check_launch(kernel: Kernel, grid: Dim3, block: Dim3, dynamic_shared: int) -> None:
@@ -161,19 +215,20 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1
-) -> tuple[list[tuple[int, int]], int]:
-    """(first CTA, CTAs) of each chunk, and how many chunks run at a time."""
-    workers = workers or os.cpu_count() or 1
+    kernel: Kernel, ctas: int, threads: int, workers: int, cluster: int, shared: int
+) -> tuple[int, int]:
+    """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time."""
     order_matters, waits = _couplings(kernel)
     if order_matters:
         workers = 1
-    size = max(1, (LARGE_CHUNK if waits else CHUNK) // threads)
+    size = min(
+        (LARGE_CHUNK if waits else CHUNK) // threads,
+        (LARGE_SHARED if waits else SHARED) // max(shared, 1),
+    )
     if not waits:
         size = min(size, -(-ctas // workers))
-    size = -(-size // cluster) * cluster
-    starts = range(0, ctas, size)
-    return [(s, min(size, ctas - s)) for s in starts], min(workers, len(starts))
+    size = -(-max(size, 1) // cluster) * cluster
+    return size, min(workers, -(-ctas // size))
 
 
 def _couplings(kernel: Kernel) -> tuple[bool, bool]:

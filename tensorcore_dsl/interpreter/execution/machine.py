@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from threading import Event
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -120,14 +121,16 @@ class Machine:
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. quiet: slices in a
-    row in which everybody only polled. observers: see the marks of a debug build.
+    row in which everybody only polled. observers: see the marks of a debug build. stop: when it is
+    set, the run ends with KeyboardInterrupt.
     """
 
     def __init__(
         self, ctx: ExecutionContext, parameters: list[Any], fuzzer: ScheduleFuzzer | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer] = (), stop: Event | None = None,
     ) -> None:  # fmt: skip
         self.ctx = ctx
+        self.stop = stop or Event()
         self.registers = RegisterFile(ctx, parameters)
         self.fuzzer, self.observers = fuzzer, observers
         self.runs = [self._run_of(at, step) for at, step in enumerate(ctx.program.steps)]
@@ -238,12 +241,14 @@ class Machine:
     def _run_cohort(self, start: int) -> None:
         """Run the cohort until it ends, waits, meets another one or has used up its slice."""
         ctx, registers, runs, at = self.ctx, self.registers, self.runs, start
-        counts, steps = ctx.tally.counts, ctx.program.steps
+        counts, steps, stopped = ctx.tally.counts, ctx.program.steps, self.stop.is_set
         self._look_ahead(at + 1)
         self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
             while at < ctx.limit:
+                if stopped():
+                    raise KeyboardInterrupt
                 counts[at] += ctx.warps
                 if registers.partial:
                     registers.check_reads(steps[at])
