@@ -16,6 +16,8 @@ from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.ir.views import Scope
 from tensorcore_dsl.isa.spec import Instruction
 
+MAX_NESTING = 200  # blocks inside blocks
+
 
 @dataclass(frozen=True)
 class Type:
