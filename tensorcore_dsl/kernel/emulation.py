@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tensorcore_dsl.errors import public
+from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.kernel.compiled import CompiledKernel
@@ -27,6 +27,12 @@ class Emulator:
     profile: bool = False
     order: int | None = None
     trace: Traced = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.profile, bool):
+            raise ArgumentError(f"profile is {self.profile!r}; True or False are allowed")
+        if self.checks is not None and not isinstance(self.checks, bool):
+            raise ArgumentError(f"checks is {self.checks!r}; True, False or None are allowed")
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
