@@ -14,7 +14,7 @@ from tensorcore_dsl import arch as archs
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.core.geometry import Geometry
-from tensorcore_dsl.interpreter.core.program import Program, word
+from tensorcore_dsl.interpreter.core.program import Program, Step, word
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
@@ -208,8 +208,8 @@ def _run(instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray)
     count, threads = len(memory), instr.threads
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
-    nothing = Program(Kernel("emulate", [], Block()))
-    ctx = ExecutionContext(nothing, geometry, Arguments([]), storage, arch)
+    program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
+    ctx = ExecutionContext(program, geometry, Arguments([]), storage, arch)
     with np.errstate(all="ignore"):
         results = instr.execute(ctx, instr, *operands)
         ctx.async_copies.wait(0)
