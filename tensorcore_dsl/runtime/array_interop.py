@@ -67,7 +67,8 @@ def _checked(raw: Raw) -> Raw:
     if min(shape, default=0) < 0 or (strides is not None and len(strides) != len(shape)):
         raise ValueError(f"shape {shape}, strides {strides} in bytes")
     reach = max(map(abs, steps), default=1) * prod(max(n, 1) for n in shape)
-    if not 0 <= index(raw.pointer) <= MOST_BYTES - reach or reach > MOST_BYTES:
+    least = int(0 not in shape)  # no array with elements lies at address 0
+    if not least <= index(raw.pointer) <= MOST_BYTES - reach or reach > MOST_BYTES:
         raise ValueError(f"address {raw.pointer:#x}, shape {shape}, strides {strides} in bytes")
     return raw._replace(pointer=index(raw.pointer), shape=shape, strides=strides)
 
