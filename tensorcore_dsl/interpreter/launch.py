@@ -30,6 +30,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
 )
 from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
 from tensorcore_dsl.interpreter.sanitizer.schedule_fuzzing import ScheduleFuzzer
+from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
@@ -54,6 +55,7 @@ def run(
     order: int | None = None,
     observers: Sequence[Observer] = (),
     races: bool = False,
+    recorder: Recorder | None = None,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -63,7 +65,8 @@ def run(
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
     in flight still use. `order`: the seed of the schedule, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
-    `races`: look for accesses that nothing orders.
+    `races`: look for accesses that nothing orders. `recorder`: records the first blocks for a
+    timeline.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -83,7 +86,10 @@ def run(
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
         fuzzer = None if order is None else ScheduleFuzzer((order, first), geometry.threads)
-        return Machine(ctx, parameters, fuzzer, observers).run()
+        machine = Machine(ctx, parameters, fuzzer, observers)
+        if recorder is not None and first == 0:
+            recorder.attach(machine, prod(grid))
+        return machine.run()
 
     workers = 1 if observers else workers
     chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, prod(cluster or (1,)))

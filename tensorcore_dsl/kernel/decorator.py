@@ -75,7 +75,7 @@ class Kernel(CompiledKernel):
     @public
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
-        order: int | None = None, trace: Traced = (),
+        order: int | None = None, trace: Traced = (), timeline: bool | int = False,
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
@@ -86,8 +86,11 @@ class Kernel(CompiledKernel):
 
         trace: names of variables whose values the report's `trace` has, at each assignment; or a
         dict from names to the threads of a block (numbers, None for all) that are recorded.
+
+        timeline: True, or a number of blocks; the report's `timeline` then estimates how the first
+        blocks (whole clusters) spend their time on an sm_90a GPU.
         """
-        return Emulator(self, arch, checks, profile, seed_of(order), trace)
+        return Emulator(self, arch, checks, profile, seed_of(order), trace, timeline)
 
     @public
     def __call__(self, *args: InKernel, **named: InKernel) -> None:

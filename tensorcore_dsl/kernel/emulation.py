@@ -27,6 +27,7 @@ class Emulator:
     profile: bool = False
     order: int | None = None
     trace: Traced = ()
+    timeline: bool | int = False
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -39,8 +40,8 @@ class Emulator:
         runtime, constants = self.kernel.split(args, named_args)
         chosen = self.compiled(runtime, constants)
         checks = self.checks is not False
-        full = self._checks_indices()
-        return chosen.emulate(config, runtime, checks, full, self.profile, self.order, self.trace)
+        how = self._checks_indices(), self.profile, self.order, self.trace, self.timeline
+        return chosen.emulate(config, runtime, checks, *how)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
