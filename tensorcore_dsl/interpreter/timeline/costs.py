@@ -88,4 +88,4 @@ def at_power_limit(seconds: float, energy: float) -> float:
     of the clock.
     """
     excess = energy / seconds / SM_90A["power"].value
-    return seconds * max(1.0, excess) ** (1 / 3)
+    return float(seconds * max(1.0, excess) ** (1 / 3))

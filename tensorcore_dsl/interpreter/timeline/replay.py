@@ -117,7 +117,7 @@ class Replay:
         self.l2_rate = c["l2_rate"]
         self.dram_rate = c["dram_rate"] / (sms or c["sms"])
         self.global_latency = c["dram_latency"] * cold + c["l2_latency"] * (1 - cold)
-        self.global_latency += c["loaded_latency"]
+        self.global_latency += c["loaded_latency"] * (sms or c["sms"]) / c["sms"]
         self.static = step_costs(recording.steps, costs)
         self.sms = [Multiprocessor(int(c["schedulers"])) for _ in range(recording.blocks)]
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []

@@ -163,7 +163,8 @@ class Timeline:
             f"{self.kernel}: an estimate for sm_90a, not a measurement",
             f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident "
             "on an SM",
-            f"launch: {self.cycles:,.0f} cycles, {self.waves} waves, {self.seconds * 1e6:,.1f} us",
+            f"launch: {self.cycles:,.0f} cycles, {self.waves} {'wave' if self.waves == 1 else 'waves'}, "
+            f"{self.seconds * 1e6:,.1f} us",
             f"busiest unit: {first} {share:.0%}; {rest}",
         ]
 
