@@ -236,7 +236,7 @@ def test_the_text_names_the_line_and_who_is_awaited():
     text = str(timeline)
     assert "an estimate for sm_90a, not a measurement" in text
     source = Path(__file__).read_text().splitlines()
-    found = re.search(r"warp 1: .*\n.*wait at mbarrier of test_timeline.py:(\d+) for warp 0, "
+    found = re.search(r"warp 1: .*\n.*wait at an mbarrier of test_timeline.py:(\d+) for warp 0, "
                       r"at test_timeline.py:(\d+)", text)  # fmt: skip
     assert found, text
     assert "bar.init(32)" in source[int(found[1]) - 1]

@@ -21,6 +21,9 @@ from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.interpreter.sync.mbarriers import PHASE
 from tensorcore_dsl.interpreter.timeline.recording import (
+    CLUSTER,
+    MBARRIER,
+    NAMED,
     Access,
     Arrive,
     Bytes,
@@ -199,7 +202,7 @@ class _Hooks:
             slot = (address & (1 << CLUSTER_SHIFT) - 1) // SLOT
             if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
                 phase = int(mbarriers.at(block, slot)[PHASE])
-                found[int(thread) // WARP, ("mbarrier", block, slot, phase)] = None
+                found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
         inner(bar, count, expected)
         self.details += [Arrive(warp, phase) for warp, phase in found]
 
@@ -209,10 +212,10 @@ class _Hooks:
         for thread in np.flatnonzero(go[: self.threads] & self.ctx.mask[: self.threads]):
             block, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
             phase = int(self.ctx.mbarriers.at(block, slot)[PHASE]) - 1
-            found[int(thread) // WARP, ("mbarrier", block, slot, phase)] = None
+            found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
             made = self.ctx.mbarriers.made_at.get((block, slot))
             if made is not None:
-                self.recording.barriers["mbarrier", block, slot] = made
+                self.recording.barriers[MBARRIER, block, slot] = made
         self.details += [Wait(warp, phase) for warp, phase in found]
         return go
 
@@ -221,7 +224,7 @@ class _Hooks:
     ) -> tuple[int, int]:
         slot, phase = inner(cta, address, size, thread)
         if thread < self.threads and cta < self.recording.blocks:
-            arrived = "mbarrier", cta, slot, phase
+            arrived = MBARRIER, cta, slot, phase
             self.details.append(Copy(thread // WARP, cta, size, arrived))
         return slot, phase
 
@@ -237,7 +240,7 @@ class _Hooks:
         for thread in map(int, new):
             place = thread // ctx.group, int(numbers[thread])
             now = self.phases.setdefault(place, [0, 0])
-            found[Arrive(thread // WARP, ("barrier", *place, now[0]))] = None
+            found[Arrive(thread // WARP, (NAMED, *place, now[0]))] = None
             if wait:
                 self.at_barrier[thread] = now[0]
         if count is not None:
@@ -247,7 +250,7 @@ class _Hooks:
             for thread in map(int, np.flatnonzero(mask & go[: self.threads])):
                 place = thread // ctx.group, int(numbers[thread])
                 phase = int(self.at_barrier[thread])
-                found[Wait(thread // WARP, ("barrier", *place, phase))] = None
+                found[Wait(thread // WARP, (NAMED, *place, phase))] = None
                 self.at_barrier[thread] = -1
                 if count is None:
                     self.phases[place][0] = max(self.phases[place][0], phase + 1)
@@ -275,7 +278,7 @@ class _Hooks:
         found: dict[Detail, None] = {}
         for thread in map(int, np.flatnonzero(mask[: self.threads])):
             cluster = thread // self.ctx.group // self.recording.cluster
-            found[kind(thread // WARP, ("cluster", cluster, 0, int(self.met[row, thread])))] = None
+            found[kind(thread // WARP, (CLUSTER, cluster, 0, int(self.met[row, thread])))] = None
         self.met[row] += mask
         self.details += found
 

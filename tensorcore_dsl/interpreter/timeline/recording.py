@@ -16,9 +16,10 @@ from tensorcore_dsl.interpreter.core.chunk import WARP
 from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.isa.spec import Instruction
 
-# A barrier and one of its phases: ("mbarrier", block, slot, phase), ("barrier", block, number,
-# phase) or ("cluster", cluster, 0, phase). Blocks, warps and clusters count from the first one that
-# is recorded.
+# What phases belong to: an mbarrier, a named barrier, or the barrier of a cluster.
+MBARRIER, NAMED, CLUSTER = "an mbarrier", "a barrier", "the cluster's barrier"
+# A barrier and one of its phases: (MBARRIER, block, slot, phase), (NAMED, block, number, phase) or
+# (CLUSTER, cluster, 0, phase). Blocks and clusters count from the first one that is recorded.
 Phase = tuple[str, int, int, int]
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from tensorcore_dsl.interpreter.timeline.costs import Figure
 from tensorcore_dsl.interpreter.timeline.recording import (
+    CLUSTER,
+    MBARRIER,
+    NAMED,
     Access,
     Arrive,
     Bytes,
@@ -41,6 +44,10 @@ from tensorcore_dsl.interpreter.timeline.units import Completion, Groups, Multip
 PIECE = 2048  # bytes of a bulk copy that are written to shared memory at a time
 QUEUE = 64  # cycles of requests to shared memory that may wait before a warp stalls
 GLOBAL_QUEUE = 1024  # the same for global memory
+# The cost of going on after a phase of each kind of barrier.
+WAKING = {
+    MBARRIER: "mbarrier_latency", NAMED: "barrier_latency", CLUSTER: "remote_latency",
+}  # fmt: skip
 SHORT = 12  # cycles: shorter stalls are part of an issuing segment
 
 
@@ -150,7 +157,7 @@ class Replay:
         if not copy:
             return phase
         kind, place, number, count = phase
-        per = self.recording.cluster if kind == "cluster" else 1
+        per = self.recording.cluster if kind == CLUSTER else 1
         return kind, place + copy * self.recording.blocks // per, number, count
 
     def _later(self, at: float, run: Callable[[float], None]) -> None:
@@ -199,35 +206,21 @@ class Replay:
     ) -> tuple[float | None, str, Phase | None]:
         """When the step can issue, and what it waits for; None: that has no time yet."""
         cost = self.static[at]
-        best, state, why = warp.time, "issue", None
+        best, state = warp.time, "issue"
+        why: Phase | None = None
         for place in cost.reads:
             if warp.ready.get(place, 0.0) > best:
                 best, state = warp.ready[place], "registers"
-        for detail in details:
-            awaited: list[tuple[Completion, float, str, Phase | None]] = []
-            if isinstance(detail, Wait):
-                phase = self._own(warp, detail.phase)
-                if phase[3] >= 0:
-                    delay = self.costs[
-                        {"mbarrier": "mbarrier_latency", "cluster": "remote_latency"}.get(
-                            phase[0], "barrier_latency"
-                        )
-                    ]
-                    awaited.append((self.phases[phase], delay, "wait", detail.phase))
-            elif isinstance(detail, GroupWait):
-                groups = warp.groups[detail.queue]
-                for group in groups.closed[: len(groups.closed) - detail.pending]:
-                    awaited.append((group, 0.0, "groups", None))
-            for completion, delay, kind, phase_or_none in awaited:
-                if completion.pending:
-                    warp.parked = warp.time
-                    completion.waiters.append(partial(self._resume, warp))
-                    return None, kind, phase_or_none
-                passed = completion.time + delay
-                if warp.parked < 0 and completion.time <= warp.time:
-                    passed = warp.time
-                if passed > best:
-                    best, state, why = passed, kind, phase_or_none
+        for completion, delay, kind, phase in self._awaited(warp, details):
+            if completion.pending:
+                warp.parked = warp.time
+                completion.waiters.append(partial(self._resume, warp))
+                return None, kind, phase
+            passed = completion.time + delay
+            if warp.parked < 0 and completion.time <= warp.time:
+                passed = warp.time
+            if passed > best:
+                best, state, why = passed, kind, phase
         scheduler = self.sm(warp.block).schedulers[warp.scheduler]
         if scheduler.free > best:
             best, state = scheduler.free, "unit" if state == "issue" else state
@@ -242,6 +235,18 @@ class Replay:
             best, state = sm.tensor[warp.scheduler].free, "tensor"
         return best, state, why
 
+    def _awaited(
+        self, warp: Track, details: list[Detail]
+    ) -> Iterator[tuple[Completion, float, str, Phase | None]]:
+        """What a step waits for, the cycles from its end until the warp goes on, and its state."""
+        for detail in details:
+            if isinstance(detail, Wait) and detail.phase[3] >= 0:
+                delay = self.costs[WAKING[detail.phase[0]]]
+                yield self.phases[self._own(warp, detail.phase)], delay, "wait", detail.phase
+            elif isinstance(detail, GroupWait):
+                for group in warp.groups[detail.queue].due(detail.pending):
+                    yield group, 0.0, "groups", None
+
     def _resume(self, warp: Track) -> None:
         self._later(warp.parked, partial(self._run, warp))
 
@@ -251,8 +256,8 @@ class Replay:
         warp.spent[state, at, phase] += length
         last = warp.segments[-1] if warp.segments else None
         shown = state if length > SHORT or state in ("wait", "groups") else "issue"
-        goes_on = last is not None and last.state == shown
-        if goes_on and (shown == "issue" or last[2:] == (shown, at, phase)):
+        same = last is not None and last.state == shown
+        if last is not None and same and (shown == "issue" or last[3:] == (at, phase)):
             warp.segments[-1] = last._replace(end=until)
         else:
             warp.segments.append(Segment(warp.time, until, shown, at, phase))
@@ -291,10 +296,10 @@ class Replay:
             elif isinstance(detail, Commit):
                 warp.groups[detail.queue].close()
             elif isinstance(detail, GroupWait):
-                warp.groups[detail.queue].but_the_last(detail.pending)
+                warp.groups[detail.queue].end(detail.pending)
         for place in cost.writes:
             warp.ready[place] = ready
-        polls = any(isinstance(d, Wait) and d.phase[0] == "mbarrier" for d in details)
+        polls = any(isinstance(d, Wait) and d.phase[0] == MBARRIER for d in details)
         until = now + cost.slots
         until += c["jump"] * (cost.kind == JUMP) + c["mbarrier_poll"] * polls
         self._spend(warp, until, "issue", at, None)
@@ -370,8 +375,8 @@ class Replay:
 
     def _arrive(self, warp: Track, arrive: Arrive, now: float) -> None:
         kind, place, *_ = arrive.phase
-        remote = kind == "cluster" and self.recording.cluster > 1
-        remote = remote or (kind != "cluster" and place != warp.block % self.recording.blocks)
+        remote = kind == CLUSTER and self.recording.cluster > 1
+        remote = remote or (kind != CLUSTER and place != warp.block % self.recording.blocks)
         delay = self.costs["remote_latency" if remote else "arrive_latency"]
         self.phases[self._own(warp, arrive.phase)].part_ends(now + delay)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.interpreter.timeline.costs import Figure
 from tensorcore_dsl.interpreter.timeline.recording import multiplications
-from tensorcore_dsl.isa import names
+from tensorcore_dsl.isa import convert, names
 from tensorcore_dsl.isa.spec import Instruction
 
 NOTHING, COPY, ISSUE, JUMP, MMA, PRODUCT = range(6)
@@ -63,7 +63,7 @@ def _cost(step: Step, costs: dict[str, Figure]) -> StepCost:
     bits = max((o.register_bits for o in (*instr.operands, *instr.results)), default=32)
     if _moves(instr) or not instr.results:
         latency, slots = alu, 1.0
-    elif ".approx" in instr.mnemonic or instr.opcode == "cvt" or _is_double(instr):
+    elif ".approx" in instr.mnemonic or instr.section == convert.CVT or _is_double(instr):
         latency, slots = costs["slow_latency"].value, costs["slow_issue"].value
     else:
         slots = 2.0 if bits == 64 else 1.0

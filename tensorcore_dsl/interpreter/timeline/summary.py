@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.geometry import ranges
-from tensorcore_dsl.interpreter.timeline.recording import Arrive, Copy, Phase
+from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, Copy, Phase
 from tensorcore_dsl.interpreter.timeline.replay import Replay, Track
 
 SHOWN = 4  # waits of a role
@@ -68,8 +68,7 @@ def awaited(replay: Replay, phase: Phase | None) -> str:
         return ""
     recording, (kind, block, number, _) = replay.recording, phase
     made = recording.barriers.get((kind, block, number))
-    names = {"barrier": f"barrier {number}", "cluster": "the cluster's barrier"}
-    name = names.get(kind, "mbarrier")
+    name = f"barrier {number}" if kind == NAMED else kind
     if made is not None:
         name += f" of {place(replay, made)}"
     return f"wait at {name} for {arriving(replay).get((kind, block, number), 'nobody')}"

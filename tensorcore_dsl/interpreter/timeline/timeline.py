@@ -156,6 +156,7 @@ class Timeline:
 
     def _head(self) -> list[str]:
         blocks, grid = ", ".join(self.recording.block_names), self.recording.grid
+        waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
         busy = sorted(self.busy.items(), key=lambda item: -item[1])
         (first, share), *others = busy
         rest = ", ".join(f"{name} {part:.0%}" for name, part in others)
@@ -163,8 +164,7 @@ class Timeline:
             f"{self.kernel}: an estimate for sm_90a, not a measurement",
             f"block {blocks} of {grid}: {self.block_cycles:,.0f} cycles, {self.resident} resident "
             "on an SM",
-            f"launch: {self.cycles:,.0f} cycles, {self.waves} {'wave' if self.waves == 1 else 'waves'}, "
-            f"{self.seconds * 1e6:,.1f} us",
+            f"launch: {self.cycles:,.0f} cycles, {waves}, {self.seconds * 1e6:,.1f} us",
             f"busiest unit: {first} {share:.0%}; {rest}",
         ]
 

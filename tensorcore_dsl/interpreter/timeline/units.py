@@ -49,11 +49,13 @@ class Groups:
         self.closed.append(self.open)
         self.open = Completion()
 
-    def but_the_last(self, pending: int) -> list[Completion]:
-        """The groups that a wait for all but `pending` awaits."""
-        due = self.closed[: len(self.closed) - pending]
-        self.closed = self.closed[len(due) :]
-        return due
+    def due(self, pending: int) -> list[Completion]:
+        """The groups that a wait for all but the last `pending` awaits."""
+        return self.closed[: max(len(self.closed) - pending, 0)]
+
+    def end(self, pending: int) -> None:
+        """A wait for all but the last `pending` is over."""
+        self.closed = self.closed[len(self.due(pending)) :]
 
 
 @dataclass
