@@ -135,6 +135,14 @@ def test_the_bytes_of_asynchronous_units_too(gemm):
     assert copied == (64 + 64) * 512 * 2
 
 
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_other_orders_of_warps_end_too(order):
+    """Warps that wait for others of their warpgroup have not executed the product yet."""
+    _, timeline = gemm_timeline(HopperConfig(128, 64, stages=3), order=order)
+    assert all(len(w.steps) == w.place for w in timeline.replay.warps)
+    assert timeline.recording.multiplications() == 128 * 64 * 512
+
+
 def test_only_the_first_blocks_are_recorded():
     x, out = np.ones((8, 32 * 33), np.float32), np.zeros((8, 32), np.float32)
 

@@ -137,7 +137,8 @@ class _Hooks:
             target = run(machine)
             there = ctx.cohorts.get(at)
             if there is not None and (there.mask & mask).any():
-                before = self.bits(mask & ~there.mask)  # the others are asked again later
+                mask = mask & ~there.mask  # the others are asked again later
+                before = self.bits(mask)
                 if not before and not self.details:
                     return target
             if moves:
