@@ -34,6 +34,7 @@ from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
 from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
+from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
@@ -64,6 +65,7 @@ def run(
     races: bool = False,
     limit: int | None = None,
     cooperative: bool = False,
+    recorder: Recorder | None = None,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -73,12 +75,12 @@ def run(
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
     in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
-    `races`: look for accesses that nothing orders.
-    `limit`: the most turns of any loop in a chunk, summed over groups of threads that run it
-    separately; None: no loop may go on for very long in which nothing but registers changes.
-    `cooperative`: the device must hold all CTAs at a time, else LaunchError.
-    `workers`: chunks that run at a time, as many as there are cores if None. Memory does not grow
-    with the grid. An error in one chunk ends the others at once, and so does Ctrl-C.
+    `races`: look for accesses that nothing orders. `recorder`: records the first blocks for a
+    timeline. `limit`: the most turns of any loop in a chunk, summed over groups of threads that run
+    it separately; None: no loop may go on for very long in which only registers change.
+    `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
+    run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
+    in one chunk ends the others at once, and so does Ctrl-C.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -108,10 +110,12 @@ def run(
         scheduler, resident = _scheduler(order, ctx), most if waits else None
         machine = Machine(ctx, parameters, scheduler, observers, limit, resident)
         machine.stop = stop
+        if recorder is not None and first == 0:
+            recorder.attach(machine, prod(grid))
         report = machine.run()
         if history is not None and ctx.sanitizer.detector is not None:
             history.retire(ctx.sanitizer.detector)
-        for part in (ctx.special, ctx):
+        for part in () if recorder or scheduler else (ctx.special, ctx):
             vars(part).clear()  # parts refer to each other: this frees their memory at once
         return report
 

@@ -35,6 +35,7 @@ class Emulator:
     order: Order | None = None
     trace: Traced = ()
     limit: int | None = None
+    timeline: bool | int = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.profile, bool):
@@ -65,11 +66,8 @@ class Emulator:
     ) -> Report:
         """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
-        full = self._checks_indices()
-        return chosen.emulate(
-            config, runtime, checks, full, self.profile, self.order, self.trace,
-            limit_of(self.limit),
-        )  # fmt: skip
+        how = self._checks_indices(), self.profile, self.order, self.trace, limit_of(self.limit)
+        return chosen.emulate(config, runtime, checks, *how, self.timeline)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""
