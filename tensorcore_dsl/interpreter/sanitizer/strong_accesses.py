@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
+    ATOMIC,
     CLUSTER_SCOPE,
     CTA_SCOPE,
     GPU_SCOPE,
@@ -43,12 +44,13 @@ REDUCTION = 4  # bytes that a bulk reduction counts as
 
 
 def strength(instr: Instruction | None) -> int:
-    """0 for a weak access, else its bytes and its scope; NON_COHERENT for `ld.nc`."""
+    """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope; NON_COHERENT for `ld.nc`."""
     if instr is not None and instr.read_only:
         return NON_COHERENT
     if instr is None or not (instr.strong or instr.reduces):
         return 0
-    size = REDUCTION if instr.reduces else min(instr.word_bytes, (1 << SIZE_BITS) - 1)
+    size = REDUCTION if instr.reduces else instr.scalar_bytes
+    size |= ATOMIC * (instr.opcode in ("atom", "red"))
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
