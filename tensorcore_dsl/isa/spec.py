@@ -168,6 +168,13 @@ class Instruction:
         return int(width[1]) // 8 * max((o.registers for o in moved), default=1)
 
     @property
+    def scalar_bytes(self) -> int:
+        """Bytes of each scalar that it loads or stores: parts of vectors and packed types are
+        accesses of their own (memory consistency model)."""
+        width = re.search(r"\.(?:[bsuf]|bf)(\d+)(?:x2)?$", self.mnemonic)
+        return int(width[1]) // 8 if width else 1
+
+    @property
     def lines(self) -> tuple[int, int, int] | None:
         """Lines of the matrix that a warp moves as wmma.load and wmma.store do, the bytes of a
         line, and the elements between lines if no operand says; None for other instructions."""

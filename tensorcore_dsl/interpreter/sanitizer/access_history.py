@@ -9,8 +9,8 @@ granule has two codes of 32 bits: its last writes, and its reads since then. A c
     serial << 6 | ASYNC     an asynchronous operation; its column of `knowledge` is the item of
                             `who` behind its own
     node << 6 | CHAIN       several accesses, none of which is ordered before another one
-    serial << 6 | MANY      reads by several clusters, in a kernel whose clusters cannot wait for
-                            each other
+    serial << 6 | MANY      weak reads or strong writes by several clusters, in a kernel whose
+                            clusters cannot wait for each other
 
 Chains are lists of immutable nodes, which granules share. An access is checked against the codes of
 its granules: each access there must be known to the thread (`knowledge`), be its own, or not be in
@@ -28,6 +28,7 @@ from numba import types
 from tensorcore_dsl.interpreter.core.native import (
     compiled,
     inlined,
+    lowest_bit,
     peek8,
     peek32,
     peek64,
@@ -37,6 +38,7 @@ from tensorcore_dsl.interpreter.core.native import (
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
+KIND = (1 << LANE_BITS) - 1
 PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
 WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
 SERIALS = 1 << 26
@@ -59,7 +61,7 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # serial number, step << WARP_BITS | warp. OWNER: uint32 by page, the chunk that has it. NODES:
 # (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest. NEXT_NODE, END_NODE:
 # like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
-# else bytes | scope << SIZE_BITS. CHUNK: the number of the chunk. WARPS: of a cluster; CTA_WARPS:
+# else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk. WARPS: of a cluster; CTA_WARPS:
 # of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
 # in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the bytes of a row and of a vector.
 # SINCE: writes with greater serial numbers are in conflict, whatever orders them.
@@ -68,6 +70,7 @@ COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS
 SINCE, LENGTH = 20, 21
 ROOM = 4096
 SIZE_BITS = 6
+ATOMIC = 1 << SIZE_BITS - 1
 NON_COHERENT = 255  # in the place of a strength
 CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
 
@@ -76,6 +79,13 @@ CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
 def _who(h: Any, serial: int) -> int:
     who: int = types.int64(peek32(h[WHO] + 4 * serial))
     return who
+
+
+@inlined
+def _ours(h: Any, serial: int) -> bool:
+    """Was an access made in this chunk?"""
+    ours: bool = types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
+    return ours
 
 
 @inlined
@@ -102,7 +112,7 @@ def order_of(
     """
     if local and lanes != 0 and vector == 0 and serial <= types.int64(peek32(h[FLOOR] + 4 * row)):
         return 1
-    if not local and types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+    if not local and not _ours(h, serial):
         return 2 if h[COUPLED] else 0
     warp, warps = _who(h, serial) & ((1 << WARP_BITS) - 1), h[WARPS]
     if warp // warps != thread // 32 // warps:
@@ -111,12 +121,13 @@ def order_of(
         return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
     own = mine if warp == thread // 32 else 0
     column = warp % warps * 32
-    for lane in range(32):
-        if lanes >> lane & 1:
-            if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
-                return 0
-            if vector != 0 and _known(h, vector, row, column + lane) < serial:
-                return 0
+    while lanes != 0:
+        lane = lowest_bit(lanes)
+        if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
+            return 0
+        if vector != 0 and _known(h, vector, row, column + lane) < serial:
+            return 0
+        lanes &= lanes - 1
     return 1
 
 
@@ -144,10 +155,10 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
     """Are both accesses strong, of one size, with scopes that include each other?"""
     who = _who(h, serial)
     other = types.int64(peek8(h[STRONG] + (who >> WARP_BITS)))
-    if strong == 0 or (strong ^ other) & ((1 << SIZE_BITS) - 1):
+    if strong == 0 or (strong ^ other) & (ATOMIC - 1):
         return False
     scope = min(strong, other) >> SIZE_BITS
-    if types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+    if not _ours(h, serial):
         return bool(scope == GPU_SCOPE)
     warp, own = who & ((1 << WARP_BITS) - 1), thread // 32
     if warp // h[CTA_WARPS] == own // h[CTA_WARPS]:
@@ -158,20 +169,24 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
 @compiled
 def examine(
     h: Any, code: int, what: int, mine: int, thread: int, row: int, place: int, strong: int,
-    local: bool, vector: int,
+    local: bool, vector: int, reads: int,
 ) -> int:  # fmt: skip
     """Check an access against a code; 1 when something is in conflict, which `found` names.
 
-    strong: of the accessing instruction. vector: of writes through the generic proxy.
+    strong: of the accessing instruction. vector: of writes through the generic proxy. reads: the
+    code of the reads of the granule.
     """
+    newest = True
     while code != 0:
-        kind = code & ((1 << LANE_BITS) - 1)
+        kind = code & KIND
         serial, lanes, rest = code >> LANE_BITS, _lanes(kind), 0
         if kind == CHAIN:
             node = serial
             serial, lanes, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
         code = rest
         if kind == MANY:
+            if strong >> SIZE_BITS == GPU_SCOPE and _compatible(h, strong, serial, thread):
+                return 0
             report(h, what, thread, place, serial, 0)
             return 1
         order = order_of(h, serial, lanes, mine, thread, row, 0, local)
@@ -181,7 +196,10 @@ def examine(
             report(h, what, thread, place, serial, lanes)
             return 1
         if order != 1:
-            if not _compatible(h, strong, serial, thread):
+            observed = newest and what == WROTE and reads != 0 and _observed(
+                h, serial, step, reads, mine, thread, row, local
+            )  # fmt: skip
+            if not observed and not _compatible(h, strong, serial, thread):
                 report(h, what + (ASK if order == 2 else 0), thread, place, serial, lanes)
                 if order == 0:
                     return 1
@@ -190,7 +208,32 @@ def examine(
         ) == 0:  # fmt: skip
             report(h, UNFENCED, thread, place, serial, lanes)
             return 1
+        newest = False
     return 0
+
+
+@compiled
+def _observed(
+    h: Any, serial: int, step: int, reads: int, mine: int, thread: int, row: int, local: bool
+) -> bool:  # fmt: skip
+    """Did a read that happened before what is done now observe the last write, a strong one?"""
+    if types.int64(peek8(h[STRONG] + step)) == 0:
+        return False
+    while reads != 0:
+        kind = reads & KIND
+        read, lanes, rest = reads >> LANE_BITS, _lanes(kind), 0
+        if kind == CHAIN:
+            node = read
+            read, lanes, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
+        reads = rest
+        if kind == MANY or lanes == 0 or read < serial:
+            continue
+        warp = _who(h, read) & ((1 << WARP_BITS) - 1)
+        if warp == thread // 32 and lanes & mine and _ours(h, read):
+            return True
+        if order_of(h, read, lanes, mine, thread, row, 0, local) == 1:
+            return True
+    return False
 
 
 @compiled
@@ -216,10 +259,7 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
         return serial << LANE_BITS | ASYNC
     if lanes == FULL:
         return serial << LANE_BITS | ALL
-    lane = 0
-    while lanes >> lane != 1:
-        lane += 1
-    return serial << LANE_BITS | lane
+    return serial << LANE_BITS | lowest_bit(lanes)
 
 
 @compiled
@@ -230,10 +270,16 @@ def added(
     """The code after an access, without those before it that it stands for.
 
     A strong access stands for strong ones only: with the next strong one it is not in conflict.
+    An atomic one stands for the last write, too, if that is strong: it has observed the write,
+    which therefore happened before all that comes after the atomic one.
     """
-    first, kept = code, 0
+    first, kept, observes = code, 0, strong & ATOMIC != 0
+    if observes:  # the last lane observes the others
+        while lanes & (lanes - 1) != 0:
+            lanes &= lanes - 1
+    newest = True
     while code != 0:
-        kind = code & ((1 << LANE_BITS) - 1)
+        kind = code & KIND
         old, there, rest = code >> LANE_BITS, _lanes(kind), 0
         if kind == CHAIN:
             node = old
@@ -242,11 +288,15 @@ def added(
         if kind == MANY:
             return first
         if old == serial and lanes != 0:
-            lanes |= there
+            lanes = max(lanes, there) if observes else lanes | there
+            newest = False
             continue
         order = order_of(h, old, there, mine, thread, row, 0, local)
         if strong and types.int64(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
             order = 2
+        elif observes and newest:
+            order = 1
+        newest = False
         if order == 0 and not local and h[COUPLED] == 0 and _elsewhere(h, old, thread):
             return old << LANE_BITS | MANY
         if order != 1:
@@ -257,7 +307,7 @@ def added(
 @compiled
 def _elsewhere(h: Any, serial: int, thread: int) -> bool:
     """Was an access made by another cluster?"""
-    if types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) != h[CHUNK]:
+    if not _ours(h, serial):
         return True
     warp = _who(h, serial) & ((1 << WARP_BITS) - 1)
     different: bool = warp // h[WARPS] != thread // 32 // h[WARPS]
@@ -286,26 +336,29 @@ def touch(
             place = origin + (granule << shift)
             if todo & CHECK:
                 if wrote != 0 and examine(
-                    h, wrote, WROTE, mine, thread, row, place, strong, local, vector
+                    h, wrote, WROTE, mine, thread, row, place, strong, local, vector, read
                 ):
                     return 1
                 if stores and read != 0 and examine(
-                    h, read, READ, mine, thread, row, place, strong, local, 0
+                    h, read, READ, mine, thread, row, place, strong, local, 0, 0
                 ):
                     return 1
-            if stores:
+            if stores and todo & NOTE:
                 new_reads = 0
                 if kind == STRONG_STORE:
                     new_writes = added(
                         h, wrote, serial, lanes, mine, thread, row, strong, local
                     )
                     new_reads = read
-                elif wrote >> LANE_BITS == serial and lanes != 0 and todo & CHECK:
+                elif (
+                    wrote >> LANE_BITS == serial and wrote & KIND != CHAIN and lanes != 0
+                    and todo & CHECK
+                ):  # fmt: skip
                     report(h, TOGETHER, thread, place, serial, lanes)
                     return 1
                 else:
                     new_writes = prepend(h, serial, lanes & -lanes, 0)
-        if not stores and read != seen_reads:
+        if not stores and read != seen_reads and todo & NOTE:
             new_reads = added(h, read, serial, lanes, mine, thread, row, strong, local)
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
@@ -333,7 +386,7 @@ def touch_words(
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
     here = 0
-    lanes_of = np.zeros(32, np.int64)
+    lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
     for first in range(0, addresses.size, 32):
         count = 0
         for thread in range(first, first + 32):
@@ -353,17 +406,23 @@ def touch_words(
                 ascending = ascending and address > before
                 before = address
         if not ascending:
-            for lane in range(1, 32):
-                if active[first + lane]:
-                    for other in range(lane):
-                        same = addresses[first + other] == addresses[first + lane]
-                        same = same and peek64(h[ROW_OF] + 8 * (first + other)) == peek64(
-                            h[ROW_OF] + 8 * (first + lane)
-                        )
-                        if same and lanes_of[other] != 0:
-                            lanes_of[other] |= 1 << lane
-                            lanes_of[lane] = 0
-                            break
+            slots[:] = -1
+            for lane in range(32):
+                if lanes_of[lane] == 0:
+                    continue
+                address = types.int64(addresses[first + lane])
+                row = peek64(h[ROW_OF] + 8 * (first + lane))
+                slot = (address * 0x9E3779B1 >> 12) & 63
+                while slots[slot] >= 0:
+                    other = first + slots[slot]
+                    same = types.int64(addresses[other]) == address
+                    if same and peek64(h[ROW_OF] + 8 * other) == row:
+                        lanes_of[slots[slot]] |= 1 << lane
+                        lanes_of[lane] = 0
+                        break
+                    slot = (slot + 1) & 63
+                if lanes_of[lane] != 0:
+                    slots[slot] = lane
         for lane in range(32):
             lanes = lanes_of[lane]
             if lanes == 0:

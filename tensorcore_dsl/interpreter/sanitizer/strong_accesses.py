@@ -3,18 +3,22 @@
 A release hands on what a thread knows, through the location that it writes; an acquire that reads
 the location learns it. A fence makes a release of the strong writes after it, and an acquire of the
 strong reads before it. Both scopes must include the other thread. Atomics that change the location
-in between carry a release on.
+in between carry a release on. A release also holds for later strong writes of its thread to its
+location, and a strong read takes effect at a later acquire of its location, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.sanitizer.access_history import (
+    ATOMIC,
     CLUSTER_SCOPE,
     CTA_SCOPE,
     GPU_SCOPE,
@@ -43,34 +47,44 @@ REDUCTION = 4  # bytes that a bulk reduction counts as
 
 
 def strength(instr: Instruction | None) -> int:
-    """0 for a weak access, else its bytes and its scope; NON_COHERENT for `ld.nc`."""
+    """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope; NON_COHERENT for `ld.nc`."""
     if instr is not None and instr.read_only:
         return NON_COHERENT
     if instr is None or not (instr.strong or instr.reduces):
         return 0
-    size = REDUCTION if instr.reduces else min(instr.word_bytes, (1 << SIZE_BITS) - 1)
+    size = REDUCTION if instr.reduces else instr.scalar_bytes
+    size |= ATOMIC * (instr.opcode in ("atom", "red"))
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
 @dataclass
 class Message:
-    """What a release hands on: vectors by cluster, its scope, and the CTA that made it."""
+    """What a release hands on: vectors by cluster, its scope, and the CTA that made it.
+
+    chain: the same number where atomics have carried it on, and added what they hand on.
+    """
 
     vectors: dict[int, np.ndarray]
     scope: int
     cta: int
     cluster: int
+    chain: int = field(default_factory=count().__next__)
 
 
 @dataclass
 class Signals:
-    """Messages by location; what threads have fenced, and what waits for their next fence."""
+    """Messages by location; what threads have fenced, and what waits for their next fence.
+
+    released: by thread and location, what the thread's releases of it have handed on. waiting: by
+    thread and location.
+    """
 
     locations: dict[tuple[int, int], Message] = field(default_factory=dict)
     fenced: dict[tuple[int, int], tuple[np.ndarray, int, dict[int, np.ndarray], int]] = field(
         default_factory=dict
     )
-    waiting: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
+    released: dict[tuple[Any, ...], Message] = field(default_factory=dict)
+    waiting: dict[tuple[int, int], dict[Any, list[Message]]] = field(default_factory=dict)
 
 
 def fence(races: Detector, instr: Instruction) -> None:
@@ -81,9 +95,8 @@ def fence(races: Detector, instr: Instruction) -> None:
     threads = np.flatnonzero(races.chunk.mask)
     if instr.acquires:
         for thread in map(int, threads):
-            for message in signals.waiting.pop((races.number, thread), []):
-                if _includes(races, thread, scope, message):
-                    knowledge.learn(thread, _cluster(races, thread), message.vectors)
+            for messages in signals.waiting.pop((races.number, thread), {}).values():
+                _learn(races, thread, scope, messages)
     if instr.releases:
         for thread in map(int, threads):
             row = int(knowledge.rows.row_of[thread])
@@ -108,35 +121,51 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
         message = signals.locations.get(key)
         if reads and message is not None and instr.results:
             if acquires:
-                if _includes(races, thread, scope, message):
-                    learned = message.vectors
-                    races.knowledge.learn(thread, _cluster(races, thread), learned)
+                read = signals.waiting.get((number, thread), {}).pop(key, [])
+                _learn(races, thread, scope, [*read, message])
             else:
-                signals.waiting.setdefault((number, thread), []).append(message)
+                read = signals.waiting.setdefault((number, thread), {}).setdefault(key, [])
+                if read and read[-1].chain == message.chain:
+                    read.pop()  # the newer one says all that the older one does
+                read.append(message)
         if not writes:
             continue
-        handed = None
+        handed = signals.released.get((number, thread, key))
         if releases:
             vectors = races.knowledge.snapshot(thread, races.now)
             handed = Message(
                 {**races.knowledge.foreign(thread), _cluster(races, thread): vectors}, scope,
                 _cta(races, thread), _cluster(races, thread),
             )  # fmt: skip
+            signals.released[number, thread, key] = handed
         elif (number, thread) in signals.fenced:
             known, then, foreign, scope_of_fence = signals.fenced[number, thread]
             vectors = known.copy()
             vectors[ORDER, thread % races.knowledge.width] = then
-            handed = Message(
+            fenced = Message(
                 {**foreign, _cluster(races, thread): vectors}, scope_of_fence,
                 _cta(races, thread), _cluster(races, thread),
             )  # fmt: skip
+            handed = fenced if handed is None else _joined(fenced, handed)
         if handed is not None and message is not None and reads:
-            handed.vectors = merged(handed.vectors, message.vectors)
-            handed.scope = max(handed.scope, message.scope)
+            handed = replace(_joined(handed, message), chain=message.chain)
         if handed is not None:
             signals.locations[key] = handed
         elif not reads:
             signals.locations.pop(key, None)
+
+
+def _joined(message: Message, other: Message) -> Message:
+    """A message by the maker of `message` that hands on both."""
+    vectors, scope = merged(message.vectors, other.vectors), max(message.scope, other.scope)
+    return replace(message, vectors=vectors, scope=scope)
+
+
+def _learn(races: Detector, thread: int, scope: int, messages: Iterable[Message]) -> None:
+    """A thread learns the messages whose scope and its own include each other's thread."""
+    for message in messages:
+        if _includes(races, thread, scope, message):
+            races.knowledge.learn(thread, _cluster(races, thread), message.vectors)
 
 
 def _cta(races: Detector, thread: int) -> int:
