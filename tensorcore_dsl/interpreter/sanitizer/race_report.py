@@ -343,8 +343,8 @@ def _turn(races: Detector, launch: Any, step: int, warp: int, end: int) -> int:
 
 def _time(turn: int) -> str:
     """` for the 3rd time`; "" for 0."""
-    tens = 10 < turn % 100 < 14
-    ending = "th" if tens else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
+    digit = 0 if turn % 10 > 3 or 10 < turn % 100 < 14 else turn % 10
+    ending = "thstndrd"[2 * digit : 2 * digit + 2]
     return f" for the {turn}{ending} time" if turn else ""
 
 

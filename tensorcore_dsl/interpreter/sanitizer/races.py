@@ -27,31 +27,17 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
     ORDER,
     Knowledge,
 )
+from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK, Region, granule_bits, regions_of
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[int, Sequence[int]], bool]
-GRANULE = 4  # bytes, at most
-CHUNK = 16
 ALWAYS = 1 << 62
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
-
-
-class Region:
-    """A stretch of global memory: real addresses from `low` on, and the codes of its granules."""
-
-    def __init__(self, low: int, high: int, shift: int) -> None:
-        self.low, self.size, self.shift = low, high - low, shift
-        count = -(-self.size >> shift) + 1
-        self.writes, self.reads = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
-
-    def place(self, origin: int) -> tuple[int, ...]:
-        """A row of `places` for what starts at byte `origin`."""
-        return (self.writes.ctypes.data, self.reads.ctypes.data, self.shift, self.size, origin)
 
 
 class PastChunk:
@@ -84,8 +70,8 @@ class LaunchHistory:
         self.chunks: list[Races | PastChunk | None] = [None]
         self.signals = Signals()
         self.told: set[Any] = set()  # the warnings that were given
-        self.shared_shift = _granule(program, shared=True)
-        self.regions = _regions(spans, _granule(program, shared=False))
+        self.shared_shift = granule_bits(program, shared=True)
+        self.regions = regions_of(spans, granule_bits(program, shared=False))
         self.lows = [region.low for region in self.regions]
         self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
 
@@ -118,29 +104,6 @@ class LaunchHistory:
             first = self.used_nodes
             self.used_nodes = min(first + NODES_AT_ONCE, history.NODE_ROOM)
         return first, self.used_nodes
-
-
-def _granule(program: Program, shared: bool) -> int:
-    """log2 of the bytes of a granule."""
-    least = GRANULE
-    for step in program.steps:
-        instr = step.instr
-        if instr is None or not instr.accesses_words:
-            continue
-        if instr.space.startswith("shared") == shared:
-            least = min(least, instr.word_bytes)
-    return least.bit_length() - 1
-
-
-def _regions(spans: list[tuple[int, int]], shift: int) -> list[Region]:
-    """Regions that cover the (first, past-the-end) addresses; those that overlap are one."""
-    joined: list[list[int]] = []
-    for low, high in sorted((low & -CHUNK, high) for low, high in spans if high > low):
-        if joined and low < joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], high)
-        else:
-            joined.append([low, high])
-    return [Region(low, high, shift) for low, high in joined]
 
 
 class Races:
