@@ -1,4 +1,4 @@
-"""The stretches of global memory that a launch may access, and the granules that memory is cut into.
+"""The stretches of global memory that a launch may access, and the granules of all memory.
 
 What a granule is, and its codes: `access_history`.
 """
