@@ -212,15 +212,11 @@ class Instruction:
         return ("aligned" in parts or parts[0] == "bar") and not other
 
     @property
-    def reads_signals(self) -> bool:
-        """Does it read words by which other threads may signal: strong loads and atomics?"""
-        strong = {"load", "volatile"} <= self.effects and "async" not in self.effects
-        return strong and bool(self.results)
-
-    @property
     def strong(self) -> bool:
         """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
-        return self.opcode in ("ld", "st", "atom", "red") and "volatile" in self.effects
+        if self.uses_mbarrier:
+            return not {"init", "inval"} & {*self.mnemonic.split(".")}
+        return "volatile" in self.effects and self.accesses_words
 
     @property
     def read_only(self) -> bool:

@@ -72,11 +72,9 @@ class ProxyFences:
         self.chunk = chunk
         self.tracked = chunk.checks and chunk.program.reads_shared
         ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
-        loads = shared_bytes * (chunk.checks and chunk.program.asynchronous)
         self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
         self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
-        self.landed = np.zeros((ctas, -(-loads // CHUNK)), np.int64)
         self.reads: list[Read] = []
 
     def fence(self) -> None:

@@ -29,11 +29,13 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
 )
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
 from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 
 Same = Callable[[int, Sequence[int]], bool]
 GRANULE = 4  # bytes, at most
 CHUNK = 16
 ALWAYS = 1 << 62
+LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -163,6 +165,11 @@ class Races:
         self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
+        self.life = np.zeros((2, ctas, 1), np.uint32)
+        self.lives = np.array([
+            (self.life[0, cta].ctypes.data, self.life[1, cta].ctypes.data, 2, LIFE, 0)
+            for cta in range(ctas)
+        ], np.int64)  # fmt: skip
         self.places = {history.OWN: self._shared_places(shift), history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
@@ -172,6 +179,9 @@ class Races:
         self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         # mbarriers that nobody has fenced yet: the thread and the step of the initialisation
         self.unfenced: dict[tuple[int, int], tuple[int, int]] = {}
+        # (T,) bool: threads that have fenced mbarriers that they had initialised, which also lets
+        # relaxed arrivals hand them on; and threads that have passed the barrier of their cluster
+        self.fenced_inits, self.met_cluster = np.zeros((2, chunk.threads), np.bool_)
         self.met = -1
 
     # -- serial numbers ---------------------------------------------------------------------------
@@ -471,6 +481,60 @@ class Races:
             shared = space != ".global"
             self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
 
+    def reach(
+        self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, mask: np.ndarray
+    ) -> None:
+        """`threads`, those of `mask`, access the memory of `ctas`, which must exist.
+
+        addresses: (T,) addresses of shared::cluster.
+        """
+        away = ctas != threads // self.chunk.group
+        if not away.any():
+            return
+        rows, known = self.knowledge.rows.row_of[threads], self.knowledge.rows.known
+        early = away & ~self.met_cluster[threads]
+        for row, cta in {*zip(rows[early].tolist(), ctas[early].tolist(), strict=True)}:
+            first = cta % self.peers * self.chunk.group
+            if not known[ORDER, row, first : first + self.chunk.group].any():
+                raise EmulationError(
+                    f"an access to the memory of block {self.chunk.block_name(cta)} before the "
+                    f"cluster has met ({advice.CLUSTER_BARRIER}): that block may not have started"
+                )
+        others = np.zeros_like(mask)
+        others[threads[away]] = True
+        ranks = addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)
+        history.touch_words(
+            self._prepare(self.chunk.threads // WARP + 2), history.LOAD, history.NOTE,
+            history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,
+            self.peers,
+        )  # fmt: skip
+
+    def reach_barriers(self, addresses: np.ndarray, mask: np.ndarray) -> None:
+        """The threads of `mask` use mbarriers, which may be those of other CTAs."""
+        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
+        if (ranks[mask] > 0).any():
+            threads = np.flatnonzero(mask & (ranks > 0) & (ranks <= self.peers))
+            own = threads // self.chunk.group
+            ctas = own // self.peers * self.peers + ranks[threads] - 1
+            self.reach(threads, ctas, addresses, mask)
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: it must know of what others did to its shared memory."""
+        group = self.chunk.group
+        rows = np.unique(self.knowledge.rows.row_of[cta * group : (cta + 1) * group])
+        known = self.knowledge.rows.known[ORDER, rows].max(axis=0)
+        for serial, lanes in history.entries(self.book, int(self.life[1, cta, 0])):
+            warp = self.warp_of(serial)
+            columns = [warp * WARP % self.width + i for i in range(WARP) if lanes >> i & 1]
+            if (known[columns] < serial).any():
+                step = int(self.launch.who[serial]) >> history.WARP_BITS
+                raise EmulationError(
+                    f"block {self.chunk.block_name(cta)} may end before "
+                    f"{self.chunk.unit_name(warp * WARP, WARP)} accesses its shared memory here: "
+                    f"let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
+                    self.chunk.loc(step),
+                )
+
     def initialised(self, cta: int, slot: int, thread: int) -> None:
         """A thread has initialised an mbarrier."""
         self.unfenced[cta, slot] = thread, self.chunk.at_step
@@ -478,6 +542,7 @@ class Races:
     def fence_init(self) -> None:
         """The active threads fence the mbarriers that they have initialised."""
         mask = self.chunk.mask
+        self.fenced_inits |= mask
         self.unfenced = {k: (t, at) for k, (t, at) in self.unfenced.items() if not mask[t]}
 
     def check_init(self, cta: int, slot: int, name: str, what: str) -> None:

@@ -44,14 +44,20 @@ class Detector(Protocol):
 
 _SCOPES = {"cta": CTA_SCOPE, "cluster": CLUSTER_SCOPE, "gpu": GPU_SCOPE}
 REDUCTION = 4  # bytes that a bulk reduction counts as
+MBARRIER = 8  # bytes of an mbarrier
 
 
 def strength(instr: Instruction | None) -> int:
-    """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope; NON_COHERENT for `ld.nc`."""
+    """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope.
+
+    NON_COHERENT for `ld.nc`.
+    """
     if instr is not None and instr.read_only:
         return NON_COHERENT
-    if instr is None or not (instr.strong or instr.reduces):
+    if instr is None or not (instr.strong or instr.reduces or instr.counts_bytes):
         return 0
+    if instr.uses_mbarrier or instr.counts_bytes:
+        return MBARRIER | GPU_SCOPE << SIZE_BITS
     size = REDUCTION if instr.reduces else instr.scalar_bytes
     size |= ATOMIC * (instr.opcode in ("atom", "red"))
     return size | _SCOPES[instr.scope] << SIZE_BITS
