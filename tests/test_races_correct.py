@@ -44,9 +44,11 @@ def load(semantics, pointer):
 def tickets(counter: tc.Array, each: tc.Const):
     """The thread that draws the last ticket has observed all others: it resets the counter."""
     total = tc.gridDim.x * (tc.blockDim.x if each else 1)
+    drawn = -1
     if each or tc.threadIdx.x == 0:
-        if tc.atomic("add", counter.at(0), 1) == total - 1:
-            counter[0] = 0
+        drawn = tc.atomic("add", counter.at(0), 1)
+    if drawn == total - 1:
+        counter[0] = 0
 
 
 @pytest.mark.parametrize("each", [False, True])

@@ -47,13 +47,14 @@ REDUCTION = 4  # bytes that a bulk reduction counts as
 
 
 def strength(instr: Instruction | None) -> int:
-    """0 for a weak access, else bytes of its scalars, whether it is atomic, and its scope; NON_COHERENT for `ld.nc`."""
+    """0 for a weak access, else the bytes of its scalars, whether it is atomic, and its scope;
+    NON_COHERENT for `ld.nc`."""
     if instr is not None and instr.read_only:
         return NON_COHERENT
     if instr is None or not (instr.strong or instr.reduces):
         return 0
     size = REDUCTION if instr.reduces else instr.scalar_bytes
-    size |= ATOMIC * (instr.opcode in ("atom", "red"))
+    size |= ATOMIC * instr.atomic
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
