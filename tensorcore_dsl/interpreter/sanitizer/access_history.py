@@ -61,7 +61,8 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest. NEXT_NODE, END_NODE:
 # like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
 # else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk.
-# WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
+# WARPS: of a cluster; CTA_WARPS: of a CTA.
+# COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
 # in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the bytes of a row and of a vector.
 # SINCE: writes with greater serial numbers are in conflict, whatever orders them.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
