@@ -75,7 +75,7 @@ def arch(name: str | Arch) -> Arch:
     """The architecture called `name`, for example "sm_90a"."""
     if isinstance(name, Arch):
         return name
-    if name not in ARCHS:
+    if not isinstance(name, str) or name not in ARCHS:
         raise ArchError(f"unknown architecture {name!r}; known are {listing(ARCHS)}")
     return ARCHS[name]
 

@@ -11,9 +11,9 @@ import pytest
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.arch import arch
+from tensorcore_dsl.interpreter import launch
 from tensorcore_dsl.interpreter.core.residency import resident
 from tensorcore_dsl.interpreter.execution import watchdog
-from tensorcore_dsl.interpreter.execution.machine import Machine
 
 ORDERS = [None, 0, 1, 2]
 
@@ -553,7 +553,7 @@ def busy(x: tc.Array):
 
 def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
-    monkeypatch.setattr(Machine, "stop", stop)
+    monkeypatch.setattr(launch, "Event", lambda: stop)
     asked: list[float] = []
 
     def ask() -> None:

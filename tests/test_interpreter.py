@@ -490,7 +490,7 @@ class TestChunks:
         for access, workers in ((LOAD_GLOBAL, 2), (BUMP_GLOBAL, 1)):
             b = Builder(("a", u64))
             b.op(access, *[b.params[0], 1][: len(access.operands)])
-            assert launch._chunks(b.kernel, 100, 128, 2)[1] == workers
+            assert launch._chunks(b.kernel, 100, 128, 2, 1, 0)[1] == workers
 
     def test_ctas_may_wait_for_each_other(self) -> None:
         """The last of 40 CTAs to add sets free all that poll the counter."""

@@ -14,11 +14,11 @@ from tensorcore_dsl import arch as archs
 from tensorcore_dsl import isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.interpreter.core.geometry import Geometry
-from tensorcore_dsl.interpreter.core.program import Program, word
+from tensorcore_dsl.interpreter.core.program import Program, Step, word
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
-from tensorcore_dsl.ir.constants import const_bits
+from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
@@ -67,7 +67,7 @@ def emulate(
     else:
         parts = [part(at) for at in starts]
     if not instr.results:
-        return memory.reshape(*batch, -1) if "store" in instr.effects else None
+        return memory.reshape(*batch, memory.shape[1]) if "store" in instr.effects else None
     single = "shape" in instr.params or any(image.single for image in images)
     results = [
         _result(operand, [part[i] for part in parts], batch, threads, single)
@@ -96,7 +96,7 @@ class _Image:
     """One operand: its array, and the shape of its batch (the leading axes)."""
 
     def __init__(self, instr: Instruction, operand: Operand, value: Any) -> None:
-        self.operand = operand
+        self.operand, self.threads = operand, instr.threads
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
         self.number = None if isinstance(value, np.ndarray) else self._number(instr, value)
@@ -107,7 +107,9 @@ class _Image:
             self._shape(instr)
 
     def _number(self, instr: Instruction, value: Any) -> Any:
-        if not isinstance(value, (int, float, np.number, np.bool_)):
+        if isinstance(value, np.generic):
+            value = value.item()  # ml_dtypes' numbers stay what they are
+        if not isinstance(value, (int, float)):
             raise OperandError(
                 f"{instr}: operand {self.operand.name} is a {type(value).__name__}; "
                 "a NumPy array of register bits or a number is needed"
@@ -115,18 +117,11 @@ class _Image:
         if self.group:
             raise OperandError(f"{instr}: operand {self.operand.name} needs {_wanted(instr, self)}")
         if self.immediate:
-            return self._allowed(instr, int(value))
-        if isinstance(value, np.number):
-            value = value.item()
+            complaint = immediate_complaint(value, self.operand)
+            if complaint:
+                raise OperandError(f"{instr}: operand {self.operand.name}: {complaint}")
+            return int(value)
         return word(self.operand.register_bits)(const_bits(Const(value, self.operand.dtype)))
-
-    def _allowed(self, instr: Instruction, value: int) -> int:
-        values = self.operand.values
-        if values is not None and value not in values:
-            raise OperandError(
-                f"{instr}: {self.operand.name} = {value} is not allowed; one of {values} is"
-            )
-        return value
 
     def _array(self, instr: Instruction, value: np.ndarray) -> np.ndarray:
         wanted = np.dtype(word(self.operand.register_bits))
@@ -158,7 +153,8 @@ class _Image:
     def columns(self, batch: tuple[int, ...], at: int, count: int) -> Any:
         """The operand of `execute` for `count` elements of the batch from `at` on."""
         if self.number is not None:
-            return self.number
+            addresses = np.full(count * self.threads, self.number)
+            return addresses if self.operand.kind == "addr" else self.number
         tail = self.array.shape[len(self.batch) :]
         whole = self.array
         if self.batch != batch:
@@ -185,7 +181,7 @@ def _images(instr: Instruction, operands: list[Any]) -> list[_Image]:
 
 def _batch(instr: Instruction, images: list[_Image], shared: np.ndarray | None) -> tuple[int, ...]:
     shapes = {i.operand.name: i.batch for i in images if i.number is None}
-    if shared is not None:
+    if shared is not None and shared.ndim:
         shapes["shared"] = shared.shape[:-1]
     try:
         return np.broadcast_shapes(*shapes.values())
@@ -200,6 +196,8 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
         return np.zeros((prod(batch), 0), np.uint8)
     if shared.dtype != np.uint8:
         raise OperandError(f"shared has dtype {shared.dtype}; bytes (uint8) are needed")
+    if shared.ndim == 0:
+        raise OperandError("shared has no axis; (..., bytes) are needed")
     return np.array(np.broadcast_to(shared, (*batch, shared.shape[-1]))).reshape(
         prod(batch), shared.shape[-1]
     )
@@ -210,8 +208,8 @@ def _run(instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray)
     count, threads = len(memory), instr.threads
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
-    nothing = Program(Kernel("emulate", [], Block()))
-    ctx = ExecutionContext(nothing, geometry, Arguments([]), storage, arch)
+    program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
+    ctx = ExecutionContext(program, geometry, Arguments([]), storage, arch)
     with np.errstate(all="ignore"):
         results = instr.execute(ctx, instr, *operands)
         ctx.async_copies.wait(0)
@@ -228,10 +226,11 @@ def _result(
 
     single: does a single register have an axis of its own?
     """
-    total = prod(batch)
+    total, kind = prod(batch), word(operand.register_bits)
     if operand.registers == 1 and not operand.is_fragment:
-        return np.concatenate(parts).reshape(*batch, threads, *([1] if single else []))
-    out = np.empty((total * threads, operand.registers), parts[0].dtype)
+        image = np.concatenate(parts) if parts else np.empty(0, kind)
+        return image.reshape(*batch, threads, *([1] if single else []))
+    out = np.empty((total * threads, operand.registers), kind)
     at = 0
     for part in parts:
         part = part.reshape(operand.registers, -1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
-from operator import add
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,17 @@ from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
 from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule
+from tensorcore_dsl.interpreter.timeline.recorder import Recorder
 from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
 MOST_CLUSTER = 16
 LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
+SHARED = 1 << 26  # bytes of shared memory of a chunk
+LARGE_SHARED = 1 << 29  # the same of a chunk whose CTAs may wait for each other
+MOST_WORKERS = 1024
+AHEAD = 4  # chunks for each worker that run or wait to run
 
 
 def run(
@@ -60,6 +65,7 @@ def run(
     races: bool = False,
     limit: int | None = None,
     cooperative: bool = False,
+    recorder: Recorder | None = None,
 ) -> Report:
     """Run `kernel`; the arrays of `GlobalPointer`s among `arguments` are written in place.
 
@@ -69,10 +75,12 @@ def run(
     all checks but bounds: alignment, the state of shared memory, and what asynchronous operations
     in flight still use. `order`: the schedule or its seed, None for the default one. `observers`:
     the debugger and the recorder of a debug build, in which chunks run one after the other.
-    `races`: look for accesses that nothing orders.
-    `limit`: the most turns of any loop in a chunk, summed over groups of threads that run it
-    separately; None: no loop may go on for very long in which nothing but registers changes.
-    `cooperative`: the device must hold all CTAs at a time, else LaunchError.
+    `races`: look for accesses that nothing orders. `recorder`: records the first blocks for a
+    timeline. `limit`: the most turns of any loop in a chunk, summed over groups of threads that run
+    it separately; None: no loop may go on for very long in which only registers change.
+    `cooperative`: the device must hold all CTAs at a time, else LaunchError. `workers`: chunks that
+    run at a time, as many as there are cores if None. Memory does not grow with the grid. An error
+    in one chunk ends the others at once, and so does Ctrl-C.
     """
     program = program or compile_program(kernel)
     target = archs.arch(arch)
@@ -91,6 +99,7 @@ def run(
 
     coupled = _couplings(kernel)[0]
     history = LaunchHistory(program, memory.spans(), coupled) if races and checks else None
+    stop = Event()
 
     def chunk(first: int, ctas: int) -> Report:
         geometry = Geometry(
@@ -99,20 +108,72 @@ def run(
         storage = SharedStorage(np.zeros((ctas, static + dynamic_shared), np.uint8), checks)
         ctx = ExecutionContext(program, geometry, memory, storage, target.name, profile, history)
         scheduler, resident = _scheduler(order, ctx), most if waits else None
-        return Machine(ctx, parameters, scheduler, observers, limit, resident).run()
+        machine = Machine(ctx, parameters, scheduler, observers, limit, resident)
+        machine.stop = stop
+        if recorder is not None and first == 0:
+            recorder.attach(machine, prod(grid))
+        report = machine.run()
+        if history is not None and ctx.sanitizer.detector is not None:
+            history.retire(ctx.sanitizer.detector)
+        for part in () if recorder or scheduler else (ctx.special, ctx):
+            vars(part).clear()  # parts refer to each other: this frees their memory at once
+        return report
 
-    workers = 1 if observers else workers
     polls = any(loop.polls_global_memory for loop in program.loops.values())
-    waits, ctas = polls or _couplings(kernel)[1], prod(cluster or (1,))
-    chunks, workers = _chunks(kernel, prod(grid), prod(block), workers, ctas, most, polls)
+    waits, ctas = polls or _couplings(kernel)[1], prod(grid)
+    size, workers = _chunks(
+        kernel, ctas, prod(block), 1 if observers else _workers(workers), prod(cluster or (1,)),
+        static + dynamic_shared, most, polls,
+    )  # fmt: skip
+    return _run_chunks(chunk, ctas, size, workers, stop)
+
+
+def _run_chunks(
+    chunk: Callable[[int, int], Report], ctas: int, size: int, workers: int, stop: Event
+) -> Report:
+    """The sum of the reports of `chunk(first CTA, CTAs)`, for chunks of `size` CTAs.
+
+    Of the chunks that fail, the first one's error is raised.
+    """
+    total, pending = Report(), deque[Future[Report]]()
+    jobs = ((first, min(size, ctas - first)) for first in range(0, ctas, size))
     if workers == 1:
-        return reduce(add, [chunk(*c) for c in chunks], Report())
+        for job in jobs:
+            total += chunk(*job)
+        return total
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(chunk, *c) for c in chunks]
         try:
-            return reduce(add, [f.result() for f in futures], Report())
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an error the rest need not run
+            for job in jobs:
+                pending.append(pool.submit(chunk, *job))
+                if len(pending) == AHEAD * workers:
+                    total += pending[0].result()
+                    pending.popleft()
+            for future in pending:
+                total += future.result()
+        except BaseException as error:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                _note_places(error, pending)
+            raise
+    return total
+
+
+def _note_places(error: KeyboardInterrupt, pending: Iterable[Future[Report]]) -> None:
+    """Add where the first chunk stood that the interrupt has ended."""
+    for future in pending:
+        stopped = None if future.cancelled() else future.exception()
+        if isinstance(stopped, KeyboardInterrupt) and hasattr(error, "add_note"):
+            error.add_note(str(stopped))
+            return
+
+
+def _workers(given: int | None) -> int:
+    if given is None:
+        return min(os.cpu_count() or 1, MOST_WORKERS)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_WORKERS:
+        raise ArgumentError(f"workers is {given!r}; 1 to {MOST_WORKERS} are allowed")
+    return given
 
 
 def _scheduler(order: Order | None, chunk: Chunk) -> Scheduler | None:
@@ -187,25 +248,23 @@ def _bits(param: Param, argument: Any) -> Any:
 
 
 def _chunks(
-    kernel: Kernel, ctas: int, threads: int, workers: int | None, cluster: int = 1, most: int = 1,
-    polls: bool = False,
-) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
-    """(first CTA, CTAs) of each chunk, and how many chunks run at a time.
+    kernel: Kernel, ctas: int, threads: int, workers: int, cluster: int, shared: int,
+    most: int = 1, polls: bool = False,
+) -> tuple[int, int]:  # fmt: skip
+    """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time.
 
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
     """
-    workers = workers or os.cpu_count() or 1
     order_matters, waits = _couplings(kernel)
     if order_matters or polls:
         workers = 1
-    size = max(1, CHUNK // threads)
     if waits or polls:
-        size = max(LARGE_CHUNK // threads, most)
+        size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
+        size = min(CHUNK // threads, SHARED // max(shared, 1))
         size = min(size, -(-ctas // workers))
-    size = -(-size // cluster) * cluster
-    starts = range(0, ctas, size)
-    return [(s, min(size, ctas - s)) for s in starts], min(workers, len(starts))
+    size = -(-max(size, 1) // cluster) * cluster
+    return size, min(workers, -(-ctas // size))
 
 
 def _couplings(kernel: Kernel) -> tuple[bool, bool]:

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from tensorcore_dsl.dtypes import DType
-from tensorcore_dsl.errors import OperandError
+from tensorcore_dsl.errors import OperandError, listing
 from tensorcore_dsl.ir.nodes import Const, For
+from tensorcore_dsl.isa.spec import Operand
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -42,8 +43,32 @@ def const_int(const: Const) -> int:
     return bits - (1 << dtype.bits) if dtype.kind == "s" and bits >> (dtype.bits - 1) else bits
 
 
+def immediate_complaint(value: int | float | bool, operand: Operand) -> str | None:
+    """Why `value` cannot be this immediate, for messages; None if it can."""
+    if isinstance(value, float) and not value.is_integer():
+        return f"{shortened(value)} was given, where an integer known at compile time is needed"
+    if operand.values is not None and value not in operand.values:
+        return f"{value!r} was given; allowed are {listing(operand.values)}"
+    bits, signed = operand.dtype.bits, operand.dtype.kind == "s"
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if not low <= value <= high:
+        return f"{shortened(value)} was given; {low} to {high} are allowed"
+    return None
+
+
+def shortened(value: int | float | bool) -> str:
+    """A constant for messages; integers of many digits by their size."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
 def _float_bits(value: int | float | bool, dtype: DType) -> int:
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        number = math.copysign(math.inf, value > 0 or -1)
     with np.errstate(over="ignore", invalid="ignore"):
-        stored = np.asarray(float(value)).astype(dtype.numpy)
+        stored = np.asarray(number).astype(dtype.numpy)
     word = stored.view(_WORDS[stored.dtype.itemsize])
     return int(word) & ((1 << dtype.bits) - 1)

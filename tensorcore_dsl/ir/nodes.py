@@ -17,6 +17,8 @@ from tensorcore_dsl.ir.views import Scope
 from tensorcore_dsl.isa.descriptor import SharedTile
 from tensorcore_dsl.isa.spec import Instruction
 
+MAX_NESTING = 200  # blocks inside blocks
+
 
 @dataclass(frozen=True)
 class Type:

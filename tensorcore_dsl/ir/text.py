@@ -30,10 +30,11 @@ from tensorcore_dsl.isa import instruction
 from tensorcore_dsl.isa.spec import Instruction
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Param, Part, Source, TensorMap,
-    Type, Value, While,
+    MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Param, Part,
+    Source, TensorMap, Type, Value, While,
 )  # fmt: skip
 
+MOST_SHOWN = 200  # characters of a line in messages
 _ATTRIBUTES = ("threads", "min_blocks", "max_registers")
 
 
@@ -181,9 +182,24 @@ def _number(value: int | float | bool) -> str:
 
 # --- reading --------------------------------------------------------------------------------
 
-_NUMBER = r"(true|false|nan|-?inf|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-_TYPE = r":(\w+)(?:\*(\d+))?(?:@([\w.]+))?"
+_INT = r"(?a:\d{1,40})\b"  # enough for all that IR has
+_NUMBER = r"(true|false|nan|-?inf|-?(?a:\d{1,40}(?:\.\d{1,40})?(?:e[+-]?\d{1,4})?)\b)"
+_TYPE = rf":(\w+)(?:\*({_INT}))?(?:@([\w.]+))?"
 _STRING = r'"(?:[^"\\]|\\.)*"'
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _string(c: _Cursor, text: str) -> str:
+    """The string that stands in quotes."""
+    try:
+        string = str(json.loads(text))
+        string.encode()
+    except ValueError as error:  # also half a surrogate pair
+        raise CompileError(f"line {c.number}: {_shortened(text)} is no string: {error}") from None
+    return string
 
 
 @dataclass
@@ -196,8 +212,9 @@ class _Cursor:
 
     def fail(self, expected: str) -> CompileError:
         rest = self.text[self.position :].strip()
-        rest = f"found {rest!r}" if rest else "the line ends"
-        return CompileError(f"line {self.number}: expected {expected}, {rest}\n    {self.text}")
+        rest = f"found {_shortened(rest)!r}" if rest else "the line ends"
+        text = _shortened(self.text)
+        return CompileError(f"line {self.number}: expected {expected}, {rest}\n    {text}")
 
     def maybe(self, pattern: str) -> re.Match[str] | None:
         """Skip blanks and read `pattern`; None if it does not match."""
@@ -231,7 +248,7 @@ class _Reader:
                 self.read_loc(_Cursor(number, line))
         self.lines = [_Cursor(n, x) for n, x in lines if not x.startswith("loc ")]
         self.last = lines[-1][0] if lines else 0
-        self.at = 0
+        self.at = self.depth = 0
 
     def next(self, expected: str) -> _Cursor:
         if self.at == len(self.lines):
@@ -251,19 +268,19 @@ class _Reader:
             label = c.take(r"([^\s=]+)\s*=", "`name =`")[1]
             params.append(Param(label, self.value(c), self.tensor_map(c)))
         kernel = Kernel(name, params, Block())
-        if match := c.maybe(r"shared (\d+) align (\d+)"):
+        if match := c.maybe(rf"shared ({_INT}) align ({_INT})"):
             kernel.shared_bytes, kernel.shared_align = int(match[1]), int(match[2])
         kernel.dynamic = bool(c.maybe("dynamic"))
         for attribute in _ATTRIBUTES:
-            if match := c.maybe(rf"{attribute} (\d+)"):
+            if match := c.maybe(rf"{attribute} ({_INT})"):
                 setattr(kernel, attribute, int(match[1]))
-        if match := c.maybe(r"cluster (\d+) (\d+) (\d+)"):
+        if match := c.maybe(rf"cluster ({_INT}) ({_INT}) ({_INT})"):
             kernel.cluster = (int(match[1]), int(match[2]), int(match[3]))
         words = ", ".join(("shared", "dynamic", *_ATTRIBUTES, "cluster"))
         c.take(r"\{", f"{words} (in this order) or `{{`")
         c.end()
         while self.at < len(self.lines) and (s := self.lines[self.at].maybe(f"string ({_STRING})")):
-            kernel.strings.append(json.loads(s[1]))
+            kernel.strings.append(_string(self.lines[self.at], s[1]))
             self.next("a string").end()
         kernel.body, close = self.block()
         close.end()
@@ -272,21 +289,26 @@ class _Reader:
         return kernel
 
     def tensor_map(self, c: _Cursor) -> TensorMap | None:
-        if not (match := c.maybe(r"map (\d+)\b")):
+        if not (match := c.maybe(rf"map ({_INT})")):
             return None
         axes, box = (
-            tuple(map(int, c.take(rf"{word}((?: \d+)+)", f"`{word}` and numbers")[1].split()))
+            tuple(map(int, c.take(rf"{word}((?: {_INT})+)", f"`{word}` and numbers")[1].split()))
             for word in ("axes", "box")
         )
-        swizzle = c.maybe(r"swizzle (\d+)")
+        swizzle = c.maybe(rf"swizzle ({_INT})")
         return TensorMap(int(match[1]), axes, box, int(swizzle[1]) if swizzle else 0)
 
     def block(self) -> tuple[Block, _Cursor]:
         """Nodes up to a `}`, and the rest of that line."""
         block = Block()
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            number = self.lines[self.at - 1].number
+            raise CompileError(f"line {number}: blocks nest deeper than {MAX_NESTING}")
         while True:
             c = self.next("a statement or `}`")
             if c.maybe(r"\}"):
+                self.depth -= 1
                 return block, c
             block.nodes.append(self.node(c))
 
@@ -383,7 +405,7 @@ class _Reader:
         return tuple(operands)
 
     def loc(self, c: _Cursor) -> Loc | None:
-        mark = c.maybe(r"#(\d+)")
+        mark = c.maybe(rf"#({_INT})")
         c.end()
         if mark is None:
             return None
@@ -392,18 +414,18 @@ class _Reader:
         return self.locs[int(mark[1])]
 
     def read_loc(self, c: _Cursor) -> None:
-        number = int(c.take(r"loc (\d+)", "a number")[1])
+        number = int(c.take(rf"loc ({_INT})", "a number")[1])
         file, line, column, end = c.take(
-            rf"({_STRING}):(\d+):(\d+)-(\d+)", '`"file":line:column-end`'
+            rf"({_STRING}):({_INT}):({_INT})-({_INT})", '`"file":line:column-end`'
         ).groups()
-        function = json.loads(c.take(_STRING, "the function's name")[0])
-        caller = c.maybe(r"from (\d+)")
+        function = _string(c, c.take(_STRING, "the function's name")[0].strip())
+        caller = c.maybe(rf"from ({_INT})")
         c.end()
         if caller and int(caller[1]) not in self.locs:
             raise CompileError(f"line {c.number}: loc {caller[1]} has to come before {number}")
         called_from = self.locs[int(caller[1])] if caller else None
         self.locs[number] = Loc(
-            json.loads(file), int(line), int(column), int(end), function, called_from
+            _string(c, file), int(line), int(column), int(end), function, called_from
         )
 
     # Values.
@@ -416,7 +438,7 @@ class _Reader:
 
     def part(self, c: _Cursor) -> tuple[Value, int | None]:
         """A value, with its type if it is new, and the selected register."""
-        match = c.take(r"%(\d+)(?:\.(\d+))?", "a value such as `%5`")
+        match = c.take(rf"%({_INT})(?:\.({_INT}))?", "a value such as `%5`")
         number, index = int(match[1]), match[2] and int(match[2])
         kind = c.maybe(_TYPE)
         known = self.values.get(number)
@@ -435,7 +457,7 @@ class _Reader:
             return value if index is None else Part(value, index)
         if c.maybe(r"\["):
             base = self.scalar(c, wanted)
-            offset = c.maybe(r"([+-]\d+)")
+            offset = c.maybe(rf"([+-]{_INT})")
             c.take(r"\]", "`]`")
             return Address(base, int(offset[1]) if offset else 0)
         return self.constant(c, wanted)

@@ -11,19 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 from tensorcore_dsl.arch import Arch
 from tensorcore_dsl.dtypes import DType, u64
-from tensorcore_dsl.errors import VerifyError, listing, located
+from tensorcore_dsl.errors import OperandError, VerifyError, listing, located
+from tensorcore_dsl.ir.assignment import Assignment
 from tensorcore_dsl.ir.coalesce import unwritten_operand
-from tensorcore_dsl.ir.constants import const_bits, const_int, constant_trips
+from tensorcore_dsl.ir.constants import (
+    const_bits,
+    const_int,
+    immediate_complaint,
+    shortened,
+)
 from tensorcore_dsl.ir.forward import part_type
 from tensorcore_dsl.isa.spec import Instruction, Operand
 
 from tensorcore_dsl.ir.nodes import (  # isort: skip
-    Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source, TensorMap, Type,
-    Value, While, children, reads, writes,
+    MAX_NESTING, Address, Assign, Block, Const, For, If, Jump, Kernel, Node, Op, Part, Source,
+    TensorMap, Type, Value, While, children, writes,
 )  # fmt: skip
 
 Complaints = Iterator[str]
@@ -33,6 +39,9 @@ MAX_CLUSTER = 16  # blocks; more than 8 need opt-in
 MAX_BOX = 256  # elements of one tensor copy along an axis
 MAX_RANK = 5  # axes of a tensor map
 SWIZZLES = (0, 32, 64, 128)  # bytes
+MAX_REGISTERS = 4096  # of one value
+MAX_LIMIT = 65535  # registers of a thread, blocks of a multiprocessor
+MAX_SHARED = 1 << 24  # bytes, and alignment
 
 
 def verify(kernel: Kernel, arch: Arch) -> None:
@@ -41,7 +50,11 @@ def verify(kernel: Kernel, arch: Arch) -> None:
         for complaint in rule(kernel):
             raise VerifyError(f"kernel {kernel.name}: {complaint}")
     _Walk(arch).block(kernel.body, ())
-    _Assigned(kernel).check()
+    Assignment(kernel).check()
+
+
+def too_deep(depth: int) -> str:
+    return f"branches and loops nest {depth} deep; {MAX_NESTING} are allowed"
 
 
 @dataclass
@@ -52,8 +65,10 @@ class _Walk:
     supported: set[Instruction] = field(default_factory=set)
     named: dict[int, Value] = field(default_factory=dict)
 
-    def block(self, block: Block, loops: tuple[Node, ...]) -> None:
+    def block(self, block: Block, loops: tuple[Node, ...], depth: int = 0) -> None:
         for node in block:
+            if depth > MAX_NESTING:
+                raise VerifyError(too_deep(depth), node.loc)
             if isinstance(node, Op) and node.instr not in self.supported:
                 with located(node.loc):
                     node.instr.requires.check(self.arch, node.instr.mnemonic)
@@ -66,7 +81,7 @@ class _Walk:
             self.written(node, loops)
             inside = (*loops, node) if isinstance(node, (For, While)) else loops
             for child in children(node):
-                self.block(child, inside)
+                self.block(child, inside, depth + 1)
 
     def jump(self, node: Jump, loops: tuple[Node, ...]) -> None:
         if node.kind != "return" and not loops:
@@ -137,6 +152,13 @@ def threads_fit_a_block(kernel: Kernel) -> Complaints:
         yield f"{kernel.threads} threads in a block; 1 to {MAX_THREADS} are allowed"
 
 
+def limits_are_sized(kernel: Kernel) -> Complaints:
+    for name in ("min_blocks", "max_registers"):
+        given = getattr(kernel, name)
+        if given is not None and not 1 <= given <= MAX_LIMIT:
+            yield f"{name} is {shortened(given)}; 1 to {MAX_LIMIT} are allowed"
+
+
 def cluster_is_sized(kernel: Kernel) -> Complaints:
     if kernel.cluster is None:
         return
@@ -147,15 +169,18 @@ def cluster_is_sized(kernel: Kernel) -> Complaints:
 
 
 def shared_memory_is_sized(kernel: Kernel) -> Complaints:
-    if kernel.shared_bytes < 0:
-        yield f"{kernel.shared_bytes} bytes of shared memory"
-    if kernel.shared_align < 1 or kernel.shared_align & (kernel.shared_align - 1):
-        yield f"shared memory aligned to {kernel.shared_align}; powers of two are allowed"
+    if not 0 <= kernel.shared_bytes <= MAX_SHARED:
+        yield f"{shortened(kernel.shared_bytes)} bytes of shared memory; 0 to {MAX_SHARED} are " \
+            "allowed"
+    align = kernel.shared_align
+    if not 1 <= align <= MAX_SHARED or align & (align - 1):
+        yield f"shared memory aligned to {shortened(align)}; powers of two up to {MAX_SHARED} " \
+            "are allowed"
 
 
 KERNEL_RULES: tuple[Callable[[Kernel], Complaints], ...] = (
     params_are_scalars, params_are_distinct, tensor_maps_can_be_encoded, tensor_maps_come_last,
-    threads_fit_a_block, cluster_is_sized, shared_memory_is_sized,
+    threads_fit_a_block, limits_are_sized, cluster_is_sized, shared_memory_is_sized,
 )  # fmt: skip
 
 
@@ -220,6 +245,33 @@ def results_are_distinct(op: Op) -> Complaints:
         yield f"{op.instr} writes one value twice: {listing(op.results)}"
 
 
+def values_are_sized(node: Node) -> Complaints:
+    for value in writes(node):
+        if not 1 <= value.type.registers <= MAX_REGISTERS:
+            yield f"{value} has {shortened(value.type.registers)} registers; 1 to " \
+                f"{MAX_REGISTERS} are allowed"
+
+
+def constants_have_bits(node: Node) -> Complaints:
+    for source in _sources(node):
+        source = source.base if isinstance(source, Address) else source
+        if isinstance(source, Const):
+            try:
+                const_bits(source)
+            except OperandError as error:
+                yield error.message
+
+
+def _sources(node: Node) -> tuple[Any, ...]:
+    if isinstance(node, Op):
+        return node.operands
+    if isinstance(node, Assign):
+        return node.sources
+    if isinstance(node, For):
+        return node.start, node.stop, node.step
+    return (node.condition,) if isinstance(node, While) else ()
+
+
 def guard_is_a_predicate(op: Op) -> Complaints:
     if op.guard is None:
         return
@@ -251,11 +303,9 @@ def _register(source: Source, operand: Operand) -> str | None:
 
 
 def _immediate(source: Source, operand: Operand) -> str | None:
-    if not isinstance(source, Const) or int(source.value) != source.value:
+    if not isinstance(source, Const) or source.value % 1:
         return f"{_described(source)}, where an integer known at compile time is needed"
-    if operand.values is not None and source.value not in operand.values:
-        return f"{source.value} was given; allowed are {listing(operand.values)}"
-    return None
+    return immediate_complaint(source.value, operand)
 
 
 def _address(source: Source, operand: Operand) -> str | None:
@@ -339,11 +389,15 @@ def predicates_are_single(node: Node) -> Complaints:
 Rules = tuple[Callable[[Any], Complaints], ...]
 NODE_RULES: dict[type, Rules] = {
     Op: (
-        count_of_operands, kinds_and_types_of_operands, types_of_results, results_are_distinct,
-        guard_is_a_predicate, tied_operand_is_the_result, predicates_are_single,
+        count_of_operands, values_are_sized, kinds_and_types_of_operands, constants_have_bits,
+        types_of_results, results_are_distinct, guard_is_a_predicate, tied_operand_is_the_result,
+        predicates_are_single,
     ),
-    Assign: (copies_fill_their_target, copies_keep_the_width, predicates_are_single),
-    For: (loops_count_with_integers, steps_go_somewhere),
+    Assign: (
+        values_are_sized, constants_have_bits, copies_fill_their_target, copies_keep_the_width,
+        predicates_are_single,
+    ),
+    For: (values_are_sized, constants_have_bits, loops_count_with_integers, steps_go_somewhere),
     While: (condition_is_a_predicate,),
     If: (condition_is_a_predicate,),
     Jump: (jumps_have_a_kind,),
@@ -383,89 +437,10 @@ def _described(source: Any) -> str:
     if isinstance(source, Part):
         return f"register {source.index} of {_described(source.base)}"
     if isinstance(source, Const):
-        return f"the {source.dtype} constant {source.value!r}"
+        return f"the {source.dtype} constant {shortened(source.value)}"
     if isinstance(source, Address):
         return f"the address {source}"
     return repr(source)
-
-
-# --- definite assignment --------------------------------------------------------------------
-
-
-class _Assigned:
-    """Every value is written before it is read, on every path.
-
-    A set of values is stored as the bits of an integer; -1 (all values) marks unreachable code.
-    """
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.bits: dict[Value, int] = {}
-        self.leaves: list[dict[str, int]] = []  # for each loop: values written at its jumps
-
-    def mask(self, value: Value) -> int:
-        bit = self.bits.get(value)
-        if bit is None:
-            bit = self.bits[value] = 1 << len(self.bits)
-        return bit
-
-    def check(self) -> None:
-        held = 0
-        for param in self.kernel.params:
-            held |= self.mask(param.value)
-        self.block(self.kernel.body, held)
-
-    def block(self, block: Block, held: int) -> int:
-        """Values written after `block`, given the values `held` before it."""
-        for node in block:
-            if not isinstance(node, While):  # the condition is read after the test
-                self.read(node, held)
-            if isinstance(node, (Op, Assign)):
-                for value in writes(node):
-                    held |= self.mask(value)
-            elif isinstance(node, If):
-                held = self.block(node.then, held) & self.block(node.orelse, held)
-            elif isinstance(node, Jump):
-                if node.kind != "return":
-                    self.leaves[-1][node.kind] &= held
-                held = -1
-            elif isinstance(node, (For, While)):
-                held = self.loop(node, held)
-        return held
-
-    def read(self, node: Node, held: int) -> None:
-        for value in reads(node):
-            if not self.mask(value) & held:
-                self.complain(node, value)
-
-    def complain(self, node: Node, value: Value) -> NoReturn:
-        if isinstance(node, Op) and value in node.results:
-            raise VerifyError(
-                f"a guarded {node.instr} keeps {value} where its guard does not hold, "
-                "but a path leads here on which nothing was written to it", node.loc,
-            )  # fmt: skip
-        raise VerifyError(
-            f"{_described(value)} is read, but a path leads here on which it was not written",
-            node.loc,
-        )
-
-    def loop(self, node: For | While, held: int) -> int:
-        """At the head of a loop the same values are written as at its entry."""
-        self.leaves.append({"break": -1, "continue": -1})
-        after = self.while_(node, held) if isinstance(node, While) else self.for_(node, held)
-        return after & self.leaves.pop()["break"]
-
-    def while_(self, node: While, held: int) -> int:
-        held = self.block(node.test, held)
-        self.read(node, held)
-        self.block(node.body, held)
-        forever = isinstance(node.condition, Const) and node.condition.value
-        return -1 if forever else held
-
-    def for_(self, node: For, held: int) -> int:
-        index = self.mask(node.index)
-        after = self.block(node.body, held | index) & self.leaves[-1]["continue"]
-        return after & ~(index & ~held) if constant_trips(node) else held
 
 
 __all__ = ["KERNEL_RULES", "NODE_RULES", "agree", "fits", "verify"]

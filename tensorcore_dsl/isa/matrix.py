@@ -91,7 +91,7 @@ def _fragments(matrix: np.ndarray) -> np.ndarray:
 def store(ctx: Context, instr: Instruction, address: Any, value: Any) -> None:
     """stmatrix: the inverse of ldmatrix; 16x8 matrices of bytes are stored by columns."""
     matrices = int(instr.params["x"])
-    words = np.broadcast_to(np.asarray(value, np.uint32).reshape(-1, ctx.threads), (matrices, ctx.threads))
+    words = np.broadcast_to(np.asarray(value, np.uint32), (matrices, ctx.threads))
     matrix = np.ascontiguousarray(words.T).reshape(-1, 8, 4, matrices)
     matrix = np.ascontiguousarray(matrix.transpose(0, 3, 1, 2))
     data: np.ndarray

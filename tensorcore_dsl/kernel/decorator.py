@@ -80,6 +80,7 @@ class Kernel(CompiledKernel):
     def emulator(
         self, arch: str | None = None, *, checks: bool | None = None, profile: bool = False,
         order: Order | str | None = None, trace: Traced = (), limit: int | None = None,
+        timeline: bool | int = False,
     ) -> Emulator:  # fmt: skip
         """An emulator of an architecture; its launches return a report.
 
@@ -94,8 +95,12 @@ class Kernel(CompiledKernel):
 
         limit: the most turns that a loop may take before it counts as endless; None: what the
         environment variable TENSORCORE_DSL_LIMIT says, else as long as anything changes.
+
+        timeline: True, or a number of blocks; the report's `timeline` then estimates how the first
+        blocks (whole clusters) spend their time on an sm_90a GPU.
         """
-        return Emulator(self, arch, checks, profile, order_of(order), trace, limit_of(limit))
+        more = limit_of(limit), timeline
+        return Emulator(self, arch, checks, profile, order_of(order), trace, *more)
 
     @public
     def check(

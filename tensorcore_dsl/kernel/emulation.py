@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tensorcore_dsl.checking.session import current_session
-from tensorcore_dsl.errors import public
+from tensorcore_dsl.errors import ArgumentError, public
 from tensorcore_dsl.interpreter import Report
 from tensorcore_dsl.interpreter.debugging.trace import Traced
 from tensorcore_dsl.interpreter.execution.watchdog import limit_of
@@ -35,6 +35,13 @@ class Emulator:
     order: Order | None = None
     trace: Traced = ()
     limit: int | None = None
+    timeline: bool | int = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.profile, bool):
+            raise ArgumentError(f"profile is {self.profile!r}; True or False are allowed")
+        if self.checks is not None and not isinstance(self.checks, bool):
+            raise ArgumentError(f"checks is {self.checks!r}; True, False or None are allowed")
 
     @public
     def __getitem__(self, key: LaunchKey) -> Callable[..., Report]:
@@ -59,11 +66,8 @@ class Emulator:
     ) -> Report:
         """Run all blocks of a specialisation, the one of these run-time arguments."""
         checks = self.checks is not False
-        full = self._checks_indices()
-        return chosen.emulate(
-            config, runtime, checks, full, self.profile, self.order, self.trace,
-            limit_of(self.limit),
-        )  # fmt: skip
+        how = self._checks_indices(), self.profile, self.order, self.trace, limit_of(self.limit)
+        return chosen.emulate(config, runtime, checks, *how, self.timeline)
 
     def compiled(self, runtime: Sequence[Any], constants: dict[str, Any]) -> Specialisation:
         """The specialisation that it runs, with its program."""

@@ -13,6 +13,7 @@ from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
 from tensorcore_dsl.codegen.line_table import source_lines, wanted
 from tensorcore_dsl.codegen.ptx import entry_name, extern_shared, print_kernel
+from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.frontend.compile import compile_kernel
 from tensorcore_dsl.interpreter import GlobalPointer, Program, Report, compile_program, run
 from tensorcore_dsl.interpreter.debugging.debugger import Debugger
@@ -21,6 +22,8 @@ from tensorcore_dsl.interpreter.debugging.trace import Recorder, Traced
 from tensorcore_dsl.interpreter.execution.machine import Observer
 from tensorcore_dsl.interpreter.memory.global_memory import TensorMapArgument
 from tensorcore_dsl.interpreter.scheduling.orders import Order
+from tensorcore_dsl.interpreter.timeline.recorder import recorder_of
+from tensorcore_dsl.interpreter.timeline.timeline import Timeline
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.kernel.definition import Definition
 from tensorcore_dsl.runtime.arguments import ArrayType, ScalarType, describe
@@ -106,6 +109,7 @@ class Specialisation:
     def emulate(
         self, config: LaunchConfig, args: Sequence[Any], checks: bool, races: bool,
         profile: bool, order: Order | None, traced: Traced, limit: int | None = None,
+        timeline: bool | int = False,
     ) -> Report:  # fmt: skip
         """Run on the CPU; arrays are written in place."""
         recorder = Recorder(traced)
@@ -115,6 +119,7 @@ class Specialisation:
         ir, program = (self.debug_ir, self.debug_program) if observers else (self.ir, self.program)
         config = config.of_kernel(threads=self.ir.threads, cluster=self.ir.cluster)
         recorder.check(ir, config.block)
+        timed = recorder_of(timeline)
         values: list[Any] = []
         names = self.kernel.runtime_names
         with on_host(args) as arrays:
@@ -126,11 +131,22 @@ class Specialisation:
                 ir, config.grid, config.block, values, arch=self.arch.name,
                 dynamic_shared=config.shared_bytes, checks=checks, program=program,
                 cluster=config.cluster, profile=profile, order=order, observers=observers,
-                races=races, limit=limit, cooperative=config.cooperative,
+                races=races, limit=limit, cooperative=config.cooperative, recorder=timed,
             )  # fmt: skip
         if recorder.wanted:
             report.trace = recorder.trace
+        if timed is not None:
+            report.timeline = Timeline.of(timed, self.ir.name, config.block, self._registers)
         return report
+
+    def _registers(self) -> int | None:
+        """Registers of a thread; None for a build with checks, and without an assembler."""
+        if self.checks:
+            return None
+        try:
+            return self.cubin.resources.registers
+        except TensorCoreError:
+            return None
 
 
 def _parameter_values(given: Any, kind: Any, name: str) -> list[Any]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from tensorcore_dsl.errors import ArgumentError, listing
+from tensorcore_dsl.errors import ArgumentError, TensorCoreError, listing
 
+MOST_BYTES, MOST_AXES = 1 << 62, 64
 CURRENT_DEVICE = -1  # an array on a GPU whose library does not name the device
 
 
@@ -40,11 +43,34 @@ def read_array(obj: Any) -> Raw | None:
         return _numpy(obj)
     if is_torch(type(obj)):
         return _torch(obj)
-    if getattr(obj, "__cuda_array_interface__", None) is not None:
-        return _cuda_array_interface(obj)
-    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        return _dlpack(obj)
+    try:
+        if getattr(obj, "__cuda_array_interface__", None) is not None:
+            return _checked(_cuda_array_interface(obj))
+        if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+            return _checked(_dlpack(obj))
+    except TensorCoreError:
+        raise
+    except Exception as error:  # whatever the object's own code raises
+        raise ArgumentError(f"{_broken(obj)}: {type(error).__name__}: {error}") from error
     return None
+
+
+def _broken(obj: Any) -> str:
+    return f"a {type(obj).__name__} whose array protocol is broken"
+
+
+def _checked(raw: Raw) -> Raw:
+    """The array with plain integers; ValueError for those that no array has."""
+    shape = tuple(map(index, raw.shape))
+    strides = None if raw.strides is None else tuple(map(index, raw.strides))
+    steps = strides or (np.dtype(raw.dtype).itemsize,)
+    if min(shape, default=0) < 0 or (strides is not None and len(strides) != len(shape)):
+        raise ValueError(f"shape {shape}, strides {strides} in bytes")
+    reach = max(map(abs, steps), default=1) * prod(max(n, 1) for n in shape)
+    least = int(0 not in shape)  # no array with elements lies at address 0
+    if not least <= index(raw.pointer) <= MOST_BYTES - reach or reach > MOST_BYTES:
+        raise ValueError(f"address {raw.pointer:#x}, shape {shape}, strides {strides} in bytes")
+    return raw._replace(pointer=index(raw.pointer), shape=shape, strides=strides)
 
 
 def _numpy(array: np.ndarray[Any, Any]) -> Raw:
@@ -204,6 +230,8 @@ def _dlpack(obj: Any) -> Raw:
             f"supported"
         )
     rank = tensor.ndim
+    if not 0 <= rank <= MOST_AXES or (rank and not tensor.shape):
+        raise ValueError(f"{rank} axes{'' if tensor.shape else ' without a shape'}")
     size = np.dtype(dtype).itemsize
     strides = [s * size for s in tensor.strides[:rank]] if tensor.strides else None
     library = type(obj).__module__.partition(".")[0]
@@ -217,15 +245,26 @@ def _dlpack(obj: Any) -> Raw:
 
 def stream_handle(stream: Any) -> int:
     """The CUstream of 0, an int, or a stream of Numba, torch, CuPy or cuda.core."""
+    try:
+        return _stream_handle(stream)
+    except TensorCoreError:
+        raise
+    except Exception as error:  # whatever the object's own code raises
+        text = f"a {type(stream).__name__} whose stream protocol is broken"
+        raise ArgumentError(f"{text}: {type(error).__name__}: {error}") from error
+
+
+def _stream_handle(stream: Any) -> int:
     if isinstance(stream, int) and not isinstance(stream, bool):
         return stream
     for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
         handle = getattr(stream, attribute, None)
         if isinstance(handle, int):
             return handle
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        _, handle = protocol() if callable(protocol) else protocol
+        return index(handle)
     raise ArgumentError(
         f"a stream cannot be a {type(stream).__name__}; allowed are None, 0, a handle, and streams "
         f"of Numba, torch, CuPy and cuda.core"

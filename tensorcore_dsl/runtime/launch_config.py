@@ -43,7 +43,7 @@ class LaunchConfig:
         """A checked configuration; ints and short tuples are padded with ones."""
         config = cls(
             _dims("grid", grid, (2**31 - 1, 65535, 65535)),
-            _dims("block", block, (1024, 1024, 64)), int(shared_bytes),
+            _dims("block", block, (1024, 1024, 64)), _bytes(shared_bytes),
             None if cluster is None else _dims("cluster", cluster, (16, 16, 16)),
             bool(cooperative), bool(pdl),
         )  # fmt: skip
@@ -77,8 +77,10 @@ class LaunchConfig:
     def _check(self) -> None:
         if self.threads > 1024:
             raise LaunchError(f"block {self.block} has {self.threads} threads; 1024 are allowed")
-        if self.shared_bytes < 0:
-            raise LaunchError(f"{self.shared_bytes} bytes of dynamic shared memory: less than none")
+        if not 0 <= self.shared_bytes < 2**31:
+            few = "less than none" if self.shared_bytes < 0 else "32 bits with a sign are allowed"
+            size = self.shared_bytes if abs(self.shared_bytes) < 2**64 else "too many"
+            raise LaunchError(f"{size} bytes of dynamic shared memory: {few}")
         if self.cluster is None:
             return
         if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
@@ -89,6 +91,13 @@ class LaunchConfig:
             raise LaunchError(
                 f"cluster {self.cluster} has {x * y * z} blocks; 16 are allowed at most, 8 portably"
             )
+
+
+def _bytes(given: SupportsIndex) -> int:
+    try:
+        return given.__index__()
+    except (TypeError, AttributeError):
+        raise LaunchError(f"shared_bytes is {given!r}; an integer is needed") from None
 
 
 def _dims(what: str, given: Dims, most: Dim) -> Dim:
@@ -119,4 +128,5 @@ def configuration(name: str, key: Any) -> tuple[LaunchConfig, Any]:
         )
     grid, block, *more = key
     shared_bytes = more[1] if len(more) == 2 else 0
-    return LaunchConfig.of(grid, block, shared_bytes or 0), more[0] if more else None
+    shared_bytes = 0 if shared_bytes is None else shared_bytes
+    return LaunchConfig.of(grid, block, shared_bytes), more[0] if more else None

@@ -23,7 +23,7 @@ LINE = BANKS * BANK_BYTES
 MASKS = {0: 0x00, 32: 0x10, 64: 0x30, 128: 0x70}
 
 
-def _matplotlib() -> tuple[Any, Any]:
+def matplotlib_parts() -> tuple[Any, Any]:
     """(Figure, colormaps), or an error that names the package to install."""
     try:
         from matplotlib import colormaps
@@ -35,7 +35,7 @@ def _matplotlib() -> tuple[Any, Any]:
     return Figure, colormaps
 
 
-def _saved(figure: Any, path: str | Path | None) -> Any:
+def saved(figure: Any, path: str | Path | None) -> Any:
     if path is not None:
         figure.savefig(path, dpi=150, bbox_inches="tight")
     return figure
@@ -43,7 +43,7 @@ def _saved(figure: Any, path: str | Path | None) -> Any:
 
 def _grid(rows: int, cols: int, title: str, cell: tuple[float, float]) -> tuple[Any, Any]:
     """A figure of rows x cols cells of `cell` inches, with axis labels at the top and left."""
-    figure_type, _ = _matplotlib()
+    figure_type, _ = matplotlib_parts()
     figure = figure_type(figsize=(cols * cell[0] + 1.0, rows * cell[1] + 1.0))
     axis = figure.add_axes((0, 0, 1, 1))
     axis.set_xlim(-0.5, cols - 0.5)
@@ -83,7 +83,7 @@ def plot_layout(
     shown = min(rows, layout.rows), min(cols, layout.cols)
     cells = holders(layout)
     figure, axis = _grid(*shown, _title(layout, shown), (CELL, 0.75 * CELL))
-    _, colormaps = _matplotlib()
+    _, colormaps = matplotlib_parts()
     colors = thread_colors(colormaps["hsv"], layout.threads)
     for row, col in np.ndindex(shown):
         thread, slot = cells[row, col]
@@ -94,7 +94,7 @@ def plot_layout(
         axis.axvline(line, color="black", linewidth=0.8)
     axis.set_xticks(range(shown[1]))
     axis.set_yticks(range(shown[0]))
-    return _saved(figure, path)
+    return saved(figure, path)
 
 
 def holders(layout: Layout) -> np.ndarray:
@@ -222,7 +222,7 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
     table = chunks(rows, row_bytes, swizzle)
     title = _swizzle_title(rows, row_bytes, swizzle)
     figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))
-    _, colormaps = _matplotlib()
+    _, colormaps = matplotlib_parts()
     per_row = row_bytes // CHUNK
     for line, place in np.ndindex(table.shape[:2]):
         row, chunk = table[line, place]
@@ -233,4 +233,4 @@ def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | Non
             )  # fmt: skip
     axis.set_xticks(range(8), [f"banks {4 * i}-{4 * i + 3}" for i in range(8)])
     axis.set_yticks(range(len(table)), [f"byte {LINE * i}" for i in range(len(table))])
-    return _saved(figure, path)
+    return saved(figure, path)

@@ -40,7 +40,44 @@ class Cohort:
     budget: int = 0
 
 
-class Chunk:
+class Positions:
+    """Names of a chunk's threads and steps, for messages."""
+
+    def __init__(self, program: Program, geometry: Geometry) -> None:
+        self.program = program
+        self.geometry = geometry
+        self.group = geometry.group
+
+    def loc(self, step: int) -> Loc | None:
+        """The source line of a step."""
+        return self.program.steps[step].loc
+
+    def instruction(self, step: int) -> Instruction | None:
+        """The instruction of a step; None for branches and copies of registers."""
+        return self.program.steps[step].instr
+
+    def describe(self, thread: int) -> str:
+        """A thread: `thread 3 of block (1, 0)`."""
+        g = self.geometry
+        block = self.block_name(thread // self.group)
+        return f"thread {axes_text(g.thread(thread), g.block)} of block {block}"
+
+    def block_name(self, cta: int) -> str:
+        """The index of a CTA of the chunk in the grid."""
+        return axes_text(self.geometry.cta(cta * self.group), self.geometry.grid)
+
+    def unit_name(self, first: int, unit: int) -> str:
+        """The warp or warpgroup that starts at thread `first`."""
+        name = "warp" if unit == WARP else "warpgroup"
+        block = self.block_name(first // self.group)
+        return f"{name} {first % self.group // unit} of block {block}"
+
+    def warpgroup_name(self, group: int) -> str:
+        """Warpgroup number `group` of the chunk."""
+        return self.unit_name(group * WARPGROUP, WARPGROUP)
+
+
+class Chunk(Positions):
     """State that all parts of a machine share.
 
     active: (T,) bool of the threads that execute the running step, None for all; mask: the same,
@@ -54,11 +91,9 @@ class Chunk:
     def __init__(
         self, program: Program, geometry: Geometry, checks: bool, profile: bool = False
     ) -> None:
-        self.program = program
-        self.geometry = geometry
+        super().__init__(program, geometry)
         self.checks = checks
         self.threads = geometry.threads
-        self.group = geometry.group
         self.threads_per_cta = geometry.threads_per_cta
         self.tally = Tally(len(program.steps), profile)
         self.all_threads = np.ones(self.threads, np.bool_)
@@ -109,34 +144,6 @@ class Chunk:
         self.reads += verb == "load"
         self.writes += verb == "store"
         self.tally.access(self.at_step, space, verb, addresses, mask, size)
-
-    def loc(self, step: int) -> Loc | None:
-        """The source line of a step."""
-        return self.program.steps[step].loc
-
-    def instruction(self, step: int) -> Instruction | None:
-        """The instruction of a step; None for branches and copies of registers."""
-        return self.program.steps[step].instr
-
-    def describe(self, thread: int) -> str:
-        """A thread: `thread 3 of block (1, 0)`."""
-        g = self.geometry
-        block = self.block_name(thread // self.group)
-        return f"thread {axes_text(g.thread(thread), g.block)} of block {block}"
-
-    def block_name(self, cta: int) -> str:
-        """The index of a CTA of the chunk in the grid."""
-        return axes_text(self.geometry.cta(cta * self.group), self.geometry.grid)
-
-    def unit_name(self, first: int, unit: int) -> str:
-        """The warp or warpgroup that starts at thread `first`."""
-        name = "warp" if unit == WARP else "warpgroup"
-        block = self.block_name(first // self.group)
-        return f"{name} {first % self.group // unit} of block {block}"
-
-    def warpgroup_name(self, group: int) -> str:
-        """Warpgroup number `group` of the chunk."""
-        return self.unit_name(group * WARPGROUP, WARPGROUP)
 
     def warps_text(self, mask: np.ndarray) -> str:
         """The warps of some threads, those of the first four CTAs by number."""

@@ -39,7 +39,8 @@ class Step:
 
     reads: places that the threads that execute the step must have written. guard: a place and
     whether it is negated; only threads where it holds execute the step. Copies of registers have
-    no `reads`, because they may copy registers that nothing has written.
+    no `reads`, because they may copy registers that nothing has written: those are in `copies`.
+    writes: places that the step writes.
     """
 
     run: Run
@@ -47,6 +48,8 @@ class Step:
     instr: Instruction | None = None
     reads: tuple[int, ...] = ()
     guard: tuple[int, bool] | None = None
+    writes: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
 
     @property
     def tracked(self) -> bool:

@@ -48,13 +48,14 @@ class Report:
     instructions: warps that executed each instruction, without the checks of indices. bytes: by
     (space, verb): "global", "shared" or "shared::cluster", and "load" or "store". lines: by
     (file:line, space, verb), filled only if the launch has `profile`. trace: the variables that the
-    emulator was asked to record.
+    emulator was asked to record. timeline: the estimate of its time, if it was asked for.
     """
 
     instructions: Counter[str] = field(default_factory=Counter)
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     lines: dict[tuple[str, str, str], Traffic] = field(default_factory=dict)
     trace: Any = None
+    timeline: Any = None
 
     def __add__(self, other: Report) -> Report:
         lines = dict(self.lines)
@@ -89,7 +90,7 @@ class Tally:
         lanes = int(np.count_nonzero(mask))
         self.bytes[space, verb] += lanes * size
         if self.profile:
-            measure = _sectors if space == "global" else _passes
+            measure = sectors if space == "global" else bank_passes
             units, ideal = divmod(int(measure(addresses.astype(np.uint64), mask, size)), 1 << 32)
             traffic = Traffic(lanes, lanes * size, units, ideal)
             key = (at, space, verb)
@@ -108,7 +109,7 @@ class Tally:
 
 
 @compiled
-def _sectors(addresses: Any, active: Any, size: int) -> int:
+def sectors(addresses: Any, active: Any, size: int) -> int:
     """`sectors << 32 | ideal`, summed over warps."""
     units, ideal = 0, 0
     seen = np.empty(32 * 2, np.uint64)
@@ -134,7 +135,7 @@ def _sectors(addresses: Any, active: Any, size: int) -> int:
 
 
 @compiled
-def _passes(addresses: Any, active: Any, size: int) -> int:
+def bank_passes(addresses: Any, active: Any, size: int) -> int:
     """`passes << 32 | ideal`: 32, 16 or 8 lanes access up to 128 bytes at a time; each such group
     takes as many passes as its busiest bank has different words."""
     units, ideal = 0, 0

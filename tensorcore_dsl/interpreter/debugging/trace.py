@@ -165,7 +165,12 @@ def _wanted(traced: Traced) -> dict[str, np.ndarray | None]:
     if isinstance(traced, str):
         traced = (traced,)
     if not isinstance(traced, Mapping):
-        traced = dict.fromkeys(traced)
+        try:
+            traced = dict.fromkeys(traced)
+        except TypeError:
+            raise ArgumentError(
+                f"trace takes names of variables of the kernel, not {traced!r}"
+            ) from None
     wanted: dict[str, np.ndarray | None] = {}
     for name, threads in traced.items():
         if not isinstance(name, str) or not name.isidentifier():

@@ -157,7 +157,7 @@ class _Compiler:
         elif warp or mask is not None:
             meets = not op.instr.accesses_memory
             run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
-        self.add(Step(run, op.loc, op.instr, reads, guard))
+        self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
 
     def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
@@ -214,7 +214,7 @@ class _Compiler:
         use = mma_hazards.register_use("a copy of registers", reads, writes, self.watched)
         if use is not None:
             run = steps.watched(run, lambda mma: mma.access(use))
-        self.add(Step(run, node.loc))
+        self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
 
     def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
@@ -268,12 +268,13 @@ class _Compiler:
         stop, step = (self.source(s, bits) for s in (node.stop, node.step))
         inside = self.place(_Label())[0]
         run = steps.inside(inside, index, stop, step, kind)
-        self.add(Step(run, node.loc, reads=(index, stop, step)))
+        self.add(Step(run, node.loc, reads=(index, stop, step), writes=(inside,)))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
         again.at = self.here
-        self.add(Step(steps.advance(index, step), node.loc, reads=(index, step)))
+        run = steps.advance(index, step)
+        self.add(Step(run, node.loc, reads=(index, step), writes=(index,)))
         self.add(Step(lambda machine: top, node.loc))
         end.at = self.here
         self.loops.pop()

@@ -288,9 +288,9 @@ class Machine:
             self.budget, self.marked = LONG_SLICE, (ctx.reads, ctx.writes)
         moved, ctx.aside = False, 0
         try:
-            if self.stop is not None and self.stop.is_set():
-                raise KeyboardInterrupt
             while at < ctx.limit:
+                if self.stop is not None and self.stop.is_set():
+                    raise KeyboardInterrupt
                 counts[at] += ctx.warps
                 if registers.partial:
                     registers.check_reads(steps[at])

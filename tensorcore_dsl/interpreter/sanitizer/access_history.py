@@ -28,6 +28,7 @@ from numba import types
 from tensorcore_dsl.interpreter.core.native import (
     compiled,
     inlined,
+    lowest_bit,
     peek8,
     peek32,
     peek64,
@@ -121,12 +122,13 @@ def order_of(
         return 1 if _known(h, 0, row, _who(h, serial + 1)) >= serial else 0
     own = mine if warp == thread // 32 else 0
     column = warp % warps * 32
-    for lane in range(32):
-        if lanes >> lane & 1:
-            if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
-                return 0
-            if vector != 0 and _known(h, vector, row, column + lane) < serial:
-                return 0
+    while lanes != 0:
+        lane = lowest_bit(lanes)
+        if own != 1 << lane and _known(h, 0, row, column + lane) < serial:
+            return 0
+        if vector != 0 and _known(h, vector, row, column + lane) < serial:
+            return 0
+        lanes &= lanes - 1
     return 1
 
 
@@ -258,10 +260,7 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
         return serial << LANE_BITS | ASYNC
     if lanes == FULL:
         return serial << LANE_BITS | ALL
-    lane = 0
-    while lanes >> lane != 1:
-        lane += 1
-    return serial << LANE_BITS | lane
+    return serial << LANE_BITS | lowest_bit(lanes)
 
 
 @compiled
@@ -345,7 +344,7 @@ def touch(
                     h, read, READ, mine, thread, row, place, strong, local, 0, 0
                 ):
                     return 1
-            if stores:
+            if stores and todo & NOTE:
                 new_reads = 0
                 if kind == STRONG_STORE:
                     new_writes = added(
@@ -360,7 +359,7 @@ def touch(
                     return 1
                 else:
                     new_writes = prepend(h, serial, lanes & -lanes, 0)
-        if not stores and read != seen_reads:
+        if not stores and read != seen_reads and todo & NOTE:
             new_reads = added(h, read, serial, lanes, mine, thread, row, strong, local)
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
@@ -388,7 +387,7 @@ def touch_words(
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
     here = 0
-    lanes_of = np.zeros(32, np.int64)
+    lanes_of, slots = np.zeros(32, np.int64), np.empty(64, np.int64)
     for first in range(0, addresses.size, 32):
         count = 0
         for thread in range(first, first + 32):
@@ -408,17 +407,23 @@ def touch_words(
                 ascending = ascending and address > before
                 before = address
         if not ascending:
-            for lane in range(1, 32):
-                if active[first + lane]:
-                    for other in range(lane):
-                        same = addresses[first + other] == addresses[first + lane]
-                        same = same and peek64(h[ROW_OF] + 8 * (first + other)) == peek64(
-                            h[ROW_OF] + 8 * (first + lane)
-                        )
-                        if same and lanes_of[other] != 0:
-                            lanes_of[other] |= 1 << lane
-                            lanes_of[lane] = 0
-                            break
+            slots[:] = -1
+            for lane in range(32):
+                if lanes_of[lane] == 0:
+                    continue
+                address = types.int64(addresses[first + lane])
+                row = peek64(h[ROW_OF] + 8 * (first + lane))
+                slot = (address * 0x9E3779B1 >> 12) & 63
+                while slots[slot] >= 0:
+                    other = first + slots[slot]
+                    same = types.int64(addresses[other]) == address
+                    if same and peek64(h[ROW_OF] + 8 * other) == row:
+                        lanes_of[slots[slot]] |= 1 << lane
+                        lanes_of[lane] = 0
+                        break
+                    slot = (slot + 1) & 63
+                if lanes_of[lane] != 0:
+                    slots[slot] = lane
         for lane in range(32):
             lanes = lanes_of[lane]
             if lanes == 0:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc, Race, RaceWarning
-from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
+from tensorcore_dsl.interpreter.core.chunk import WARP, Positions
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa import advice
 
@@ -18,16 +18,23 @@ _VERBS = {"store": ("writes", "wrote", "written"), "load": ("reads", "read", "re
 
 
 class Detector(Protocol):
-    """What this module needs of `races.Races`."""
-
-    chunk: Chunk
-    launch: Any
-    number: int
-    peers: int
-    places: dict[int, np.ndarray]
+    """What this module needs of `races.Races`, and of what is left of it (`races.PastChunk`)."""
 
     @property
+    def chunk(self) -> Positions: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def peers(self) -> int: ...
+    @property
     def now(self) -> int: ...
+
+
+class RunningDetector(Detector, Protocol):
+    """The same of a chunk that runs."""
+
+    launch: Any
+    places: dict[int, np.ndarray]
 
 
 @dataclass
@@ -37,7 +44,7 @@ class Finding:
     what, place, serial, lanes: a row of `access_history.found`. mild: both write the same value.
     """
 
-    races: Detector
+    races: RunningDetector
     what: int
     memory: int
     kind: int
@@ -182,12 +189,12 @@ class Finding:
     def _synchronisation(
         self, races: Detector, warp: int, start: int, end: int, last: bool
     ) -> int | None:
-        who = races.launch.who[start : end + 1]
+        who = self.races.launch.who[start : end + 1]
         mine = np.flatnonzero((who & ((1 << history.WARP_BITS) - 1)) == warp)
         steps = who[mine] >> history.WARP_BITS
         good = [s for s in np.unique(steps).tolist() if _synchronises(races, s)]
         found = mine[np.isin(steps, good)] + start
-        found = found[races.launch.owner[found >> history.PAGE_BITS] == races.number]
+        found = found[self.races.launch.owner[found >> history.PAGE_BITS] == races.number]
         if not len(found):
             return None
         return int(found[-1] if last else found[0])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
-from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
@@ -52,6 +52,16 @@ class Region:
         return (self.writes.ctypes.data, self.reads.ctypes.data, self.shift, self.size, origin)
 
 
+class PastChunk:
+    """What is left of the detector of a chunk that has ended: names for reports."""
+
+    def __init__(self, races: Races) -> None:
+        chunk = races.chunk
+        self.chunk = Positions(chunk.program, chunk.geometry)
+        self.number, self.peers, self.now = races.number, races.peers, races.now
+        self.first_cluster, self.width = races.first_cluster, races.width
+
+
 class LaunchHistory:
     """What the chunks of a launch share.
 
@@ -66,13 +76,18 @@ class LaunchHistory:
         self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
         self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)
         self.pages, self.used_nodes = 1, 1
-        self.chunks: list[Races | None] = [None]
+        self.chunks: list[Races | PastChunk | None] = [None]
         self.signals = Signals()
         self.told: set[Any] = set()  # the warnings that were given
         self.shared_shift = _granule(program, shared=True)
         self.regions = _regions(spans, _granule(program, shared=False))
         self.lows = [region.low for region in self.regions]
         self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
+
+    def retire(self, races: Races) -> None:
+        """A chunk has ended."""
+        with self.lock:
+            self.chunks[races.number] = PastChunk(races)
 
     def region(self, real: int) -> Region | None:
         """The region of a real address."""
@@ -135,7 +150,7 @@ class Races:
         self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
         geometry, program = chunk.geometry, chunk.program
         self.peers = geometry.cluster_ctas
-        width = chunk.group * self.peers
+        width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
         full = chunk.threads_per_cta * self.peers
         self.knowledge = Knowledge(chunk.threads, width, full, 3 if asynchronous else 1)
@@ -214,7 +229,7 @@ class Races:
             launch.used_nodes = 1
             for region in launch.regions:
                 region.writes[:] = region.reads[:] = 0
-            chunks = [races for races in launch.chunks if races is not None]
+            chunks = [races for races in launch.chunks if isinstance(races, Races)]
         for races in chunks:
             races.writes[:] = races.reads[:] = 0
             races.memo[:] = 0

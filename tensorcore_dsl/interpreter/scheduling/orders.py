@@ -20,7 +20,6 @@ from tensorcore_dsl.interpreter.core.program import Step
 from tensorcore_dsl.isa.spec import CONVERGENT_EFFECTS
 
 READY = -1
-_SYNCHRONISES = frozenset({"barrier", "blocking", "cluster"})
 _BASE = re.compile(r"up|down|drawn\d{1,9}")
 _SWITCH = re.compile(r"b(\d{1,9})w(\d{1,2})(?:l(\d{1,2})(?:-(\d{1,2}))?)?@(\d{1,9})")
 
@@ -150,7 +149,7 @@ def is_point(step: Step) -> bool:
     """Does a step access memory or synchronise, so that others can tell when it runs?"""
     instr = step.instr
     return instr is not None and (
-        instr.accesses_memory or not _SYNCHRONISES.isdisjoint(instr.effects)
+        instr.accesses_memory or instr.synchronises
     )
 
 

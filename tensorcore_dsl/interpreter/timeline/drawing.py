@@ -1,0 +1,71 @@
+"""A timeline as a picture: warps, tensor cores, copies in flight and stages over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorcore_dsl.interpreter.timeline.replay import Replay
+from tensorcore_dsl.interpreter.timeline.summary import STATES
+from tensorcore_dsl.interpreter.timeline.trace import merged, occupancy
+from tensorcore_dsl.viz.plot import matplotlib_parts, saved
+
+COLORS = {
+    "issue": "#2f7ed8", "registers": "#f2c14e", "unit": "#e8833a", "tensor": "#8e5ea2",
+    "groups": "#9aa7b2", "wait": "#d9dee2", "multiply": "#4c9f70", "copy": "#b0603c",
+}  # fmt: skip
+WIDTH, ROW = 12.0, 0.22  # inches of the picture, of a row
+LANES = 8  # rows for copies in flight
+
+
+def draw(replay: Replay, block: int, title: str, path: str | Path | None) -> Any:
+    """The Figure of one block."""
+    figure_type, _ = matplotlib_parts()
+    warps = [w for w in replay.warps if w.block == block and w.steps]
+    rows = len(warps) + 1 + LANES
+    figure = figure_type(figsize=(WIDTH, ROW * rows + 2.2), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(rows, 5))
+    labels = []
+    for row, warp in enumerate(warps):
+        labels.append(f"warp {warp.number % replay.recording.warps}")
+        for state in STATES:
+            spans = [(s.start, s.end - s.start) for s in warp.segments if s.state == state]
+            if spans:
+                above.broken_barh(spans, (row - 0.4, 0.8), color=COLORS[state], linewidth=0)
+    labels.append("tensor cores")
+    spans = [
+        (m.start, m.end - m.start) for m in merged(replay.multiplications) if m.block == block
+    ]
+    above.broken_barh(spans, (len(warps) - 0.4, 0.8), color=COLORS["multiply"], linewidth=0)
+    _copies(replay, block, above, len(warps) + 1)
+    labels += ["copies"] + [""] * (LANES - 1)
+    above.set_yticks(range(rows), labels, fontsize=7)
+    above.set_ylim(rows - 0.5, -0.5)
+    above.set_title(title, fontsize=10)
+    patches = [_patch(COLORS[state], text) for state, text in STATES.items()]
+    patches += [_patch(COLORS["multiply"], "multiply"), _patch(COLORS["copy"], "copy in flight")]
+    above.legend(handles=patches, fontsize=7, ncols=4, loc="lower right")
+    counts = occupancy(replay).get(block, [])
+    for name, place, color in (("full", 1, COLORS["multiply"]), ("loading", 0, COLORS["copy"])):
+        below.step([0.0, *(at for at, _ in counts)], [0, *(n[place] for _, n in counts)],
+                   where="post", label=f"stages {name}", color=color)  # fmt: skip
+    below.legend(fontsize=7)
+    below.set_xlabel("estimated cycles", fontsize=8)
+    below.set_xlim(0, max(replay.end, 1.0))
+    return saved(figure, path)
+
+
+def _copies(replay: Replay, block: int, axis: Any, first: int) -> None:
+    """Bars of the copies in flight; each takes the first lane that is free."""
+    free = [0.0] * LANES
+    for found in sorted(t for t in replay.transfers if t.block == block):
+        lane = next((i for i in range(LANES) if free[i] <= found.start), free.index(min(free)))
+        free[lane] = found.end
+        axis.broken_barh([(found.start, found.end - found.start)], (first + lane - 0.35, 0.7),
+                         color=COLORS["copy"], alpha=0.6, linewidth=0)  # fmt: skip
+
+
+def _patch(color: str, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=color, label=label)

@@ -1,0 +1,306 @@
+"""Records a running machine: wraps its steps, and what they ask of memories and barriers.
+
+A machine without a recorder has no hook and pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl.errors import ArgumentError
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.program import Run, Step
+from tensorcore_dsl.interpreter.core.report import Tally, bank_passes, sectors
+from tensorcore_dsl.interpreter.core.threads import scalar, words
+from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.memory.accesses import REAL, SIZE
+from tensorcore_dsl.interpreter.memory.global_memory import Arguments
+from tensorcore_dsl.interpreter.sync.mbarriers import PHASE
+from tensorcore_dsl.interpreter.timeline.recording import (
+    CLUSTER,
+    MBARRIER,
+    NAMED,
+    Access,
+    Arrive,
+    Bytes,
+    Commit,
+    Copy,
+    Detail,
+    Entry,
+    GroupWait,
+    Phase,
+    Recording,
+    Wait,
+)
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+SLOT = 8  # bytes of an mbarrier
+
+
+class Recorder:
+    """Records the first `blocks` blocks of a launch, rounded up to whole clusters."""
+
+    def __init__(self, blocks: int = 1) -> None:
+        if isinstance(blocks, bool) or blocks < 1:
+            raise ArgumentError(f"timeline is {blocks!r}; True or a number of blocks is needed")
+        self.wanted = blocks
+        self.recording: Recording | None = None
+
+    def attach(self, machine: Machine, grid: int) -> None:
+        """Record what `machine` runs, in a launch of `grid` blocks."""
+        self.recording = _Hooks(machine, self.wanted, grid).recording
+
+
+class _Tally(Tally):
+    """The counters of the chunk, which also pass each access to the hooks."""
+
+    def __init__(self, inner: Tally, hooks: _Hooks) -> None:
+        self.__dict__.update(inner.__dict__)
+        self._hooks = hooks
+
+    def access(
+        self, at: int, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> None:
+        super().access(at, space, verb, addresses, mask, size)
+        self._hooks.access(space, verb, addresses, mask, size)
+
+
+class _Hooks:
+    """The hooks of one machine.
+
+    active: recorded warps that execute the running step; details: what it has done so far.
+    """
+
+    def __init__(self, machine: Machine, wanted: int, grid: int) -> None:
+        self.machine = machine
+        ctx = self.ctx = machine.ctx
+        geometry = ctx.geometry
+        cluster = geometry.cluster_ctas
+        blocks = min(-(-wanted // cluster) * cluster, geometry.ctas)
+        self.per_block = geometry.group // WARP
+        self.warps = blocks * self.per_block
+        self.threads = self.warps * WARP
+        self.recording = Recording(
+            ctx.program.steps, blocks, self.per_block, cluster, grid,
+            ctx.program.kernel.shared_bytes + geometry.dynamic_shared,
+            _argument_bytes(ctx.globals.arguments),
+            [ctx.block_name(cta) for cta in range(blocks)],
+        )  # fmt: skip
+        self.details: list[Detail] = []
+        self.counted: dict[tuple[str, str], int] = {}  # bytes that `access` has seen in this step
+        self._mask: Any = None  # the mask whose bits were computed last
+        self._bits = 0
+        self.at_barrier = np.full(ctx.threads, -1, np.int64)  # the phase that a thread waits for
+        self.phases: dict[tuple[int, int], list[int]] = {}  # (block, number): phase, arrivals
+        self.met = np.zeros((2, ctx.threads), np.int64)  # cluster arrivals and waits of a thread
+        self._install()
+        steps = ctx.program.steps
+        machine.runs = [self._recorded(at, step, machine.runs[at]) for at, step in enumerate(steps)]
+
+    def _install(self) -> None:
+        ctx = self.ctx
+        ctx.tally = _Tally(ctx.tally, self)
+        for owner, name, hook in (
+            (ctx.mbarriers, "arrive", self.arrive), (ctx.mbarriers, "done", self.done),
+            (ctx.mbarriers, "complete", self.complete), (ctx.barriers, "arrive", self.meet),
+            (ctx.clusters, "arrive", self.cluster_arrive),
+            (ctx.clusters, "done", self.cluster_done),
+            (ctx.async_copies, "commit", partial(self.commit, "copies")),
+            (ctx.async_copies, "wait", partial(self.group_wait, "copies")),
+            (ctx.bulk, "commit", partial(self.commit, "bulk")),
+            (ctx.bulk, "wait", partial(self.group_wait, "bulk")),
+            (ctx.async_mma, "commit", partial(self.commit, "products")),
+            (ctx.async_mma, "wait", partial(self.group_wait, "products")),
+        ):  # fmt: skip
+            setattr(owner, name, partial(hook, getattr(owner, name)))
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _recorded(self, at: int, step: Step, run: Run) -> Run:
+        instr = step.instr
+        moves = instr is not None and (instr.ordering is not None or "bulk" in instr.effects)
+        append, recording = self.recording.entries.append, self.recording
+
+        def recorded(machine: Machine) -> int | None:
+            ctx = machine.ctx
+            before = self.bits(ctx.mask)
+            if not before:
+                return run(machine)
+            mask = ctx.mask
+            self.details = []
+            self.counted = {}
+            moved = dict(ctx.tally.bytes) if moves else {}
+            target = run(machine)
+            there = ctx.cohorts.get(at)
+            if there is not None and (there.mask & mask).any():
+                mask = mask & ~there.mask  # the others are asked again later
+                before = self.bits(mask)
+                if not before and not self.details:
+                    return target
+            if moves:
+                self._moved(moved, mask)
+            last = target if instr is not None and target is not None and target > at else at + 1
+            append(Entry(at, last, before, tuple(self.details)))
+            for detail in self.details:
+                if isinstance(detail, (Access, Bytes)):
+                    recording.bytes[detail.space, detail.verb] += detail.bytes
+            self.details = []
+            return target
+
+        return recorded
+
+    def bits(self, mask: np.ndarray) -> int:
+        """The recorded warps with a thread in `mask`, as bits."""
+        if mask is not self._mask:
+            some = np.any(mask[: self.threads].reshape(-1, WARP), axis=1)
+            self._bits = int.from_bytes(np.packbits(some, bitorder="little").tobytes(), "little")
+            self._mask = mask
+        return self._bits
+
+    def warps_of(self, mask: np.ndarray) -> list[int]:
+        some = np.any(mask[: self.threads].reshape(-1, WARP), axis=1)
+        return [int(warp) for warp in np.flatnonzero(some)]
+
+    def _moved(self, before: dict[tuple[str, str], int], mask: np.ndarray) -> None:
+        """Share among the warps the bytes that asynchronous units have moved in this step."""
+        threads = np.flatnonzero(mask)
+        for key, total in self.ctx.tally.bytes.items():
+            extra = total - before.get(key, 0) - self.counted.get(key, 0)
+            if extra:
+                share, rest = divmod(extra, len(threads))
+                own = threads[threads < self.threads]
+                for i, (warp, count) in enumerate(zip(*np.unique(own // WARP, return_counts=True))):
+                    amount = share * int(count) + (rest if i == 0 else 0)
+                    self.details.append(Bytes(int(warp), *key, amount))
+
+    # -- what steps ask for ----------------------------------------------------------------------
+
+    def access(
+        self, space: str, verb: str, addresses: np.ndarray, mask: np.ndarray, size: int
+    ) -> None:
+        measure = sectors if space == "global" else bank_passes
+        addresses = np.broadcast_to(addresses, mask.shape).astype(np.uint64)
+        key = space, verb
+        self.counted[key] = self.counted.get(key, 0) + int(np.count_nonzero(mask)) * size
+        for warp in self.warps_of(mask):
+            part = slice(warp * WARP, warp * WARP + WARP)
+            units, ideal = divmod(int(measure(addresses[part], mask[part], size)), 1 << 32)
+            total = int(np.count_nonzero(mask[part])) * size
+            self.details.append(Access(warp, space, verb, total, units, ideal))
+
+    def arrive(self, inner: Callable[..., None], bar: Any, count: Any, expected: Any) -> None:
+        mask, mbarriers, ctx = self.ctx.mask, self.ctx.mbarriers, self.ctx
+        counts = words(count, ctx.threads)
+        found: dict[tuple[int, Phase], None] = {}
+        for thread in np.flatnonzero(mask[: self.threads] & (counts[: self.threads] > 0)):
+            address = scalar(bar, thread)
+            own = int(thread) // ctx.group
+            block = ctx.clusters.cta(own, address >> CLUSTER_SHIFT)
+            slot = (address & (1 << CLUSTER_SHIFT) - 1) // SLOT
+            if block < ctx.geometry.ctas and slot < mbarriers.index.shape[1]:
+                phase = int(mbarriers.at(block, slot)[PHASE])
+                found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
+        inner(bar, count, expected)
+        self.details += [Arrive(warp, phase) for warp, phase in found]
+
+    def done(self, inner: Callable[..., np.ndarray], bar: Any, parity: Any) -> np.ndarray:
+        go = inner(bar, parity)
+        found: dict[tuple[int, Phase], None] = {}
+        for thread in np.flatnonzero(go[: self.threads] & self.ctx.mask[: self.threads]):
+            block, slot = int(thread) // self.ctx.group, scalar(bar, thread) // SLOT
+            phase = int(self.ctx.mbarriers.at(block, slot)[PHASE]) - 1
+            found[int(thread) // WARP, (MBARRIER, block, slot, phase)] = None
+            made = self.ctx.mbarriers.made_at.get((block, slot))
+            if made is not None:
+                self.recording.barriers[MBARRIER, block, slot] = made
+        self.details += [Wait(warp, phase) for warp, phase in found]
+        return go
+
+    def complete(
+        self, inner: Callable[..., tuple[int, int]], cta: int, address: int, size: int, thread: int
+    ) -> tuple[int, int]:
+        slot, phase = inner(cta, address, size, thread)
+        if thread < self.threads and cta < self.recording.blocks:
+            arrived = MBARRIER, cta, slot, phase
+            self.details.append(Copy(thread // WARP, cta, size, arrived))
+        return slot, phase
+
+    def meet(
+        self, inner: Callable[..., np.ndarray], barrier: Any, count: Any, wait: bool, *vote: Any
+    ) -> np.ndarray:
+        """Arrivals at named barriers, and those who go on."""
+        ctx = self.ctx
+        numbers = np.broadcast_to(np.asarray(barrier), (ctx.threads,))
+        mask = ctx.mask[: self.threads]
+        new = np.flatnonzero(mask & (self.at_barrier[: self.threads] < 0))
+        found: dict[Detail, None] = {}
+        for thread in map(int, new):
+            place = thread // ctx.group, int(numbers[thread])
+            now = self.phases.setdefault(place, [0, 0])
+            found[Arrive(thread // WARP, (NAMED, *place, now[0]))] = None
+            if wait:
+                self.at_barrier[thread] = now[0]
+        if count is not None:
+            self._count(new, numbers, words(count, ctx.threads))
+        go = inner(barrier, count, wait, *vote)
+        if wait:
+            for thread in map(int, np.flatnonzero(mask & go[: self.threads])):
+                place = thread // ctx.group, int(numbers[thread])
+                phase = int(self.at_barrier[thread])
+                found[Wait(thread // WARP, (NAMED, *place, phase))] = None
+                self.at_barrier[thread] = -1
+                if count is None:
+                    self.phases[place][0] = max(self.phases[place][0], phase + 1)
+        self.details += found
+        return go
+
+    def _count(self, new: np.ndarray, numbers: np.ndarray, counts: np.ndarray) -> None:
+        """Count arrivals at barriers with a count: the last one of a phase begins the next."""
+        for thread in map(int, new):
+            now = self.phases[thread // self.ctx.group, int(numbers[thread])]
+            now[1] += 1
+            if now[1] >= counts[thread]:
+                now[:] = now[0] + 1, 0
+
+    def cluster_arrive(self, inner: Callable[[], None]) -> None:
+        inner()
+        self._cluster(self.ctx.mask, 0, Arrive)
+
+    def cluster_done(self, inner: Callable[[], np.ndarray]) -> np.ndarray:
+        go = inner()
+        self._cluster(go & self.ctx.mask, 1, Wait)
+        return go
+
+    def _cluster(self, mask: np.ndarray, row: int, kind: type[Arrive] | type[Wait]) -> None:
+        found: dict[Detail, None] = {}
+        for thread in map(int, np.flatnonzero(mask[: self.threads])):
+            cluster = thread // self.ctx.group // self.recording.cluster
+            found[kind(thread // WARP, (CLUSTER, cluster, 0, int(self.met[row, thread])))] = None
+        self.met[row] += mask
+        self.details += found
+
+    def commit(self, queue: str, inner: Callable[[], None]) -> None:
+        inner()
+        self.details += [Commit(warp, queue) for warp in self.warps_of(self.ctx.mask)]
+
+    def group_wait(self, queue: str, inner: Callable[..., None], pending: int, **how: Any) -> None:
+        inner(pending, **how)
+        self.details += [GroupWait(w, queue, pending) for w in self.warps_of(self.ctx.mask)]
+
+
+def _argument_bytes(arguments: Arguments) -> int:
+    """Bytes of the arrays of a launch; an array that is passed twice counts once."""
+    return sum({int(row[REAL]): int(row[SIZE]) for row in arguments.table}.values())
+
+
+def recorder_of(timeline: bool | int) -> Recorder | None:
+    """The recorder that `kernel.emulator(timeline=...)` asks for."""
+    if timeline is False:
+        return None
+    if not isinstance(timeline, int):
+        raise ArgumentError(f"timeline is {timeline!r}; True or a number of blocks is needed")
+    return Recorder(1 if timeline is True else timeline)

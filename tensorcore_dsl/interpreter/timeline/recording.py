@@ -1,0 +1,159 @@
+"""What each warp executed in an emulated run, as plain data: the input of the cost model.
+
+The order of the run is one legal order; only the dependences in it count: who arrives at which
+phase of which barrier, who waits for it, and which copies complete it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Union
+
+from tensorcore_dsl import dtypes
+from tensorcore_dsl.interpreter.core.chunk import WARP
+from tensorcore_dsl.interpreter.core.program import Step
+from tensorcore_dsl.isa.spec import Instruction
+
+# What phases belong to: an mbarrier, a named barrier, or the barrier of a cluster.
+MBARRIER, NAMED, CLUSTER = "an mbarrier", "a barrier", "the cluster's barrier"
+# A barrier and one of its phases: (MBARRIER, block, slot, phase), (NAMED, block, number, phase) or
+# (CLUSTER, cluster, 0, phase). Blocks and clusters count from the first one that is recorded.
+Phase = tuple[str, int, int, int]
+
+
+class Access(NamedTuple):
+    """Words that a warp loads or stores.
+
+    passes: passes over the banks (shared memory) or 32-byte sectors (global memory); ideal: as few
+    as the same bytes can take.
+    """
+
+    warp: int
+    space: str
+    verb: str
+    bytes: int
+    passes: int
+    ideal: int
+
+
+class Arrive(NamedTuple):
+    """A warp arrives at a phase."""
+
+    warp: int
+    phase: Phase
+
+
+class Wait(NamedTuple):
+    """A warp goes on because a phase is over."""
+
+    warp: int
+    phase: Phase
+
+
+class Copy(NamedTuple):
+    """A bulk copy into shared memory of `block`, whose bytes the phase counts."""
+
+    warp: int
+    block: int
+    bytes: int
+    phase: Phase
+
+
+class Bytes(NamedTuple):
+    """Bytes that asynchronous units move for a warp: a bulk store, or the operands of a product."""
+
+    warp: int
+    space: str
+    verb: str
+    bytes: int
+
+
+class Commit(NamedTuple):
+    """A warp closes its group of asynchronous operations: "copies", "bulk" or "products"."""
+
+    warp: int
+    queue: str
+
+
+class GroupWait(NamedTuple):
+    """A warp waits until at most `pending` of its groups are incomplete."""
+
+    warp: int
+    queue: str
+    pending: int
+
+
+Detail = Union[Access, Arrive, Wait, Copy, Bytes, Commit, GroupWait]
+
+
+class Entry(NamedTuple):
+    """Steps `first` to `last` - 1, executed by the warps whose bits are set in `warps`."""
+
+    first: int
+    last: int
+    warps: int
+    details: tuple[Detail, ...]
+
+
+@dataclass
+class Recording:
+    """The first blocks of a launch.
+
+    blocks: recorded blocks, whole clusters. warps: of a block. cluster: blocks of a cluster. grid:
+    blocks of the launch. shared_bytes: of a block. operands: bytes of the arrays of the launch.
+    barriers: the step that initialised an mbarrier, by (kind, block, slot).
+    """
+
+    steps: list[Step]
+    blocks: int
+    warps: int
+    cluster: int
+    grid: int
+    shared_bytes: int
+    operands: int
+    block_names: list[str]
+    entries: list[Entry] = field(default_factory=list)
+    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    barriers: dict[tuple[str, int, int], int] = field(default_factory=dict)
+
+    def of_warps(self) -> list[list[tuple[int, list[Detail]]]]:
+        """For each warp of the recorded blocks, its steps in order, with their details."""
+        found: list[list[tuple[int, list[Detail]]]] = [[] for _ in range(self.blocks * self.warps)]
+        for entry in self.entries:
+            by_warp: dict[int, list[Detail]] = {}
+            for detail in entry.details:
+                by_warp.setdefault(detail.warp, []).append(detail)
+            executing = set(_bits(entry.warps))
+            for warp in sorted(executing | set(by_warp)):  # others arrived at a barrier and wait
+                own = by_warp.get(warp, [])
+                for at in range(entry.first, entry.last):
+                    found[warp].append((at, own))
+        return found
+
+    def multiplications(self) -> float:
+        """Multiply-adds of the tensor cores, counted as if their operands had 16 bits."""
+        total = 0.0
+        for entry in self.entries:
+            for at in range(entry.first, entry.last):
+                instr = self.steps[at].instr
+                if instr is not None and instr.shape is not None:
+                    warps = bin(entry.warps).count("1")
+                    total += warps * WARP / instr.threads * multiplications(instr)
+        return total
+
+
+def multiplications(instr: Instruction) -> float:
+    """Multiply-adds of a product, counted as if its operands had 16 bits; 0 if it is none."""
+    if instr.shape is None or "a" not in instr.params:
+        return 0.0
+    m, n, k = instr.shape
+    return m * n * k * dtypes.named(instr.params["a"]).bits / 16
+
+
+def _bits(number: int) -> Iterator[int]:
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low

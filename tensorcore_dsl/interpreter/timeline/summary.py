@@ -1,0 +1,103 @@
+"""The text of a timeline: what the warps of each role do with their time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tensorcore_dsl.interpreter.core.geometry import ranges
+from tensorcore_dsl.interpreter.timeline.recording import NAMED, Arrive, Copy, Phase
+from tensorcore_dsl.interpreter.timeline.replay import Replay, Track
+
+SHOWN = 4  # waits of a role
+LEAST = 0.01  # part of the time that is worth a line
+STATES = {
+    "issue": "issue",
+    "registers": "wait for operands",
+    "unit": "wait for a busy unit",
+    "tensor": "wait for the tensor core",
+    "groups": "wait for asynchronous groups",
+    "wait": "wait at barriers",
+}
+
+
+def roles(replay: Replay) -> Iterator[str]:
+    """Lines of text for each role of the first block: warps that execute the same steps."""
+    warps = replay.warps[: replay.recording.warps]
+    by_steps: dict[frozenset[int], list[Track]] = defaultdict(list)
+    for warp in warps:
+        if warp.steps:
+            by_steps[frozenset(at for at, _ in warp.steps)].append(warp)
+    for same in by_steps.values():
+        yield from _role(replay, same)
+
+
+def _role(replay: Replay, warps: list[Track]) -> Iterator[str]:
+    end = max(replay.end, 1.0) * len(warps)
+    states: dict[str, float] = defaultdict(float)
+    places: dict[tuple[str, str, str], float] = defaultdict(float)
+    for warp in warps:
+        for (state, at, phase), cycles in warp.spent.items():
+            states[state] += cycles
+            if state != "issue":
+                places[state, place(replay, at), awaited(replay, phase)] += cycles
+    shares = ", ".join(
+        f"{text} {states[state] / end:.0%}" for state, text in STATES.items()
+        if states[state] / end >= LEAST
+    )  # fmt: skip
+    numbers = np.array([warp.number % replay.recording.warps for warp in warps])
+    name = "warp" if len(warps) == 1 else "warps"
+    yield f"{name} {ranges(numbers)}: {shares}"
+    for (state, where, what), cycles in sorted(places.items(), key=lambda item: -item[1])[:SHOWN]:
+        if cycles / end >= LEAST:
+            yield f"  {cycles / end:>4.0%} {what or STATES[state]}, at {where}"
+
+
+def place(replay: Replay, at: int) -> str:
+    """The source line of a step: `gemm.py:31`."""
+    loc = replay.recording.steps[at].loc
+    return "an unknown line" if loc is None else f"{Path(loc.filename).name}:{loc.line}"
+
+
+def awaited(replay: Replay, phase: Phase | None) -> str:
+    """What a wait for a phase awaits: the barrier, and who arrives at it."""
+    if phase is None:
+        return ""
+    recording, (kind, block, number, _) = replay.recording, phase
+    made = recording.barriers.get((kind, block, number))
+    name = f"barrier {number}" if kind == NAMED else kind
+    if made is not None:
+        name += f" of {place(replay, made)}"
+    return f"wait at {name} for {arriving(replay).get((kind, block, number), 'nobody')}"
+
+
+def arriving(replay: Replay) -> dict[tuple[str, int, int], str]:
+    """Who arrives at each barrier: the warps, and the copies that it counts."""
+    if replay.arriving is None:
+        warps: dict[tuple[str, int, int], set[int]] = defaultdict(set)
+        copying: set[tuple[str, int, int]] = set()
+        for warp in replay.warps[: replay.recording.blocks * replay.recording.warps]:
+            for _, details in warp.steps:
+                for detail in details:
+                    if isinstance(detail, Arrive):
+                        warps[detail.phase[:3]].add(warp.number)
+                    elif isinstance(detail, Copy):
+                        copying.add(detail.phase[:3])
+        replay.arriving = {
+            key: "copies" if key in copying else _warps_text(replay, numbers, key[1])
+            for key, numbers in warps.items()
+        }
+    return replay.arriving
+
+
+def _warps_text(replay: Replay, numbers: set[int], block: int) -> str:
+    """Warps by number, with the blocks of others."""
+    per = replay.recording.warps
+    own = np.array(sorted(n % per for n in numbers if n // per == block), np.int64)
+    others = sorted({n // per for n in numbers} - {block})
+    texts = [f"{'warp' if len(own) == 1 else 'warps'} {ranges(own)}"] if len(own) else []
+    texts += [f"warps of block {replay.recording.block_names[b]}" for b in others[:2]]
+    return " and ".join(texts)

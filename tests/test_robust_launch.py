@@ -1,0 +1,142 @@
+"""Emulations of large grids: memory does not grow with them, and one Ctrl-C or error ends them."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorcore_dsl.errors import ArgumentError, OutOfBounds
+from tensorcore_dsl.interpreter import launch
+from tests.kit import CTAID, LESS, LOAD_GLOBAL, Builder, u64
+
+SCRIPT = """
+import resource, threading
+import numpy as np
+import tensorcore_dsl as tc
+
+@tc.kernel
+def work(out, turns):
+    total = tc.f32(0)
+    for turn in range(turns):
+        total = total * 0.5 + 1.0
+    out[tc.threadIdx.x] = total
+
+def emulate(grid, turns):
+    work.emulator(checks=False)[grid, 32](np.zeros(32, np.float32), turns)
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+emulate(1, 1)
+"""
+
+
+def start(code: str) -> subprocess.Popen[str]:
+    """A process that runs the script and then `code`."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(SCRIPT + code)
+    atexit.register(Path(file.name).unlink, missing_ok=True)
+    return subprocess.Popen(
+        [sys.executable, file.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def interrupted(code: str) -> tuple[float, str]:
+    """Seconds from a Ctrl-C, sent after "ready", to the end of the process, and its stderr."""
+    process = start(code)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    assert process.poll() is None, "it ended before the interrupt"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=20)
+    return time.monotonic() - began, text
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("grid", [2**31 - 1, 5000])
+    def test_one_ends_many_chunks(self, grid: int) -> None:
+        seconds, text = interrupted(f"print('ready', flush=True); emulate({grid}, 100_000)")
+        assert seconds < 2, text  # half a second on an idle machine
+        assert "KeyboardInterrupt" in text
+        if sys.version_info >= (3, 11):
+            assert "interrupted" in text
+
+    def test_no_thread_is_left(self) -> None:
+        code = """
+print('ready', flush=True)
+try:
+    emulate(2**31 - 1, 1000)
+except KeyboardInterrupt:
+    print(threading.active_count(), flush=True)
+"""
+        process = start(code)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, text = process.communicate(timeout=20)
+        assert out == "1\n", text
+
+    def test_one_ends_a_single_chunk(self) -> None:
+        seconds, text = interrupted("print('ready', flush=True); emulate(1, 2**31 - 1)")
+        assert seconds < 2 and "KeyboardInterrupt" in text
+
+
+class TestMemory:
+    def test_does_not_grow_with_the_grid(self) -> None:
+        code = """
+emulate(4_000, 1)
+before = peak()
+emulate(200_000, 1)
+print(peak() - before)
+"""
+        out, text = start(code).communicate(timeout=120)
+        assert out and int(out) < 24, (out, text)
+
+    def test_the_largest_grid_starts_at_once(self) -> None:
+        """Its first block fails."""
+        b = Builder(("a", u64))
+        b.op(LOAD_GLOBAL, 0)
+        began = time.monotonic()
+        with pytest.raises(OutOfBounds, match=r"thread 0 of block 0"):
+            b.run(np.zeros(4, np.uint32), grid=2**31 - 1)
+        assert time.monotonic() - began < 5
+
+    def test_chunks_of_small_blocks_share_bounded_memory(self) -> None:
+        kernel = Builder(("a", u64)).kernel
+        size, _ = launch._chunks(kernel, 10**9, 1, 4, 1, 227 << 10)
+        assert size * (227 << 10) <= launch.SHARED
+        assert launch._chunks(kernel, 10**9, 1, 4, 8, 227 << 10)[0] % 8 == 0
+
+
+class TestErrors:
+    def test_the_first_chunk_that_fails_is_named(self) -> None:
+        """Every block from 1,000 on fails; later ones may do so earlier."""
+        b = Builder(("out", u64))
+        with b.when(b.op(LESS, b.op(CTAID), 1000)):
+            b.jump("return")
+        b.op(LOAD_GLOBAL, 0)
+        with pytest.raises(OutOfBounds, match="of block 1000"):
+            b.run(np.zeros(4, np.uint32), grid=4000, block=1024, workers=3)
+
+    def test_threads_end_with_the_error(self) -> None:
+        b = Builder(("out", u64))
+        b.op(LOAD_GLOBAL, 0)
+        with pytest.raises(OutOfBounds):
+            b.run(np.zeros(4, np.uint32), grid=400, block=1024, workers=4)
+        assert threading.active_count() == 1
+
+    @pytest.mark.parametrize("workers", [0, -1, 10**6, 2.0, "3", True])
+    def test_workers_that_cannot_be(self, workers: Any) -> None:
+        with pytest.raises(ArgumentError, match=r"workers is .*; 1 to 1024 are allowed"):
+            Builder(("out", u64)).run(np.zeros(4, np.uint32), workers=workers)
