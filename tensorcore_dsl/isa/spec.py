@@ -219,6 +219,11 @@ class Instruction:
         return "volatile" in self.effects and self.accesses_words
 
     @property
+    def atomic(self) -> bool:
+        """Does each of its threads read, modify and write words?"""
+        return self.opcode in ("atom", "red")
+
+    @property
     def read_only(self) -> bool:
         """Does it load through the path for memory that nobody writes during the launch?"""
         return self.opcode == "ld" and "nc" in self.mnemonic.split(".")

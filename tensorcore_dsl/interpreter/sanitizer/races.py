@@ -290,12 +290,10 @@ class Races:
     ) -> race_report.Finding | None:
         """The first row of `found` that is a race; the step began with serial number `start`."""
         mild = None
-        for row in self.found[: int(self.book[history.FOUNDS])].tolist():
+        found = self.found[: int(self.book[history.FOUNDS])]
+        for row in found[~self._known_abroad(found)].tolist():
             what, thread, place, serial, lanes, *_ = row
-            if what & history.ASK:
-                if self._known_abroad(thread, serial, lanes, ORDER):
-                    continue
-                what -= history.ASK
+            what &= ~history.ASK
             mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
             others: list[int] = []
             if mild_kind and serial >= start:
@@ -310,22 +308,37 @@ class Races:
             mild = mild or finding
         return mild
 
-    def _known_abroad(self, thread: int, serial: int, lanes: int, vector: int) -> bool:
-        """Does a thread know of an access that another cluster made?"""
-        races = self.launch.chunks[int(self.launch.owner[serial // PAGE])]
-        assert races is not None
-        warp = int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1)
-        first = warp * WARP
-        cluster = races.first_cluster + first // races.width
-        vectors = self.knowledge.foreign(thread).get(cluster)
-        if vectors is None:
-            return False
-        if lanes == 0:
-            column = int(self.launch.who[serial + 1])
-            return bool(column < vectors.shape[1] and vectors[ORDER, column] >= serial)
-        columns = [first % races.width + i for i in range(WARP) if lanes >> i & 1]
-        fenced = vectors[min(vector, len(vectors) - 1), columns]
-        return bool((vectors[ORDER, columns] >= serial).all() and (fenced >= serial).all())
+    def _known_abroad(self, found: np.ndarray) -> np.ndarray:
+        """Which rows of `found` are of accesses by other clusters that their threads know of?"""
+        known = np.zeros(len(found), np.bool_)
+        asked = np.flatnonzero(found[:, history.WHAT] & history.ASK)
+        if not len(asked):
+            return known
+        launch, rows, width = self.launch, self.knowledge.rows, self.knowledge.width
+        thread, serial = found[asked, history.THREAD], found[asked, history.SERIAL]
+        owner = launch.owner[serial // PAGE]
+        firsts = np.array([0 if races is None else races.first_cluster for races in launch.chunks])
+        first = (launch.who[serial] & ((1 << history.WARP_BITS) - 1)).astype(np.int64) * WARP
+        cluster = firsts[owner] + first // width
+        sets = rows.foreign[rows.row_of[thread]]
+        lanes = found[asked, history.LANES]
+        alone = lanes == 0  # an asynchronous operation
+        columns = (first % width)[:, None] + np.arange(WARP)
+        columns[alone] = launch.who[serial[alone] + 1][:, None]
+        matter = (lanes[:, None] >> np.arange(WARP) & 1 > 0) | alone[:, None]
+        keys, which = np.unique(sets << 32 | cluster, return_inverse=True)
+        by_key = np.argsort(which, kind="stable")
+        parts = np.split(by_key, np.cumsum(np.bincount(which))[:-1])
+        for key, here in zip(keys, parts, strict=True):
+            vectors = self.knowledge.sets[int(key) >> 32].get(int(key) & 0xFFFFFFFF)
+            if vectors is None:
+                continue
+            order = vectors[ORDER]
+            where = columns[here]
+            late = order[np.minimum(where, len(order) - 1)] < serial[here, None]
+            late |= where >= len(order)
+            known[asked[here]] = ~(late & matter[here]).any(axis=1)
+        return known
 
     def operation(self, thread: int, column: int, step: int | None = None) -> int:
         """The serial number of an asynchronous operation that `thread` issues."""

@@ -59,7 +59,7 @@ def strength(instr: Instruction | None) -> int:
     if instr.uses_mbarrier or instr.counts_bytes:
         return MBARRIER | GPU_SCOPE << SIZE_BITS
     size = REDUCTION if instr.reduces else instr.scalar_bytes
-    size |= ATOMIC * (instr.opcode in ("atom", "red"))
+    size |= ATOMIC * instr.atomic
     return size | _SCOPES[instr.scope] << SIZE_BITS
 
 
@@ -82,7 +82,7 @@ class Signals:
     """Messages by location; what threads have fenced, and what waits for their next fence.
 
     released: by thread and location, what the thread's releases of it have handed on. waiting: by
-    thread and location.
+    thread and location. learned: by thread, location and scope, what it has learned there last.
     """
 
     locations: dict[tuple[int, int], Message] = field(default_factory=dict)
@@ -90,6 +90,7 @@ class Signals:
         default_factory=dict
     )
     released: dict[tuple[Any, ...], Message] = field(default_factory=dict)
+    learned: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     waiting: dict[tuple[int, int], dict[Any, list[Message]]] = field(default_factory=dict)
 
 
@@ -128,7 +129,10 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
         if reads and message is not None and instr.results:
             if acquires:
                 read = signals.waiting.get((number, thread), {}).pop(key, [])
-                _learn(races, thread, scope, [*read, message])
+                again = signals.learned.get((number, thread, key, scope)) is message
+                if read or not again:  # else a poll has read the same once more
+                    signals.learned[number, thread, key, scope] = message
+                    _learn(races, thread, scope, [*read, message])
             else:
                 read = signals.waiting.setdefault((number, thread), {}).setdefault(key, [])
                 if read and read[-1].chain == message.chain:
