@@ -19,6 +19,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
+from tensorcore_dsl.interpreter.sanitizer.access_history import OWN
 from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
@@ -44,8 +45,9 @@ class Mbarriers:
     """The mbarriers of a chunk of CTAs.
 
     state: (CTAs, rows, columns). index: (CTAs, slots), the row of each slot; row 0 is no barrier.
-    used: (CTAs,), rows in use. made_at: step that initialised (CTA, slot). asks_for: (T, 2), slot
-    and phase that a thread waits for, or -1.
+    used: (CTAs,), rows in use. made_at: step that initialised (CTA, slot). remote_at: step of
+    the last arrival from another CTA at (CTA, slot). asks_for: (T, 2), slot and phase that a
+    thread waits for, or -1. ends: does the program end barriers? Then their uses are accesses.
     """
 
     def __init__(
@@ -61,11 +63,16 @@ class Mbarriers:
         self.state = np.zeros((ctas, ROWS, COLUMNS), np.int64)
         self.used = np.ones(ctas, np.int64)
         self.made_at: dict[tuple[int, int], int] = {}
+        self.remote_at: dict[tuple[int, int], int] = {}
         self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
+        mnemonics = {step.instr.mnemonic for step in chunk.program.steps if step.instr is not None}
+        self.ends = any(m.startswith(advice.MBARRIER_INVAL) for m in mnemonics)
 
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""
         chunk = self.chunk
+        if count is None:
+            self._race("store", words(bar, chunk.threads))
         for thread in np.flatnonzero(chunk.mask):
             cta, slot = self._own(int(thread), scalar(bar, thread))
             live = self.at(cta, slot)[COUNT] > 0
@@ -145,6 +152,9 @@ class Mbarriers:
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        self._race("load", addresses)
+        if clusters.size > 1:
+            self._note_remote(addresses, counts)
         if self.sanitizer.proxies.reads:  # a thread released too early shall run at once
             chunk.step_aside()
 
@@ -159,6 +169,7 @@ class Mbarriers:
         )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
+        self._race("load", words(bar, chunk.threads))
         if status:
             self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
         if self.sanitizer.detector is not None and (go & chunk.mask).any():
@@ -193,6 +204,24 @@ class Mbarriers:
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
         detector.release(PHASES, mask, units, phases)
 
+    def _race(self, verb: str, addresses: np.ndarray) -> None:
+        """The active threads use barriers of their CTA, or end them ("store"): does that race?"""
+        detector, own = self.sanitizer.detector, addresses >> CLUSTER_SHIFT == 0
+        if detector is not None and self.ends:
+            strong = verb == "load"
+            tell = detector.words(
+                OWN, verb, addresses, self.chunk.mask & own, BYTES, strong=strong
+            )
+            if tell is not None:
+                tell()
+
+    def _note_remote(self, addresses: np.ndarray, counts: np.ndarray) -> None:
+        """The active threads have arrived: note where that was at a barrier of another CTA."""
+        units, _ = self._phases(addresses)
+        own = np.arange(self.chunk.threads) // self.chunk.group
+        for unit in np.unique(units[self.chunk.mask & (counts > 0) & (own != units >> 20)]).tolist():
+            self.remote_at[unit >> 20, unit & 0xFFFFF] = self.chunk.at_step
+
     def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
         """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
         chunk = self.chunk
@@ -216,7 +245,8 @@ class Mbarriers:
             raise EmulationError(
                 f"block {chunk.block_name(cta)} may end before another CTA of its cluster arrives"
                 f" in phase {state[row, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
-                f"cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
+                f"cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
+                chunk.loc(self.remote_at[cta, slot]) if (cta, slot) in self.remote_at else None,
             )
 
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
