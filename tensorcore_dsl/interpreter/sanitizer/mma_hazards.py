@@ -29,8 +29,8 @@ Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
 class RegisterUse:
     """A step that uses registers of products without being one; by place.
 
-    reads, writes: places that are accumulators or late inputs of some product. copies: it copies all
-    registers of a group. loc: the place in the source, where it is not that of the step.
+    reads, writes: places that are accumulators or late inputs of some product. copies: it copies
+    all registers of a group. loc: the place in the source, where it is not that of the step.
     """
 
     name: str
@@ -146,7 +146,7 @@ class MmaHazards:
         for product in self.queue:
             hazard = product.use.accumulators in use.reads + use.writes
             hazard = hazard or not set(product.use.inputs).isdisjoint(use.writes)
-            hazard = hazard or product.use.a in use.reads and not use.copies
+            hazard = hazard or (product.use.a in use.reads and not use.copies)
             if hazard and (product.groups & groups).any():
                 self._refuse(product, use.name, groups, use.loc)
         for place in use.reads + use.writes:

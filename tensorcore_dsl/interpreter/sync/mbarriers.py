@@ -219,7 +219,8 @@ class Mbarriers:
         """The active threads have arrived: note where that was at a barrier of another CTA."""
         units, _ = self._phases(addresses)
         own = np.arange(self.chunk.threads) // self.chunk.group
-        for unit in np.unique(units[self.chunk.mask & (counts > 0) & (own != units >> 20)]).tolist():
+        remote = self.chunk.mask & (counts > 0) & (own != units >> 20)
+        for unit in np.unique(units[remote]).tolist():
             self.remote_at[unit >> 20, unit & 0xFFFFF] = self.chunk.at_step
 
     def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
