@@ -103,7 +103,7 @@ class Loop:
         for node in self._nodes:
             for value in nodes.writes(node):
                 makers[value].append(node)
-        left = [n.condition for n in self._nodes if isinstance(n, nodes.While) or _leaves(n)]
+        left: list[Any] = [n.condition for n in self._nodes if _ends(n)]
         found: list[nodes.Op] = []
         seen: set[Any] = set()
         while left:
@@ -120,7 +120,8 @@ class Loop:
                     return []
         ops = [node for node in self._nodes if isinstance(node, nodes.Op)]
         compared = self._closure(value for op in found for value in nodes.reads(op))
-        loaded = any("load" in op.instr.effects and not compared.isdisjoint(op.results) for op in ops)
+        asks = [op for op in ops if not compared.isdisjoint(op.results)]
+        loaded = any("load" in op.instr.effects for op in asks)
         atomic = any({"load", "store"} <= op.instr.effects for op in ops)
         return found if not loaded or atomic else []
 
@@ -140,10 +141,10 @@ class Loop:
         )
 
 
-def _leaves(node: nodes.Node) -> bool:
-    """Is it a branch to the outside of a loop?"""
+def _ends(node: nodes.Node) -> TypeGuard[nodes.While | nodes.If]:
+    """Does its condition end a loop?"""
     if not isinstance(node, nodes.If):
-        return False
+        return isinstance(node, nodes.While)
     jumps = (n for part in (node.then, node.orelse) for n in nodes.walk(part))
     return any(isinstance(n, nodes.Jump) and n.kind != "continue" for n in jumps)
 
