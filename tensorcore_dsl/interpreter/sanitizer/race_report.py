@@ -21,7 +21,7 @@ class Detector(Protocol):
     """What this module needs of `races.Races`, and of what is left of it (`races.PastChunk`)."""
 
     @property
-    def chunk(self) -> Positions: ...
+    def names(self) -> Positions: ...
     @property
     def number(self) -> int: ...
     @property
@@ -57,8 +57,8 @@ class Finding:
 
     def tell(self) -> None:
         """Raise or warn."""
-        chunk = self.races.chunk
-        here, there = chunk.loc(self.step), self._owner.chunk.loc(self._step)
+        chunk = self.races.names
+        here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
         if self.what == history.UNFENCED:
             raise EmulationError(self._unfenced(there), here)
         text = self._text(here, there)
@@ -90,7 +90,7 @@ class Finding:
 
     def _other(self) -> str:
         """Who made the other access."""
-        chunk = self._owner.chunk
+        chunk = self._owner.names
         instr = chunk.instruction(self._step)
         if self.lanes == 0 and instr is not None and instr.runs_behind:
             unit = f"the {instr.summary} of {self._warp_name(self._owner, self._warp)}"
@@ -101,17 +101,17 @@ class Finding:
 
     @staticmethod
     def _warp_name(races: Detector, warp: int) -> str:
-        return races.chunk.unit_name(warp * WARP, WARP)
+        return races.names.unit_name(warp * WARP, WARP)
 
     def _thread_name(self, races: Detector, thread: int) -> str:
-        chunk = races.chunk
+        chunk = races.names
         warp = thread % chunk.group // WARP
         return f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
 
     # -- the text ---------------------------------------------------------------------------------
 
     def _text(self, here: Loc | None, there: Loc | None) -> str:
-        chunk = self.races.chunk
+        chunk = self.races.names
         mine = "store" if self.kind in (history.STORE, history.STRONG_STORE) else "load"
         theirs = "load" if self.what == history.READ else "store"
         if self.what == history.TOGETHER:
@@ -153,7 +153,7 @@ class Finding:
         return f" (time {count})" if count > 1 else ""
 
     def _together(self, here: Loc | None) -> str:
-        chunk = self.races.chunk
+        chunk = self.races.names
         first = self.thread // WARP * WARP
         lanes = [i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread]
         names = ", ".join(map(str, lanes[:4])) + (", ..." if len(lanes) > 4 else "")
@@ -201,7 +201,7 @@ class Finding:
 
     def _advice(self) -> str:
         owner, races = self._owner, self.races
-        instr = owner.chunk.instruction(self._step)
+        instr = owner.names.instruction(self._step)
         if self.lanes == 0 and instr is not None:
             if instr.ordering is not None:
                 wait = instr.ordering.wait
@@ -212,7 +212,7 @@ class Finding:
                 read = advice.BULK_WAIT_READ
                 wait = read if self.what == history.READ else read.replace(".read", "")
                 return f"the thread that issued it must wait for its group ({wait}), then meet"
-        mine = races.chunk.instruction(self.step)
+        mine = races.names.instruction(self.step)
         if any(i is not None and i.read_only for i in (instr, mine)):
             return "the read-only path is for memory that nobody writes during the launch"
         if mine is not None and mine.runs_late:
@@ -221,9 +221,9 @@ class Finding:
             return "lanes of a warp run on their own: tc.syncwarp() must come between"
         if (instr is not None and instr.strong) or (mine is not None and mine.strong):
             return "strong accesses order nothing by themselves: a release and an acquire do"
-        group, first = races.chunk.group, races.chunk.geometry.first
+        group, first = races.names.group, races.names.geometry.first
         here = first + self.thread // group
-        there = owner.chunk.geometry.first + self._warp * WARP // group
+        there = owner.names.geometry.first + self._warp * WARP // group
         if here == there:
             return "a barrier of the block (tc.barrier()) must come between"
         if here // races.peers == there // races.peers:
@@ -232,7 +232,7 @@ class Finding:
 
     def _unfenced(self, there: Loc | None) -> str:
         me = self._warp_name(self.races, self.thread // WARP)
-        instr = self.races.chunk.instruction(self.step)
+        instr = self.races.names.instruction(self.step)
         operation = instr.summary if instr is not None else "operation"
         return (
             f"the {operation} of {me} reads {self._bytes(None)} through the async proxy, which "
@@ -243,14 +243,14 @@ class Finding:
 
 
 def _synchronises(races: Detector, step: int) -> bool:
-    instr = races.chunk.instruction(step)
+    instr = races.names.instruction(step)
     return instr is not None and instr.synchronises
 
 
 def _named(races: Detector, who: int) -> str:
     step = who >> history.WARP_BITS
-    instr = races.chunk.instruction(step)
-    loc = races.chunk.loc(step)
+    instr = races.names.instruction(step)
+    loc = races.names.loc(step)
     return f"{instr.summary if instr else 'one'} at {loc}{_source(loc)}"
 
 
