@@ -59,8 +59,7 @@ class PastChunk:
     """What is left of the detector of a chunk that has ended: names for reports."""
 
     def __init__(self, races: Races) -> None:
-        chunk = races.chunk
-        self.chunk = Positions(chunk.program, chunk.geometry)
+        self.names = races.names
         self.number, self.peers, self.now = races.number, races.peers, races.now
         self.first_cluster, self.width = races.first_cluster, races.width
 
@@ -155,6 +154,7 @@ class Races:
     ) -> None:
         self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
         geometry, program = chunk.geometry, chunk.program
+        self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
