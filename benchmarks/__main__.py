@@ -23,6 +23,7 @@ TOOLS = {
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
+    "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),
     "report": ("benchmarks.page", "docs/performance.md from the newest recorded results"),
 }
 EPILOG = """\

@@ -167,6 +167,11 @@ class SharedTiles:
             raise EmulationError(
                 f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}"
             )
+        if tile.start % max(8 * tile.swizzle, 1) == 0 and descriptor.base % (tile.swizzle // 16 or 1):
+            raise EmulationError(
+                f"{what} has a base offset of {descriptor.base}; it points into {place}, whose "
+                f"{tile.swizzle}-byte swizzle starts anew there: 0 is needed"
+            )
         rows = tile.swizzle > 0 and tile.swizzle == tile.pitch and lines > 8
         if rows and descriptor.stride != 8 * tile.pitch:
             raise EmulationError(

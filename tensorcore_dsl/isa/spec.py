@@ -212,15 +212,16 @@ class Instruction:
         return ("aligned" in parts or parts[0] == "bar") and not other
 
     @property
-    def reads_signals(self) -> bool:
-        """Does it read words by which other threads may signal: strong loads and atomics?"""
-        strong = {"load", "volatile"} <= self.effects and "async" not in self.effects
-        return strong and bool(self.results)
-
-    @property
     def strong(self) -> bool:
         """Is it an atomic, or a load or a store that is not weak (memory consistency model)?"""
-        return self.opcode in ("ld", "st", "atom", "red") and "volatile" in self.effects
+        if self.uses_mbarrier:
+            return not {"init", "inval"} & {*self.mnemonic.split(".")}
+        return "volatile" in self.effects and self.accesses_words
+
+    @property
+    def atomic(self) -> bool:
+        """Does each of its threads read, modify and write words?"""
+        return self.opcode in ("atom", "red")
 
     @property
     def read_only(self) -> bool:
@@ -238,6 +239,11 @@ class Instruction:
         """Does it order accesses of the generic proxy, as `fence` and `membar` do?"""
         parts = self.mnemonic.split(".")
         return parts[0] == "membar" or (parts[0] == "fence" and not {"proxy", "mbarrier_init"} & {*parts})
+
+    @property
+    def sequential(self) -> bool:
+        """Is it a fence of the one order of all such fences (`fence.sc`, `membar`)?"""
+        return self.fences and (self.opcode == "membar" or "sc" in self.mnemonic.split("."))
 
     @property
     def releases(self) -> bool:

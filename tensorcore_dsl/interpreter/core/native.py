@@ -54,13 +54,16 @@ poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
 
 
 @intrinsic  # type: ignore[misc]
-def lowest_bit(context: Any, word: Any) -> Any:
+def _lowest_bit(context: Any, word: Any) -> Any:
     """The number of the lowest bit that is set; 64 for 0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.int64), generate
+
+
+lowest_bit: Any = _lowest_bit
 
 
 @inlined

@@ -68,11 +68,6 @@ class Step:
             return not self.instr.results and "blocking" not in self.instr.effects
         return not _CHANGING.isdisjoint(self.instr.effects)
 
-    @property
-    def synchronises(self) -> bool:
-        """May the step read a word by which another thread signals?"""
-        return self.instr is not None and self.instr.reads_signals
-
 
 @dataclass
 class Program:
@@ -81,10 +76,10 @@ class Program:
     constants: (place, value, registers): None for one value that all threads share, 0 for a scalar
     in every thread, or the registers of a group. params: places of the kernel's parameters. unit:
     threads of the largest group that one instruction needs as a whole, a warp or a warpgroup.
-    asynchronous: operations may be in flight when a CTA ends. reads_shared: some instruction reads
-    shared memory through the async proxy. remote: some instruction loads from or stores to the
-    shared memory of other CTAs. ranked: the kernel fixes its cluster shape, so shared addresses of
-    all CTAs but the first of a cluster have bits above CLUSTER_SHIFT. kept: in a debug build, the
+    asynchronous: operations may be in flight when a CTA ends, or other CTAs access its memory.
+    reads_shared: some instruction reads shared memory through the async proxy. ranked: the kernel
+    fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have bits
+    above CLUSTER_SHIFT. kept: in a debug build, the
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
     the position that they jump back to. values: the places of values, and of constants.
     """
@@ -97,7 +92,6 @@ class Program:
     unit: int = 32
     asynchronous: bool = False
     reads_shared: bool = False
-    remote: bool = False
     ranked: bool = False
     kept: dict[Any, int] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
@@ -108,5 +102,4 @@ class Program:
         """Note what the machine must track because the kernel has this instruction."""
         self.unit = max(self.unit, instr.threads)
         self.reads_shared |= "async_proxy" in instr.effects
-        self.remote |= instr.accesses_cluster
-        self.asynchronous |= self.remote or not _TRACKED.isdisjoint(instr.effects)
+        self.asynchronous |= instr.accesses_cluster or not _TRACKED.isdisjoint(instr.effects)

@@ -17,7 +17,7 @@ from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 # States of a byte. PENDING: an asynchronous copy in flight owns it; BARRIER: part of an mbarrier.
 NEVER, WRITTEN, PENDING, BARRIER = range(4)
 # Codes of failed checks of memory accesses.
-OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED, NOT_MET = range(1, 9)
+OUTSIDE, MISALIGNED, UNWRITTEN, IN_FLIGHT, READ_ONLY, STILL_READ, UNFENCED = range(1, 8)
 
 STAMP_BITS = 14  # bits of a stamp that hold the thread; a cluster has at most 16 * 1024 threads
 STAMP_MASK = (1 << STAMP_BITS) - 1

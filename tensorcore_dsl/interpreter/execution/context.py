@@ -95,12 +95,12 @@ class ExecutionContext(Chunk):
         if not self.program.asynchronous:
             return
         ended = self.gone.reshape(self.geometry.ctas, -1).all(axis=1) & ~self.clusters.gone
-        self.clusters.note_arrival()
+        early = self.mask & (self.clusters.arrivals == self.clusters.waits)
+        self.clusters.release(early)
         for cta in map(int, np.flatnonzero(ended)):
             self.clusters.gone[cta] = True
             self.clusters.leave(cta)
             self.sanitizer.leave(cta)
-            self.mbarriers.leave(cta)
             self.bulk.leave(cta)
 
     def lacking(self, mask: np.ndarray, instr: Instruction | None) -> list[str]:

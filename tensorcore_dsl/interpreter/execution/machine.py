@@ -149,15 +149,15 @@ class Machine:
 
     def _run_of(self, at: int, step: Step) -> Run:
         """The function of a step, with what the machine does before and after some."""
-        program, run = self.ctx.program, step.run
+        run = step.run
         follows = self.ctx.tally.profile or self.ctx.sanitizer.detector is not None
-        if follows or program.remote or step.tracked:
+        if follows or step.tracked:
             run = _tracked(at, run)
         if step.instr is not None and step.instr.arrives:
             run = _arriving(at, run)
         if step.changes:
             run = _changing(at, run)
-        return _synchronising(run) if program.asynchronous and step.synchronises else run
+        return run
 
     def split(self, mask: np.ndarray, target: int) -> None:
         """Threads of the running cohort that jump ahead on their own."""
@@ -459,16 +459,3 @@ def _changing(at: int, run: Run) -> Run:
         return target
 
     return changing
-
-
-def _synchronising(run: Run) -> Run:
-    """A step by which threads may learn what others did."""
-
-    def synchronising(machine: Machine) -> int | None:
-        target = run(machine)
-        ctx, order = machine.ctx, machine.ctx.sanitizer.order
-        order.synchronise(ctx.all_threads)
-        order.learn(ctx.all_threads, order.clock)
-        return target
-
-    return synchronising

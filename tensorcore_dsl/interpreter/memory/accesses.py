@@ -2,7 +2,7 @@
 
 The loops move words between registers and memory, and check every access. All return 0, or
 `code << 32 | thread` for the first thread whose access fails a check. The arrays `stamps`,
-`readers`, `epochs` and `landed` are those of `ProxyFences`; `synced` is that of `HappensBefore`.
+`readers` and `epochs` are those of `ProxyFences`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native, shadow
-from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
+from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
 from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER, GLOBAL, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, unfenced
@@ -200,7 +200,7 @@ def global_move(
 @native.compiled
 def shared_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, width: int, count: int,
-    checked: bool, landed: Any, synced: Any,
+    checked: bool,
 ) -> int:  # fmt: skip
     """data, states: (CTAs, bytes); out: (count, T * width) bytes."""
     threads, size, base = addresses.size, width * count, out.ctypes.data
@@ -220,8 +220,6 @@ def shared_load(
                         return native.mistake(
                             shadow.shadow_error(states_at + address, size), thread
                         )
-                if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
-                    return native.mistake(shadow.NOT_MET, thread)
                 source = bytes_at + address
                 for word in range(count):
                     native.move(
@@ -268,7 +266,7 @@ def shared_store(
 @native.compiled
 def matrix_load(
     addresses: Any, active: Any, data: Any, states: Any, out: Any, matrices: int, transposed: bool,
-    checked: bool, landed: Any, synced: Any,
+    checked: bool,
 ) -> int:  # fmt: skip
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 
@@ -289,8 +287,6 @@ def matrix_load(
                     return native.mistake(shadow.MISALIGNED, thread)
                 if not shadow.all_written(states.ctypes.data + at, 16):
                     return native.mistake(shadow.shadow_error(states.ctypes.data + at, 16), thread)
-            if landed.shape[1] and landed[cta, address >> 4] > synced[thread]:
-                return native.mistake(shadow.NOT_MET, thread)
             source, matrix, row = data.ctypes.data + at, thread % 32 // 8, thread % 8
             target = base + 4 * (matrix * threads + thread - thread % 32)
             if transposed:
@@ -370,7 +366,7 @@ def copy_finish(
 @native.compiled
 def async_load(
     addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
-    landed: Any, synced: Any, cluster: int, out: Any,
+    cluster: int, out: Any,
 ) -> int:  # fmt: skip
     """Load 16-byte chunks of shared memory through the async proxy.
 
@@ -383,7 +379,7 @@ def async_load(
     for group in range(groups):
         if not whole[group]:
             continue
-        cta, known = group // per, synced[group * WARPGROUP : (group + 1) * WARPGROUP].max()
+        cta = group // per
         for i in range(count):
             at = addresses[group, i]
             if at + CHUNK > limit:
@@ -392,8 +388,6 @@ def async_load(
                 state = shadow.shadow_error(states.ctypes.data + cta * limit + at, CHUNK)
                 if state:
                     return native.mistake(state, group * count + i)
-            if landed.shape[1] and landed[cta, at // CHUNK] > known:
-                return native.mistake(shadow.NOT_MET, group * count + i)
             first = cta // cluster * cluster * threads
             if threads and unfenced(stamps[cta], epochs, first, at):
                 return native.mistake(shadow.UNFENCED, group * count + i)

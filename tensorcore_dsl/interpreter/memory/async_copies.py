@@ -29,7 +29,7 @@ from tensorcore_dsl.interpreter.memory.accesses import (
     copy_finish,
 )
 from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
-from tensorcore_dsl.interpreter.memory.shared_memory import NOT_MET, SharedMemory
+from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
     BOX,
     EXTENT,
@@ -40,7 +40,6 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
-from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS, PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
@@ -151,9 +150,6 @@ class AsyncCopies:
             sanitizer.proxies.epochs,
         )  # fmt: skip
         self._note(copy, due, CHECK | NOTE)
-        if sanitizer.races is not None:
-            access = Access.own(self.chunk, copy.target, due, copy.size, "store")
-            sanitizer.races.access(access, ordered=False)
 
 
 class BulkCopies:
@@ -331,14 +327,12 @@ class BulkCopies:
         """Carry out a load; `source` is where it reads shared memory, if it does."""
         chunk = self.chunk
         chunk.writes += 1
-        clock = self.sanitizer.order.tick()
         storage, proxies, size = self.storage, self.sanitizer.proxies, box.size
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
             wrong = load_box(
                 box.real, box.plan, box.element, box.mask, box.pitch, target, storage.data[cta],
                 storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.readers[cta],
-                proxies.landed[cta], clock,
             )  # fmt: skip
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
@@ -437,16 +431,10 @@ class BulkCopies:
         wrong = store_box(
             box.real, box.plan, box.element, box.mask, box.pitch, src, storage.data[cta],
             storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.epochs,
-            chunk.geometry.first_thread(cta), proxies.landed[cta],
-            self.sanitizer.order.synced[thread], copies,
+            chunk.geometry.first_thread(cta), copies,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
-        if self.sanitizer.races is not None:
-            starts = box.chunks(src) * CHUNK
-            who = np.full(starts.size, thread)
-            access = Access(who, who // chunk.group, starts, CHUNK, "load")
-            self.sanitizer.races.access(access, ordered=False)
 
     def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
         if number % align:
@@ -474,8 +462,6 @@ class BulkCopies:
                 f"{what} overwrites shared {address:#x}, which is still read by "
                 + proxies.reader(cta, address)
             )
-        if code == shadow.NOT_MET:
-            raise Uninitialised(f"{what}: at shared {address:#x} {NOT_MET}")
         if code == shadow.UNWRITTEN:
             raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")
         state = self.storage.shadow[cta, address : address + CHUNK]

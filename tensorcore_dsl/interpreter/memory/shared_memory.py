@@ -8,6 +8,7 @@ asynchronous readers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,14 +19,11 @@ from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, PRODUCT, Read
-from tensorcore_dsl.interpreter.sanitizer.happens_before import Access
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 from tensorcore_dsl.isa.spec import Instruction
-
-NOT_MET = "a bulk load brought these bytes; its mbarrier must be waited for first"
 
 
 class SharedMemory(accesses.WordMemory):
@@ -45,11 +43,11 @@ class SharedMemory(accesses.WordMemory):
     ) -> np.ndarray:
         out = np.empty((count, addresses.size), f"u{width}")
         self.chunk.account(self.space, "load", addresses, mask, width * count)
-        storage, sanitizer = self.storage, self.sanitizer
+        storage = self.storage
         found = self.note("load", addresses, mask, width * count)
         wrong = accesses.shared_load(
             addresses, mask, storage.data, storage.shadow, out.view(np.uint8), width, count,
-            storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
+            storage.checks,
         )  # fmt: skip
         self._check(wrong, mask, addresses, width * count, "load", found)
         return out
@@ -61,11 +59,11 @@ class SharedMemory(accesses.WordMemory):
         out = np.empty((matrices, addresses.size), np.uint32)
         mask = self.active(ctx)
         self.chunk.account(self.space, "load", addresses, mask, 16)
-        storage, sanitizer = self.storage, self.sanitizer
+        storage = self.storage
         found = self.note("load", addresses, mask, 16)
         wrong = accesses.matrix_load(
             addresses, mask, storage.data, storage.shadow, out, matrices, transposed,
-            storage.checks, sanitizer.proxies.landed, sanitizer.order.synced,
+            storage.checks,
         )  # fmt: skip
         self._check(wrong, mask, addresses, 16, "load", found)
         return out
@@ -96,8 +94,7 @@ class SharedMemory(accesses.WordMemory):
         out = np.zeros((*addresses.shape, CHUNK), np.uint8)
         wrong = accesses.async_load(
             addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
-            proxies.epochs, proxies.landed, sanitizer.order.synced, chunk.geometry.cluster_ctas,
-            out,
+            proxies.epochs, chunk.geometry.cluster_ctas, out,
         )  # fmt: skip
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
@@ -132,9 +129,6 @@ class SharedMemory(accesses.WordMemory):
         if found is not None:
             found()
         self.signal(addresses, mask)
-        races = self.sanitizer.races
-        if races is not None:
-            races.access(Access.own(self.chunk, addresses, mask, size, verb), races.ordered)
 
     def refuse(self, wrong: int, addresses: np.ndarray, size: int, verb: str) -> NoReturn:
         """Raise the error of a failed check of a thread's access to its own CTA."""
@@ -155,8 +149,6 @@ class SharedMemory(accesses.WordMemory):
         if code == shadow.STILL_READ:
             reader = self.sanitizer.proxies.reader(cta, address)
             raise EmulationError(f"{what}: these bytes are still read by {reader}")
-        if code == shadow.NOT_MET:
-            raise Uninitialised(f"{what}: {NOT_MET}")
         states = self.storage.shadow[cta, address : address + size]
         bad = states != shadow.WRITTEN
         if code == shadow.IN_FLIGHT:
@@ -184,6 +176,31 @@ class SharedMemory(accesses.WordMemory):
         return self.sanitizer.in_flight.owner(cta, byte)
 
 
+@dataclass(frozen=True)
+class Access:
+    """Accesses of `size` bytes each: one of each of `threads`, at bytes `starts` of `ctas`."""
+
+    threads: np.ndarray
+    ctas: np.ndarray
+    starts: np.ndarray
+    size: int
+    verb: str
+
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Index of all bytes in arrays of (CTAs, bytes): (threads, 1) and (threads, size)."""
+        return self.ctas[:, None], self.starts[:, None] + np.arange(self.size)
+
+    def describe(self, chunk: Chunk, row: int) -> str:
+        """One thread's access, for messages."""
+        thread, start = int(self.threads[row]), int(self.starts[row])
+        cta, space = int(self.ctas[row]), "shared"
+        text = f"{self.verb} of {self.size} bytes at {start:#x}"
+        if cta != thread // chunk.group:
+            space, text = "shared::cluster", f"{text} of block {chunk.block_name(cta)}"
+        return f"{space} {text} by {chunk.describe(thread)}"
+
+
 class ClusterMemory(accesses.WordMemory):
     """The shared memory of a chunk's clusters, by addresses of shared::cluster."""
 
@@ -202,10 +219,6 @@ class ClusterMemory(accesses.WordMemory):
         found = self.note("load", addresses, mask, width * count)
         states = self.storage.shadow[access.places]
         self._check_states(access, states == shadow.WRITTEN, states != shadow.NEVER)
-        self._check_landed(access)
-        races = self.sanitizer.races
-        if races is not None:
-            races.access(access, races.ordered)
         data = np.ascontiguousarray(self.storage.data[access.places])
         out = np.zeros((count, addresses.size), f"u{width}")
         out[:, access.threads] = data.view(out.dtype).T
@@ -227,9 +240,6 @@ class ClusterMemory(accesses.WordMemory):
             self._refuse_any(access, busy, shadow.STILL_READ)
             stamps = proxies.stamp(access.threads)[:, None]
             proxies.stamps[places[0], places[1] // 4] = stamps
-        races = self.sanitizer.races
-        if races is not None:
-            races.access(access, races.ordered)
         words = np.ascontiguousarray(values[:, access.threads].T)
         storage.data[places] = words.view(np.uint8)
         if storage.checks:
@@ -237,6 +247,12 @@ class ClusterMemory(accesses.WordMemory):
         if found is not None:
             found()
         self.signal(addresses, mask)
+
+    def atomic(
+        self, ctx: Context, addresses: np.ndarray, width: int, update: Any, *operands: Any
+    ) -> np.ndarray:
+        self._access(self.active(ctx), addresses, width, "store")
+        return super().atomic(ctx, addresses, width, update, *operands)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
         ctas = self._ctas(np.arange(addresses.size), addresses)
@@ -272,8 +288,9 @@ class ClusterMemory(accesses.WordMemory):
             raise OutOfBounds(f"out of bounds: {what}: the CTA has {self.storage.extent}")
         if self.storage.checks:
             self._refuse_any(access, access.starts % access.size != 0, shadow.MISALIGNED)
-        if self.sanitizer.races is not None:
-            self.sanitizer.races.check_started(access)
+        detector = self.sanitizer.detector
+        if detector is not None and not self.quiet:
+            detector.reach(access.threads, access.ctas, addresses, mask)
         return access
 
     def _check_states(self, access: Access, good: np.ndarray, owned: np.ndarray) -> None:
@@ -285,13 +302,6 @@ class ClusterMemory(accesses.WordMemory):
         in_flight = owned[row, np.argmax(bad[row])]
         code = shadow.IN_FLIGHT if in_flight else shadow.UNWRITTEN
         self._refuse_any(access, bad.any(axis=1), code)
-
-    def _check_landed(self, access: Access) -> None:
-        """A thread must know that the bulk load that wrote these bytes is complete."""
-        landed, order = self.sanitizer.proxies.landed, self.sanitizer.order
-        if order.remote and landed.shape[1]:
-            since = landed[access.ctas, access.starts // 16]
-            self._refuse_any(access, since > order.known[access.threads], shadow.NOT_MET)
 
     def _refuse_any(self, access: Access, bad: Any, code: int) -> None:
         """Raise the error for the first thread of an access that is `bad`."""

@@ -4,7 +4,7 @@ In shared memory the rows of a box are contiguous; with a swizzle their distance
 an H200. A box always has five axes, the innermost first; missing axes have one element.
 
 The compiled loops check every chunk. They return 0, or `code << 32 | address` for the first shared
-address that fails a check. Their arrays `stamps`, `readers`, `epochs` and `landed` are those of
+address that fails a check. Their arrays `stamps`, `readers` and `epochs` are those of
 `ProxyFences`, for one CTA.
 """
 
@@ -152,7 +152,7 @@ class TensorBox:
 @native.compiled
 def load_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, target: int, data: Any, states: Any,
-    checked: bool, stamps: Any, readers: Any, landed: Any, clock: int,
+    checked: bool, stamps: Any, readers: Any,
 ) -> int:  # fmt: skip
     """Copy a box to shared `target`, zeros outside of the array, and mark it as in flight."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -177,8 +177,6 @@ def load_box(
                 if shadow.in_flight(states.ctypes.data + at, CHUNK):
                     return native.mistake(shadow.IN_FLIGHT, at)
                 shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
-            if landed.size:
-                landed[at // CHUNK] = clock
             if stamps.size:
                 stamps[at // 4 : at // 4 + 4] = 0
             to = data.ctypes.data + at
@@ -197,8 +195,7 @@ def load_box(
 @native.compiled
 def store_box(
     real: int, plan: Any, element: int, mask: int, pitch: int, source: int, data: Any, states: Any,
-    checked: bool, stamps: Any, epochs: Any, first_thread: int, landed: Any, synced: int,
-    copies: bool,
+    checked: bool, stamps: Any, epochs: Any, first_thread: int, copies: bool,
 ) -> int:  # fmt: skip
     """Copy the part of a box inside the array from shared `source`; without `copies` only check."""
     rows = plan[BOX, 1] * plan[BOX, 2] * plan[BOX, 3] * plan[BOX, 4]
@@ -221,8 +218,6 @@ def store_box(
                 state = shadow.shadow_error(states.ctypes.data + at, CHUNK)
                 if state:
                     return native.mistake(state, at)
-            if landed.size and landed[at // CHUNK] > synced:
-                return native.mistake(shadow.NOT_MET, at)
             if stamps.size and unfenced(stamps, epochs, first_thread, at):
                 return native.mistake(shadow.UNFENCED, at)
             if inside:

@@ -61,9 +61,10 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # serial number, step << WARP_BITS | warp. OWNER: uint32 by page, the chunk that has it. NODES:
 # (n, 3) uint32: serial number, lanes (0: asynchronous), code of the rest. NEXT_NODE, END_NODE:
 # like NEXT. MEMORY: (MEMO,) uint32, nodes by hash. STRONG: uint8 by step, 0 for weak instructions,
-# else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk. WARPS: of a cluster; CTA_WARPS:
-# of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM, COLUMNS) int64; FOUNDS rows are
-# in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the bytes of a row and of a vector.
+# else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk.
+# WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
+# COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the
+# bytes of a row and of a vector.
 # SINCE: writes with greater serial numbers are in conflict, whatever orders them.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
@@ -302,6 +303,24 @@ def added(
         if order != 1:
             kept = prepend(h, old, there, kept)
     return prepend(h, serial, lanes, kept)
+
+
+def entries(h: np.ndarray, code: int) -> list[tuple[int, int]]:
+    """The serial numbers and lanes of the accesses of a code."""
+    found = []
+    while code:
+        kind, serial = code & ((1 << LANE_BITS) - 1), code >> LANE_BITS
+        lanes, code = FULL if kind == ALL else 1 << (kind & 31), 0
+        if kind == CHAIN:
+            serial, lanes, code = node_of(h, serial)
+        found.append((serial, lanes))
+    return found
+
+
+@compiled
+def node_of(h: Any, node: int) -> Any:
+    """Serial number, lanes and the rest of a node."""
+    return _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
 
 
 @compiled

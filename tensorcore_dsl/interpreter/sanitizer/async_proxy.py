@@ -72,11 +72,9 @@ class ProxyFences:
         self.chunk = chunk
         self.tracked = chunk.checks and chunk.program.reads_shared
         ctas, size = chunk.geometry.ctas, shared_bytes * self.tracked
-        loads = shared_bytes * (chunk.checks and chunk.program.asynchronous)
         self.stamps = np.zeros((ctas, -(-size // 8) * 2), np.uint32)
         self.readers = np.zeros((ctas, -(-size // CHUNK)), np.uint16)
         self.epochs = np.ones(chunk.threads * self.tracked, np.uint32)
-        self.landed = np.zeros((ctas, -(-loads // CHUNK)), np.int64)
         self.reads: list[Read] = []
 
     def fence(self) -> None:
@@ -124,7 +122,8 @@ class ProxyFences:
                 what = self._describe(read, int(np.argmax(read.ctas == cta)))
                 raise EmulationError(
                     f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
-                    f"shared memory: {self._advice(read)}"
+                    f"shared memory: {self._advice(read)}",
+                    self.chunk.loc(read.step),
                 )
 
     def reader(self, cta: int, address: int) -> str:
@@ -206,7 +205,8 @@ class CopiesInFlight:
         for flight in self.flights:
             if flight.cta == cta:
                 block = self.chunk.block_name(cta)
-                raise EmulationError(f"block {block} ends while {self._describe(flight)}")
+                text = f"block {block} ends while {self._describe(flight)}"
+                raise EmulationError(text, self.chunk.loc(flight.step))
 
     def owner(self, cta: int, address: int) -> str:
         """The copy that owns a byte in flight, for messages."""

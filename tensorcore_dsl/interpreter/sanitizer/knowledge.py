@@ -75,7 +75,7 @@ class Knowledge:
         self.rows.users[:clusters] = width
         self.columns = np.full(clusters, width)
         self.sets: list[dict[int, np.ndarray]] = [{}]
-        self.numbers: dict[int, int] = {}
+        self.kept = 0  # how many of them were in use when they were last counted
 
     def reserve(self, count: int) -> None:
         """Have at least `count` free rows."""
@@ -171,17 +171,18 @@ class Knowledge:
 
     def learn(self, thread: int, own: int, vectors: dict[int, np.ndarray]) -> None:
         """A thread learns `vectors` of clusters; `own` is the number of its own."""
-        self.reserve(2)
-        message = self.message()
-        if own in vectors:
-            mine = vectors[own]
-            self.rows.known[:, message, : mine.shape[1]] = mine
+        self.reserve(1)
+        row = int(self.rows.row_of[thread])
+        target = int(_own(self.rows, row, 1))
+        self.rows.row_of[thread] = target
+        mine = vectors.get(own)
+        if mine is not None:
+            known = self.rows.known[:, target, : mine.shape[1]]
+            np.maximum(known, mine, out=known)
         others = {cluster: item for cluster, item in vectors.items() if cluster != own}
-        self.rows.foreign[message] = self._number(others)
-        messages = np.full(self.threads, -1)
-        messages[thread] = message
-        self.acquire(messages)
-        self.free(message)
+        if others:
+            foreign = self.sets[int(self.rows.foreign[target])]
+            self.rows.foreign[target] = self._number(merged(foreign, others))
 
     def common(self, threads: Iterable[int]) -> int:
         """A row of what all of these threads know, to be given back."""
@@ -201,20 +202,35 @@ class Knowledge:
         self.rows.known[:] = 0
         self.rows.floor[:] = 0
         self.rows.foreign[:] = 0
-        self.sets, self.numbers = [{}], {}
+        self.sets, self.kept = [{}], 0
 
     def _number(self, vectors: dict[int, np.ndarray]) -> int:
         if not vectors:
             return 0
+        if len(self.sets) > 2 * self.kept + 1024:
+            self._compact()
         self.sets.append(vectors)
         return len(self.sets) - 1
+
+    def _compact(self) -> None:
+        """Leave out the sets of vectors that no row names any more."""
+        rows = self.rows
+        named = [rows.foreign, rows.merges[: int(rows.counts[MERGES]), 1]]
+        used = np.unique(np.concatenate(([0], *named)))
+        places = np.zeros(len(self.sets), np.int64)
+        places[used] = np.arange(len(used))
+        for numbers in named:
+            numbers[:] = places[numbers]
+        self.sets = [self.sets[number] for number in used]
+        self.kept = len(used)
 
     def _settle(self) -> None:
         """Merge the knowledge of other clusters where rows have met that differ in it."""
         rows = self.rows
-        for row, other in rows.merges[: int(rows.counts[MERGES])]:
+        for merge in range(int(rows.counts[MERGES])):
+            row, other = rows.merges[merge].tolist()
             mine = self.sets[int(rows.foreign[row])]
-            rows.foreign[row] = self._number(merged(mine, self.sets[int(other)]))
+            rows.foreign[row] = self._number(merged(mine, self.sets[other]))
         rows.counts[MERGES] = 0
 
 

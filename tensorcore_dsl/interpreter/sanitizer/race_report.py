@@ -26,7 +26,7 @@ class Detector(Protocol):
     """What this module needs of `races.Races`, and of what is left of it (`races.PastChunk`)."""
 
     @property
-    def chunk(self) -> Positions: ...
+    def names(self) -> Positions: ...
     @property
     def number(self) -> int: ...
     @property
@@ -67,8 +67,8 @@ class Finding:
 
     def tell(self) -> None:
         """Raise or warn."""
-        chunk = self.races.chunk
-        here, there = chunk.loc(self.step), self._owner.chunk.loc(self._step)
+        chunk = self.races.names
+        here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
         if self.what == history.UNFENCED:
             raise EmulationError(self._unfenced(here, there), here)
         text = self._text(here, there)
@@ -104,14 +104,14 @@ class Finding:
     @property
     def _many(self) -> bool:
         """Is it one of several reads by blocks, of which the last ones are not known any more?"""
-        instr = self._owner.chunk.instruction(self._step)
+        instr = self._owner.names.instruction(self._step)
         return self.lanes == 0 and (instr is None or not instr.runs_behind)
 
     def _other(self) -> str:
         """Who made the other access."""
         owner, lanes = self._owner, self.lanes
         if self._many:
-            block = owner.chunk.block_name(self._warp * WARP // owner.chunk.group)
+            block = owner.names.block_name(self._warp * WARP // owner.names.group)
             return f"several blocks, block {block} among them,"
         if lanes == 0:
             return _operation(owner, self._step, self._warp * WARP)
@@ -135,7 +135,7 @@ class Finding:
         if self.what == history.TOGETHER:
             return self._together(here)
         races, owner = self.races, self._owner
-        mine, theirs = races.chunk.instruction(self.step), owner.chunk.instruction(self._step)
+        mine, theirs = races.names.instruction(self.step), owner.names.instruction(self._step)
         stores = self.kind in (history.STORE, history.STRONG_STORE)
         turns = (
             _turn(races, races.launch, self.step, self.thread // WARP, races.now),
@@ -172,8 +172,8 @@ class Finding:
         if self._is_global:
             return str(races.launch.element(self.base + self.place, size))
         text = f"shared bytes {self.place:#x} to {self.place + size - 1:#x}"
-        if self.base != self.thread // races.chunk.group or self._owner is not races:
-            text += f" of block {races.chunk.block_name(self.base)}"
+        if self.base != self.thread // races.names.group or self._owner is not races:
+            text += f" of block {races.names.block_name(self.base)}"
         element = races.tiles.element(self.place)
         return f"{element} ({text})" if element else text
 
@@ -244,7 +244,7 @@ class Finding:
 
     def _advice(self, here: Loc | None, there: Loc | None) -> str:
         owner, races = self._owner, self.races
-        theirs, mine = owner.chunk.instruction(self._step), races.chunk.instruction(self.step)
+        theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
         if self.lanes == 0 and theirs is not None:
             if theirs.ordering is not None:
                 wait = theirs.ordering.wait
@@ -272,9 +272,9 @@ class Finding:
         if all(strong):
             return "both are atomic or volatile, but their sizes or their scopes do not fit"
         end = "; an atomic or volatile access alone orders no others" if any(strong) else ""
-        group, first = races.chunk.group, races.chunk.geometry.first
+        group, first = races.names.group, races.names.geometry.first
         block = first + self.thread // group
-        other = owner.chunk.geometry.first + self._warp * WARP // group
+        other = owner.names.geometry.first + self._warp * WARP // group
         if here is not None and str(here) == str(there) and not end:
             end = "; or make the update one atomic operation"
             if self.what == history.WROTE and self.kind == history.STORE:
@@ -295,7 +295,7 @@ class Finding:
                 f"{end}"
             )
         barriers = "tc.barrier()"
-        if any(i.instr is not None and i.instr.uses_mbarrier for i in races.chunk.program.steps):
+        if any(i.instr is not None and i.instr.uses_mbarrier for i in races.names.program.steps):
             barriers += ", or an arrival at an mbarrier and a wait for that phase,"
         return f"{barriers} between the two would order them{end}"
 
@@ -312,19 +312,19 @@ class Finding:
 
 def _operation(races: Detector, step: int, thread: int) -> str:
     """An asynchronous operation of a warp or a warpgroup; "" for other instructions."""
-    instr = races.chunk.instruction(step)
+    instr = races.names.instruction(step)
     if instr is None or not instr.runs_behind:
         return ""
     unit = WARPGROUP if instr.ordering is not None else WARP
-    return f"the {instr.summary} of {races.chunk.unit_name(thread // unit * unit, unit)}"
+    return f"the {instr.summary} of {races.names.unit_name(thread // unit * unit, unit)}"
 
 
 def _warp_name(races: Detector, warp: int) -> str:
-    return races.chunk.unit_name(warp * WARP, WARP)
+    return races.names.unit_name(warp * WARP, WARP)
 
 
 def _thread_name(races: Detector, step: int, thread: int) -> str:
-    chunk, instr = races.chunk, races.chunk.instruction(step)
+    chunk, instr = races.names, races.names.instruction(step)
     warp = thread % chunk.group // WARP
     name = f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
     return f"the {instr.summary} of {name}" if instr is not None and instr.runs_late else name
@@ -332,8 +332,8 @@ def _thread_name(races: Detector, step: int, thread: int) -> str:
 
 def _turn(races: Detector, launch: Any, step: int, warp: int, end: int) -> int:
     """How often the warp has executed a step of a loop, up to a serial number; else 0."""
-    instr = races.chunk.instruction(step)
-    loops = races.chunk.program.loops.values()
+    instr = races.names.instruction(step)
+    loops = races.names.program.loops.values()
     behind = instr is None or instr.runs_behind or instr.runs_late
     if behind or not any(loop.head <= step < loop.end for loop in loops):
         return 0
@@ -360,18 +360,18 @@ def _rank(races: Detector, step: int, reads: bool) -> int:
 
     reads: the side that is told, else the one that tells.
     """
-    instr = races.chunk.instruction(step)
+    instr = races.names.instruction(step)
     if instr is not None and instr.synchronises:
         return 2 if "convergent" in instr.effects and not instr.uses_mbarrier else 3
     if instr is None or not instr.strong:
         return 0
-    return int(instr.reads_signals if reads else "store" in instr.effects)
+    return int("load" in instr.effects if reads else "store" in instr.effects)
 
 
 def _named(races: Detector, who: int, here: Loc | None) -> str:
     step = who >> history.WARP_BITS
-    instr = races.chunk.instruction(step)
-    return f"{instr.summary if instr else 'one'} at {_place(races.chunk.loc(step), here)}"
+    instr = races.names.instruction(step)
+    return f"{instr.summary if instr else 'one'} at {_place(races.names.loc(step), here)}"
 
 
 def _place(loc: Loc | None, here: Loc | None) -> str:

@@ -35,6 +35,7 @@ from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[int, Sequence[int]], bool]
 ALWAYS = 1 << 62
+LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
 PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
@@ -44,8 +45,7 @@ class PastChunk:
     """What is left of the detector of a chunk that has ended: names for reports."""
 
     def __init__(self, races: Races) -> None:
-        chunk = races.chunk
-        self.chunk = Positions(chunk.program, chunk.geometry)
+        self.names = races.names
         self.number, self.peers, self.now = races.number, races.peers, races.now
         self.first_cluster, self.width = races.first_cluster, races.width
 
@@ -117,6 +117,7 @@ class Races:
     ) -> None:
         self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
         geometry, program = chunk.geometry, chunk.program
+        self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
@@ -132,6 +133,11 @@ class Races:
         self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
+        self.life = np.zeros((2, ctas, 1), np.uint32)
+        self.lives = np.array([
+            (self.life[0, cta].ctypes.data, self.life[1, cta].ctypes.data, 2, LIFE, 0)
+            for cta in range(ctas)
+        ], np.int64)  # fmt: skip
         self.places = {history.OWN: self._shared_places(shift), history.GLOBAL: self._arrays()}
         self.places[history.CLUSTER] = self.places[history.OWN]
         self.first_cluster = geometry.first // self.peers
@@ -141,6 +147,9 @@ class Races:
         self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         # mbarriers that nobody has fenced yet: the thread and the step of the initialisation
         self.unfenced: dict[tuple[int, int], tuple[int, int]] = {}
+        # (T,) bool: threads that have fenced mbarriers that they had initialised, which also lets
+        # relaxed arrivals hand them on; and threads that have passed the barrier of their cluster
+        self.fenced_inits, self.met_cluster = np.zeros((2, chunk.threads), np.bool_)
         self.met = -1
 
     # -- serial numbers ---------------------------------------------------------------------------
@@ -270,12 +279,10 @@ class Races:
         place: by thread, where places count from, and the threads that access the same bytes.
         """
         mild = None
-        for row in self.found[: int(self.book[history.FOUNDS])].tolist():
+        found = self.found[: int(self.book[history.FOUNDS])]
+        for row in found[~self._known_abroad(found)].tolist():
             what, thread, at, serial, lanes, *_ = row
-            if what & history.ASK:
-                if self._known_abroad(thread, serial, lanes, ORDER):
-                    continue
-                what -= history.ASK
+            what &= ~history.ASK
             mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
             others: list[int] = []
             if mild_kind and serial >= start:
@@ -294,22 +301,37 @@ class Races:
             mild = mild or finding
         return mild
 
-    def _known_abroad(self, thread: int, serial: int, lanes: int, vector: int) -> bool:
-        """Does a thread know of an access that another cluster made?"""
-        races = self.launch.chunks[int(self.launch.owner[serial // PAGE])]
-        assert races is not None
-        warp = int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1)
-        first = warp * WARP
-        cluster = races.first_cluster + first // races.width
-        vectors = self.knowledge.foreign(thread).get(cluster)
-        if vectors is None:
-            return False
-        if lanes == 0:
-            column = int(self.launch.who[serial + 1])
-            return bool(column < vectors.shape[1] and vectors[ORDER, column] >= serial)
-        columns = [first % races.width + i for i in range(WARP) if lanes >> i & 1]
-        fenced = vectors[min(vector, len(vectors) - 1), columns]
-        return bool((vectors[ORDER, columns] >= serial).all() and (fenced >= serial).all())
+    def _known_abroad(self, found: np.ndarray) -> np.ndarray:
+        """Which rows of `found` are of accesses by other clusters that their threads know of?"""
+        known = np.zeros(len(found), np.bool_)
+        asked = np.flatnonzero(found[:, history.WHAT] & history.ASK)
+        if not len(asked):
+            return known
+        launch, rows, width = self.launch, self.knowledge.rows, self.knowledge.width
+        thread, serial = found[asked, history.THREAD], found[asked, history.SERIAL]
+        owner = launch.owner[serial // PAGE]
+        firsts = np.array([0 if races is None else races.first_cluster for races in launch.chunks])
+        first = (launch.who[serial] & ((1 << history.WARP_BITS) - 1)).astype(np.int64) * WARP
+        cluster = firsts[owner] + first // width
+        sets = rows.foreign[rows.row_of[thread]]
+        lanes = found[asked, history.LANES]
+        alone = lanes == 0  # an asynchronous operation
+        columns = (first % width)[:, None] + np.arange(WARP)
+        columns[alone] = launch.who[serial[alone] + 1][:, None]
+        matter = (lanes[:, None] >> np.arange(WARP) & 1 > 0) | alone[:, None]
+        keys, which = np.unique(sets << 32 | cluster, return_inverse=True)
+        by_key = np.argsort(which, kind="stable")
+        parts = np.split(by_key, np.cumsum(np.bincount(which))[:-1])
+        for key, here in zip(keys, parts, strict=True):
+            vectors = self.knowledge.sets[int(key) >> 32].get(int(key) & 0xFFFFFFFF)
+            if vectors is None:
+                continue
+            order = vectors[ORDER]
+            where = columns[here]
+            late = order[np.minimum(where, len(order) - 1)] < serial[here, None]
+            late |= where >= len(order)
+            known[asked[here]] = ~(late & matter[here]).any(axis=1)
+        return known
 
     def operation(self, thread: int, column: int, step: int | None = None) -> int:
         """The serial number of an asynchronous operation that `thread` issues."""
@@ -465,6 +487,60 @@ class Races:
             shared = space != ".global"
             self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
 
+    def reach(
+        self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, mask: np.ndarray
+    ) -> None:
+        """`threads`, those of `mask`, access the memory of `ctas`, which must exist.
+
+        addresses: (T,) addresses of shared::cluster.
+        """
+        away = ctas != threads // self.chunk.group
+        if not away.any():
+            return
+        rows, known = self.knowledge.rows.row_of[threads], self.knowledge.rows.known
+        early = away & ~self.met_cluster[threads]
+        for row, cta in {*zip(rows[early].tolist(), ctas[early].tolist(), strict=True)}:
+            first = cta % self.peers * self.chunk.group
+            if not known[ORDER, row, first : first + self.chunk.group].any():
+                raise EmulationError(
+                    f"an access to the memory of block {self.chunk.block_name(cta)} before the "
+                    f"cluster has met ({advice.CLUSTER_BARRIER}): that block may not have started"
+                )
+        others = np.zeros_like(mask)
+        others[threads[away]] = True
+        ranks = addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)
+        history.touch_words(
+            self._prepare(self.chunk.threads // WARP + 2), history.LOAD, history.NOTE,
+            history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,
+            self.peers,
+        )  # fmt: skip
+
+    def reach_barriers(self, addresses: np.ndarray, mask: np.ndarray) -> None:
+        """The threads of `mask` use mbarriers, which may be those of other CTAs."""
+        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
+        if (ranks[mask] > 0).any():
+            threads = np.flatnonzero(mask & (ranks > 0) & (ranks <= self.peers))
+            own = threads // self.chunk.group
+            ctas = own // self.peers * self.peers + ranks[threads] - 1
+            self.reach(threads, ctas, addresses, mask)
+
+    def leave(self, cta: int) -> None:
+        """A CTA ends: it must know of what others did to its shared memory."""
+        group = self.chunk.group
+        rows = np.unique(self.knowledge.rows.row_of[cta * group : (cta + 1) * group])
+        known = self.knowledge.rows.known[ORDER, rows].max(axis=0)
+        for serial, lanes in history.entries(self.book, int(self.life[1, cta, 0])):
+            warp = self.warp_of(serial)
+            columns = [warp * WARP % self.width + i for i in range(WARP) if lanes >> i & 1]
+            if (known[columns] < serial).any():
+                step = int(self.launch.who[serial]) >> history.WARP_BITS
+                raise EmulationError(
+                    f"block {self.chunk.block_name(cta)} may end before "
+                    f"{self.chunk.unit_name(warp * WARP, WARP)} accesses its shared memory here: "
+                    f"let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
+                    self.chunk.loc(step),
+                )
+
     def initialised(self, cta: int, slot: int, thread: int) -> None:
         """A thread has initialised an mbarrier."""
         self.unfenced[cta, slot] = thread, self.chunk.at_step
@@ -472,6 +548,7 @@ class Races:
     def fence_init(self) -> None:
         """The active threads fence the mbarriers that they have initialised."""
         mask = self.chunk.mask
+        self.fenced_inits |= mask
         self.unfenced = {k: (t, at) for k, (t, at) in self.unfenced.items() if not mask[t]}
 
     def check_init(self, cta: int, slot: int, name: str, what: str) -> None:

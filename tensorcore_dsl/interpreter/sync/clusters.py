@@ -23,19 +23,18 @@ class Clusters:
     """The clusters of a chunk; `gone` are the CTAs that have ended.
 
     arrivals, waits: (T,), how many times each thread has arrived at its cluster's barrier and
-    passed it. phase: how many times each barrier has completed. arrived_at, completed_at: the clock
-    at the last arrival, and at the arrival that completed the last phase. registers: (warps,), 0
+    passed it. phase: how many times each barrier has completed. registers: (warps,), 0
     for as many as at the launch. changes: (step, registers) of each warp, in order.
     """
 
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
-        self.order, self.detector = sanitizer.order, sanitizer.detector
+        self.detector = sanitizer.detector
         self.size = chunk.geometry.cluster_ctas
         self.gone = np.zeros(chunk.geometry.ctas, np.bool_)
         self.arrivals, self.waits = np.zeros((2, chunk.threads), np.int64)
         clusters = chunk.geometry.ctas // self.size
-        self.phase, self.arrived_at, self.completed_at = np.zeros((3, clusters), np.int64)
+        self.phase = np.zeros(clusters, np.int64)
         self.registers = np.zeros(chunk.threads // WARP, np.int64)
         self.changes: dict[int, list[tuple[int, int]]] = {}
 
@@ -78,19 +77,18 @@ class Clusters:
             who = self.chunk.describe(int(np.argmax(twice)))
             raise EmulationError(f"{who} arrives at the cluster's barrier twice without waiting")
         instr = self.chunk.instruction(self.chunk.at_step)
-        relaxed = instr is not None and instr.relaxed
-        if self.detector is not None and not relaxed:
-            units = np.arange(self.chunk.threads) // (self.size * self.chunk.group)
-            self.detector.release(CLUSTERS, mask, units, self.arrivals)
+        if self.detector is not None and instr is not None and instr.relaxed:
+            self.release(mask & self.detector.fenced_inits)
+        else:
+            self.release(mask)
         self.arrivals += mask
         self.chunk.progress += 1
-        self.note_arrival()
 
-    def note_arrival(self) -> None:
-        """Note the time at which the active threads arrive, or exit, which counts as arriving."""
-        per = self.size * self.chunk.group
-        here = self.chunk.mask.reshape(-1, per).any(axis=1)
-        self.arrived_at[here] = self.order.tick()
+    def release(self, mask: np.ndarray) -> None:
+        """Threads that arrive, or exit, which counts as arriving, hand on what they know."""
+        if self.detector is not None and mask.any():
+            units = np.arange(self.chunk.threads) // (self.size * self.chunk.group)
+            self.detector.release(CLUSTERS, mask, units, self.arrivals)
 
     def done(self) -> np.ndarray:
         """(T,) bool: has every thread of the cluster arrived?"""
@@ -103,14 +101,12 @@ class Clusters:
         here = (self.arrivals > np.repeat(self.phase, per)) | chunk.gone
         over = here.reshape(-1, per).all(axis=1)
         self.phase += over
-        self.completed_at[over] = self.arrived_at[over]
         go: np.ndarray = np.repeat(self.phase, per) > self.waits
         if self.detector is not None and (go & chunk.mask).any():
             units = np.arange(chunk.threads) // per
             self.detector.acquire(CLUSTERS, go & chunk.mask, units, self.waits)
+            self.detector.met_cluster |= go & chunk.mask
         self.waits += go & chunk.mask
-        self.order.synchronise(go)
-        self.order.learn(go, np.repeat(self.completed_at, per))
         return go
 
     def lacking(self, mask: np.ndarray) -> list[str]:

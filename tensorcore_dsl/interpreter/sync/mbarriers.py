@@ -8,6 +8,7 @@ an error (9.7.13.15.4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined, mistake
 from tensorcore_dsl.interpreter.core.shadow import OFFSET, SharedStorage
 from tensorcore_dsl.interpreter.core.threads import scalar, words
+from tensorcore_dsl.interpreter.sanitizer.access_history import CLUSTER
 from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
@@ -31,13 +33,10 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 # Columns of `state`. COUNT: arrivals of a phase, 0 for no barrier. PENDING, MISSING: arrivals and
 # bytes that the phase still waits for. PHASE: phases completed. SEEN: phases that some thread has
-# seen end. MADE, WARP: clock of the initialisation, and the warp that made it. OPEN: how often a
-# thread of another CTA must have passed the cluster's barrier to know of the initialisation.
-# REMOTE: 1 + the phase of the last arrival from another CTA; AFTER: how often the own threads must
-# have passed the cluster's barrier to know of that arrival.
-COUNT, PENDING, MISSING, PHASE, SEEN, MADE, WARP, OPEN, REMOTE, AFTER, COLUMNS = range(11)
+# seen end.
+COUNT, PENDING, MISSING, PHASE, SEEN, COLUMNS = range(6)
 BAD_PLACE, BAD_RANK, UNALIGNED, UNINITIALISED, GONE, OVERRUN, UNSEEN, TOO_MUCH = range(1, 9)
-NOT_OWN, BAD_PARITY, LOST, NOT_MET, NOT_OPEN = range(9, 14)
+NOT_OWN, BAD_PARITY, LOST = range(9, 12)
 
 
 class Mbarriers:
@@ -54,7 +53,6 @@ class Mbarriers:
         self.chunk = chunk
         self.storage = storage
         self.sanitizer = sanitizer
-        self.order = sanitizer.order
         self.clusters = clusters
         ctas = chunk.geometry.ctas
         self.index = np.zeros((ctas, storage.size // BYTES), np.int16)
@@ -66,6 +64,7 @@ class Mbarriers:
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""
         chunk = self.chunk
+        found = self._note(words(bar, chunk.threads), chunk.mask)
         for thread in np.flatnonzero(chunk.mask):
             cta, slot = self._own(int(thread), scalar(bar, thread))
             live = self.at(cta, slot)[COUNT] > 0
@@ -80,13 +79,23 @@ class Mbarriers:
             state = self._row(cta, slot)
             state[:] = 0
             state[[COUNT, PENDING]] = arrivals
-            state[[MADE, WARP]] = self.order.tick(), thread // 32
-            state[OPEN] = self.clusters.arrivals[thread] + 1
             at = slot * BYTES
             mark = shadow.BARRIER if arrivals else shadow.NEVER
             self.storage.shadow[cta, at : at + BYTES] = mark
             if self.sanitizer.detector is not None and arrivals:
                 self.sanitizer.detector.initialised(cta, slot, int(thread))
+        if found is not None:
+            found()
+
+    def _note(self, addresses: np.ndarray, mask: np.ndarray) -> Callable[[], None] | None:
+        """Show a use of barriers to the detector of races, which tells what it has found."""
+        detector = self.sanitizer.detector
+        if detector is None or not mask.any():
+            return None
+        instr = self.chunk.instruction(self.chunk.at_step)
+        strong = instr is not None and (instr.strong or instr.counts_bytes)
+        detector.reach_barriers(addresses, mask)
+        return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
 
     def at(self, cta: int, slot: int) -> np.ndarray:
         """The columns of a barrier in `state`."""
@@ -138,13 +147,16 @@ class Mbarriers:
         chunk, clusters = self.chunk, self.clusters
         chunk.writes += 1
         addresses, counts, sizes = (words(x, chunk.threads) for x in (bar, count, expected))
+        found = self._note(addresses, chunk.mask)
         self._release(addresses, counts)
         wrong = _arrive(
             addresses, counts, sizes, chunk.mask, self.index, self.state, clusters.size,
-            clusters.gone, self.order.synced, clusters.arrivals, clusters.waits,
+            clusters.gone,
         )  # fmt: skip
         if wrong:
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, bar, count)
+        if found is not None:
+            found()
         if self.sanitizer.proxies.reads:  # a thread released too early shall run at once
             chunk.step_aside()
 
@@ -153,20 +165,20 @@ class Mbarriers:
         chunk = self.chunk
         chunk.reads += 1
         go = np.zeros(chunk.threads, np.bool_)
+        found = self._note(words(bar, chunk.threads), chunk.mask)
         status = _done(
             words(bar, chunk.threads), words(parity, chunk.threads), chunk.mask, self.index,
-            self.state, go, self.asks_for, self.order.synced,
+            self.state, go, self.asks_for,
         )  # fmt: skip
         if status > 1:
             self._refuse(status >> 32, status & 0xFFFFFFFF, bar, parity)
+        if found is not None:
+            found()
         if status:
             self.sanitizer.in_flight.settle(lambda cta, slot: int(self.at(cta, slot)[SEEN]))
         if self.sanitizer.detector is not None and (go & chunk.mask).any():
             units, phases = self._phases(words(bar, chunk.threads))
             self.sanitizer.detector.acquire(PHASES, go & chunk.mask, units, phases - 1)
-        self.order.synchronise(go)
-        if self.order.remote:
-            self.order.learn(go & self._has_remote_arrivals(bar), self.order.clock)
         return go
 
     def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -193,47 +205,20 @@ class Mbarriers:
                 detector.check_init(cta, slot, name, "an arrival from another CTA")
         detector.release(PHASES, mask, units, phases)
 
-    def _has_remote_arrivals(self, bar: Any) -> np.ndarray:
-        """(T,) bool: have other CTAs arrived at the active threads' barriers?"""
-        chunk = self.chunk
-        threads = np.flatnonzero(chunk.mask)
-        slots = words(bar, chunk.threads)[threads] // BYTES
-        ctas = threads // chunk.group
-        remote = np.zeros(chunk.threads, np.bool_)
-        remote[threads] = self.state[ctas, self.index[ctas, slots], REMOTE] > 0
-        return remote
-
-    def leave(self, cta: int) -> None:
-        """A CTA ends: it must know of all arrivals of other CTAs at its barriers."""
-        chunk = self.chunk
-        threads = slice(cta * chunk.group, (cta + 1) * chunk.group)
-        met = int(self.clusters.waits[threads].max())
-        state = self.state[cta]
-        loose = (state[:, REMOTE] > state[:, SEEN]) & (state[:, AFTER] > met)
-        if loose.any():
-            row = int(np.argmax(loose))
-            slot = int(np.argmax(self.index[cta] == row))
-            raise EmulationError(
-                f"block {chunk.block_name(cta)} may end before another CTA of its cluster arrives"
-                f" in phase {state[row, REMOTE] - 1} at the {self.name(cta, slot)}: let the "
-                f"cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends"
-            )
-
     def complete(self, cta: int, address: int, size: int, thread: int) -> tuple[int, int]:
         """Count `size` bytes that have come; returns the slot and the phase that counts them."""
         slot = self._slot(thread, address)
         state = self.at(cta, slot)
         if state[COUNT] == 0:
             self._refuse(UNINITIALISED, thread, address)
-        wrong = _unknown(
-            state, thread, thread // self.chunk.group != cta, self.order.synced,
-            self.clusters.waits,
-        )  # fmt: skip
-        if wrong:
-            self._refuse(int(wrong), thread, address, cta=cta)
         phase = int(state[PHASE])
         if self.sanitizer.detector is not None:
             name = self.name(cta, slot)
+            alone = np.arange(self.chunk.threads) == thread
+            rank = np.uint32(cta % self.clusters.size + 1 << CLUSTER_SHIFT)
+            found = self._note(np.full(alone.size, rank | address, np.uint32), alone)
+            if found is not None:
+                found()
             self.sanitizer.detector.check_init(cta, slot, name, "a bulk copy")
             self.sanitizer.detector.completes(cta, slot, phase)
         state[MISSING] -= size
@@ -308,7 +293,7 @@ class Mbarriers:
 
     def _refuse_use(self, code: int, thread: int, cta: int, slot: int, operand: int) -> NoReturn:
         """Raise the error of a thread that uses an mbarrier wrongly; `operand`: count or parity."""
-        who, block = self.chunk.describe(thread), self.chunk.block_name(cta)
+        who = self.chunk.describe(thread)
         total, pending, missing, phase = (int(n) for n in self.at(cta, slot)[:SEEN])
         name = self.name(cta, slot)
         if code == LOST:
@@ -323,10 +308,6 @@ class Mbarriers:
             f"{phase - 1} end: more arrive than the {total} that a phase expects, or nobody waits",
             TOO_MUCH: f"{name}: {who} brings its count of bytes to {missing} in phase {phase}; at "
             f"most {MOST} can be counted",
-            NOT_MET: f"{name}: {who} uses it without having met (a barrier) the thread that "
-            "initialised it",
-            NOT_OPEN: f"{name} of block {block}: {who} uses it before the "
-            f"cluster has met ({advice.CLUSTER_BARRIER}) after it was initialised",
             BAD_PARITY: f"{name}: {who} waits for parity {operand}; parities are 0 and 1, the "
             "phase modulo 2",
         }[code])  # fmt: skip
@@ -340,18 +321,10 @@ def _owner(cta: int, rank: int, cluster: int) -> int:
     return cta // cluster * cluster + rank - 1 if rank <= cluster else -1
 
 
-@inlined
-def _unknown(bar: Any, thread: int, remote: bool, synced: Any, waits: Any) -> int:
-    """The mistake of a thread that cannot know that the barrier is initialised, or 0."""
-    if remote:
-        return NOT_OPEN if waits[thread] < bar[OPEN] else 0
-    return NOT_MET if thread // 32 != bar[WARP] and synced[thread] < bar[MADE] else 0
-
-
 @compiled
 def _arrive(
     addresses: Any, counts: Any, expected: Any, active: Any, index: Any, state: Any, cluster: int,
-    gone: Any, synced: Any, arrivals: Any, waits: Any,
+    gone: Any,
 ) -> int:  # fmt: skip
     """Count the arrivals and expected bytes of the active threads; 0 or a mistake."""
     ctas, slots = index.shape
@@ -373,10 +346,6 @@ def _arrive(
         row = index[cta, slot]
         if state[cta, row, COUNT] == 0:
             return mistake(UNINITIALISED, thread)
-        remote = cta != thread // group
-        unknown = _unknown(state[cta, row], thread, remote, synced, waits)
-        if unknown:
-            return mistake(unknown, thread)
         state[cta, row, MISSING] += types.int64(expected[thread])
         if state[cta, row, MISSING] > MOST:
             return mistake(TOO_MUCH, thread)
@@ -386,9 +355,6 @@ def _arrive(
             return mistake(UNSEEN, thread)
         if count > state[cta, row, PENDING]:
             return mistake(OVERRUN, thread)
-        if remote:
-            state[cta, row, REMOTE] = state[cta, row, PHASE] + 1
-            state[cta, row, AFTER] = max(state[cta, row, AFTER], arrivals[thread] + 1)
         state[cta, row, PENDING] -= count
         if state[cta, row, PENDING] == 0 and state[cta, row, MISSING] == 0:
             state[cta, row, PHASE] += 1
@@ -398,8 +364,7 @@ def _arrive(
 
 @compiled
 def _done(
-    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any,
-    synced: Any,
+    addresses: Any, parities: Any, active: Any, index: Any, state: Any, go: Any, asks_for: Any
 ) -> int:  # fmt: skip
     """Set `go`; returns 1 when a phase is seen to end for the first time, 0, or a mistake."""
     ctas, slots = index.shape
@@ -420,9 +385,6 @@ def _done(
             return mistake(UNINITIALISED, thread)
         if parity > 1:
             return mistake(BAD_PARITY, thread)
-        unknown = _unknown(state[cta, row], thread, False, synced, synced)
-        if unknown:
-            return mistake(unknown, thread)
         phase = state[cta, row, PHASE]
         if phase & 1 != parity:
             go[thread] = True

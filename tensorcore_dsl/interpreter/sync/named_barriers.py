@@ -37,7 +37,7 @@ class NamedBarriers:
 
     def __init__(self, chunk: Chunk, sanitizer: Sanitizer) -> None:
         self.chunk = chunk
-        self.order, self.detector = sanitizer.order, sanitizer.detector
+        self.detector = sanitizer.detector
         ctas, threads = chunk.geometry.ctas, chunk.threads
         self.full = -(-chunk.threads_per_cta // 32) * 32  # threads of a CTA in whole warps
         self.arrived, self.expected, self.phase = np.zeros((3, ctas, BARRIERS), np.int64)
@@ -72,7 +72,6 @@ class NamedBarriers:
                 self.detector.acquire(NAMED, go, self._units(barrier), self.waits_for)
         elif self.detector is not None:
             self.detector.meet_ctas()
-        self.order.synchronise(go)
         return go
 
     def _units(self, barrier: Any) -> np.ndarray:

@@ -1,0 +1,292 @@
+"""Correct kernels whose order is easily missed: the detector of races has nothing to say of them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.errors import Race, RaceWarning
+
+
+def run(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
+    """Run a kernel in three orders; a race, or a warning of one, is an error."""
+    for order in (None, 1, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RaceWarning)
+            copies = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+            kernel.emulator("sm_90a", order=order)[grid, block](*copies)
+    for array, copy in zip(arguments, copies, strict=True):
+        if isinstance(array, np.ndarray):
+            array[...] = copy
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
+def store(semantics, pointer, value):
+    """st with semantics such as ".release.gpu"."""
+    tc.emit(f"st{semantics}.global.b32", pointer, value)
+
+
+def load(semantics, pointer):
+    return tc.emit(f"ld{semantics}.global.b32", pointer).bits(tc.s32)
+
+
+# -- observation ----------------------------------------------------------------------------------
+
+
+@tc.kernel
+def tickets(counter: tc.Array, each: tc.Const):
+    """The thread that draws the last ticket has observed all others: it resets the counter."""
+    total = tc.gridDim.x * (tc.blockDim.x if each else 1)
+    drawn = -1
+    if each or tc.threadIdx.x == 0:
+        drawn = tc.atomic("add", counter.at(0), 1)
+    if drawn == total - 1:
+        counter[0] = 0
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_the_last_ticket(each: bool) -> None:
+    counter = zeros(1)
+    run(tickets, 4, 64, counter, each)
+    assert counter[0] == 0
+
+
+@tc.kernel
+def mailbox(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, fenced: tc.Const):
+    """Block 1 polls relaxed, and resets the flag that it has seen by an ordinary store."""
+    if tc.threadIdx.x == 0:
+        if tc.blockIdx.x == 0:
+            data[0] = 2 * x[0]
+            tc.emit("fence.acq_rel.gpu")
+            store(".relaxed.gpu", flag.at(0), 1)
+        else:
+            while load(".relaxed.gpu", flag.at(0)) == 0:
+                tc.emit("nanosleep.u32", 20)
+            if fenced:
+                tc.emit("fence.acq_rel.gpu")
+                out[0] = data[0]
+            flag[0] = 0 if fenced else flag[0] + 1
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_flag_that_was_seen(fenced: bool) -> None:
+    out, flag = zeros(1), zeros(1)
+    run(mailbox, 2, 32, np.array([7], np.int32), out, zeros(1), flag, fenced)
+    assert (out[0], flag[0]) == ((14, 0) if fenced else (0, 2))
+
+
+@tc.kernel
+def unseen_flag(out: tc.Array):
+    """Nobody has looked whether the other block has stored already."""
+    if tc.blockIdx.x == 0:
+        store(".relaxed.gpu", out.at(0), 1)
+    else:
+        out[0] = 2
+    tc.emit("ld.relaxed.gpu.global.b32", out.at(1))
+
+
+def test_without_a_look_it_is_a_race() -> None:
+    with pytest.raises(Race, match="nothing orders the two"):
+        unseen_flag.emulate[2, 1](zeros(2))
+
+
+# -- what is morally strong -----------------------------------------------------------------------
+
+
+@tc.kernel
+def found_it(x: tc.Array, found: tc.Array):
+    """Every block that has found something says so by a strong store; nobody reads it here."""
+    if x[tc.blockIdx.x * tc.blockDim.x + tc.threadIdx.x] % 2:
+        store(".relaxed.gpu", found.at(0), 1)
+        store(".volatile", found.at(1), tc.blockIdx.x)
+
+
+@pytest.mark.parametrize("blocks", [5, 700])
+def test_strong_stores_by_many_blocks(blocks: int) -> None:
+    found = zeros(2)
+    run(found_it, blocks, 64, np.arange(blocks * 64, dtype=np.int32), found)
+    assert found[0] == 1
+
+
+@tc.kernel
+def scalars_of_vectors(words: tc.Array, sums: tc.Array):
+    """A vector is its scalars in any order; bf16 elements are added and read by strong accesses."""
+    if tc.threadIdx.x < 32:
+        tc.emit("st.relaxed.gpu.global.b32", words.at(tc.threadIdx.x % 4), tc.u32(1))
+    else:
+        tc.emit("ld.relaxed.gpu.global.v4.b32", words.at(0))
+    tc.reduce("add", sums.at(0), 1.0)
+    tc.emit("ld.relaxed.gpu.global.b16", sums.at(0))
+
+
+def test_sizes_of_strong_accesses() -> None:
+    sums = np.zeros(1, tc.bf16.numpy)
+    run(scalars_of_vectors, 1, 64, np.zeros(4, np.uint32), sums)
+    assert sums[0] == 64
+
+
+# -- releases and acquires ------------------------------------------------------------------------
+
+
+@tc.kernel
+def handed(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array, way: tc.Const):
+    """Block 0 hands a row to block 1, by release patterns and acquire patterns of two accesses."""
+    t = tc.threadIdx.x
+    if tc.blockIdx.x == 0:
+        data[t] = 2 * x[t]
+        tc.barrier()
+        if t == 0:
+            store(".release.gpu", flag.at(0), 1)
+            if way == "store after release":
+                store(".relaxed.gpu", flag.at(0), 2)
+            if way == "atomic after release":
+                tc.reduce("add", flag.at(0), 1)
+    else:
+        if t == 0:
+            if way == "acquire after load":
+                while load(".relaxed.gpu", flag.at(0)) == 0:
+                    tc.emit("nanosleep.u32", 20)
+                load(".acquire.gpu", flag.at(0))
+            else:
+                while load(".acquire.gpu", flag.at(0)) < 2:
+                    tc.emit("nanosleep.u32", 20)
+        tc.barrier()
+        out[t] = data[63 - t]
+
+
+@pytest.mark.parametrize(
+    "way", ["store after release", "atomic after release", "acquire after load"]
+)
+def test_patterns_of_two_accesses(way: str) -> None:
+    x, out = np.arange(64, dtype=np.int32), zeros(64)
+    run(handed, 2, 64, x, out, zeros(64), zeros(1), way)
+    assert np.array_equal(out, 2 * x[::-1])
+
+
+@tc.kernel
+def grid_barrier(x: tc.Array, out: tc.Array, data: tc.Array, flag: tc.Array):
+    """Six rounds of a barrier of all blocks, with fences and relaxed accesses; two buffers."""
+    t, b, blocks = tc.threadIdx.x, tc.blockIdx.x, tc.gridDim.x
+    data[b, t] = x[b, t]
+    for i in tc.range(6):
+        tc.barrier()
+        if t == 0:
+            tc.emit("fence.acq_rel.gpu")
+            tc.atomic("add", flag.at(0), 1)
+            while load(".relaxed.gpu", flag.at(0)) < blocks * (i + 1):
+                tc.emit("nanosleep.u32", 20)
+            tc.emit("fence.acq_rel.gpu")
+        tc.barrier()
+        if i % 2 == 0:
+            out[b, t] = data[(b + 1) % blocks, 63 - t] + 1
+        else:
+            data[b, t] = out[(b + 1) % blocks, 63 - t] + 1
+
+
+def test_rounds_of_a_grid_barrier() -> None:
+    x, data = np.arange(256, dtype=np.int32).reshape(4, 64), zeros(4, 64)
+    run(grid_barrier, 4, 64, x, zeros(4, 64), data, zeros(1))
+    assert np.array_equal(data, np.roll(x, -6, axis=0) + 6)
+
+
+@tc.kernel
+def look_back(x: tc.Array, out: tc.Array, part: tc.Array, whole: tc.Array, flag: tc.Array):
+    """A scan over blocks: each adds up what the blocks before have published."""
+    b = tc.blockIdx.x
+    if tc.threadIdx.x == 0:
+        before, j = tc.s32(0), b - 1
+        if b > 0:
+            part[b] = x[b]
+            store(".release.gpu", flag.at(b), 1)
+        while j >= 0:
+            state = load(".acquire.gpu", flag.at(j))
+            if state == 2:
+                before += whole[j]
+                break
+            if state == 0:
+                continue
+            before += part[j]
+            j -= 1
+        whole[b] = before + x[b]
+        store(".release.gpu", flag.at(b), 2)
+        out[b] = before + x[b]
+
+
+def test_look_back() -> None:
+    x, out = np.arange(24, dtype=np.int32), zeros(24)
+    run(look_back, 24, 32, x, out, zeros(24), zeros(24), zeros(24))
+    assert np.array_equal(out, np.cumsum(x))
+
+
+# -- lanes, warps and barriers --------------------------------------------------------------------
+
+
+@tc.kernel
+def parts_of_a_warp(x: tc.Array, out: tc.Array):
+    """Groups of 8 and of 4 lanes exchange at their own pace, in different branches."""
+    tile, t = tc.shared(32, tc.s32), tc.threadIdx.x
+    tile[t] = x[t]
+    if t < 8:
+        tc.syncwarp(0xFF)
+        out[t] = tile[t ^ 1]
+    elif t < 16:
+        tc.syncwarp(0xFF00)
+        out[t] = tile[t ^ 1]
+    else:
+        tc.syncwarp(tc.u32(15) << (t // 4 * 4).to(tc.u32))
+        out[t] = tile[t ^ 1]
+
+
+def test_parts_of_a_warp() -> None:
+    x, out = np.arange(32, dtype=np.int32), zeros(32)
+    run(parts_of_a_warp, 1, 32, x, out)
+    assert np.array_equal(out, x[np.arange(32) ^ 1])
+
+
+@tc.kernel
+def bytes_of_a_word(x: tc.Array, out: tc.Array):
+    """The bytes of a word belong to four blocks."""
+    out[4 * tc.threadIdx.x + tc.blockIdx.x] = x[tc.threadIdx.x]
+
+
+def test_bytes_of_a_word() -> None:
+    x, out = np.arange(32, dtype=np.uint8), np.zeros(128, np.uint8)
+    run(bytes_of_a_word, 4, 32, x, out)
+    assert np.array_equal(out, np.repeat(x, 4))
+
+
+@tc.kernel
+def handed_barrier(x: tc.Array, out: tc.Array):
+    """Barrier 1 joins warps 0 and 1, then 2 and 3 twice; barrier 2 hands warp 1's part on."""
+    tile = tc.shared(128, tc.s32)
+    t, warp, lane, total = tc.threadIdx.x, tc.warp_id(), tc.lane_id(), tc.s32(0)
+    tile[t] = x[t]
+    if warp == 0:
+        tc.barrier_arrive(1, 64)
+    elif warp == 1:
+        tc.barrier(1, 64)
+        total = tile[lane]
+        tc.barrier_arrive(2, 64)
+    elif warp == 2:
+        tc.barrier(2, 64)
+        total = tile[lane] + tile[32 + lane]
+        tc.barrier(1, 64)
+        total += tile[96 + lane]
+    else:
+        tc.barrier(1, 64)
+        total = tile[64 + lane]
+    out[t] = total
+
+
+def test_a_barrier_that_is_handed_on() -> None:
+    x, out = np.arange(128, dtype=np.int32), zeros(128)
+    run(handed_barrier, 1, 128, x, out)
+    a, b, c, d = x.reshape(4, 32)
+    assert np.array_equal(out, np.concatenate((0 * a, a, a + b + d, c)))
