@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +280,13 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: Any) -> str:
+def script(tmp_path: Path, monkeypatch: Any) -> Iterator[str]:
     (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    return str(path)
+    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
+    yield str(path)
+    sys.modules.pop("neighbour", None)
 
 
 def checked(capsys: Any, *arguments: str) -> tuple[int, str, str]:
