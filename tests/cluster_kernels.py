@@ -65,11 +65,11 @@ def late(out: tc.Array):
     tile[t] = t
     tc.cluster_sync()
     if tc.cluster_rank() == 1:
-        while out[31] == 0:
+        while tc.atomic("or", out.at(31), 0) == 0:
             tc.emit("nanosleep.u32", 10)
         out[t] = tile.remote(0)[t]
     else:
-        out[t] = 1
+        tc.atomic("exch", out.at(t), 1)
 
 
 @tc.kernel

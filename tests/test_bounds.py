@@ -132,7 +132,7 @@ def narrow_signed(x: tc.Array, i: tc.s8):
     x[i] = 1.0  # here
 
 
-@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4))
+@caught("index 4 leaves axis 1 of 'x', which has extent 4 (block (0,0,0), thread (0,0,0))", (8, 4), block=1)
 def augmented(x: tc.Array):
     for j in range(8):
         x[0, j] += 1.0  # here
@@ -148,7 +148,9 @@ def in_a_function(x: tc.Array):
 
 @fine((8, 4))
 def last_element(x: tc.Array):
-    x[tc.threadIdx.x % 8, tc.threadIdx.x % 4] = x[-1, -1] + x[7, 3] + x[-8, -4]
+    total = x[-1, -1] + x[7, 3] + x[-8, -4]
+    tc.syncwarp()
+    x[tc.threadIdx.x % 8, tc.threadIdx.x % 4] = total
 
 
 @fine((5,), 4, grid=2, block=4)
@@ -297,8 +299,11 @@ def views_that_nobody_reads(x: tc.Array, m, n):
 def views_inside(x: tc.Array):
     i = tc.threadIdx.x
     x[2:][:4][i % 4, i % 4] = 1.0
+    tc.syncwarp()
     x[::2][i % 4, 0] = x[1::2].T[0, i % 4]
+    tc.syncwarp()
     x[:, 1][i % 8] = x[..., -1][i % 8]
+    tc.syncwarp()
     x[2:-1, 1:-1][i % 5, i % 2] = 2.0
 
 
@@ -370,7 +375,7 @@ def pointer_of_before_a_loop(x: tc.Array, start):
             place.store(1.0)  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 12)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 12, block=1)
 def checked_before_and_in_a_loop(x: tc.Array, i, n):
     x[i] = 1.0
     while i < n:
@@ -378,7 +383,7 @@ def checked_before_and_in_a_loop(x: tc.Array, i, n):
         i += 1
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 10)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, 10, block=1)
 def checked_in_and_after_a_loop(x: tc.Array, i, n):
     x[i] = 1.0
     while i < n:
@@ -387,7 +392,7 @@ def checked_in_and_after_a_loop(x: tc.Array, i, n):
     x[i] = 3.0  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1)
 def checked_in_the_test_of_a_loop(x: tc.Array, i):
     while x[i] > 0:  # here
         x[i] = 2.0
@@ -403,7 +408,7 @@ def checked_before_a_branch_changes_it(x: tc.Array, i):
     x[i] = 2.0  # here
 
 
-@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0)
+@caught("index 10 leaves axis 0 of 'x', which has extent 10 (block (0,0,0), thread (0,0,0))", (10,), 0, block=1)
 def checked_in_rounds_of_an_inner_loop(x: tc.Array, i):
     for j in tc.range(4):
         x[i] = 1.0
@@ -433,6 +438,7 @@ def pointer_of_an_index_that_changes(x: tc.Array, start):
 def predicated(x: tc.Array):
     i = tc.threadIdx.x
     x.at(0, i).store(x.at(i, 0).load(pred=i < 6), pred=i < 6)
+    tc.syncwarp()
     x.at(0, 4 * i).load(4, pred=4 * i + 4 <= 6)
     x.at(6, 6).load(pred=False)
     if i == 3:
@@ -446,7 +452,9 @@ def pointers_that_move(x: tc.Array):
     flat = place + tc.threadIdx.x
     flat.store(1.0)
     place[47] = 2.0
+    tc.syncwarp()
     (end - 1).store(3.0)
+    tc.syncwarp()
     p = x.at(0, 0)
     while p != end:
         p.store(4.0)
@@ -461,7 +469,10 @@ def one_column(x: tc.Array, i):
 @fine((8, 8))
 def vectors_inside(x: tc.Array):
     i = tc.threadIdx.x
-    x.at(i % 8, 4 * (i % 2)).store(x.at(i % 8, 4).load(4))
+    values = x.at(i % 8, 4).load(4)
+    tc.syncwarp()
+    x.at(i % 8, 4 * (i % 2)).store(values)
+    tc.syncwarp()
     x[2:6, 4:8].at(i % 4, 0).load(4)
     x.T.at(4, i % 8).load(4)
     x.at(7, 7).as_type(tc.u16).load(2)

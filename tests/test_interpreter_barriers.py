@@ -206,7 +206,7 @@ class TestMistakes:
         with b.when(b.op(LESS, b.op(TID), 40)):
             b.op(UNALIGNED_ARRIVE, 0, 96)
             b.op(UNALIGNED_ARRIVE, 0, 96)
-        with pytest.raises(EmulationError, match="thread 32 of block 0 arrives a second time"):
+        with pytest.raises(EmulationError, match="thread 0 of block 0 arrives a second time"):
             b.run(block=96)
 
     def test_a_deadlock_lists_who_waits_where(self) -> None:

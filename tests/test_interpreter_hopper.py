@@ -243,6 +243,7 @@ def read_by_all(a: tc.Array, out: tc.Array, matrices: tc.Const = False, how: tc.
     t = tc.threadIdx.x
     if t == 0:
         bar.init(1)
+        tc.fence_mbarrier_init()
         flag[0] = 0
     tc.barrier()
     if t == 0:
@@ -377,7 +378,7 @@ def meeting(out: tc.Array, mistake: tc.Const = ""):
         tc.cluster_wait()
     if rank == 1:
         if mistake == "peer gone":
-            while out[63] == 0:
+            while tc.atomic("or", out.at(63), 0) == 0:
                 tc.emit("nanosleep.u32", 10)
         if t == 0:
             bar.remote(rank + 1 if mistake == "no such rank" else 0).arrive()
@@ -388,7 +389,7 @@ def meeting(out: tc.Array, mistake: tc.Const = ""):
         emit_wait(bar.remote(0).address)
     if mistake not in ("peer gone", "may be gone"):
         tc.cluster_sync()
-    out[t] = 1
+    tc.atomic("exch", out.at(t), 1)
 
 
 def emit_wait(address):

@@ -55,8 +55,9 @@ class Finding:
         """place: where a warning was issued that has no location of its own."""
         message = str(getattr(error, "message", error))
         loc, first = getattr(error, "loc", None) or place, getattr(error, "first", None)
-        named = [*_WHO.findall(message), "", ""][:2]
-        who, other = reversed(named) if first is not None else (named[0], "")
+        sentence = message.split("\n")[0] if first is not None else message
+        who, other = [*_WHO.findall(sentence), "", ""][:2]
+        other = other if first is not None else ""
         kind = type(error).__name__
         return cls(kind, message, *_place(loc), *_place(first), who, other, kernel, error)
 

@@ -98,7 +98,9 @@ def run(
     static = -(-kernel.shared_bytes // 16) * 16 if dynamic_shared else kernel.shared_bytes
 
     coupled = _couplings(kernel)[0]
-    history = LaunchHistory(program, memory.spans(), coupled) if races and checks else None
+    history = None
+    if races and checks:
+        history = LaunchHistory(program, memory.spans(), coupled, memory.element)
     stop = Event()
 
     def chunk(first: int, ctas: int) -> Report:

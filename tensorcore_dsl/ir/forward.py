@@ -3,6 +3,9 @@
 Splitting a fragment and assembling another one leaves a copy per register (`%5 <- %4.1`, `%9 <- %5,
 %6`). If target and source are written once, at a point that dominates every use, uses are replaced
 by the source, and the copies become dead code.
+
+What changes the result of an asynchronous product before a wait stays where it is, so that the
+emulator sees it.
 """
 
 from __future__ import annotations
@@ -49,27 +52,41 @@ def _written_once(kernel: Kernel) -> set[Value]:
 
 
 class _Forward:
+    """flying: results of asynchronous products until the next wait in the text; waits: the
+    instructions that wait for products."""
+
     def __init__(self, once: set[Value]) -> None:
         self.once = once
+        self.flying: set[Value] = set()
+        self.waits: set[str] = set()
 
     def block(self, block: Block, known: Known) -> None:
         """`known` is valid for the rest of this block and its nested blocks."""
         for node in block:
             if isinstance(node, Op):
                 node.operands = tuple(self.operand(s, known) for s in node.operands)
+                self.follow(node)
             elif isinstance(node, Assign):
                 self.copy(node, known)
             for child in children(node):
                 self.block(child, dict(known))
 
+    def follow(self, op: Op) -> None:
+        if op.instr.ordering is not None:
+            self.flying.update(op.results)
+            self.waits.add(op.instr.ordering.wait)
+        elif op.instr.mnemonic.startswith(tuple(self.waits)):
+            self.flying.clear()
+
     def copy(self, node: Assign, known: Known) -> None:
         node.sources = _whole(tuple(self.register(s, known) for s in node.sources))
         registers = tuple(self.register(r, known) for r in _expanded(node))
-        if node.target in self.once and all(map(self.lasts, registers)):
+        changes = len(node.sources) > 1 and not self.flying.isdisjoint(map(_base, registers))
+        if node.target in self.once and all(map(self.lasts, registers)) and not changes:
             known[node.target] = registers
 
     def lasts(self, register: Register) -> bool:
-        value = register.base if isinstance(register, Part) else register
+        value = _base(register)
         return isinstance(value, Value) and value in self.once
 
     def register(self, source: Register, known: Known) -> Register:
@@ -91,6 +108,10 @@ class _Forward:
         original = self.register(source, known)
         have, want = _dtype(original), _dtype(source)
         return original if have in (want, named(f"b{want.register_bits}")) else source
+
+
+def _base(register: Register) -> Value | Const:
+    return register.base if isinstance(register, Part) else register
 
 
 def _expanded(node: Assign) -> tuple[Register, ...]:

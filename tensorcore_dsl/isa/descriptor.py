@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ class Descriptor:
 class SharedTile(NamedTuple):
     """A tile of shared memory, as `tc.shared` made it: its bytes in the CTA, the bytes from one
     row to the next and from one matrix of rows to the next (0: it has only one), its swizzle (0 for
-    none), and its name."""
+    none), its name, and by axis its extents and the bytes from one index to the next."""
 
     start: int
     bytes: int
@@ -116,6 +116,13 @@ class SharedTile(NamedTuple):
     plane: int
     swizzle: int
     name: str
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def element(self, address: int) -> str:
+        """The element that a byte of the CTA is of, for messages."""
+        place = int(swizzled(np.array(address), self.swizzle, np.array(0))) - self.start
+        return f"element {list(element_index(place, self.shape, self.steps))} of {self.name}"
 
 
 class SharedTiles:
@@ -124,6 +131,11 @@ class SharedTiles:
     def __init__(self, tiles: Iterable[SharedTile]) -> None:
         self.tiles = tuple(tiles)
         self._passed: set[tuple[Any, ...]] = set()
+
+    def element(self, address: int) -> str:
+        """The element that a byte of the CTA is of; "" where no tile is known."""
+        tile = next((t for t in self.tiles if t.start <= address < t.start + t.bytes), None)
+        return tile.element(address) if tile else ""
 
     def check(
         self, instr: Instruction, name: str, descriptor: Descriptor, chunks: np.ndarray,
@@ -155,6 +167,11 @@ class SharedTiles:
             raise EmulationError(
                 f"{what} has a {descriptor.swizzle}-byte swizzle; it points into {place}"
             )
+        if tile.start % max(8 * tile.swizzle, 1) == 0 and descriptor.base % (tile.swizzle // 16 or 1):
+            raise EmulationError(
+                f"{what} has a base offset of {descriptor.base}; it points into {place}, whose "
+                f"{tile.swizzle}-byte swizzle starts anew there: 0 is needed"
+            )
         rows = tile.swizzle > 0 and tile.swizzle == tile.pitch and lines > 8
         if rows and descriptor.stride != 8 * tile.pitch:
             raise EmulationError(
@@ -170,6 +187,18 @@ class SharedTiles:
             raise OutOfBounds(
                 f"{what} reads shared bytes {first:#x} to {last - 1:#x}, outside of {place}"
             )
+
+
+def element_index(place: int, shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
+    """The index of the element that has byte `place` of an array; steps: bytes, of each axis."""
+    index = [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda i: -abs(steps[i])):
+        if steps[axis] and shape[axis] > 1:
+            index[axis] = min(place // abs(steps[axis]), shape[axis] - 1)
+            place -= index[axis] * abs(steps[axis])
+            if steps[axis] < 0:
+                index[axis] = shape[axis] - 1 - index[axis]
+    return tuple(index)
 
 
 def swizzled(address: np.ndarray, width: int, base: np.ndarray) -> np.ndarray:

@@ -241,6 +241,11 @@ class Instruction:
         return parts[0] == "membar" or (parts[0] == "fence" and not {"proxy", "mbarrier_init"} & {*parts})
 
     @property
+    def sequential(self) -> bool:
+        """Is it a fence of the one order of all such fences (`fence.sc`, `membar`)?"""
+        return self.fences and (self.opcode == "membar" or "sc" in self.mnemonic.split("."))
+
+    @property
     def releases(self) -> bool:
         """Does it hand on what its threads know? A fence that does not say so does both."""
         return self._orders("release")

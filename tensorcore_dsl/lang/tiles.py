@@ -67,8 +67,9 @@ def shared(
     if builder().checks:
         size = element_size(dtype)
         plane, pitch = ((0, 0, *steps[:-1])[i] * size for i in (-2, -1))
+        within, strides = (pitch, plane, swizzle), [step * size for step in steps]
         kernel.tiles.append(
-            SharedTile(start, elements * size, pitch, plane, swizzle, tile.described)
+            SharedTile(start, elements * size, *within, tile.described, shape, tuple(strides))
         )
     return tile
 

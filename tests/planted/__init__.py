@@ -17,4 +17,5 @@ CLASSES = (
     "clusters",
     "mutants_of_tutorial",
     "deadlocks",
+    "more",
 )

@@ -494,8 +494,9 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
     if bug == 4:
         if t == 1:
             tc.tma_store_wait(0)
-    if bug != 7:
-        tc.barrier()
+    if bug == 7:
+        out[1, t] = d[0, t]  # race 7: second
+    tc.barrier()
     if bug == 8:
         d[0, t] = 3 * t  # race 8: second
     if bug == 10:
@@ -510,7 +511,7 @@ def read_back(d: tc.Array, out: tc.Array, bug: tc.Const = ()):
     bar.wait(0)
     out[0, t] = copied[0, t]
     if bug != 9:
-        out[1, t] = d[0, t]  # race 2,3,4,5,6,7: second
+        out[1, t] = d[0, t]  # race 2,3,4,5,6: second
     else:
         out[1, t] = 3 * t
     if t == 0:
@@ -524,7 +525,7 @@ READ_BACK = (
     "wait by another thread",  # 4
     "no commit",  # 5
     "waited before the commit",  # 6
-    "no barrier behind the wait",  # 7
+    "read ahead of the barrier behind the wait",  # 7
     "stored over",  # 8
     "loaded by TMA behind wait_group.read",  # 9
     "added atomically",  # 10
@@ -685,7 +686,7 @@ def initialised(a: tc.Array, out: tc.Array, bug: tc.Const = ()):
         if t == 32:
             bar.init(1)  # error 17; race 17: first
     parity = t // 64 + 2 if bug == 18 else t // 64
-    bar.wait(parity)  # race 3,12,15,16,17: second; error 3,12,14,15,18
+    bar.wait(parity)  # race 3,12,15,16,17,20: second; error 3,12,14,15,18
     out[t] = tile[0, t]
     if bug == 19:
         tc.barrier()

@@ -108,7 +108,7 @@ def benchmark() -> float:
     assert tuning.best in [trial.config for trial in tuning.trials] and tuning.seconds > 0
     assert isinstance(str(tuning), str) and scale.best_config is not None
     scale.configured(grid, 256, shared_bytes=0)(x, 1.0, n=1000)
-    scale.emulate[8, 256](x, 2.0, 1000)
+    scale.emulate[8, 128](x, 2.0, 1000)
     scale.forget()
     return milliseconds
 

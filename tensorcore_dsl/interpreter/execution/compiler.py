@@ -73,6 +73,7 @@ class _Compiler:
         self.add = self.program.steps.append
         self.watched = mma_hazards.product_registers(kernel)
         self.places = self.program.values
+        self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
         self.program.params = [self.value(param.value) for param in kernel.params]
@@ -139,6 +140,7 @@ class _Compiler:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
+        self.made.update(dict.fromkeys(op.results, op.loc))
         call = steps.call(op.instr, steps.fetch(operands))
         blocking = "blocking" in op.instr.effects
         warp = "warp" in op.instr.effects and not blocking
@@ -211,7 +213,13 @@ class _Compiler:
         values = [s.base if isinstance(s, nodes.Part) else s for s in sources]
         reads = [(self.value(v), v) for v in values if isinstance(v, nodes.Value)]
         writes = [(place, target)]
-        use = mma_hazards.register_use("a copy of registers", reads, writes, self.watched)
+        made = self.made.get(values[0]) if len(sources) == 1 else node.loc
+        self.made[target] = made = made or node.loc
+        own = self.watched.isdisjoint(values)  # else it is the copy that is to blame
+        use = mma_hazards.register_use(
+            "a copy of registers", reads, writes, self.watched,
+            copies=len(sources) == 1 and is_group, loc=made if own else node.loc,
+        )  # fmt: skip
         if use is not None:
             run = steps.watched(run, lambda mma: mma.access(use))
         self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))

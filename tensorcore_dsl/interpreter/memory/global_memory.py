@@ -18,6 +18,7 @@ from tensorcore_dsl.interpreter.core import shadow
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.memory import accesses
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
+from tensorcore_dsl.isa.descriptor import element_index
 
 MAP_SHIFT, MAP_BASE = 40, 0xF000  # tensor map i has the address (MAP_BASE + i) << MAP_SHIFT
 _ALIGNMENT = 256  # bytes; alignment of an allocation on a device
@@ -77,6 +78,17 @@ class Arguments:
             f"byte {offset} of argument {pointer.name!r}, which has bytes 0 to {size - 1} "
             f"(shape {array.shape}, dtype {array.dtype})"
         )
+
+    def element(self, real: int, size: int) -> str:
+        """The element that `size` bytes at a real address belong to, for messages."""
+        arrays = [(a.name, a.array) for a in self.pointers]
+        for name, array in arrays + [(a.name, a.array) for a in self.maps]:
+            low, high = _span(array)
+            if low <= real < high:
+                index = list(element_index(real - low, array.shape, array.strides))
+                where = f"global bytes {real - low} to {real - low + size - 1} of it"
+                return f"element {index} of argument {name!r} ({where})"
+        return f"bytes {real:#x} to {real + size - 1:#x} of global memory"
 
 
 def _allocation(index: int, pointer: GlobalPointer) -> tuple[int, int, int, int]:

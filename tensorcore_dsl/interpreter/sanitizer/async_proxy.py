@@ -122,7 +122,8 @@ class ProxyFences:
                 what = self._describe(read, int(np.argmax(read.ctas == cta)))
                 raise EmulationError(
                     f"block {self.chunk.block_name(cta)} ends while {what} may still read its "
-                    f"shared memory: {self._advice(read)}"
+                    f"shared memory: {self._advice(read)}",
+                    self.chunk.loc(read.step),
                 )
 
     def reader(self, cta: int, address: int) -> str:
@@ -204,7 +205,8 @@ class CopiesInFlight:
         for flight in self.flights:
             if flight.cta == cta:
                 block = self.chunk.block_name(cta)
-                raise EmulationError(f"block {block} ends while {self._describe(flight)}")
+                text = f"block {block} ends while {self._describe(flight)}"
+                raise EmulationError(text, self.chunk.loc(flight.step))
 
     def owner(self, cta: int, address: int) -> str:
         """The copy that owns a byte in flight, for messages."""

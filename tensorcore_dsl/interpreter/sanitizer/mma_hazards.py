@@ -1,9 +1,10 @@
 """Hazard checks for asynchronous matrix products in flight: their registers (PTX manual 9.7.15.7).
 
 The interpreter computes a product when it is issued. On hardware it runs until its group is waited
-for: until then the warpgroup must neither touch the accumulators nor write the registers of A. The
-same holds for the registers of the metadata of a sparse product: the manual does not say so, but an
-H200 reads them as late as those of A.
+for: until then the warpgroup must touch neither the accumulators nor the registers of A. It must
+not write the registers of the metadata of a sparse product either: the manual does not say so, but
+an H200 reads them as late as those of A. Copies of all registers of A are the
+compiler's own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.errors import EmulationError, Loc
 from tensorcore_dsl.interpreter.core.chunk import WARPGROUP, Chunk
 from tensorcore_dsl.interpreter.sanitizer.async_proxy import PRODUCT, ProxyFences
 from tensorcore_dsl.interpreter.sanitizer.races import Races
@@ -28,12 +29,15 @@ Registers = Iterable[tuple[int, Any]]  # places and the values that they hold
 class RegisterUse:
     """A step that uses registers of products without being one; by place.
 
-    reads, writes: places that are accumulators or late inputs of some product.
+    reads, writes: places that are accumulators or late inputs of some product. copies: it copies
+    all registers of a group. loc: the place in the source, where it is not that of the step.
     """
 
     name: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    copies: bool = False
+    loc: Loc | None = None
 
 
 @dataclass(frozen=True)
@@ -142,19 +146,23 @@ class MmaHazards:
         for product in self.queue:
             hazard = product.use.accumulators in use.reads + use.writes
             hazard = hazard or not set(product.use.inputs).isdisjoint(use.writes)
+            hazard = hazard or (product.use.a in use.reads and not use.copies)
             if hazard and (product.groups & groups).any():
-                self._refuse(product, use.name, groups)
+                self._refuse(product, use.name, groups, use.loc)
         for place in use.reads + use.writes:
             self.touched[place] = self.touched.get(place, np.zeros_like(groups)) | groups
 
-    def _refuse(self, product: Product, what: str, groups: np.ndarray) -> NoReturn:
+    def _refuse(
+        self, product: Product, what: str, groups: np.ndarray, loc: Loc | None = None
+    ) -> NoReturn:
         group, ordering = int(np.argmax(product.groups & groups)), product.use.ordering
         uncommitted = product.committed[group] == self.commits[group]
         advice = f"{ordering.commit} and {ordering.wait}" if uncommitted else ordering.wait
         raise EmulationError(
             f"{what}: {self.chunk.warpgroup_name(group)} uses registers that the "
             f"{product.use.instr.opcode} at {self.chunk.loc(product.step)} still owns: {advice} "
-            "must come between"
+            "must come between",
+            loc,
         )
 
 
@@ -169,12 +177,15 @@ def product_use(instr: Instruction, reads: tuple[int, ...]) -> ProductUse | None
 
 
 def register_use(
-    name: str, reads: Registers, writes: Registers, watched: set[Any]
+    name: str, reads: Registers, writes: Registers, watched: set[Any], **more: Any
 ) -> RegisterUse | None:
-    """The use of `watched` registers by a step, from its places and what they hold; or None."""
+    """The use of `watched` registers by a step, from its places and what they hold; or None.
+
+    more: `copies` and `loc` of the use.
+    """
     read = tuple(place for place, source in reads if _base(source) in watched)
     written = tuple(place for place, value in writes if value in watched)
-    return RegisterUse(name, read, written) if read or written else None
+    return RegisterUse(name, read, written, **more) if read or written else None
 
 
 def product_registers(kernel: Kernel) -> set[Any]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from tensorcore_dsl.errors import EmulationError, Loc, Race, RaceWarning
-from tensorcore_dsl.interpreter.core.chunk import WARP, Positions
+from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Positions
+from tensorcore_dsl.interpreter.core.geometry import ranges
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.isa import advice
+from tensorcore_dsl.isa.descriptor import SharedTiles
+from tensorcore_dsl.isa.spec import Instruction
 
-_VERBS = {"store": ("writes", "wrote", "written"), "load": ("reads", "read", "read")}
+WIDTH = 52  # characters of source in a sentence
 
 
 class Detector(Protocol):
     """What this module needs of `races.Races`, and of what is left of it (`races.PastChunk`)."""
 
     @property
-    def chunk(self) -> Positions: ...
+    def names(self) -> Positions: ...
     @property
     def number(self) -> int: ...
     @property
@@ -35,13 +40,16 @@ class RunningDetector(Detector, Protocol):
 
     launch: Any
     places: dict[int, np.ndarray]
+    tiles: SharedTiles
 
 
 @dataclass
 class Finding:
     """An access of `thread` in `step`, in conflict with the one of a serial number.
 
-    what, place, serial, lanes: a row of `access_history.found`. mild: both write the same value.
+    what, place, serial, lanes: a row of `access_history.found`. base: the CTA of the chunk whose
+    shared memory it is, or the real address that `place` of global memory counts from. since: it
+    was in flight from this serial number on. mild: both write the same value.
     """
 
     races: RunningDetector
@@ -53,22 +61,27 @@ class Finding:
     place: int
     serial: int
     lanes: int
+    base: int
+    since: int
     mild: bool
 
     def tell(self) -> None:
         """Raise or warn."""
-        chunk = self.races.chunk
-        here, there = chunk.loc(self.step), self._owner.chunk.loc(self._step)
+        chunk = self.races.names
+        here, there = chunk.loc(self.step), self._owner.names.loc(self._step)
         if self.what == history.UNFENCED:
-            raise EmulationError(self._unfenced(there), here)
+            raise EmulationError(self._unfenced(here, there), here)
         text = self._text(here, there)
         if not self.mild:
             raise Race(text, here, there)
         key = str(here), str(there)
         if key not in self.races.launch.told:
             self.races.launch.told.add(key)
-            text = str(Race(text, here, there))
-            warnings.warn(RaceWarning(text, here, there), stacklevel=2)
+            warning = RaceWarning(str(Race(text, here, there)), here, there)
+            if here is None:
+                warnings.warn(warning, stacklevel=2)
+            else:
+                warnings.warn_explicit(warning, None, here.filename, here.line)  # type: ignore[arg-type]
 
     # -- the other access -------------------------------------------------------------------------
 
@@ -88,103 +101,129 @@ class Finding:
     def _warp(self) -> int:
         return int(self.races.launch.who[self.serial]) & ((1 << history.WARP_BITS) - 1)
 
+    @property
+    def _many(self) -> bool:
+        """Is it one of several reads by blocks, of which the last ones are not known any more?"""
+        instr = self._owner.names.instruction(self._step)
+        return self.lanes == 0 and (instr is None or not instr.runs_behind)
+
     def _other(self) -> str:
         """Who made the other access."""
-        chunk = self._owner.chunk
-        instr = chunk.instruction(self._step)
-        if self.lanes == 0 and instr is not None and instr.runs_behind:
-            unit = f"the {instr.summary} of {self._warp_name(self._owner, self._warp)}"
-            return unit
-        if self.lanes and self.lanes & (self.lanes - 1) == 0:
-            return self._thread_name(self._owner, self._warp * WARP + self.lanes.bit_length() - 1)
-        return self._warp_name(self._owner, self._warp)
+        owner, lanes = self._owner, self.lanes
+        if self._many:
+            block = owner.names.block_name(self._warp * WARP // owner.names.group)
+            return f"several blocks, block {block} among them,"
+        if lanes == 0:
+            return _operation(owner, self._step, self._warp * WARP)
+        mine = 1 << self.thread % WARP
+        if owner is self.races and self._warp == self.thread // WARP and lanes != mine:
+            lanes &= ~mine
+        numbers = np.array([i for i in range(WARP) if lanes >> i & 1])
+        if len(numbers) == 1:
+            return _thread_name(owner, self._step, self._warp * WARP + int(numbers[0]))
+        warp = _warp_name(owner, self._warp)
+        return f"lanes {ranges(numbers)} of {warp}" if 0 < len(numbers) < WARP else warp
 
-    @staticmethod
-    def _warp_name(races: Detector, warp: int) -> str:
-        return races.chunk.unit_name(warp * WARP, WARP)
-
-    def _thread_name(self, races: Detector, thread: int) -> str:
-        chunk = races.chunk
-        warp = thread % chunk.group // WARP
-        return f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
+    def _me(self) -> str:
+        """Who makes this access."""
+        operation = _operation(self.races, self.step, self.thread)
+        return operation or _thread_name(self.races, self.step, self.thread)
 
     # -- the text ---------------------------------------------------------------------------------
 
     def _text(self, here: Loc | None, there: Loc | None) -> str:
-        chunk = self.races.chunk
-        mine = "store" if self.kind in (history.STORE, history.STRONG_STORE) else "load"
-        theirs = "load" if self.what == history.READ else "store"
         if self.what == history.TOGETHER:
             return self._together(here)
-        times = self._times()
-        me = self._thread_name(self.races, self.thread)
-        instr = chunk.instruction(self.step)
-        if instr is not None and instr.runs_behind:
-            warp = self._warp_name(self.races, self.thread // WARP)
-            me = f"the {instr.summary} of {warp}"
-        lines = [
-            f"{'race' if not self.mild else 'race of equal values'}: {self._bytes(here)} "
-            f"{_VERBS[theirs][2]} by {self._other()} at {there}{_source(there)}{times}, "
-            f"{_VERBS[mine][2]} here by {me}; nothing orders the two",
-            *(f"  {line}" for line in (self._closest(), self._advice()) if line),
-        ]
-        return "\n".join(lines)
-
-    def _bytes(self, here: Loc | None) -> str:
-        name = _expression(here)
-        start = self.place
-        size = 1 << int(self.races.places[history.OWN][0][history.SHIFT])
-        text = f"shared bytes {start:#x} to {start + size - 1:#x}"
-        if self.memory == history.CLUSTER:
-            text = f"shared::cluster bytes {start:#x} to {start + size - 1:#x}"
-        if self.memory == history.GLOBAL:
-            text = "global memory"
-        return f"`{name}` ({text})" if name else text
-
-    def _times(self) -> str:
-        """How often the other warp had made that access, if it is in a loop."""
-        owner = self._owner
-        who = self.races.launch.who
-        mine = np.flatnonzero(
-            who[: self.serial + 1] == (self._step << history.WARP_BITS | self._warp)
+        races, owner = self.races, self._owner
+        mine, theirs = races.names.instruction(self.step), owner.names.instruction(self._step)
+        stores = self.kind in (history.STORE, history.STRONG_STORE)
+        turns = (
+            _turn(races, races.launch, self.step, self.thread // WARP, races.now),
+            _turn(owner, races.launch, self._step, self._warp, self.serial),
         )
-        pages = self.races.launch.owner[mine >> history.PAGE_BITS]
-        count = int(np.count_nonzero(pages == owner.number))
-        return f" (time {count})" if count > 1 else ""
+        turn, their_turn = turns if max(turns) > 1 and not self._many else (0, 0)
+        done, did = _verb(mine, stores)[0], _verb(theirs, self.what != history.READ)[1]
+        end = "nothing orders the two accesses"
+        if self.mild:
+            end = "nothing orders the two, but both write the same value"
+        lines = [
+            f"{self._name(here)} is {done} here{_time(turn)} by {self._me()}; {self._other()} {did}"
+            f"{_time(their_turn)} at {_place(there, here)}; {end}",
+            f"they meet at {self._bytes()}",
+            self._closest(here),
+            self._advice(here, there),
+        ]
+        return "\n  ".join(line for line in lines if line)
+
+    def _name(self, here: Loc | None) -> str:
+        """What is accessed, as the source says."""
+        text = _target(here)
+        return f"`{text}`" if text else "global memory" if self._is_global else "shared memory"
+
+    @property
+    def _is_global(self) -> bool:
+        return self.memory == history.GLOBAL
+
+    def _bytes(self) -> str:
+        """The bytes, and the element that they are of."""
+        races = self.races
+        shift = history.SHIFT
+        size = 1 << int(races.places[history.GLOBAL if self._is_global else history.OWN][0][shift])
+        if self._is_global:
+            return str(races.launch.element(self.base + self.place, size))
+        text = f"shared bytes {self.place:#x} to {self.place + size - 1:#x}"
+        if self.base != self.thread // races.names.group or self._owner is not races:
+            text += f" of block {races.names.block_name(self.base)}"
+        element = races.tiles.element(self.place)
+        return f"{element} ({text})" if element else text
 
     def _together(self, here: Loc | None) -> str:
-        chunk = self.races.chunk
         first = self.thread // WARP * WARP
-        lanes = [i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread]
-        names = ", ".join(map(str, lanes[:4])) + (", ..." if len(lanes) > 4 else "")
-        warp = self._warp_name(self.races, self.thread // WARP)
-        kind = "the same value" if self.mild else "different values"
+        lanes = np.array(
+            [i for i in range(WARP) if self.lanes >> i & 1 or first + i == self.thread]
+        )
+        warp = _warp_name(self.races, self.thread // WARP)
+        kind = "the same value" if self.mild else "different values, of which any may stay"
         return (
-            f"{'race of equal values' if self.mild else 'race'}: {self._bytes(here)} written by "
-            f"lanes {names} of {warp} in one instruction, {kind}: it is not defined which one "
-            f"stays\n  let one lane write (block {chunk.block_name(self.thread // chunk.group)})"
+            f"{self._name(here)} is written here by lanes {ranges(lanes)} of {warp} at once, with "
+            f"{kind}\n  they meet at {self._bytes()}\n  let one lane write, or give each lane an "
+            "element of its own"
         )
 
-    def _closest(self) -> str:
+    def _closest(self, here: Loc | None) -> str:
         """The synchronisations next to both accesses, which do not order them."""
-        races, owner = self.races, self._owner
-        who = races.launch.who
-        mine = self._synchronisation(races, self.thread // WARP, 1, races.now, last=True)
-        start = self.serial + 1
-        theirs = self._synchronisation(owner, self._warp, start, owner.now, last=False)
-        same = owner is races and self._warp == self.thread // WARP
-        if same:
+        races, owner, who = self.races, self._owner, self.races.launch.who
+        if self._many:
             return ""
-        me, other = (
-            self._warp_name(races, self.thread // WARP), self._warp_name(owner, self._warp),
-        )  # fmt: skip
-        after = f"{other} passes no synchronisation after its access"
-        if theirs is not None:
-            after = f"{other} passes {_named(owner, int(who[theirs]))} after its access"
-        before = f"{me} has passed none before"
-        if mine is not None:
-            before = f"the last one that {me} passed is {_named(races, int(who[mine]))}"
-        return f"{after}; {before}"
+        warp = self.thread // WARP
+        last = self._synchronisation(races, warp, 1, races.now, last=True)
+        earlier = owner is races and last is not None and last < self.serial
+        mine = "" if last is None else _named(races, int(who[last]), here)
+        if owner is races and self._warp == warp:
+            if not mine or earlier:
+                return f"the closest synchronisation, {mine}, lies before both" if mine else ""
+            return f"the warp has passed {mine} in between, which does not connect the two"
+        start = self.serial + 1
+        first = self._synchronisation(owner, self._warp, start, owner.now, last=False)
+        me, other = _warp_name(races, warp), _warp_name(owner, self._warp)
+        if first is None:
+            if not mine:
+                return "neither of the two warps has passed a synchronisation in between"
+            where = "lies before both" if earlier else f"is what {me} has passed"
+            return (
+                f"the closest synchronisation, {mine}, {where}; {other} has passed none since its "
+                "access"
+            )
+        theirs = _named(owner, int(who[first]), here)
+        if not mine:
+            return f"{other} has passed {theirs} since its access, but {me} none before its own"
+        if theirs == mine:
+            return f"both warps have passed {mine}, which does not connect the two accesses"
+        when = "before that access" if earlier else "before its own"
+        return (
+            f"{other} has passed {theirs} since its access, and {me} {mine} {when}; these do not "
+            "connect"
+        )
 
     def _synchronisation(
         self, races: Detector, warp: int, start: int, end: int, last: bool
@@ -192,77 +231,175 @@ class Finding:
         who = self.races.launch.who[start : end + 1]
         mine = np.flatnonzero((who & ((1 << history.WARP_BITS) - 1)) == warp)
         steps = who[mine] >> history.WARP_BITS
-        good = [s for s in np.unique(steps).tolist() if _synchronises(races, s)]
+        kinds: dict[int, list[int]] = {0: []}
+        for step in np.unique(steps).tolist():
+            if step not in (self.step, self._step):
+                kinds.setdefault(_rank(races, step, last), []).append(step)
+        good = kinds[max(kinds)] if max(kinds) else []
         found = mine[np.isin(steps, good)] + start
         found = found[self.races.launch.owner[found >> history.PAGE_BITS] == races.number]
         if not len(found):
             return None
         return int(found[-1] if last else found[0])
 
-    def _advice(self) -> str:
+    def _advice(self, here: Loc | None, there: Loc | None) -> str:
         owner, races = self._owner, self.races
-        instr = owner.chunk.instruction(self._step)
-        if self.lanes == 0 and instr is not None:
-            if instr.ordering is not None:
-                wait = instr.ordering.wait
-                return f"wait for the product's group ({wait}), then let the threads meet"
-            if instr.counts_bytes:
-                return "wait for the phase of the mbarrier that counts the copy's bytes"
-            if instr.runs_behind:
-                read = advice.BULK_WAIT_READ
-                wait = read if self.what == history.READ else read.replace(".read", "")
-                return f"the thread that issued it must wait for its group ({wait}), then meet"
-        mine = races.chunk.instruction(self.step)
-        if any(i is not None and i.read_only for i in (instr, mine)):
-            return "the read-only path is for memory that nobody writes during the launch"
-        if mine is not None and mine.runs_late:
-            return "the copy goes on until its group is waited for, by the thread that issued it"
+        theirs, mine = owner.names.instruction(self._step), races.names.instruction(self.step)
+        if self.lanes == 0 and theirs is not None:
+            if theirs.ordering is not None:
+                wait = theirs.ordering.wait
+                return f"wait for the product's group ({wait}) first; then the threads must meet"
+            if theirs.counts_bytes:
+                return "first wait for the phase of the mbarrier that counts the copy's bytes"
+            if theirs.runs_behind:
+                wait = advice.BULK_WAIT_READ
+                wait = wait if self.what == history.READ else wait.replace(".read", "")
+                return (
+                    f"first the thread that issued it must wait for its group ({wait}), then the "
+                    "threads must meet"
+                )
+        if any(i is not None and i.read_only for i in (theirs, mine)):
+            return (
+                "a read-only load is for memory that nobody writes during the launch; use an "
+                "ordinary load"
+            )
+        if self.serial > self.since:
+            return (
+                "the copy is in flight until the thread that issued it waits for its group: the "
+                "other access must come before the issue or after the wait"
+            )
+        strong = [i is not None and i.strong for i in (theirs, mine)]
+        if all(strong):
+            return "both are atomic or volatile, but their sizes or their scopes do not fit"
+        end = "; an atomic or volatile access alone orders no others" if any(strong) else ""
+        group, first = races.names.group, races.names.geometry.first
+        block = first + self.thread // group
+        other = owner.names.geometry.first + self._warp * WARP // group
+        if here is not None and str(here) == str(there) and not end:
+            end = "; or make the update one atomic operation"
+            if self.what == history.WROTE and self.kind == history.STORE:
+                end = "; or let each thread write an element of its own"
+        if block != other and not self._many and block // races.peers == other // races.peers:
+            barrier = advice.CLUSTER_BARRIER
+            return f"the cluster must meet between the two ({barrier}, or an mbarrier){end}"
+        if block != other or self._many:
+            return (
+                "blocks run in any order: only a release and an acquire of gpu scope, or another "
+                f"launch, would order the two{end}"
+            )
+        if mine is not None and mine.ordering is not None:
+            return f"all threads of the warpgroup must meet before the product (tc.barrier()){end}"
         if owner is races and self._warp == self.thread // WARP:
-            return "lanes of a warp run on their own: tc.syncwarp() must come between"
-        if (instr is not None and instr.strong) or (mine is not None and mine.strong):
-            return "strong accesses order nothing by themselves: a release and an acquire do"
-        group, first = races.chunk.group, races.chunk.geometry.first
-        here = first + self.thread // group
-        there = owner.chunk.geometry.first + self._warp * WARP // group
-        if here == there:
-            return "a barrier of the block (tc.barrier()) must come between"
-        if here // races.peers == there // races.peers:
-            return f"the cluster must meet in between ({advice.CLUSTER_BARRIER}, or an mbarrier)"
-        return "blocks run in any order: only a release and an acquire at gpu scope order them"
+            return (
+                "lanes of a warp run independently: tc.syncwarp() between the two would order them"
+                f"{end}"
+            )
+        barriers = "tc.barrier()"
+        if any(i.instr is not None and i.instr.uses_mbarrier for i in races.names.program.steps):
+            barriers += ", or an arrival at an mbarrier and a wait for that phase,"
+        return f"{barriers} between the two would order them{end}"
 
-    def _unfenced(self, there: Loc | None) -> str:
-        me = self._warp_name(self.races, self.thread // WARP)
-        instr = self.races.chunk.instruction(self.step)
-        operation = instr.summary if instr is not None else "operation"
+    def _unfenced(self, here: Loc | None, there: Loc | None) -> str:
+        did = "writes" if self.kind == history.STORE else "reads"
         return (
-            f"the {operation} of {me} reads {self._bytes(None)} through the async proxy, which "
-            f"{self._other()} wrote by an ordinary store at {there}{_source(there)} and did not "
-            f"fence: {advice.FENCE_PROXY_ASYNC} must come between, mostly by the writer before it "
+            f"{self._name(here)}: {self._me()} {did} through the async proxy what {self._other()} "
+            f"wrote by an ordinary store at {_place(there, here)}, without a proxy fence\n"
+            f"  they meet at {self._bytes()}\n"
+            f"  {advice.FENCE_PROXY_ASYNC} must come between, best by the writer before it "
             "synchronises"
         )
 
 
-def _synchronises(races: Detector, step: int) -> bool:
-    instr = races.chunk.instruction(step)
-    return instr is not None and instr.synchronises
+def _operation(races: Detector, step: int, thread: int) -> str:
+    """An asynchronous operation of a warp or a warpgroup; "" for other instructions."""
+    instr = races.names.instruction(step)
+    if instr is None or not instr.runs_behind:
+        return ""
+    unit = WARPGROUP if instr.ordering is not None else WARP
+    return f"the {instr.summary} of {races.names.unit_name(thread // unit * unit, unit)}"
 
 
-def _named(races: Detector, who: int) -> str:
+def _warp_name(races: Detector, warp: int) -> str:
+    return races.names.unit_name(warp * WARP, WARP)
+
+
+def _thread_name(races: Detector, step: int, thread: int) -> str:
+    chunk, instr = races.names, races.names.instruction(step)
+    warp = thread % chunk.group // WARP
+    name = f"{chunk.describe(thread)} (warp {warp}, lane {thread % WARP})"
+    return f"the {instr.summary} of {name}" if instr is not None and instr.runs_late else name
+
+
+def _turn(races: Detector, launch: Any, step: int, warp: int, end: int) -> int:
+    """How often the warp has executed a step of a loop, up to a serial number; else 0."""
+    instr = races.names.instruction(step)
+    loops = races.names.program.loops.values()
+    behind = instr is None or instr.runs_behind or instr.runs_late
+    if behind or not any(loop.head <= step < loop.end for loop in loops):
+        return 0
+    same = np.flatnonzero(launch.who[: end + 1] == (step << history.WARP_BITS | warp))
+    return int(np.count_nonzero(launch.owner[same >> history.PAGE_BITS] == races.number))
+
+
+def _time(turn: int) -> str:
+    """` for the 3rd time`; "" for 0."""
+    digit = 0 if turn % 10 > 3 or 10 < turn % 100 < 14 else turn % 10
+    ending = "thstndrd"[2 * digit : 2 * digit + 2]
+    return f" for the {turn}{ending} time" if turn else ""
+
+
+def _verb(instr: Instruction | None, stores: bool) -> tuple[str, str]:
+    """An access: (what is done to the bytes, what somebody did)."""
+    if instr is not None and instr.strong and {"load", "store"} <= instr.effects:
+        return "changed atomically", "changed it atomically"
+    return ("written", "wrote it") if stores else ("read", "read it")
+
+
+def _rank(races: Detector, step: int, reads: bool) -> int:
+    """How far a step orders: 3 warps, 2 lanes, 1 perhaps, as a signal in memory; 0 not at all.
+
+    reads: the side that is told, else the one that tells.
+    """
+    instr = races.names.instruction(step)
+    if instr is not None and instr.synchronises:
+        return 2 if "convergent" in instr.effects and not instr.uses_mbarrier else 3
+    if instr is None or not instr.strong:
+        return 0
+    return int("load" in instr.effects if reads else "store" in instr.effects)
+
+
+def _named(races: Detector, who: int, here: Loc | None) -> str:
     step = who >> history.WARP_BITS
-    instr = races.chunk.instruction(step)
-    loc = races.chunk.loc(step)
-    return f"{instr.summary if instr else 'one'} at {loc}{_source(loc)}"
+    instr = races.names.instruction(step)
+    return f"{instr.summary if instr else 'one'} at {_place(races.names.loc(step), here)}"
+
+
+def _place(loc: Loc | None, here: Loc | None) -> str:
+    """A place in the source; without the file where that is the one of the report."""
+    text = _expression(loc)
+    same = loc is not None and here is not None and loc.filename == here.filename
+    line = f"line {loc.line}" if loc is not None and same else str(loc)
+    return f"{line} (`{text}`)" if text else line
 
 
 def _expression(loc: Loc | None) -> str:
-    """The source of an expression on one line."""
+    """The source of an expression on one line, "" if there is none; `...` ends a long one."""
     if loc is None or loc.end_column <= loc.column:
         return ""
     line = linecache.getline(loc.filename, loc.line)
     text = line.encode()[loc.column : loc.end_column].decode(errors="ignore").strip()
-    return text if 0 < len(text) <= 60 else ""
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
 
 
-def _source(loc: Loc | None) -> str:
+def _target(loc: Loc | None) -> str:
+    """The element that an expression or an assignment names; "" for calls."""
     text = _expression(loc)
-    return f" (`{text}`)" if text else ""
+    with suppress(SyntaxError, IndexError):
+        statement = ast.parse(text).body[0]
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            return ast.unparse(statement.targets[0])
+        if isinstance(statement, ast.AugAssign):
+            return ast.unparse(statement.target)
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Subscript):
+            return text
+    return ""

@@ -27,13 +27,13 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
     ORDER,
     Knowledge,
 )
+from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK, Region, granule_bits, regions_of
 from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+from tensorcore_dsl.isa.descriptor import SharedTiles
 
 Same = Callable[[int, Sequence[int]], bool]
-GRANULE = 4  # bytes, at most
-CHUNK = 16
 ALWAYS = 1 << 62
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
@@ -41,25 +41,11 @@ PAGE = 1 << history.PAGE_BITS
 NODES_AT_ONCE = 1 << 14
 
 
-class Region:
-    """A stretch of global memory: real addresses from `low` on, and the codes of its granules."""
-
-    def __init__(self, low: int, high: int, shift: int) -> None:
-        self.low, self.size, self.shift = low, high - low, shift
-        count = -(-self.size >> shift) + 1
-        self.writes, self.reads = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
-
-    def place(self, origin: int) -> tuple[int, ...]:
-        """A row of `places` for what starts at byte `origin`."""
-        return (self.writes.ctypes.data, self.reads.ctypes.data, self.shift, self.size, origin)
-
-
 class PastChunk:
     """What is left of the detector of a chunk that has ended: names for reports."""
 
     def __init__(self, races: Races) -> None:
-        chunk = races.chunk
-        self.chunk = Positions(chunk.program, chunk.geometry)
+        self.names = races.names
         self.number, self.peers, self.now = races.number, races.peers, races.now
         self.first_cluster, self.width = races.first_cluster, races.width
 
@@ -67,12 +53,15 @@ class PastChunk:
 class LaunchHistory:
     """What the chunks of a launch share.
 
-    coupled: may CTAs wait for each other? Then chunks run one after the other. chunks: the chunk of
-    each number from 1 on.
+    coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
+    bytes at a real address of global memory. chunks: the chunk of each number from 1 on.
     """
 
-    def __init__(self, program: Program, spans: list[tuple[int, int]], coupled: bool) -> None:
-        self.program, self.coupled = program, coupled
+    def __init__(
+        self, program: Program, spans: list[tuple[int, int]], coupled: bool,
+        element: Callable[[int, int], str],
+    ) -> None:  # fmt: skip
+        self.program, self.coupled, self.element = program, coupled, element
         self.lock = threading.Lock()
         self.who = np.zeros(history.SERIALS + 2, np.uint32)
         self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
@@ -81,8 +70,8 @@ class LaunchHistory:
         self.chunks: list[Races | PastChunk | None] = [None]
         self.signals = Signals()
         self.told: set[Any] = set()  # the warnings that were given
-        self.shared_shift = _granule(program, shared=True)
-        self.regions = _regions(spans, _granule(program, shared=False))
+        self.shared_shift = granule_bits(program, shared=True)
+        self.regions = regions_of(spans, granule_bits(program, shared=False))
         self.lows = [region.low for region in self.regions]
         self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
 
@@ -117,29 +106,6 @@ class LaunchHistory:
         return first, self.used_nodes
 
 
-def _granule(program: Program, shared: bool) -> int:
-    """log2 of the bytes of a granule."""
-    least = GRANULE
-    for step in program.steps:
-        instr = step.instr
-        if instr is None or not instr.accesses_words:
-            continue
-        if instr.space.startswith("shared") == shared:
-            least = min(least, instr.word_bytes)
-    return least.bit_length() - 1
-
-
-def _regions(spans: list[tuple[int, int]], shift: int) -> list[Region]:
-    """Regions that cover the (first, past-the-end) addresses; those that overlap are one."""
-    joined: list[list[int]] = []
-    for low, high in sorted((low & -CHUNK, high) for low, high in spans if high > low):
-        if joined and low < joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], high)
-        else:
-            joined.append([low, high])
-    return [Region(low, high, shift) for low, high in joined]
-
-
 class Races:
     """The detector of one chunk.
 
@@ -151,6 +117,7 @@ class Races:
     ) -> None:
         self.chunk, self.storage, self.launch, self.table = chunk, storage, launch, table
         geometry, program = chunk.geometry, chunk.program
+        self.names = Positions(program, geometry)  # for reports of other chunks when this has ended
         self.peers = geometry.cluster_ctas
         width = self.width = chunk.group * self.peers
         asynchronous = program.asynchronous or program.reads_shared
@@ -162,6 +129,7 @@ class Races:
         shift, ctas = launch.shared_shift, geometry.ctas
         cells = -(-max(storage.size, CHUNK) >> shift) + 1
         self.writes, self.reads = np.zeros((2, ctas, cells), np.uint32)
+        self.tiles = SharedTiles(program.kernel.tiles)
         self.found = np.zeros((history.ROOM, history.COLUMNS), np.int64)
         self.memo = np.zeros(history.MEMO, np.uint32)
         self.book = self._book(width)
@@ -279,30 +247,55 @@ class Races:
         history.touch_words(book, kind, todo, memory, at, *arguments)
         if book[history.FOUNDS] == 0:
             return None
-        finding = self._judge(memory, kind, at, same, start)
+
+        def place(thread: int) -> tuple[int, np.ndarray]:
+            return self._base(memory, thread, int(addresses[thread])), mask & (
+                addresses == addresses[thread]
+            )
+
+        finding = self._judge(memory, kind, at, same, place, start, since)
         if todo & history.NOTE and (finding is None or finding.mild):
             book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
             history.touch_words(book, kind, history.NOTE, memory, at, *arguments)
         return None if finding is None else finding.tell
 
+    def _base(self, memory: int, thread: int, address: int) -> int:
+        """The CTA of the chunk, or the real address, from which places of an access count."""
+        if memory == history.GLOBAL:
+            which = (address >> 40) - 1
+            origin = int(self.places[memory][which][history.ORIGIN])
+            return int(self.table[which][2]) - origin
+        cta, rank = thread // self.chunk.group, address >> CLUSTER_SHIFT
+        remote = memory == history.CLUSTER and rank > 0
+        return cta // self.peers * self.peers + rank - 1 if remote else cta
+
     def _judge(
-        self, memory: int, kind: int, step: int, same: Same | None, start: int = history.SERIALS
-    ) -> race_report.Finding | None:
-        """The first row of `found` that is a race; the step began with serial number `start`."""
+        self, memory: int, kind: int, step: int, same: Same | None,
+        place: Callable[[int], tuple[int, np.ndarray | None]], start: int = history.SERIALS,
+        since: int = ALWAYS,
+    ) -> race_report.Finding | None:  # fmt: skip
+        """The first row of `found` that is a race; the step began with serial number `start`.
+
+        place: by thread, where places count from, and the threads that access the same bytes.
+        """
         mild = None
         found = self.found[: int(self.book[history.FOUNDS])]
         for row in found[~self._known_abroad(found)].tolist():
-            what, thread, place, serial, lanes, *_ = row
+            what, thread, at, serial, lanes, *_ = row
             what &= ~history.ASK
             mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
             others: list[int] = []
             if mild_kind and serial >= start:
                 first = WARP * self.warp_of(serial)
                 others = [first + i for i in range(WARP) if lanes >> i & 1]
+            base, together = place(thread)
+            equal = mild_kind and same is not None and same(thread, others)
+            last = WARP * self.warp_of(serial) + lanes.bit_length() - 1
+            if together is not None and last == thread:  # name another one of those
+                thread = int(np.flatnonzero(together[: thread // WARP * WARP + WARP])[-1])
             finding = race_report.Finding(
-                self, what, memory, kind, step, thread, place, serial, lanes,
-                mild=mild_kind and same is not None and same(thread, others),
-            )  # fmt: skip
+                self, what, memory, kind, step, thread, at, serial, lanes, base, since, equal
+            )
             if not finding.mild:
                 return finding
             mild = mild or finding
@@ -360,7 +353,7 @@ class Races:
         """
         place = self.places[history.OWN][cta]
         return self._ranges(
-            history.OWN, verb, serial, thread, starts, size, place, 0, FENCED_SHARED, whole
+            history.OWN, verb, serial, thread, starts, size, place, 0, FENCED_SHARED, cta, whole
         )
 
     def global_ranges(
@@ -375,12 +368,12 @@ class Races:
         strong = int(self.launch.strong[step]) if reduces else 0
         return self._ranges(
             history.GLOBAL, verb, serial, thread, starts - region.low, size, place, strong,
-            FENCED_GLOBAL,
+            FENCED_GLOBAL, region.low,
         )  # fmt: skip
 
     def _ranges(
         self, memory: int, verb: str, serial: int, thread: int, starts: np.ndarray, size: int,
-        place: np.ndarray, strong: int, vector: int, whole: bool = False,
+        place: np.ndarray, strong: int, vector: int, base: int, whole: bool = False,
     ) -> Callable[[], None] | None:  # fmt: skip
         row, mine = int(self.knowledge.rows.row_of[thread]), 1 << thread % WARP
         if whole:
@@ -399,7 +392,7 @@ class Races:
         if book[history.FOUNDS] == 0:
             return None
         step = int(self.launch.who[serial]) >> history.WARP_BITS
-        finding = self._judge(memory, kind, step, None)
+        finding = self._judge(memory, kind, step, None, lambda _: (base, None))
         return None if finding is None else finding.tell
 
     # -- what orders ------------------------------------------------------------------------------

@@ -82,13 +82,20 @@ class Signals:
     """Messages by location; what threads have fenced, and what waits for their next fence.
 
     released: by thread and location, what the thread's releases of it have handed on. waiting: by
-    thread and location. learned: by thread, location and scope, what it has learned there last.
+    thread and location; observed: the same, also of what has been learned since, with the serial
+    number of the last such read. learned: by thread, location and scope, what it has learned there
+    last. sequential: by chunk and thread, what was
+    fenced by fences of the one order of all fences, which also serve threads that know of them.
     """
 
     locations: dict[tuple[int, int], Message] = field(default_factory=dict)
     fenced: dict[tuple[int, int], tuple[np.ndarray, int, dict[int, np.ndarray], int]] = field(
         default_factory=dict
     )
+    sequential: dict[int, dict[int, tuple[np.ndarray, int, dict[int, np.ndarray], int]]] = field(
+        default_factory=dict
+    )
+    observed: dict[tuple[Any, ...], tuple[int, list[Message]]] = field(default_factory=dict)
     released: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     learned: dict[tuple[Any, ...], Message] = field(default_factory=dict)
     waiting: dict[tuple[int, int], dict[Any, list[Message]]] = field(default_factory=dict)
@@ -109,8 +116,12 @@ def fence(races: Detector, instr: Instruction) -> None:
             row = int(knowledge.rows.row_of[thread])
             if row not in copies:
                 copies[row] = knowledge.rows.known[:, row].copy()
-            foreign = knowledge.foreign(thread)
-            signals.fenced[races.number, thread] = copies[row], now, foreign, scope
+            entry = copies[row], now, knowledge.foreign(thread), scope
+            signals.fenced[races.number, thread] = entry
+            if instr.sequential:
+                signals.sequential.setdefault(races.number, {})[thread] = entry
+    if instr.sequential and signals.observed:
+        _learn_from_others(races, threads, scope)
 
 
 def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.ndarray) -> None:
@@ -138,6 +149,7 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
                 if read and read[-1].chain == message.chain:
                     read.pop()  # the newer one says all that the older one does
                 read.append(message)
+                signals.observed[number, thread, key] = races.now, read
         if not writes:
             continue
         handed = signals.released.get((number, thread, key))
@@ -157,12 +169,46 @@ def access(races: Detector, instr: Instruction, locations: np.ndarray, mask: np.
                 _cta(races, thread), _cluster(races, thread),
             )  # fmt: skip
             handed = fenced if handed is None else _joined(fenced, handed)
+        if not releases:
+            for fenced in _fenced_by_others(races, thread):
+                handed = fenced if handed is None else _joined(fenced, handed)
         if handed is not None and message is not None and reads:
             handed = replace(_joined(handed, message), chain=message.chain)
         if handed is not None:
             signals.locations[key] = handed
         elif not reads:
             signals.locations.pop(key, None)
+
+
+def _fenced_by_others(races: Detector, thread: int) -> list[Message]:
+    """What sequential fences of other threads have fenced that happened before `thread` writes."""
+    width, knowledge = races.knowledge.width, races.knowledge
+    entries = races.launch.signals.sequential.get(races.number, {})
+    known = knowledge.rows.known[ORDER, knowledge.rows.row_of[thread]]
+    first = thread // width * width
+    found: dict[tuple[int, int], Message] = {}
+    for other, (vectors, then, foreign, scope) in entries.items():
+        column = other - first
+        if other == thread or not 0 <= column < width or known[column] < then:
+            continue
+        key = id(vectors), scope
+        if key not in found:
+            all_of = {**foreign, _cluster(races, thread): vectors.copy()}
+            found[key] = Message(all_of, scope, _cta(races, thread), _cluster(races, thread))
+        found[key].vectors[_cluster(races, thread)][ORDER, column] = then
+    return list(found.values())
+
+
+def _learn_from_others(races: Detector, threads: np.ndarray, scope: int) -> None:
+    """Threads at a sequential fence learn the messages in reads of others that they know of."""
+    knowledge, width = races.knowledge, races.knowledge.width
+    for (number, other, _), (at, messages) in races.launch.signals.observed.items():
+        if number != races.number:
+            continue
+        for thread in map(int, threads[threads // width == other // width]):
+            known = knowledge.rows.known[ORDER, knowledge.rows.row_of[thread], other % width]
+            if known >= at and thread != other:
+                _learn(races, thread, scope, messages)
 
 
 def _joined(message: Message, other: Message) -> Message:
