@@ -205,7 +205,8 @@ class Runner:
                 found["report"] = (counted or named)[0][:MOST_KEPT]
             self.found[name, batch.tool] = found
         if others:
-            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": others[:MOST_UNNAMED]})
+            kept = others[:MOST_UNNAMED]
+            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
 
 
 def reports_of(log: Path) -> tuple[dict[str, list[str]], list[str]]:

@@ -64,16 +64,17 @@ def complete(result: Result) -> bool:
 def tables_of(document: dict[str, Any]) -> Iterator[Table]:
     results = [r for r in document["results"] if complete(r)]
     bugs, twins = ([r for r in results if r["twin"] == twin] for twin in (False, True))
-    measured: dict[str, Judge] = {**{tool: by_tool(tool) for tool in TOOLS}, "any of them": by_any}
+    tools: dict[str, Judge] = {**{tool: by_tool(tool) for tool in TOOLS}, "any of them": by_any}
+    emulated: dict[str, Judge] = {}
     if any("emulator" in r for r in results):
-        measured |= {"emulator": by_emulator}
+        emulated = {"emulator": by_emulator}
     if bugs:
-        found = {"GPU alone": by_gpu, **measured, "any, not the twin": told_apart(results)}
-        if "emulator" in measured:
-            found["emulator, right line"] = at_line
+        found = {"GPU alone": by_gpu, **tools, "any, not the twin": told_apart(results), **emulated}
+        if emulated:
+            found["at its line"] = at_line
         yield by_class("Bugs that are found", "bugs", bugs, found)
     if twins:
-        yield by_class("Correct twins that are blamed", "twins", twins, measured)
+        yield by_class("Correct twins that are blamed", "twins", twins, tools | emulated)
     if document["summary"].get("costs"):
         yield costs(document["summary"]["costs"])
 

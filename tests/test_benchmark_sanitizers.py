@@ -162,7 +162,7 @@ def test_tables_and_what_the_emulator_misses():
     assert bugs.rows[-1] == {
         "class": "all", "bugs": "3", "GPU alone": "1", "racecheck": "2", "synccheck": "0",
         "memcheck": "0", "initcheck": "0", "any of them": "2", "emulator": "2",
-        "any, not the twin": "1", "emulator, right line": "1",
+        "any, not the twin": "1", "at its line": "1",
     }  # fmt: skip
     assert (twins.rows[-1]["racecheck"], twins.rows[-1]["emulator"]) == ("1", "0")
     assert costs.rows[0]["ratio"] == "3.0"
