@@ -30,7 +30,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     GlobalPointer,
     TensorMapArgument,
 )
-from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory
+from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
 from tensorcore_dsl.interpreter.scheduling.switched import SwitchedSchedule

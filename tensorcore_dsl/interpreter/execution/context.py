@@ -16,7 +16,8 @@ from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopi
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses
-from tensorcore_dsl.interpreter.sanitizer.races import LaunchHistory, Races
+from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
+from tensorcore_dsl.interpreter.sanitizer.races import Races
 from tensorcore_dsl.interpreter.sanitizer.sanitizer import Sanitizer
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.interpreter.sync.mbarriers import Mbarriers

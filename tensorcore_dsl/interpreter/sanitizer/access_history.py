@@ -25,17 +25,12 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from tensorcore_dsl.interpreter.core.native import (
-    compiled,
-    inlined,
-    lowest_bit,
-    peek8,
-    peek32,
-    peek64,
-    poke32,
-    poke64,
-)
+from tensorcore_dsl.interpreter.core import native
+from tensorcore_dsl.interpreter.core.native import compiled, inlined, lowest_bit
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+peek8, peek32, peek64 = native.peek8, native.peek32, native.peek64
+poke32, poke64 = native.poke32, native.poke64
 
 LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
 KIND = (1 << LANE_BITS) - 1
@@ -64,8 +59,7 @@ POINTER_WRITES, POINTER_READS, SHIFT, LIMIT, ORIGIN, ITEMS = range(6)  # columns
 # else bytes of a scalar | ATOMIC, if it is, | scope << SIZE_BITS. CHUNK: the number of the chunk.
 # WARPS: of a cluster; CTA_WARPS: of a CTA. COUPLED: may clusters wait for each other? FOUND: (ROOM,
 # COLUMNS) int64; FOUNDS rows are in use. KNOWN, FLOOR, ROW_OF: those of `knowledge.Rows`, with the
-# bytes of a row and of a vector.
-# SINCE: writes with greater serial numbers are in conflict, whatever orders them.
+# bytes of a row and a vector. SINCE: writes with greater serial numbers are always in conflict.
 NEXT, END, WHO, OWNER, NODES, NEXT_NODE, END_NODE, MEMORY, STRONG, CHUNK, WARPS = range(11)
 COUPLED, FOUND, FOUNDS, KNOWN, ROW_BYTES, VECTOR_BYTES, FLOOR, ROW_OF, CTA_WARPS = range(11, 20)
 SINCE, LENGTH = 20, 21

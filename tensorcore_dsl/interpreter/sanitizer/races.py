@@ -1,15 +1,13 @@
 """Finds accesses that nothing orders, by one run: who knows what, and who touched what last.
 
-`LaunchHistory` belongs to a launch: serial numbers, and the codes of global memory. `Races` belongs
-to a chunk: the codes of its shared memory, the knowledge of its threads, and the messages of its
-barriers. Memories call it before they move words, barriers when threads arrive and pass, and
-asynchronous operations when they are issued and awaited.
+`Races` belongs to a chunk: the codes of its shared memory, the knowledge of its threads, and the
+messages of its barriers. What chunks share is in `launch_history`. Memories call it before they
+move words, barriers when threads arrive and pass, and asynchronous operations when they are issued
+and awaited.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +15,6 @@ import numpy as np
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import WARP, WARPGROUP, Chunk, Positions
-from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.sanitizer import access_history as history
 from tensorcore_dsl.interpreter.sanitizer import race_report
@@ -27,8 +24,9 @@ from tensorcore_dsl.interpreter.sanitizer.knowledge import (
     ORDER,
     Knowledge,
 )
-from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK, Region, granule_bits, regions_of
-from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals, strength
+from tensorcore_dsl.interpreter.sanitizer.launch_history import PAGE, LaunchHistory
+from tensorcore_dsl.interpreter.sanitizer.regions import CHUNK
+from tensorcore_dsl.interpreter.sanitizer.strong_accesses import Signals
 from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
@@ -37,73 +35,6 @@ Same = Callable[[int, Sequence[int]], bool]
 ALWAYS = 1 << 62
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
-PAGE = 1 << history.PAGE_BITS
-NODES_AT_ONCE = 1 << 14
-
-
-class PastChunk:
-    """What is left of the detector of a chunk that has ended: names for reports."""
-
-    def __init__(self, races: Races) -> None:
-        self.names = races.names
-        self.number, self.peers, self.now = races.number, races.peers, races.now
-        self.first_cluster, self.width = races.first_cluster, races.width
-
-
-class LaunchHistory:
-    """What the chunks of a launch share.
-
-    coupled: may CTAs wait for each other? Then chunks run one after the other. element: names the
-    bytes at a real address of global memory. chunks: the chunk of each number from 1 on.
-    """
-
-    def __init__(
-        self, program: Program, spans: list[tuple[int, int]], coupled: bool,
-        element: Callable[[int, int], str],
-    ) -> None:  # fmt: skip
-        self.program, self.coupled, self.element = program, coupled, element
-        self.lock = threading.Lock()
-        self.who = np.zeros(history.SERIALS + 2, np.uint32)
-        self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
-        self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)
-        self.pages, self.used_nodes = 1, 1
-        self.chunks: list[Races | PastChunk | None] = [None]
-        self.signals = Signals()
-        self.told: set[Any] = set()  # the warnings that were given
-        self.shared_shift = granule_bits(program, shared=True)
-        self.regions = regions_of(spans, granule_bits(program, shared=False))
-        self.lows = [region.low for region in self.regions]
-        self.strong = np.array([strength(step.instr) for step in program.steps], np.uint8)
-
-    def retire(self, races: Races) -> None:
-        """A chunk has ended."""
-        with self.lock:
-            self.chunks[races.number] = PastChunk(races)
-
-    def region(self, real: int) -> Region | None:
-        """The region of a real address."""
-        index = bisect_right(self.lows, real) - 1
-        if index < 0 or real >= self.regions[index].low + self.regions[index].size:
-            return None
-        return self.regions[index]
-
-    def pages_for(self, chunk: int, count: int) -> tuple[int, int] | None:
-        """A stretch of `count` serial numbers or more; None when all are used up."""
-        pages = -(-count // PAGE)
-        with self.lock:
-            if self.pages + pages > history.SERIALS // PAGE:
-                return None
-            first = self.pages
-            self.pages += pages
-            self.owner[first : self.pages] = chunk
-        return first * PAGE, self.pages * PAGE
-
-    def nodes_for(self) -> tuple[int, int]:
-        """A stretch of nodes; an empty one when all are used up."""
-        with self.lock:
-            first = self.used_nodes
-            self.used_nodes = min(first + NODES_AT_ONCE, history.NODE_ROOM)
-        return first, self.used_nodes
 
 
 class Races:
