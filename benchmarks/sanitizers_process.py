@@ -34,6 +34,7 @@ START_LIMIT = 90.0  # seconds until a process is ready, and to compile a kernel
 END_LIMIT = 15.0  # seconds after the last run
 ATTEMPTS = 2  # to start a process
 MOST_KEPT = 600  # characters of a report
+MOST_UNNAMED = 200  # reports without a kernel's name that a batch keeps
 # Lines of compute-sanitizer's output that report nothing.
 FRAME = re.compile(
     r"COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application returned an error"
@@ -204,7 +205,8 @@ class Runner:
                 found["report"] = (counted or named)[0][:MOST_KEPT]
             self.found[name, batch.tool] = found
         if others:
-            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": others[:5]})
+            kept = others[:MOST_UNNAMED]
+            self.unnamed.append({"tool": batch.tool, "runs": started, "reports": kept})
 
 
 def reports_of(log: Path) -> tuple[dict[str, list[str]], list[str]]:

@@ -25,6 +25,17 @@ def by_any(result: Result) -> bool:
     return any(by_tool(tool)(result) for tool in TOOLS)
 
 
+def told_apart(results: Sequence[Result]) -> Judge:
+    """Whether some tool reports a bug and not its twin."""
+    twins = {(r["class"], bug): r for r in results if r["twin"] for bug in r["bugs"]}
+
+    def judge(result: Result) -> bool:
+        twin = twins.get((result["class"], result["name"]), {"runs": {}})
+        return any(by_tool(tool)(result) and not by_tool(tool)(twin) for tool in TOOLS)
+
+    return judge
+
+
 def by_gpu(result: Result) -> bool:
     """Without a tool: a wrong result, an error, or a launch that does not end."""
     return result["runs"].get(PLAIN, {}).get("result") != "right"
@@ -53,16 +64,17 @@ def complete(result: Result) -> bool:
 def tables_of(document: dict[str, Any]) -> Iterator[Table]:
     results = [r for r in document["results"] if complete(r)]
     bugs, twins = ([r for r in results if r["twin"] == twin] for twin in (False, True))
-    measured: dict[str, Judge] = {**{tool: by_tool(tool) for tool in TOOLS}, "any of them": by_any}
+    tools: dict[str, Judge] = {**{tool: by_tool(tool) for tool in TOOLS}, "any of them": by_any}
+    emulated: dict[str, Judge] = {}
     if any("emulator" in r for r in results):
-        measured |= {"emulator": by_emulator}
+        emulated = {"emulator": by_emulator}
     if bugs:
-        found = {"GPU alone": by_gpu, **measured}
-        if "emulator" in measured:
-            found["emulator, right line"] = at_line
+        found = {"GPU alone": by_gpu, **tools, "any, not the twin": told_apart(results), **emulated}
+        if emulated:
+            found["at its line"] = at_line
         yield by_class("Bugs that are found", "bugs", bugs, found)
     if twins:
-        yield by_class("Correct twins that are blamed", "twins", twins, measured)
+        yield by_class("Correct twins that are blamed", "twins", twins, tools | emulated)
     if document["summary"].get("costs"):
         yield costs(document["summary"]["costs"])
 

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import sanitizers
 from benchmarks.sanitizers_case import GRAIN, aligned, planted, prepare
+from benchmarks.sanitizers_emulated import attribute, names_called
 from benchmarks.sanitizers_process import Batch, Runner, Sanitizer, blocks, reports_of
 from benchmarks.sanitizers_tables import by_emulator, markdown, missed, tables_of
 
@@ -141,7 +142,8 @@ def test_all_kernels_come_before_the_second_bug_of_any():
 
 def result(name, twin, verdict, reports=0, plain="right"):
     told = {"result": "right", "reports": reports, "report": f"Error in {name}"}
-    return {"class": "memory", "name": name, "twin": twin, "emulator": {"verdict": verdict},
+    bugs = {"bugs": ["b"]} if twin else {}
+    return {"class": "memory", "name": name, "twin": twin, **bugs, "emulator": {"verdict": verdict},
             "runs": {"plain": {"result": plain}, "racecheck": told,
                      **{t: {"result": "right", "reports": 0}
                         for t in ("synccheck", "memcheck", "initcheck")}}}  # fmt: skip
@@ -160,7 +162,7 @@ def test_tables_and_what_the_emulator_misses():
     assert bugs.rows[-1] == {
         "class": "all", "bugs": "3", "GPU alone": "1", "racecheck": "2", "synccheck": "0",
         "memcheck": "0", "initcheck": "0", "any of them": "2", "emulator": "2",
-        "emulator, right line": "1",
+        "any, not the twin": "1", "at its line": "1",
     }  # fmt: skip
     assert (twins.rows[-1]["racecheck"], twins.rows[-1]["emulator"]) == ("1", "0")
     assert costs.rows[0]["ratio"] == "3.0"
@@ -168,6 +170,34 @@ def test_tables_and_what_the_emulator_misses():
     text = "\n".join(markdown(document))
     assert "- memory/b (racecheck): Error in b" in text and "- memory/d by racecheck" in text
     assert not by_emulator(document["results"][3])
+
+
+def helper(x):
+    return [other(y) for y in x]
+
+
+def other(x):
+    return abs(x)
+
+
+def test_reports_that_name_helpers_are_attributed():
+    assert {"other", "abs"} <= names_called(helper)
+    mutants = planted().cases("mutants_of_tutorial")
+    case = next(c for c in mutants if c.name == "step 2: the barrier before the wait")
+    file = case.kernel.function.__code__.co_filename
+    results = [
+        {"id": str(i), "class": "mutants_of_tutorial", "name": c.name, "twin": False,
+         "runs": {"racecheck": {"reports": 0}}}
+        for i, c in enumerate(mutants)
+    ]  # fmt: skip
+    report = (
+        f"Error: Race reported between Write access at load_tile+0x1 in {file}:68\n"
+        f"and Read access at mma_tile+0x2 in {file}:7 [2 hazards]"
+    )
+    unknown = "Something else"
+    batch = {"tool": "racecheck", "runs": [r["id"] for r in results], "reports": [report, unknown]}
+    attribute({"results": results, "summary": {"unnamed": [batch]}})
+    assert [r["name"] for r in results if r["runs"]["racecheck"]["reports"]] == [case.name]
 
 
 def test_measure_needs_the_tool(monkeypatch, tmp_path):
