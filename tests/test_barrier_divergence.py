@@ -141,7 +141,9 @@ def early_return(x: tc.Array, n):
         return
     x[i] = 1
     tc.barrier()
-    x[i] = x[n - 1 - i] + 1
+    value = x[n - 1 - i] + 1
+    tc.barrier()
+    x[i] = value
 
 
 @tc.kernel
@@ -151,7 +153,9 @@ def return_in_the_other_arm(x: tc.Array, n):
     if i < n:
         x[i] = 1
         tc.barrier()
-        x[i] = x[n - 1 - i] + 1
+        value = x[n - 1 - i] + 1
+        tc.barrier()
+        x[i] = value
     else:
         return
 

@@ -119,7 +119,7 @@ def test_what_is_printed_is_pickled():
 
 def test_launches_keep_their_configuration():
     x = np.zeros(32, np.float32)
-    returned(add[1, (8, 4)])(x, x, 2.0, 8)
+    returned(add[1, (8, 1)])(x, x, 2.0, 8)
     assert x[:8].tolist() == [2.0] * 8 and not x[8:].any()
     assert returned(add.configured(2, 32, pdl=True)) is add.configured(2, 32, pdl=True)
     with pytest.raises(pickle.PicklingError, match="a launch of add on a stream cannot be pickled"):

@@ -20,9 +20,11 @@ from tensorcore_dsl.interpreter import launch
 from tests.kit import CTAID, LESS, LOAD_GLOBAL, Builder, u64
 
 SCRIPT = """
-import resource, threading
+import resource, signal, threading
 import numpy as np
 import tensorcore_dsl as tc
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background ignores it
 
 @tc.kernel
 def work(out, turns):
@@ -59,8 +61,16 @@ def interrupted(code: str) -> tuple[float, str]:
     assert process.poll() is None, "it ended before the interrupt"
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=20)
+    text = ended(process)[1]
     return time.monotonic() - began, text
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process has written, which must end within 20 seconds."""
+    try:
+        return process.communicate(timeout=20)
+    finally:
+        process.kill()
 
 
 class TestInterrupts:
@@ -84,7 +94,7 @@ except KeyboardInterrupt:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        out, text = process.communicate(timeout=20)
+        out, text = ended(process)
         assert out == "1\n", text
 
     def test_one_ends_a_single_chunk(self) -> None:
