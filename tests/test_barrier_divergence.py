@@ -249,13 +249,15 @@ def a_short_block(x: tc.Array):
     """Lanes that the block does not have are not waited for."""
     x[tc.threadIdx.x] = 1
     tc.barrier()
-    x[tc.threadIdx.x] += x[39 - tc.threadIdx.x]
+    value = x[39 - tc.threadIdx.x]
+    tc.barrier()
+    x[tc.threadIdx.x] += value
 
 
 def test_a_block_of_a_broken_warp() -> None:
     x = np.zeros(40, np.float32)
     a_short_block.emulate[1, 40](x)
-    assert (x[:20] == 2).all() and x.all()
+    assert (x == 2).all()
 
 
 @tc.kernel
