@@ -492,7 +492,8 @@ class MemoryProbe:
     def on_cpu(self, chunk: int, arch: str) -> np.ndarray:
         """The same through the emulated kernel, which runs the row's own meaning."""
         arrays = self.arrays(chunk, 1)
-        memory_kernel.emulator(arch)[self.launch_shape(1)](*arrays, **self.constants())
+        # lanes of a store may write one place: the bits are compared, not their order
+        memory_kernel.emulator(arch, checks=False)[self.launch_shape(1)](*arrays, **self.constants())
         return self.results(arrays, 1)[0]
 
 

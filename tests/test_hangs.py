@@ -298,6 +298,7 @@ def one_block_leaves_out_the_cluster(x: tc.Array, wrong: tc.Const = True):
     if tc.threadIdx.x == 0:
         bar.init(1)
         tc.fence_mbarrier_init()
+    tc.barrier()
     if not wrong or tc.cluster_rank() == 0:
         tc.cluster_sync()
     else:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Uninitialised
+from tensorcore_dsl.errors import Deadlock, EmulationError, OutOfBounds, Race, Uninitialised
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 RNG = np.random.default_rng(5)
@@ -137,7 +137,7 @@ class TestPipeline:
         ("too few bytes", Deadlock, "4096 bytes more have come than were expected"),
         ("never released", Deadlock, "1 of 1 arrivals are missing"),
         ("no wait for the tile", Uninitialised, "is in flight: nobody has waited for phase 0"),
-        ("one waits", Uninitialised, "warpgroup 2 .*: a bulk load brought these bytes; its mbarr"),
+        ("one waits", Race, "read here by the wgmma.* of warpgroup 2 .*bulk.tensor .*nothing orders"),
         ("no wait for the slot", EmulationError, "arrives for phase 1 before any thread has seen"),
         ("no wgmma fence", EmulationError, "did not fence: wgmma.fence comes first"),
         ("released too early", EmulationError, "which is still read by a wgmma of warpgroup 1"),
@@ -269,8 +269,8 @@ class TestProxies:
     def test_ordinary_loads_of_what_a_copy_brought(self, matrices: bool, how: str) -> None:
         a, out = np.arange(64, dtype=np.float16).reshape(8, 8), np.zeros(128, np.uint32)
         if how == "not at all":
-            words = "thread 32 of block 0: a bulk load brought these bytes"
-            caught(Uninitialised, words, read_by_all, 1, 128, a, out, matrices=matrices, how=how)
+            words = "is read here by .*bulk.tensor of warp 0 of block 0 wrote it .*nothing orders"
+            caught(Race, words, read_by_all, 1, 128, a, out, matrices=matrices, how=how)
         else:
             run(read_by_all, 1, 128, a, out, matrices=matrices, how=how)
             assert np.array_equal(out, np.tile(a.view(np.uint32).ravel(), 4))
@@ -409,7 +409,7 @@ class TestBarriers:
         ("overlap", Uninitialised, "byte 0x20 belongs to the mbarrier at shared 0x20"),
         ("too many", EmulationError, "arrives 3 times when 2 of 96 arrivals"),
         ("parity", EmulationError, "waits for parity 32; parities are 0 and 1"),
-        ("no barrier", EmulationError, "thread 32 of block 0 uses it without having met"),
+        ("no barrier", Race, "thread 0 of block 0 .* wrote it at line .*init.*nothing orders"),
         ("gone", EmulationError, "no mbarrier lives at shared 0x20"),
     ]
 
@@ -427,9 +427,9 @@ class TestBarriers:
         (
             "may be gone",
             EmulationError,
-            "block 0 may end before another CTA of its cluster arrives",
+            "block 0 may end before block 1 accesses its shared memory here",
         ),
-        ("not open", EmulationError, "before the cluster has met .* after it was initialised"),
+        ("not open", EmulationError, "before the cluster has met .* block 0 may not have started"),
         ("no such rank", OutOfBounds, "rank 2 leaves the cluster, which has 2 CTAs"),
         ("remote wait", EmulationError, "only arrivals and bytes reach the barriers of other CTAs"),
         ("arrive twice", EmulationError, "arrives at the cluster's barrier twice"),

@@ -430,12 +430,13 @@ class Races:
             return
         rows, known = self.knowledge.rows.row_of[threads], self.knowledge.rows.known
         early = away & ~self.met_cluster[threads]
-        for row, cta in {*zip(rows[early].tolist(), ctas[early].tolist(), strict=True)}:
+        for cta, row in sorted({*zip(ctas[early].tolist(), rows[early].tolist(), strict=True)}):
             first = cta % self.peers * self.chunk.group
             if not known[ORDER, row, first : first + self.chunk.group].any():
                 raise EmulationError(
                     f"an access to the memory of block {self.chunk.block_name(cta)} before the "
-                    f"cluster has met ({advice.CLUSTER_BARRIER}): that block may not have started"
+                    f"cluster has met ({advice.CLUSTER_BARRIER}): block "
+                    f"{self.chunk.block_name(cta)} may not have started"
                 )
         others = np.zeros_like(mask)
         others[threads[away]] = True
@@ -467,7 +468,8 @@ class Races:
                 step = int(self.launch.who[serial]) >> history.WARP_BITS
                 raise EmulationError(
                     f"block {self.chunk.block_name(cta)} may end before "
-                    f"{self.chunk.unit_name(warp * WARP, WARP)} accesses its shared memory here: "
+                    f"block {self.chunk.block_name(warp * WARP // group)} accesses its shared "
+                    "memory here: "
                     f"let the cluster meet ({advice.CLUSTER_BARRIER}) before a CTA ends",
                     self.chunk.loc(step),
                 )
