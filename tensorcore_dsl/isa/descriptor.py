@@ -139,18 +139,20 @@ class SharedTiles:
 
     def check(
         self, instr: Instruction, name: str, descriptor: Descriptor, chunks: np.ndarray,
-        whole: np.ndarray, lines: int, atoms: int,
+        whole: np.ndarray, lines: int, width: int,
     ) -> None:  # fmt: skip
         """Raise an error for the first active warpgroup whose descriptor does not fit its tile.
 
-        chunks: (warpgroups, chunks) addresses that it reads, in `lines` rows of memory of each of
-        so many atoms, which are `leading` bytes apart.
+        chunks: (warpgroups, chunks) addresses that it reads, in `lines` rows of memory of each atom.
+        width: bytes of a row of a transposed matrix, whose atoms of one swizzle each are `leading`
+        bytes apart; 0 for others, which have one.
         """
         for group in np.flatnonzero(whole) if self.tiles else ():
             fields = [int(field[group]) for field in astuple(descriptor)]
             key = (instr, name, *fields)
             if key not in self._passed:
                 fitting = Descriptor(*fields)  # type: ignore[arg-type]
+                atoms = width // max(int(descriptor.swizzle.max()), 1) if width else 1
                 self._check(f"{instr.mnemonic}: {name}", fitting, chunks[group], lines, atoms)
                 self._passed.add(key)
 

@@ -79,8 +79,7 @@ def matrix(
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
     chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
-    atoms = size // max(int(descriptor.swizzle.max()), 1) if transposed else 1
-    ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, atoms)
+    ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
     data = ctx.shared.read_chunks(instr, chunks, whole)
     data = data.reshape(len(words), outer, size)
     elements = (
