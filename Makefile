@@ -1,7 +1,7 @@
 # Every target sets up what it needs: the environment is made once and kept in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
