@@ -194,6 +194,9 @@ def test_every_public_function_is_here() -> None:
     assert set(FUNCTIONS) == set(kernels.__all__)
 
 
+MOST = 5000  # draws, until one of them is right, however slow the machine is
+
+
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches that do nothing, as these calls are about the host."""
@@ -210,7 +213,7 @@ def test_odd_arguments(name: str, launches: None) -> None:
     with tc.target("cpu", "sm_90a"), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         refused = count = 0
-        while time.monotonic() < end or count < 50:
+        while time.monotonic() < end or count < 50 or (refused == count < MOST):
             given = right(draw)
             places = [name for name in (*given, *options) if name != "timer"]  # its errors pass
             for place in draw.sample(places, min(draw.choice([1, 1, 1, 2, 3]), len(places))):
@@ -224,7 +227,7 @@ def test_odd_arguments(name: str, launches: None) -> None:
             except Exception as error:
                 text = ", ".join(f"{n}={brief(x)} {getattr(x, 'dtype', '')}" for n, x in given.items())
                 raise AssertionError(f"{name}({text}) raises a {type(error).__name__}") from error
-    assert refused, f"none of {count} calls was refused"
+    assert 0 < refused < count, "some are refused, and some are right"
 
 
 def test_views_of_one_buffer_give_what_copies_give() -> None:
