@@ -64,6 +64,14 @@ def wrong_block_index(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
 
 
 @tc.kernel
+def first_values_agree(x: tc.Array, out: tc.Array, bug: tc.Const = 1):
+    """Blocks write the same to the first half of what they share, and not to the second half."""
+    i = tc.threadIdx.x
+    block = tc.blockIdx.x if i >= 16 else 0
+    out[0 if bug else tc.blockIdx.x, i] = x[i] + block  # race: both
+
+
+@tc.kernel
 def stencil_in_place(x: tc.Array, bug: tc.Const = 1):
     """One block: all neighbours must be read before any is replaced."""
     t = tc.threadIdx.x
@@ -580,6 +588,7 @@ CASES = [
     case(borders_of_tiles_overlap, 4, 16, mapped(128, lambda x: x + np.arange(128, dtype=np.int32) // 32), Race),
     case(vectors_cross_the_border, 2, 32, mapped(60, lambda x: x + np.arange(60, dtype=np.int32) // 30), Race),
     case(wrong_block_index, (2, 2), (8, 4), mapped((8, 16), lambda x: x + np.arange(16, dtype=np.int32) // 8), Race),
+    case(first_values_agree, 4, 32, mapped(32, lambda x: np.stack([x + b * (np.arange(32) >= 16) for b in range(4)]).astype(np.int32)), Race),
     case(stencil_in_place, 1, 64, smoothed, Race),
     case(stencil_over_blocks, 3, 32, mapped(96, lambda x: x + np.roll(x, -1)), Race),
     case(halo_of_the_neighbour_block, 3, 32, mapped(96, lambda x: np.stack([2 * x, 2 * np.roll(x, -1)])), Race),

@@ -8,7 +8,8 @@ The loops move words between registers and memory, and check every access. All r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -66,29 +67,28 @@ class WordMemory(ABC):
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
         strong = instr is not None and instr.strong
-        same = None if values is None else partial(self._holds, addresses, values)
+        same = None if values is None else partial(self._same, addresses, mask, values)
         return detector.words(
             _MEMORIES[self.space], verb, addresses, mask, size, same, strong=strong
         )
 
-    def _holds(
-        self, addresses: np.ndarray, values: np.ndarray, thread: int, others: Sequence[int]
-    ) -> bool:
-        """Do `others` store the same at once as a thread? Without others: does memory hold it?"""
-        if others:
-            alike = (values[:, others] == values[:, [thread]]).all()
-            where = self.location(addresses)
-            return bool(alike and (where[list(others)] == where[thread]).all())
-        mask = np.zeros(addresses.size, np.bool_)
-        mask[thread] = True
+    def _same(
+        self, addresses: np.ndarray, mask: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(T,) bool twice: do all threads of `mask` that store to the place of a thread store the
+        same as it; does memory hold that already?"""
+        active = np.flatnonzero(mask)
+        places = self.location(addresses)[active]
+        _, first, which = np.unique(places, return_index=True, return_inverse=True)
+        equal = (values[:, active] == values[:, active[first[which]]]).all(axis=0)
+        agree, held = np.zeros((2, mask.size), np.bool_)
+        agree[active] = np.bincount(which, weights=~equal)[which] == 0
         self.quiet, checks, self.chunk.checks = True, self.chunk.checks, False
-        try:
+        with suppress(EmulationError):
             old = self.load_words(mask, addresses, values.dtype.itemsize, values.shape[0])
-        except EmulationError:
-            return False
-        finally:
-            self.quiet, self.chunk.checks = False, checks
-        return bool((old[:, thread] == values[:, thread]).all())
+            held = mask & (old == values).all(axis=0)
+        self.quiet, self.chunk.checks = False, checks
+        return agree, held
 
     def signal(self, addresses: np.ndarray, mask: np.ndarray) -> None:
         """Let a strong access order what comes before and after it."""

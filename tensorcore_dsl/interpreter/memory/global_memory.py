@@ -8,6 +8,7 @@ that leaves one of them is always caught.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -137,9 +138,11 @@ class GlobalMemory(accesses.WordMemory):
         return out
 
     def store_words(self, mask: np.ndarray, addresses: np.ndarray, values: np.ndarray) -> None:
-        size = values.shape[0] * values.dtype.itemsize
-        found = self.note("store", addresses, mask, size, values)
-        self._move(mask, addresses, np.ascontiguousarray(values), "store", found)
+        size, detector = values.shape[0] * values.dtype.itemsize, self.sanitizer.detector
+        # Who finds that another chunk has stored here must also find what it has stored.
+        with nullcontext() if detector is None else detector.launch.access:
+            found = self.note("store", addresses, mask, size, values)
+            self._move(mask, addresses, np.ascontiguousarray(values), "store", found)
 
     def _move(
         self, mask: np.ndarray, addresses: np.ndarray, words: np.ndarray, verb: str,

@@ -255,15 +255,9 @@ class ClusterMemory(accesses.WordMemory):
         return super().atomic(ctx, addresses, width, update, *operands)
 
     def location(self, addresses: np.ndarray) -> np.ndarray:
-        ctas = self._ctas(np.arange(addresses.size), addresses)
+        ctas = self.clusters.ctas(addresses)
         offsets = (addresses & np.uint32(OFFSET)).astype(np.int64)
         return np.asarray(offsets + (ctas << 32))
-
-    def _ctas(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
-        """The CTA of the chunk that each thread's address names; not checked."""
-        own, peers = threads // self.chunk.group, self.clusters.size
-        ranks = addresses[threads].astype(np.int64) >> CLUSTER_SHIFT
-        return np.where(ranks > 0, own // peers * peers + ranks - 1, own)
 
     def _access(self, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str) -> Access:
         """The access of the threads of `mask`, after checks of CTA, bounds and alignment."""
@@ -275,7 +269,7 @@ class ClusterMemory(accesses.WordMemory):
             row = int(np.argmax(wrong))
             rank = int(full[row]) >> CLUSTER_SHIFT
             self.clusters.refuse_rank(rank - 1, self.chunk.describe(int(threads[row])))
-        access = Access(threads, self._ctas(threads, addresses), full & OFFSET, size, verb)
+        access = Access(threads, self.clusters.ctas(addresses)[threads], full & OFFSET, size, verb)
         gone = self.clusters.gone[access.ctas]
         if gone.any():
             row = int(np.argmax(gone))
@@ -290,7 +284,7 @@ class ClusterMemory(accesses.WordMemory):
             self._refuse_any(access, access.starts % access.size != 0, shadow.MISALIGNED)
         detector = self.sanitizer.detector
         if detector is not None and not self.quiet:
-            detector.reach(access.threads, access.ctas, addresses, mask)
+            detector.reach(access.threads, access.ctas, addresses)
         return access
 
     def _check_states(self, access: Access, good: np.ndarray, owned: np.ndarray) -> None:

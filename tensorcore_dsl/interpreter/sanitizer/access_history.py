@@ -36,6 +36,7 @@ LANE_BITS, ALL, ASYNC, CHAIN, MANY = 6, 32, 33, 34, 35
 KIND = (1 << LANE_BITS) - 1
 PAGE_BITS = 12  # serial numbers are handed out to chunks in pages
 WARP_BITS = 13  # bits of `who` that hold the warp of the chunk; the rest is the step
+WARP_MASK = (1 << WARP_BITS) - 1
 SERIALS = 1 << 26
 NODE_ROOM = 1 << 23
 MEMO = 1 << 12
@@ -108,7 +109,7 @@ def order_of(
         return 1
     if not local and not _ours(h, serial):
         return 2 if h[COUPLED] else 0
-    warp, warps = _who(h, serial) & ((1 << WARP_BITS) - 1), h[WARPS]
+    warp, warps = _who(h, serial) & WARP_MASK, h[WARPS]
     if warp // warps != thread // 32 // warps:
         return 2 if h[COUPLED] else 0
     if lanes == 0:
@@ -139,9 +140,13 @@ def report(h: Any, what: int, thread: int, place: int, serial: int, lanes: int) 
 
 
 @inlined
-def _lanes(kind: int) -> int:
-    """The lanes of a code that is no chain."""
-    return FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
+def first_of(h: Any, code: int) -> Any:
+    """The first access of a code: its serial number and lanes, and the code of the rest."""
+    kind, serial = code & KIND, code >> LANE_BITS
+    if kind == CHAIN:
+        return _node(h, serial, 0), _node(h, serial, 1), _node(h, serial, 2)
+    lanes = FULL if kind == ALL else 0 if kind == ASYNC else 1 << (kind & 31)
+    return serial, lanes, 0
 
 
 @compiled
@@ -154,7 +159,7 @@ def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
     scope = min(strong, other) >> SIZE_BITS
     if not _ours(h, serial):
         return bool(scope == GPU_SCOPE)
-    warp, own = who & ((1 << WARP_BITS) - 1), thread // 32
+    warp, own = who & WARP_MASK, thread // 32
     if warp // h[CTA_WARPS] == own // h[CTA_WARPS]:
         return True
     return bool(scope >= (CLUSTER_SCOPE if warp // h[WARPS] == own // h[WARPS] else GPU_SCOPE))
@@ -173,11 +178,7 @@ def examine(
     newest = True
     while code != 0:
         kind = code & KIND
-        serial, lanes, rest = code >> LANE_BITS, _lanes(kind), 0
-        if kind == CHAIN:
-            node = serial
-            serial, lanes, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
-        code = rest
+        serial, lanes, code = first_of(h, code)
         if kind == MANY:
             if strong >> SIZE_BITS == GPU_SCOPE and _compatible(h, strong, serial, thread):
                 return 0
@@ -215,14 +216,10 @@ def _observed(
         return False
     while reads != 0:
         kind = reads & KIND
-        read, lanes, rest = reads >> LANE_BITS, _lanes(kind), 0
-        if kind == CHAIN:
-            node = read
-            read, lanes, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
-        reads = rest
+        read, lanes, reads = first_of(h, reads)
         if kind == MANY or lanes == 0 or read < serial:
             continue
-        warp = _who(h, read) & ((1 << WARP_BITS) - 1)
+        warp = _who(h, read) & WARP_MASK
         if warp == thread // 32 and lanes & mine and _ours(h, read):
             return True
         if order_of(h, read, lanes, mine, thread, row, 0, local) == 1:
@@ -274,11 +271,7 @@ def added(
     newest = True
     while code != 0:
         kind = code & KIND
-        old, there, rest = code >> LANE_BITS, _lanes(kind), 0
-        if kind == CHAIN:
-            node = old
-            old, there, rest = _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
-        code = rest
+        old, there, code = first_of(h, code)
         if kind == MANY:
             return first
         if old == serial and lanes != 0:
@@ -302,18 +295,15 @@ def entries(h: np.ndarray, code: int) -> list[tuple[int, int]]:
     """The serial numbers and lanes of the accesses of a code."""
     found = []
     while code:
-        kind, serial = code & ((1 << LANE_BITS) - 1), code >> LANE_BITS
-        lanes, code = FULL if kind == ALL else 1 << (kind & 31), 0
-        if kind == CHAIN:
-            serial, lanes, code = node_of(h, serial)
+        serial, lanes, code = _split(h, code)
         found.append((serial, lanes))
     return found
 
 
 @compiled
-def node_of(h: Any, node: int) -> Any:
-    """Serial number, lanes and the rest of a node."""
-    return _node(h, node, 0), _node(h, node, 1), _node(h, node, 2)
+def _split(h: Any, code: int) -> Any:
+    """`first_of` for Python."""
+    return first_of(h, code)
 
 
 @compiled
@@ -321,7 +311,7 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
     """Was an access made by another cluster?"""
     if not _ours(h, serial):
         return True
-    warp = _who(h, serial) & ((1 << WARP_BITS) - 1)
+    warp = _who(h, serial) & WARP_MASK
     different: bool = warp // h[WARPS] != thread // 32 // h[WARPS]
     return different
 
@@ -329,8 +319,8 @@ def _elsewhere(h: Any, serial: int, thread: int) -> bool:
 @compiled
 def touch(
     h: Any, kind: int, todo: int, writes: int, reads: int, first: int, last: int, shift: int,
-    origin: int, serial: int, lanes: int, mine: int, thread: int, row: int, strong: int,
-    local: bool, vector: int,
+    serial: int, lanes: int, mine: int, thread: int, row: int, strong: int, local: bool,
+    vector: int,
 ) -> int:  # fmt: skip
     """Check and note an access to the granules `first` to `last`; 1 after a conflict.
 
@@ -345,7 +335,7 @@ def touch(
         wrote = types.int64(peek32(writes + at))
         read = types.int64(peek32(reads + at))
         if wrote != seen_writes or (read != seen_reads and stores):
-            place = origin + (granule << shift)
+            place = granule << shift
             if todo & CHECK:
                 if wrote != 0 and examine(
                     h, wrote, WROTE, mine, thread, row, place, strong, local, vector, read
@@ -376,9 +366,7 @@ def touch(
         if todo & NOTE:
             if stores:
                 poke32(writes + at, types.uint32(new_writes))
-                poke32(reads + at, types.uint32(new_reads))
-            else:
-                poke32(reads + at, types.uint32(new_reads))
+            poke32(reads + at, types.uint32(new_reads))
     return 0
 
 
@@ -461,7 +449,7 @@ def touch_words(
             start, end = offset >> shift, offset + size - 1 >> shift
             if touch(
                 h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
-                end, shift, 0, serial, lanes, lanes, thread, here, strong, local, 0,
+                end, shift, serial, lanes, lanes, thread, here, strong, local, 0,
             ):  # fmt: skip
                 return 1
     return 0
@@ -483,7 +471,7 @@ def touch_ranges(
             continue
         if touch(
             h, kind, todo, place[POINTER_WRITES], place[POINTER_READS], start >> shift,
-            start + size - 1 >> shift, shift, 0, serial, 0, mine, thread, row, strong, local,
+            start + size - 1 >> shift, shift, serial, 0, mine, thread, row, strong, local,
             vector,
         ):  # fmt: skip
             return 1

@@ -40,6 +40,8 @@ class LaunchHistory:
     ) -> None:  # fmt: skip
         self.program, self.coupled, self.element = program, coupled, element
         self.lock = threading.Lock()
+        # chunks that run at once access global memory one after the other, each with its codes
+        self.access = threading.RLock()
         self.who = np.zeros(history.SERIALS + 2, np.uint32)
         self.owner = np.zeros(history.SERIALS // PAGE + 1, np.uint32)
         self.nodes = np.zeros((history.NODE_ROOM, 3), np.uint32)

@@ -116,7 +116,7 @@ class MmaHazards:
                 key = "products", group
                 cta = group * WARPGROUP // self.chunk.group
                 last = self.detector.awaited(key, int(due[group]))
-                members = self.detector.warpgroup(group) & self.chunk.mask
+                members = self.chunk.mask & (np.arange(self.chunk.threads) // WARPGROUP == group)
                 self.detector.observe(members, self.detector.column(cta, *key), last)
 
     def issue(self, use: ProductUse, step: int) -> None:

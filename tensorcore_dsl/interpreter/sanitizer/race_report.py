@@ -99,7 +99,7 @@ class Finding:
 
     @property
     def _warp(self) -> int:
-        return int(self.races.launch.who[self.serial]) & ((1 << history.WARP_BITS) - 1)
+        return int(self.races.launch.who[self.serial]) & history.WARP_MASK
 
     @property
     def _many(self) -> bool:
@@ -229,7 +229,7 @@ class Finding:
         self, races: Detector, warp: int, start: int, end: int, last: bool
     ) -> int | None:
         who = self.races.launch.who[start : end + 1]
-        mine = np.flatnonzero((who & ((1 << history.WARP_BITS) - 1)) == warp)
+        mine = np.flatnonzero((who & history.WARP_MASK) == warp)
         steps = who[mine] >> history.WARP_BITS
         kinds: dict[int, list[int]] = {0: []}
         for step in np.unique(steps).tolist():

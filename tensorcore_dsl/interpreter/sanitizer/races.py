@@ -8,7 +8,9 @@ and awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from tensorcore_dsl.isa import advice
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
 from tensorcore_dsl.isa.descriptor import SharedTiles
 
-Same = Callable[[int, Sequence[int]], bool]
+Same = Callable[[], tuple[np.ndarray, np.ndarray]]
 ALWAYS = 1 << 62
 LIFE = 4  # bytes of the granule that stands for the life of a CTA: accesses from others read it
 NAMED, PHASES, CLUSTERS = range(3)  # kinds of barriers: of a CTA, with phases, of a cluster
@@ -76,8 +78,8 @@ class Races:
         self.messages: dict[tuple[Any, ...], list[int]] = {}
         self.columns: dict[tuple[Any, ...], int] = {}
         self.operations: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
-        # mbarriers that nobody has fenced yet: the thread and the step of the initialisation
-        self.unfenced: dict[tuple[int, int], tuple[int, int]] = {}
+        # mbarriers that nobody has fenced yet: the thread that has initialised them
+        self.unfenced: dict[tuple[int, int], int] = {}
         # (T,) bool: threads that have fenced mbarriers that they had initialised, which also lets
         # relaxed arrivals hand them on; and threads that have passed the barrier of their cluster
         self.fenced_inits, self.met_cluster = np.zeros((2, chunk.threads), np.bool_)
@@ -148,7 +150,7 @@ class Races:
 
     def warp_of(self, serial: int) -> int:
         """The warp of an access, in its chunk."""
-        return int(self.launch.who[serial]) & ((1 << history.WARP_BITS) - 1)
+        return int(self.launch.who[serial]) & history.WARP_MASK
 
     @property
     def now(self) -> int:
@@ -165,29 +167,44 @@ class Races:
     ) -> Callable[[], None] | None:  # fmt: skip
         """Accesses of `size` bytes by the threads of `mask`; the result raises what was found.
 
-        same: does a thread store what is there already, or what others store at once? step: where
-        it is, if not the running one. since: it has gone on since this serial number.
+        same: (T,) bool twice: do all threads that store to one place store the same, does memory
+        hold that already? step: where it is, if not the running one. since: it has gone on since
+        this serial number.
         """
         kind = history.STORE if verb == "store" else history.LOAD
         kind += 2 * strong
+        same = same and cache(same)
         at = self.chunk.at_step if step is None else step
-        book = self._prepare(self.chunk.threads // WARP + 2)
+        book = self._prepare(3 * (self.chunk.threads // WARP + 2))
         start = int(book[history.NEXT])
-        book[history.SINCE] = since
-        arguments = (addresses, mask, size, self.places[memory], self.table, self.peers)
-        history.touch_words(book, kind, todo, memory, at, *arguments)
-        if book[history.FOUNDS] == 0:
-            return None
+
+        def touch(todo: int, mask: np.ndarray, since: int = ALWAYS) -> bool:
+            book[history.FOUNDS], book[history.SINCE] = 0, since
+            with self.launch.access if memory == history.GLOBAL else nullcontext():
+                history.touch_words(
+                    book, kind, todo, memory, at, addresses, mask, size, self.places[memory],
+                    self.table, self.peers,
+                )  # fmt: skip
+            return bool(book[history.FOUNDS])
+
+        def judge() -> race_report.Finding | None:
+            return self._judge(memory, kind, at, same, place, start, since)
 
         def place(thread: int) -> tuple[int, np.ndarray]:
             return self._base(memory, thread, int(addresses[thread])), mask & (
                 addresses == addresses[thread]
             )
 
-        finding = self._judge(memory, kind, at, same, place, start, since)
+        if not touch(todo, mask, since):
+            return None
+        finding = judge()
+        if finding is not None and finding.mild and same is not None:
+            differ = mask & ~np.logical_and(*same())  # the search has stopped at the first one
+            if touch(todo, differ, since):
+                second = judge()
+                finding = finding if second is None or second.mild else second
         if todo & history.NOTE and (finding is None or finding.mild):
-            book[history.FOUNDS], book[history.SINCE] = 0, ALWAYS
-            history.touch_words(book, kind, history.NOTE, memory, at, *arguments)
+            touch(history.NOTE, mask)
         return None if finding is None else finding.tell
 
     def _base(self, memory: int, thread: int, address: int) -> int:
@@ -214,13 +231,12 @@ class Races:
         for row in found[~self._known_abroad(found)].tolist():
             what, thread, at, serial, lanes, *_ = row
             what &= ~history.ASK
-            mild_kind = what == history.TOGETHER or (what == history.WROTE and same is not None)
-            others: list[int] = []
-            if mild_kind and serial >= start:
-                first = WARP * self.warp_of(serial)
-                others = [first + i for i in range(WARP) if lanes >> i & 1]
+            equal = False
+            if same is not None and what in (history.TOGETHER, history.WROTE):
+                agree, held = same()
+                ours = int(self.launch.owner[serial // PAGE]) == self.number
+                equal = bool(agree[thread] and (held[thread] or (ours and serial >= start)))
             base, together = place(thread)
-            equal = mild_kind and same is not None and same(thread, others)
             last = WARP * self.warp_of(serial) + lanes.bit_length() - 1
             if together is not None and last == thread:  # name another one of those
                 thread = int(np.flatnonzero(together[: thread // WARP * WARP + WARP])[-1])
@@ -242,7 +258,7 @@ class Races:
         thread, serial = found[asked, history.THREAD], found[asked, history.SERIAL]
         owner = launch.owner[serial // PAGE]
         firsts = np.array([0 if races is None else races.first_cluster for races in launch.chunks])
-        first = (launch.who[serial] & ((1 << history.WARP_BITS) - 1)).astype(np.int64) * WARP
+        first = (launch.who[serial] & history.WARP_MASK).astype(np.int64) * WARP
         cluster = firsts[owner] + first // width
         sets = rows.foreign[rows.row_of[thread]]
         lanes = found[asked, history.LANES]
@@ -264,12 +280,11 @@ class Races:
             known[asked[here]] = ~(late & matter[here]).any(axis=1)
         return known
 
-    def operation(self, thread: int, column: int, step: int | None = None) -> int:
+    def operation(self, thread: int, column: int) -> int:
         """The serial number of an asynchronous operation that `thread` issues."""
         book = self._prepare(2)
         serial = int(book[history.NEXT])
-        at = self.chunk.at_step if step is None else step
-        self.launch.who[serial] = at << history.WARP_BITS | thread // WARP
+        self.launch.who[serial] = self.chunk.at_step << history.WARP_BITS | thread // WARP
         self.launch.who[serial + 1] = column
         book[history.NEXT] += 2
         return serial
@@ -314,10 +329,11 @@ class Races:
         kind += 2 * (strong > 0)
         todo = history.CHECK | history.NOTE
         starts = np.ascontiguousarray(starts, np.int64)
-        history.touch_ranges(
-            book, kind, todo, serial, mine, thread, row, starts, size, place, strong,
-            memory == history.OWN, vector,
-        )  # fmt: skip
+        with self.launch.access if memory == history.GLOBAL else nullcontext():
+            history.touch_ranges(
+                book, kind, todo, serial, mine, thread, row, starts, size, place, strong,
+                memory == history.OWN, vector,
+            )  # fmt: skip
         if whole:
             self.knowledge.free(row)
         if book[history.FOUNDS] == 0:
@@ -418,10 +434,8 @@ class Races:
             shared = space != ".global"
             self.knowledge.fence(self.chunk.mask, shared, space == "", self.now)
 
-    def reach(
-        self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray, mask: np.ndarray
-    ) -> None:
-        """`threads`, those of `mask`, access the memory of `ctas`, which must exist.
+    def reach(self, threads: np.ndarray, ctas: np.ndarray, addresses: np.ndarray) -> None:
+        """`threads` access the memory of `ctas`, which must exist.
 
         addresses: (T,) addresses of shared::cluster.
         """
@@ -438,7 +452,7 @@ class Races:
                     f"cluster has met ({advice.CLUSTER_BARRIER}): block "
                     f"{self.chunk.block_name(cta)} may not have started"
                 )
-        others = np.zeros_like(mask)
+        others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
         ranks = addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)
         history.touch_words(
@@ -446,15 +460,6 @@ class Races:
             history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,
             self.peers,
         )  # fmt: skip
-
-    def reach_barriers(self, addresses: np.ndarray, mask: np.ndarray) -> None:
-        """The threads of `mask` use mbarriers, which may be those of other CTAs."""
-        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
-        if (ranks[mask] > 0).any():
-            threads = np.flatnonzero(mask & (ranks > 0) & (ranks <= self.peers))
-            own = threads // self.chunk.group
-            ctas = own // self.peers * self.peers + ranks[threads] - 1
-            self.reach(threads, ctas, addresses, mask)
 
     def leave(self, cta: int) -> None:
         """A CTA ends: it must know of what others did to its shared memory."""
@@ -476,26 +481,20 @@ class Races:
 
     def initialised(self, cta: int, slot: int, thread: int) -> None:
         """A thread has initialised an mbarrier."""
-        self.unfenced[cta, slot] = thread, self.chunk.at_step
+        self.unfenced[cta, slot] = thread
 
     def fence_init(self) -> None:
         """The active threads fence the mbarriers that they have initialised."""
         mask = self.chunk.mask
         self.fenced_inits |= mask
-        self.unfenced = {k: (t, at) for k, (t, at) in self.unfenced.items() if not mask[t]}
+        self.unfenced = {k: thread for k, thread in self.unfenced.items() if not mask[thread]}
 
     def check_init(self, cta: int, slot: int, name: str, what: str) -> None:
         """An operation that others than the own threads make uses an mbarrier."""
         if (cta, slot) in self.unfenced:
-            thread, _ = self.unfenced[cta, slot]
+            thread = self.unfenced[cta, slot]
             raise EmulationError(
                 f"{what} uses the {name}, which {self.chunk.describe(thread)} did not fence after "
                 f"it was initialised: {advice.FENCE_MBARRIER_INIT} (or {advice.FENCE_PROXY_ASYNC}) "
                 "by the same thread must come before the threads meet"
             )
-
-    def warpgroup(self, group: int) -> np.ndarray:
-        """(T,) bool: the threads of a warpgroup."""
-        mask = np.zeros(self.chunk.threads, np.bool_)
-        mask[group * WARPGROUP : (group + 1) * WARPGROUP] = True
-        return mask

@@ -42,6 +42,12 @@ class Clusters:
         """The CTA that a rank field of an address names (0: the thread's own)."""
         return own // self.size * self.size + rank - 1 if rank else own
 
+    def ctas(self, addresses: np.ndarray) -> np.ndarray:
+        """The same for (T,) addresses; ranks are not checked."""
+        own = np.arange(addresses.size) // self.chunk.group
+        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
+        return np.where(ranks > 0, own // self.size * self.size + ranks - 1, own)
+
     def peer(self, own: int, rank: int, who: str) -> int:
         """The CTA that a rank field of an address names; the rank must exist."""
         if rank > self.size:

@@ -94,7 +94,10 @@ class Mbarriers:
             return None
         instr = self.chunk.instruction(self.chunk.at_step)
         strong = instr is not None and (instr.strong or instr.counts_bytes)
-        detector.reach_barriers(addresses, mask)
+        abroad = mask & (addresses >> CLUSTER_SHIFT != 0)
+        threads = np.flatnonzero(abroad & (addresses >> CLUSTER_SHIFT <= self.clusters.size))
+        if len(threads):
+            detector.reach(threads, self.clusters.ctas(addresses)[threads], addresses)
         return detector.words(CLUSTER, "store", addresses, mask, BYTES, strong=strong)
 
     def at(self, cta: int, slot: int) -> np.ndarray:
@@ -183,11 +186,7 @@ class Mbarriers:
 
     def _phases(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T,) numbers of the barriers at (T,) addresses, and the phases that they are in."""
-        own = np.arange(self.chunk.threads) // self.chunk.group
-        ranks = addresses.astype(np.int64) >> CLUSTER_SHIFT
-        peers = self.clusters.size
-        ctas = np.where(ranks > 0, own // peers * peers + ranks - 1, own)
-        ctas = np.clip(ctas, 0, len(self.index) - 1)
+        ctas = np.clip(self.clusters.ctas(addresses), 0, len(self.index) - 1)
         slots = np.minimum((addresses & OFFSET) // BYTES, self.index.shape[1] - 1)
         return ctas << 20 | slots, self.state[ctas, self.index[ctas, slots], PHASE]
 
