@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks import landscape
 from benchmarks.gemm_cases import DTYPES
 from benchmarks.gemm_summary import UNITS
 from benchmarks.harness import Report
@@ -19,9 +20,10 @@ def draw(report: Report, path: Path) -> str:
     compared = any("ratio" in r for r in report.results)
     groups = report.summary.get("groups", report.summary["dtypes"])
     widths = [6.5, max(6.5, 0.6 * len(groups))] if compared else [6.5]
+    first = _rates if report.summary["suite"] != "landscape" else _map
     figure = Figure((sum(widths), 5), layout="constrained")
     axes = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
-    _rates(axes[0], report)
+    first(axes[0], report)
     if compared:
         _ratios(axes[1], report)
     gpu = report.machine.get("gpu") if report.summary["target"] == "cuda" else None
@@ -32,6 +34,10 @@ def draw(report: Report, path: Path) -> str:
     figure.suptitle(f"{where}, {report.date:%Y-%m-%d}", fontsize=10)
     figure.savefig(path, dpi=130)
     return f"Drawn to {path}"
+
+
+def _map(axis: Any, report: Report) -> None:
+    landscape.draw_map(axis, report.results)
 
 
 def _rates(axis: Any, report: Report) -> None:

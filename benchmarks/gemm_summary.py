@@ -14,6 +14,8 @@ from benchmarks.tables import Table, number, one_line, rate
 
 UNITS = {"cuda": ("TFLOP/s", 1e12), "cpu": ("GFLOP/s", 1e9)}
 WITH_COLUMNS = ("torch", "Triton")  # baselines that have a column beside the reference
+BEHIND = 0.97  # a ratio below it counts as behind the reference
+WORST = 10  # rows of the table of the worst
 USUAL = "cuBLASLt", "CUDA graph"  # the reference and the kind of launch that need no note
 
 Result = dict[str, Any]
@@ -89,6 +91,8 @@ def _summary(name: str, results: Sequence[Result]) -> Result:
             for baseline in WITH_COLUMNS
         },
         "worst": min(ratios, default=None),
+        "lowest_tenth": float(np.quantile(ratios, 0.1)) if ratios else None,
+        "behind": sum(ratio < BEHIND for ratio in ratios),
         "faster": sum(ratio > 1 for ratio in ratios),
         "compared": len(ratios),
     }
@@ -100,9 +104,16 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     unit, scale = UNITS[summary["target"]]
     by = "groups" if "groups" in summary else "dtypes"
     means = [mean_row(name, mean, unit, scale) for name, mean in summary[by].items()]
+    if summary.get("suite") == "landscape":
+        for row, mean in zip(means, summary[by].values(), strict=True):
+            row |= spread(mean)
     yield Table("Geometric means", means)
     if "ceilings" in summary:
         yield Table("Ceilings", list(ceiling_rows(summary["ceilings"], unit, scale)))
+    if summary.get("suite") == "landscape":
+        worst = sorted((r for r in document["results"] if "ratio" in r), key=lambda r: r["ratio"])
+        rows = [{"type": r["dtype"], **case_row(r, unit, scale)} for r in worst[:WORST]]
+        yield Table("The worst", rows)
     for name in summary[by]:
         results = [r for r in document["results"] if r[by.rstrip("s")] == name]
         yield Table(name, [case_row(result, unit, scale) for result in results])
@@ -123,6 +134,15 @@ def mean_row(name: str, mean: Result, unit: str, scale: float) -> dict[str, str]
         "of the ceiling": number(mean["share"], ".0%"),
         **{f"{b}'s time / ours": number(mean["baselines"][b], ".2f") for b in WITH_COLUMNS},
         "notes": ", ".join(problems),
+    }
+
+
+def spread(mean: Result) -> dict[str, str]:
+    """How the ratios of random problems lie around their mean."""
+    share = mean["behind"] / mean["compared"] if mean["compared"] else None
+    return {
+        "lowest tenth below": number(mean["lowest_tenth"], ".3f"),
+        f"below {BEHIND}": number(share, ".0%"),
     }
 
 

@@ -1,6 +1,7 @@
 """The benchmarks: statistics, the quick paths on the CPU, and those of the GPU with a fake one."""
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
@@ -26,6 +27,7 @@ from benchmarks import (
     gemm_summary,
     gpu,
     harness,
+    landscape,
     merge,
     operands,
     page,
@@ -186,6 +188,39 @@ def test_hopper_suite():
     assert len(skinny) == 18 and {case.M for case in skinny} == {1, 8, 16, 32, 64, 128}
     assert [case.family for case in chosen if case.family] == ["sm80"]
     assert all(case.layout == "row.col" for case in chosen if case.element.bits != 16)
+
+
+def test_a_landscape_is_drawn_from_its_seed():
+    chosen = landscape.problems(3, 700)
+    assert chosen == landscape.problems(3, 700) != landscape.problems(4, 700)
+    assert landscape.problems(3, 70, ["bf16"]) == [c for c in chosen if c.dtype == "bf16"][:70]
+    assert {c.dtype for c in chosen} == set(gemm_cases.DTYPES)
+    assert {c.group for c in chosen} >= {"landscape e4m3", "landscape e4m3 promoted"}
+    for case in chosen:
+        assert case.operations <= landscape.MOST_OPERATIONS and case.bytes <= landscape.MOST_BYTES
+        if case.dtype in ("s8", "e4m3"):
+            assert case.layout == "row.col" and not (case.M % 16 or case.N % 16 or case.K % 16)
+    free = [c for c in chosen if c.dtype == "bf16"]
+    assert {c.layout for c in free} == set(gemm_cases.LAYOUTS)
+    assert min(c.M for c in free) <= 8 and max(c.M for c in free) >= 4096
+    assert any(c.K % 8 for c in free) and any(c.K % 128 == 0 for c in free)
+
+
+def test_a_landscape_says_how_its_ratios_lie(tmp_path):
+    pytest.importorskip("matplotlib")
+    chosen = landscape.problems(0, 40, ["bf16"])
+    results = [
+        {**dataclasses.asdict(case), "operations": case.operations, "ratio": 0.9 + 0.01 * i}
+        for i, case in enumerate(chosen)
+    ]
+    summary = {"target": "cuda", "suite": "landscape"}
+    report = Report("gemm-landscape", {}, {}, results=results, summary=summary)
+    gemm_summary.conclude(report)
+    found = {table.title: table.rows for table in gemm_summary.tables(report.json())}
+    (mean,) = found["Geometric means"]
+    assert (mean["lowest"], mean["lowest tenth below"], mean["below 0.97"]) == ("0.900", "0.939", "18%")
+    assert [row["ratio"] for row in found["The worst"]] == [f"{0.9 + 0.01 * i:.3f}" for i in range(10)]
+    assert "Drawn" in gemm_plot.draw(report, tmp_path / "map.png")
 
 
 def test_suites_can_be_cut():
