@@ -80,6 +80,6 @@ def _ratios(axis: Any, report: Report) -> None:
             axis.annotate(f"{mean:.2f}", (place + 0.36, mean), va="center", fontsize=8)
     axis.axhline(1, color="grey", linestyle=":")
     axis.set_xticks(range(len(groups)), list(groups), rotation=45, ha="right")
-    axis.set(ylabel="the reference's time over ours (above 1: ours is faster)")
+    axis.set(ylabel="the reference's time over ours\n(above 1: ours is faster)")
     axis.set(xlim=(-0.5, len(groups)), ylim=(0, None))
     axis.grid(alpha=0.3, axis="y")

@@ -55,9 +55,9 @@ def _problem(draw: random.Random, dtype: str, turn: int) -> Case:
 
 
 def _side(draw: random.Random, least: int, most: int) -> int:
-    """Log-uniform, and a multiple of 1, 2, 4, ... or 256 where that leaves it in the range."""
+    """Log-uniform, and a multiple of 1, 2, 4, ... or 256, of those that are not larger."""
     n = round(math.exp(draw.uniform(math.log(least), math.log(most))))
-    multiple = 1 << draw.randrange(9)
+    multiple = 1 << draw.randrange(min(n.bit_length(), 9))
     return min(max(round(n / multiple) * multiple, least), most)
 
 
