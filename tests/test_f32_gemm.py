@@ -11,8 +11,8 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig
+from tensorcore_dsl.kernels.host.ampere_heuristics import ampere_candidates
 from tensorcore_dsl.kernels.host.f32_heuristics import (
-    ampere_candidates,
     f32_ranking,
     hopper_candidates,
     host_time,
@@ -160,7 +160,7 @@ def test_candidates_are_valid_and_ranked() -> None:
         ranked = f32_ranking(M, N, K)
         times = [max(time, host_time(config)) for time, config in ranked]
         assert times == sorted(times)
-        count = len([*hopper_candidates(M, N, K)]) + len([*ampere_candidates(M, N, K)])
+        count = len([*hopper_candidates(M, N, K)]) + len([*ampere_candidates(tc.f32, K)])
         assert count == len(ranked) == len({config for _, config in ranked})
 
 
@@ -172,7 +172,10 @@ def test_candidates_are_valid_and_ranked() -> None:
         (F32, {"precision": tc.tf32}, "precision is .*; allowed is 'f32' or 'tf32'"),
         (F32, {"config": HopperConfig(BM=64, BN=64)}, "two slabs, k_slabs=2"),
         (F32, {"config": AmpereConfig(split_k=4)}, "K is 64: not every part of K has a tile"),
-        (np.int8, {"config": AmpereConfig(BK=64, split_k=2)}, "split-K adds up f32 partial sums"),
+        (
+            np.float16, {"config": AmpereConfig(BK=32, split_k=2), "accumulate": tc.f16},
+            "split-K adds up f32 partial sums, and not those of f16",
+        ),
     ],
 )
 def test_refusals(dtype: Any, options: dict[str, Any], message: str) -> None:

@@ -63,6 +63,33 @@ def test_alpha_beta_c(dtype: Any) -> None:
     assert np.array_equal(kernels.gemm(a, b, c), (exact(a, b) + c.astype(np.float64)))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float64], ids=str)
+def test_long_k_of_small_results_is_split(dtype: Any) -> None:
+    """Few tiles and many steps: CTAs share the tiles; their sums are added up, then scaled."""
+    a, b = matrix(20, 3000, dtype), matrix(3000, 36, dtype)
+    c = matrix(20, 36, np.int32 if dtype == np.int8 else dtype)
+    d = np.zeros_like(c)
+    with tc.target("cpu", "sm_80"):
+        chosen = plan(a, b, c, d, alpha=2, beta=-1)
+        kernels.gemm(a, b, c, alpha=2, beta=-1, out=d)
+    assert chosen.config.split_k > 1
+    assert np.array_equal(d.astype(np.float64), (2 * exact(a, b) - c).astype(d.dtype))
+
+
+def test_what_mma_sync_chooses() -> None:
+    """Small tiles for few rows, parts of K for few tiles, wide tiles for many; f16 sums are whole."""
+
+    def config(M: int, N: int, K: int, **options: Any) -> Any:
+        a, b, d = (np.zeros(shape, np.float16) for shape in ((M, K), (K, N), (M, N)))
+        with tc.target("cpu", "sm_80"):
+            return plan(a, b, None, d, **options).config
+
+    assert config(16, 2560, 9728).BM == 16 and config(16, 2560, 9728).split_k > 2
+    assert config(4096, 4096, 4096).BM * config(4096, 4096, 4096).BN >= 128 * 128
+    assert config(64, 640, 16384).split_k >= 8
+    assert config(64, 640, 16384, accumulate=tc.f16).split_k == 1
+
+
 def test_out_is_written_and_returned() -> None:
     a, b = matrix(16, 16, np.float16), matrix(16, 16, np.float16)
     out = np.full((16, 16), np.nan, np.float32)

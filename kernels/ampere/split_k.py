@@ -1,4 +1,7 @@
-"""Second kernel of split-K with `mma.sync`: D = epilogue(alpha (partial sums) + beta C)."""
+"""Second kernel of split-K with `mma.sync`: D = epilogue(alpha (partial sums) + beta C).
+
+There is one for each type of accumulators.
+"""
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.user_functions import apply_epilogue
@@ -8,14 +11,41 @@ COLUMNS = 4  # of a thread
 
 
 @tc.kernel
-def sum_partials(
+def sum_f32_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
     parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
 ):  # fmt: skip
     """partials is parts x M x N, added up in order. Grid: N / 1024 CTAs for each row of D."""
+    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+
+
+@tc.kernel
+def sum_f64_partials(
+    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
+    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+):  # fmt: skip
+    """The same in f64."""
+    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+
+
+@tc.kernel
+def sum_s32_partials(
+    partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
+    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+):  # fmt: skip
+    """The same in s32."""
+    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+
+
+SUMS = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
+
+
+def add_up(partials, c, d, alpha, beta, parts: int, has_c: bool, epilogue):
+    """The body of every kernel: four elements of D a thread."""
     tc.launch_bounds(THREADS)
-    tc.griddep_wait()
-    tc.griddep_launch_dependents()
+    if tc.arch_number() >= 90:
+        tc.griddep_wait()
+        tc.griddep_launch_dependents()
     cols = d.shape[1]
     across = (cols + (THREADS * COLUMNS - 1)) // (THREADS * COLUMNS)
     row, first = tc.blockIdx.x // across, tc.blockIdx.x % across * THREADS * COLUMNS
@@ -27,7 +57,7 @@ def sum_partials(
                 total += partials[part, row, col]
             total = alpha * total
             if has_c:
-                total = tc.fma(beta, c[row, col].to(tc.f32), total)
+                total = tc.fma(beta, c[row, col].to(total.dtype), total)
             if epilogue is not None:
                 total = apply_epilogue(epilogue, total, (row, col))
             d[row, col] = total.to(d.dtype)

@@ -11,23 +11,22 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
+import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host.problem_shape import SMS, active_clusters, cluster_tiles
+from tensorcore_dsl.kernels.host.ampere_heuristics import (
+    CYCLES,
+    ampere_candidates,
+    ampere_time,
+)
+from tensorcore_dsl.kernels.host.problem_shape import active_clusters, cluster_tiles
 
-CYCLES = 1.7e3  # of an SM, in a microsecond
 STEP = 32  # elements of K in a step of either kernel
 LAUNCH = 3.4  # microseconds of both kernels until the first product, and after the last one
 HOST = 7  # microseconds in which the host launches a kernel
 SHARED_BYTES = 189  # of shared memory that an SM reads and writes in a cycle
 HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
 HOPPER_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8))
-# BM, BN, WM, WN
-AMPERE_TILES = (
-    (128, 64, 32, 32), (64, 128, 32, 32), (64, 64, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32),
-    (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
-)  # fmt: skip
-SPLITS = (1, 2, 4, 8, 16)
 
 Ranked = tuple[float, HopperConfig | AmpereConfig]
 Ranking = tuple[Ranked, ...]
@@ -43,7 +42,8 @@ def f32_ranking(
     kernel. aligned: see ampere_time.
     """
     hopper = [(hopper_time(c, M, N, K, batch), c) for c in hopper_candidates(M, N, K)]
-    ampere = [(ampere_time(c, M, N, K, aligned), c) for c in ampere_candidates(M, N, K)]
+    candidates = ampere_candidates(tc.f32, K)
+    ampere = [(ampere_time(tc.f32, c, M, N, K, aligned), c) for c in candidates]
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
 
@@ -59,14 +59,6 @@ def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:
         )  # fmt: skip
         if config.max_stages >= 2 and (split_k == 1 or 2 * split_k * STEP <= K):
             yield config.with_stages()
-
-
-def ampere_candidates(M: int, N: int, K: int) -> Iterator[AmpereConfig]:
-    """Tiles, with parts of K of three steps at least."""
-    for (BM, BN, WM, WN), split_k in product(AMPERE_TILES, SPLITS):
-        if split_k == 1 or 3 * split_k * STEP <= K:
-            stages = 4 if BM * BN <= 4096 else 3
-            yield AmpereConfig(BM, BN, STEP, WM, WN, stages, split_k=split_k)
 
 
 def host_time(config: HopperConfig | AmpereConfig) -> float:
@@ -88,26 +80,6 @@ def hopper_time(config: HopperConfig, M: int, N: int, K: int, batch: int = 1) ->
         cycles += 700 + 0.33 * (BM * BN / 170) ** 2
     split_bytes = 12 * batch * K * (M + N)  # f32 in, two of them out
     return LAUNCH + split_bytes / 4.1e6 + cycles / CYCLES
-
-
-def ampere_time(
-    config: AmpereConfig, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
-) -> float:
-    """Microseconds of the product, and of the sum of its parts.
-
-    aligned: bytes that one copy of A, and of B, moves.
-    """
-    BM, BN, split_k, warps = config.BM, config.BN, config.split_k, config.threads // 32
-    ctas = -(-M // BM) * -(-N // BN) * split_k
-    resident = min(-(-ctas // SMS), 16 // warps)  # CTAs of an SM at a time
-    rounds = -(-ctas // (SMS * resident))
-    copies = (BM / aligned[0] + BN / aligned[1]) * 4  # instructions of warps in a step
-    products = BM * BN * STEP * 3 / 218 + 0.015 * warps * (config.WM + config.WN) * STEP
-    step = max((products + 3.8 * copies) * resident, 277 + 5.9 * copies / warps)
-    memory = 4 * K * (M + N) / 9e6
-    total = 1.2 + 4 * (split_k + 1) * M * N / 0.73e6 if split_k > 1 else 0
-    product = max(rounds * (_steps(K, split_k) * step / CYCLES + 0.14), memory)
-    return 2.9 + product + total
 
 
 def _steps(K: int, split_k: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -15,6 +14,7 @@ from tensorcore_dsl.kernels.hopper.fp8_gemm import promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, tuning_cache
+from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
@@ -182,39 +182,21 @@ def is_misaligned(x: Description) -> bool:
     return any(stride * x.type.dtype.itemsize % 128 for stride in steps)
 
 
-# mma.sync tiles that fill a large GPU; they hold 128 bytes of K, one swizzled row of shared memory.
-LARGE_TILES = {
-    tc.f16: AmpereConfig(BM=256, BK=64),
-    tc.bf16: AmpereConfig(BM=256, BK=64),
-    tc.tf32: AmpereConfig(BK=32),
-    tc.s8: AmpereConfig(BK=128),
-    tc.f64: AmpereConfig(BM=128, BN=64, BK=16, WM=64, WN=32, stages=4, group_m=16),
-}
-MIN_TILES = 132  # fewer tiles leave SMs of an H100 or H200 idle
-
-
 def choose_ampere(problem: GemmProblem) -> AmpereConfig:
     """The configuration of the mma.sync kernel for a problem."""
-    dtype = problem.multiplied_as
-    if dtype == tc.f32:
+    if problem.multiplied_as == tc.f32:
         return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
-    return choose_tile(dtype, problem.M, problem.N)
+    return ranked_ampere(problem)[0][1]
 
 
-def choose_tile(dtype: Any, M: int, N: int) -> AmpereConfig:
-    """The largest tile of which D has enough, and that shared memory holds.
+def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...]:
+    """(expected microseconds, configuration), the fastest first, for types other than f32.
 
-    dtype: the type in which elements are multiplied.
+    Partial sums of split-K are never f16.
     """
-    config = LARGE_TILES[dtype]
-    smem_bytes = config.stages * (config.BM + config.BN) * config.BK * dtype.itemsize
-    too_large = smem_bytes > target_arch().shared_kib * 1024
-    if config.BM > 128 and (_tiles(config, M, N) < MIN_TILES or too_large):
-        config = replace(config, BM=128)
-    if _tiles(config, M, N) < MIN_TILES:
-        config = replace(config, BM=64, BN=64, WM=32, WN=32, stages=3)
-    return config
-
-
-def _tiles(config: AmpereConfig, M: int, N: int) -> int:
-    return -(-M // config.BM) * -(-N // config.BN)
+    aligned = problem.a.type.align, problem.b.type.align
+    room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
+    parts = problem.accumulate != tc.f16
+    return ampere_ranking(
+        problem.multiplied_as, problem.M, problem.N, problem.K, aligned, parts, room
+    )

@@ -261,7 +261,7 @@ def _described_result(
 
 def accumulator_dtype(dtype: Any) -> Any:
     """The type in which the epilogue gets accumulators of products of `dtype`."""
-    return tc.f32 if dtype.is_float else tc.s32
+    return tc.s32 if not dtype.is_float else tc.f64 if dtype == tc.f64 else tc.f32
 
 
 def check_accumulate(dtype: Any, accumulate: Any) -> None:

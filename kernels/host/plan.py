@@ -42,8 +42,8 @@ class Plan:
     extra: values of further Const parameters. streamk: element type of the accumulators that
     stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
     operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores partial
-    sums of split-K. partials: shape and element type of the partial results of row reductions, if
-    there are any.
+    sums of split-K, which are of partial_dtype. partials: shape and element type of the partial
+    results of row reductions, if there are any.
     """
 
     kernel: Any
@@ -54,6 +54,7 @@ class Plan:
     streamk: Any = None
     split_operands: bool = False
     partial_sums: AmpereTraits | None = None
+    partial_dtype: Any = None
     partials: tuple[tuple[int, ...], Any] | None = None
 
     @property
@@ -84,7 +85,8 @@ class Plan:
             plan = replace(self, partial_sums=None)
             product = lambda arguments: plan.bind(arguments, stream)
             options = {"has_c": self.partial_sums.has_c, "epilogue": self.partial_sums.epilogue}
-            return bind_split_k(product, arguments, self.config.split_k, options, stream)
+            dtype = self.partial_dtype
+            return bind_split_k(product, arguments, self.config.split_k, dtype, options, stream)
         workspace = self.workspace(arguments[0], stream)
         epilogue = self.traits.epilogue
         first = len(arguments) - len(getattr(epilogue, "names", ()))
@@ -226,15 +228,18 @@ def _plan_sm80(problem: GemmProblem, config: AmpereConfig | None) -> Plan:
     if config.split_k == 1:
         return Plan(kernel, config, traits, grid, extra)
     _check_split_k(problem, config)
-    vec_d = 16 if problem.N % 4 == 0 else 4
+    dtype = operands.accumulator_dtype(problem.dtype)
+    vec_d = 16 if problem.N * dtype.itemsize % 16 == 0 else dtype.itemsize
     of_parts = replace(traits, has_c=False, scaled=False, epilogue=None, vec_d=vec_d)
-    return Plan(kernel, config, of_parts, grid, extra, partial_sums=traits)
+    return Plan(
+        kernel, config, of_parts, grid, extra, partial_sums=traits, partial_dtype=dtype
+    )
 
 
 def _check_split_k(problem: GemmProblem, config: AmpereConfig) -> None:
-    """Partial sums are f32, and every part of K has a tile."""
-    if not problem.dtype.is_float or problem.dtype == tc.f64 or problem.accumulate == tc.f16:
-        raise tc.ArgumentError(f"split-K adds up f32 partial sums, and these are not: {config}")
+    """Partial sums are not f16, and every part of K has a tile."""
+    if problem.accumulate == tc.f16:
+        raise tc.ArgumentError(f"split-K adds up f32 partial sums, and not those of f16: {config}")
     if config.split_k > -(-problem.K // config.BK):
         raise tc.ArgumentError(f"K is {problem.K}: not every part of K has a tile: {config}")
 

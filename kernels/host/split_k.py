@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.ampere.split_k import COLUMNS, THREADS, sum_partials
+from tensorcore_dsl.host import target_arch
+from tensorcore_dsl.kernels.ampere.split_k import COLUMNS, SUMS, THREADS
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.launch import bind
 from tensorcore_dsl.kernels.host.workspace import scratch
@@ -16,29 +16,31 @@ from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 def bind_split_k(
     bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...],
-    split_k: int, options: dict[str, Any], stream: Any,
+    split_k: int, dtype: Any, options: dict[str, Any], stream: Any,
 ) -> Callable[..., None]:  # fmt: skip
     """A launch that stores `split_k` partial sums for each element of D, and then adds them up.
 
-    bind_product: binds the product for arguments like those given, with the partial sums as D.
+    bind_product: binds the product for arguments like those given, with the partial sums as D, of
+    `dtype`, that of the accumulators.
     options: Const values of the sum, has_c and the epilogue.
     """
     a, b, c, d, *scalars = arguments
     shape = (split_k, *d.shape)
-    kind, size = ("split-K", shape), 4 * math.prod(shape)
-    partials = empty_like(a, shape, tc.f32)
-    product = bind_product((a, b, partials, partials, 1.0, 0.0))
+    kind, size = ("split-K", dtype, shape), dtype.itemsize * math.prod(shape)
+    one, zero = (1.0, 0.0) if dtype.is_float else (1, 0)
+    partials = empty_like(a, shape, dtype)
+    product = bind_product((a, b, partials, partials, one, zero))
     M, N = d.shape
     options = {"parts": split_k, **options}
-    kernel, options = kernel_of_epilogue(sum_partials, options, options["epilogue"], first=5)
+    kernel, options = kernel_of_epilogue(SUMS[dtype], options, options["epilogue"], first=5)
     total = bind(
         kernel, M * -(-N // (THREADS * COLUMNS)), THREADS, options, (partials, c, d, *scalars),
-        stream=stream, pdl=True,
+        stream=stream, pdl=target_arch().number >= 90,
     )  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, d: Any, *scalars: Any) -> None:
-        partials = scratch(a, stream, kind, size, lambda: empty_like(a, shape, tc.f32))
-        product(a, b, partials, partials, 1.0, 0.0)
+        partials = scratch(a, stream, kind, size, lambda: empty_like(a, shape, dtype))
+        product(a, b, partials, partials, one, zero)
         total(partials, c, d, *scalars)
 
     return launch

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from reprlib import repr as brief
 from typing import Any
 
@@ -22,24 +21,22 @@ from tensorcore_dsl.host import (
     fastest_first,
     in_a_row,
 )
-from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, SM80, family_of, is_assembled, obstacles
 from tensorcore_dsl.kernels.host.gemm import gemm
-from tensorcore_dsl.kernels.host.heuristics import choose_tile
+from tensorcore_dsl.kernels.host.heuristics import ranked_ampere
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.padding import is_worth_padding, padded_operands
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.user_functions import Epilogue
 
 F32_CANDIDATES = 24  # of both families
+AMPERE_CANDIDATES = 12
 HOPPER_CANDIDATES, STREAMK_CANDIDATES = 16, 4  # wgmma configurations: the cost model's best
 GROUP_M = (4, 8, 16)  # rasterisations that are tried for the fastest tiles
-AMPERE_TILES = ((128, 128, 64, 64), (128, 64, 64, 32), (64, 128, 32, 64), (64, 64, 32, 32))
-AMPERE_STAGES = (3, 4)
 
 Launch = Callable[[], Any]
 Timer = Callable[[Launch], float]
@@ -125,7 +122,9 @@ def default_candidates(problem: GemmProblem) -> list[Any]:
     if not impossible["sm90"]:
         layouts = problem.a_k_major, problem.b_k_major
         return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts))
-    return list(ampere_candidates(dtype, M, N)) if dtype in SM80 else []
+    if dtype not in SM80:
+        return []
+    return [config for _, config in ranked_ampere(problem)][:AMPERE_CANDIDATES]
 
 
 def hopper_candidates(shape: ProblemShape) -> list[HopperConfig]:
@@ -133,14 +132,6 @@ def hopper_candidates(shape: ProblemShape) -> list[HopperConfig]:
     ranked = dict.fromkeys(config for _, config in ranking(shape) if is_assembled(config))
     streamk = [config for _, config in streamk_ranking(shape)]
     return [*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]
-
-
-def ampere_candidates(dtype: Any, M: int, N: int) -> Iterator[AmpereConfig]:
-    """Tiles of the mma.sync kernels, the one that `gemm` chooses first."""
-    base = choose_tile(dtype, M, N)
-    yield base
-    for (BM, BN, WM, WN), stages in product(AMPERE_TILES, AMPERE_STAGES):
-        yield replace(base, BM=BM, BN=BN, WM=WM, WN=WN, stages=stages)
 
 
 def event_timer(a: Any) -> Timer:

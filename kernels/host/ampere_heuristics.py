@@ -1,0 +1,134 @@
+"""Heuristics for the mma.sync kernels: tiles, parts of K, and what each costs.
+
+The constants are fitted to 2,088 configurations of 13 problems of bf16, tf32, f64 and s8, timed on
+an H200 beyond its L2 cache; those of f32 to 3,777 configurations of 116 problems. The choice takes
+1 to 5 percent longer than the best configuration of these problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.host.problem_shape import SMS
+
+CYCLES = 1.7e3  # of an SM, in a microsecond
+ROW_BYTES = 128  # of K in a tile: one swizzled row of shared memory
+SHARED_BYTES = 227 * 1024  # of shared memory, of an SM
+WARPS = 16  # that the registers of an SM hold
+# BM, BN, WM, WN
+TILES = (
+    (128, 64, 32, 32), (64, 128, 32, 32), (64, 64, 32, 32), (64, 32, 32, 16), (32, 64, 16, 32),
+    (32, 32, 16, 16), (16, 64, 16, 16), (64, 16, 16, 16),
+)  # fmt: skip
+# Tiles whose warps hold so many accumulators that registers are left for copies of 16 bytes alone;
+# those of f64 for the first one.
+WIDE_TILES = ((128, 64, 64, 32), (128, 128, 64, 64), (256, 128, 64, 64), (128, 256, 64, 64))
+SPLITS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the kernels of an element type cost.
+
+    itemsize: bytes of an element; of an accumulator: those of a partial sum. rate: products of an
+    SM in a cycle. latency: cycles of a step whose copies and products nothing else hides. The rest,
+    in cycles: fragment, for a row of fragments that a warp loads; copy, for the copies of a warp's
+    instruction; arrival, of latency, for each of those that a warp makes. In microseconds: launch,
+    of a product; tile, of a round of tiles; total, of the sum of parts. In bytes of a microsecond:
+    total_rate, of that sum; memory, of the operands.
+    """
+
+    itemsize: int
+    accumulator: int
+    rate: float
+    latency: float
+    fragment: float = 0.19
+    copy: float = 2.8
+    arrival: float = 2.7
+    launch: float = 2.5
+    tile: float = 0.5
+    total: float = 2.7
+    total_rate: float = 2.84e6
+    memory: float = 7.1e6
+
+
+COSTS = {
+    tc.f16: Costs(2, 4, 976, 449),
+    tc.bf16: Costs(2, 4, 976, 449),
+    tc.tf32: Costs(4, 4, 480, 450),
+    tc.f64: Costs(8, 8, 168, 573),
+    tc.s8: Costs(1, 4, 1824, 583),
+    tc.f32: Costs(
+        4, 4, 218 / 3, 277, fragment=0.48, copy=3.8, arrival=5.9, launch=2.9, tile=0.14, total=1.2,
+        total_rate=0.73e6, memory=9e6,
+    ),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def ampere_ranking(
+    dtype: Any, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16), parts: bool = True,
+    shared_bytes: int = SHARED_BYTES,
+) -> tuple[tuple[float, AmpereConfig], ...]:  # fmt: skip
+    """(expected microseconds, configuration) of every candidate, the fastest first.
+
+    dtype: the type in which elements are multiplied. aligned: see `ampere_time`. parts: K may be
+    split. shared_bytes: of shared memory that a CTA may have.
+    """
+    wide = WIDE_TILES if dtype != tc.f64 and min(aligned) >= 16 else WIDE_TILES[:1]
+    ranked = [
+        (ampere_time(dtype, config, M, N, K, aligned), config)
+        for config in ampere_candidates(dtype, K, (*wide, *TILES))
+        if (parts or config.split_k == 1) and _tile_bytes(config) <= shared_bytes
+    ]
+    return tuple(sorted(ranked, key=lambda entry: entry[0]))
+
+
+def ampere_candidates(
+    dtype: Any, K: int, tiles: tuple[tuple[int, int, int, int], ...] = TILES
+) -> Iterator[AmpereConfig]:
+    """These tiles, with parts of K of three steps at least."""
+    step = ROW_BYTES // COSTS[dtype].itemsize
+    deep = 4096 if dtype == tc.f32 else 8192  # elements of a tile that leaves room for a stage
+    for (BM, BN, WM, WN), split_k in product(tiles, SPLITS):
+        if split_k == 1 or 3 * split_k * step <= K:
+            stages = 4 if deep >= BM * BN else 3
+            yield AmpereConfig(BM, BN, step, WM, WN, stages, split_k=split_k)
+
+
+def ampere_time(
+    dtype: Any, config: AmpereConfig, M: int, N: int, K: int, aligned: tuple[int, int] = (16, 16)
+) -> float:
+    """Microseconds of the product, and of the sum of its parts.
+
+    aligned: bytes that one copy of A, and of B, moves.
+    """
+    costs = COSTS[dtype]
+    BM, BN, split_k, warps = config.BM, config.BN, config.split_k, config.threads // 32
+    ctas = -(-M // BM) * -(-N // BN) * split_k
+    room = max(min(WARPS // warps, SHARED_BYTES // _tile_bytes(config)), 1)
+    resident = min(-(-ctas // SMS), room)  # CTAs of an SM at a time
+    rounds = -(-ctas // (SMS * resident))
+    copies = (BM / aligned[0] + BN / aligned[1]) * 4  # instructions of warps in a step
+    products = BM * BN * config.BK / costs.rate
+    products += costs.fragment * warps * (config.WM + config.WN)
+    latency = costs.latency + costs.arrival * copies / warps
+    step = max((products + costs.copy * copies) * resident, latency)
+    steps = -(-K // config.BK)
+    steps = -(-steps // split_k)
+    memory = costs.itemsize * K * (M + N) / costs.memory
+    total = 0.0
+    if split_k > 1:
+        total = costs.total + costs.accumulator * (split_k + 1) * M * N / costs.total_rate
+    return costs.launch + max(rounds * (steps * step / CYCLES + costs.tile), memory) + total
+
+
+def _tile_bytes(config: AmpereConfig) -> int:
+    """Bytes of shared memory of a CTA, with those that the system takes."""
+    return config.stages * (config.BM + config.BN) * ROW_BYTES + 1024
