@@ -1,0 +1,59 @@
+"""Batch invariance: the bits of a row of D depend on this row of A, on B and on the options alone.
+
+`gemm(..., bits="batch_invariant")` chooses only among kernels and configurations of one order of
+summation, which follows from the element types, the options and the architecture: all of K in one
+sum. M, the batch and the place of a row have no part in it, nor have the layouts of the operands.
+"""
+
+from __future__ import annotations
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import target_arch
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.host.families import SM90
+from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
+from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of
+
+ROW_PART = 128  # columns of the parts of a row that row reductions add up
+
+
+def needed_family(problem: GemmProblem) -> str | None:
+    """The only family whose kernels have the order that `problem.bits` asks for; None: any has."""
+    one_order = problem.bits != ANY and problem.multiplied_as == tc.f32
+    return "sm90" if one_order and _has_wgmma(problem) else None
+
+
+def is_allowed(problem: GemmProblem, config: Config) -> bool:
+    """Whether a configuration sums a problem in an order that its caller accepts."""
+    if problem.bits == ANY:
+        return True
+    return summation_of(problem, config) == invariant_summation(problem)
+
+
+def check_config(problem: GemmProblem, config: Config) -> None:
+    """Refuse a configuration that sums in another order than `bits` asks for."""
+    if is_allowed(problem, config):
+        return
+    given = str(summation_of(problem, config)).splitlines()
+    needed = str(invariant_summation(problem)).splitlines()
+    differences = [f"{x}; needed is {y}" for x, y in zip(given, needed, strict=True) if x != y]
+    raise tc.ArgumentError(
+        f"bits={BATCH_INVARIANT!r} has one order of summation, and {config} has another one: "
+        + "; ".join(differences)
+    )
+
+
+def invariant_summation(problem: GemmProblem) -> Summation:
+    """The order of summation of all problems with these options, whatever their sizes are.
+
+    It is that of wgmma where a kernel has it. mma.sync has the same, but for f32.
+    """
+    config: Config = AmpereConfig()
+    if _has_wgmma(problem):
+        config = HopperConfig(BN=ROW_PART, k_slabs=2 if problem.multiplied_as == tc.f32 else 1)
+    return summation_of(problem, config)
+
+
+def _has_wgmma(problem: GemmProblem) -> bool:
+    return target_arch().name == "sm_90a" and problem.multiplied_as in SM90
