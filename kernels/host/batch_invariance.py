@@ -35,11 +35,14 @@ def check_config(problem: GemmProblem, config: Config) -> None:
     """Refuse a configuration that sums in another order than `bits` asks for."""
     if is_allowed(problem, config):
         return
-    given = str(summation_of(problem, config)).splitlines()
-    needed = str(invariant_summation(problem)).splitlines()
-    differences = [f"{x}; needed is {y}" for x, y in zip(given, needed, strict=True) if x != y]
+    given, needed = summation_of(problem, config).aspects(), invariant_summation(problem).aspects()
+    differences = [
+        f"{name} is {text!r}, needed is {needed.get(name, 'none')!r}"
+        for name, text in given.items()
+        if text != needed.get(name)
+    ]
     raise tc.ArgumentError(
-        f"bits={BATCH_INVARIANT!r} has one order of summation, and {config} has another one: "
+        f"bits={BATCH_INVARIANT!r} has one order of summation, which {config} has not: "
         + "; ".join(differences)
     )
 

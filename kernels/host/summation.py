@@ -33,8 +33,8 @@ class Summation:
     promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
         sum; 0: tensor cores add up the whole of each part of K.
     parts: where the parts of K begin. Each is summed from zero; they are added up from the left.
-    place: of stream-K, where the parts of an element depend on its place in D: units, tiles and
-        sizes; otherwise ().
+    place: of stream-K, where the parts of an element depend on its place in D: units, rows and
+        columns of a tile, group_m, the shape of D and K; otherwise ().
     row_parts: columns of the parts of a row that row reductions add up; 0 without such sums.
     scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
     """
@@ -53,16 +53,19 @@ class Summation:
     epilogue: Any = None
 
     def __str__(self) -> str:
-        """One line for each of products, sums, order of K, epilogue and row sums."""
-        lines = {
+        return "\n".join(f"{name + ':':12}{text}" for name, text in self.aspects().items())
+
+    def aspects(self) -> dict[str, str]:
+        """What it is in words: products, sums, order of K, epilogue, row sums."""
+        text = {
             "products": self._products(),
             "sums": self._sums(),
             "order of K": self._order(),
             "epilogue": self._epilogue(),
         }
         if self.row_parts:
-            lines["row sums"] = f"of {self.row_parts} columns each, then from the left"
-        return "\n".join(f"{name + ':':12}{text}" for name, text in lines.items())
+            text["row sums"] = f"of {self.row_parts} columns each, then from the left"
+        return text
 
     def _products(self) -> str:
         if self.terms == 1:
@@ -79,7 +82,11 @@ class Summation:
         if self.promoted:
             text += f"; sums of {self.promoted}, each from zero, are added up in f32"
         if self.place:
-            return f"{text}; divided where the place in D decides (stream-K)"
+            units, rows, columns, group_m, *sizes = self.place
+            return (
+                f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
+                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}"
+            )
         if len(self.parts) > 1:
             starts = ", ".join(map(str, self.parts))
             text += f"; parts that begin at {starts} are summed from zero, then added from the left"
