@@ -1,16 +1,19 @@
 """Batch invariance: the bits of a row of D depend on this row of A, on B and on the options alone.
 
 `gemm(..., bits="batch_invariant")` chooses only among kernels and configurations of one order of
-summation, which follows from the element types, the options and the architecture: all of K in one
-sum. M, the batch and the place of a row have no part in it, nor have the layouts of the operands.
+summation: all of K in one sum; of f32, in as many as suit N and K. M, the batch, the place of a row
+and the layouts of the operands have no part in it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
+from tensorcore_dsl.kernels.host.f32_heuristics import invariant_split
 from tensorcore_dsl.kernels.host.families import SM90
 from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
 from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of
@@ -48,14 +51,21 @@ def check_config(problem: GemmProblem, config: Config) -> None:
 
 
 def invariant_summation(problem: GemmProblem) -> Summation:
-    """The order of summation of all problems with these options, whatever their sizes are.
+    """The order of summation of all problems with these options, N and K, whatever M is.
 
     It is that of wgmma where a kernel has it. mma.sync has the same, but for f32.
     """
     config: Config = AmpereConfig()
     if _has_wgmma(problem):
-        config = HopperConfig(BN=ROW_PART, k_slabs=2 if problem.multiplied_as == tc.f32 else 1)
+        config = HopperConfig(BN=ROW_PART)
+        if problem.multiplied_as == tc.f32:
+            config = replace(config, k_slabs=2, split_k=_f32_split(problem))
     return summation_of(problem, config)
+
+
+def _f32_split(problem: GemmProblem) -> int:
+    """Parts of K; one where rows are added up, in the parts of a whole tile."""
+    return 1 if problem.row_reductions else invariant_split(problem.N, problem.K)
 
 
 def _has_wgmma(problem: GemmProblem) -> bool:
