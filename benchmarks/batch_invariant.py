@@ -101,7 +101,9 @@ class Bench:
         a, b = draw(self._torch, case, 0)
         sets = sets_beyond_cache(replace(case, M=1).bytes, cache_bytes(self._torch))
         a, b = ([x, *(x.clone() for _ in range(sets - 1))] for x in (a, b))
-        options = {} if case.element.bits > 8 else self._fast
+        options = {} if case.element.bits > 8 else dict(self._fast)
+        if case.precision:
+            options["precision"] = case.precision
         multiply = partial(kernels.gemm, **options)
         wanted = multiply(a[0], b[0], bits=INVARIANT)
         measure = partial(self._measure, case, a, b, wanted, multiply, options)
