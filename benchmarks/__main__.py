@@ -21,6 +21,7 @@ BENCHMARKS = {
 TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
+    "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
     "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),
@@ -36,6 +37,7 @@ examples:
   python -m benchmarks merge part1.json part2.json       one report of a suite measured in parts
   python -m benchmarks gemm --target cpu --arch sm_80    the emulator, also where there is a GPU
   python -m benchmarks tune --sizes 4096 --dtype bf16    measure tiles; gemm remembers the best
+  python -m benchmarks batch-invariant --dtypes bf16     the cost of bits that do not depend on M
   python -m benchmarks report                            update docs/performance.md
   python -m benchmarks compile --help                    the options of one benchmark
 

@@ -11,6 +11,10 @@ from tensorcore_dsl.environment.cache_directory import cache_directory
 from tensorcore_dsl.environment.disk_cache import replace_file
 from tensorcore_dsl.environment.json_store import JsonStore
 from tensorcore_dsl.errors import Loc, publish
+from tensorcore_dsl.isa.fragments import prepared
+from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.numerics.architectures import Model as TensorCoreArithmetic
+from tensorcore_dsl.numerics.architectures import model
 from tensorcore_dsl.runtime.arguments import ArrayType, Description, describe
 from tensorcore_dsl.runtime.array_interop import (
     CURRENT_DEVICE,
@@ -38,13 +42,22 @@ from tensorcore_dsl.runtime.trials import Bench, Trial, Tuning, fastest_first
 
 __all__ = [
     "CURRENT_DEVICE", "ArrayType", "Bench", "Description", "DeviceClock", "HostClock", "JsonStore",
-    "Loc", "Trial", "Tuning", "cache_directory", "cuda_driver", "cupy_stream", "current_stream",
-    "current_target", "describe", "device_arch", "emulated_arch", "fastest_first", "from_numpy",
-    "has_program_assembler", "in_a_row", "key_function", "publish", "replace_file", "separately",
-    "stream_handle", "target_arch", "target_key", "torch_stream",
+    "Loc", "TensorCoreArithmetic", "Trial", "Tuning", "cache_directory", "cuda_driver",
+    "cupy_stream", "current_stream", "current_target", "describe", "device_arch", "emulated_arch",
+    "fastest_first", "from_numpy", "has_program_assembler", "in_a_row", "key_function", "publish",
+    "replace_file", "separately", "stream_handle", "target_arch", "target_key",
+    "tensor_core_arithmetic", "torch_stream",
 ]  # fmt: skip
 
 
 def has_program_assembler() -> bool:
     """Whether this machine has a whole-program ptxas, which `setmaxnreg` needs."""
     return bool(ptxas.candidates())
+
+
+def tensor_core_arithmetic(product: Instruction, arch: str) -> TensorCoreArithmetic:
+    """How the tensor cores of an architecture sum a matrix product.
+
+    Instructions with equal arithmetic and K give equal bits. ValueError if the rules are unknown.
+    """
+    return model(prepared(product)[0], arch)

@@ -17,6 +17,7 @@ import tensorcore_dsl as tc
 from benchmarks import (
     accuracy,
     baselines,
+    batch_invariant,
     compile_time,
     cublas,
     emulate,
@@ -43,6 +44,7 @@ from tensorcore_dsl.kernels.ampere.gemm import f64_gemm
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.kernels.host.heuristics import choose
+from tensorcore_dsl.kernels.host.operands import BITS
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 
 # Statistics and files
@@ -485,6 +487,46 @@ def test_wrong_results_are_seen(bench):
     assert not good and error > 0.01
     d[3, 5] = math.nan
     assert accuracy.check(torch, data, d) == (None, False)
+
+
+# Batch invariance
+
+
+def invariant_result(M, **more):
+    return {"dtype": "bf16", "M": M, "N": 4096, "K": 14336, "layout": "row.col", **more}
+
+
+def test_batch_invariance_is_summed_up():
+    """Each M is in the means once; what failed, or had no time, is not."""
+    timed = [
+        {bits: {"tile": "64x64 s6", "other_rows": M * (bits == "any"), "median": 1e-5} for bits in BITS}
+        for M in (1, 8)
+    ]
+    results = [
+        invariant_result(1, ratio=0.5, correct=True, same_plan=False, **timed[0]),
+        invariant_result(8, ratio=2.0, correct=True, same_plan=True, **timed[1]),
+        invariant_result(16, failure="ValueError: no"),
+        invariant_result(32, left_out="170 s are over"),
+    ]
+    summary = batch_invariant.summary(results)
+    assert summary["geometric_mean"] == {"bf16": 1.0, "bf16 4096x14336": 1.0}
+    rows, means = batch_invariant.tables({"results": results, "summary": summary})
+    assert [row["M"] for row in rows.rows] == ["1", "8", "16", "32"]
+    assert [row["rows that differ"] for row in rows.rows] == ["1", "8", "-", "-"]
+    assert [row["notes"] for row in rows.rows] == ["", "one plan for both", "ValueError: no", "170 s are over"]
+    assert [row["ratio"] for row in means.rows] == ["1.000"] * 2
+    wrong = invariant_result(8, ratio=1.0, correct=False, **timed[1])
+    wrong["batch_invariant"]["other_rows"] = 3
+    (row,) = next(batch_invariant.tables({"results": [wrong], "summary": {}})).rows
+    assert row["notes"] == "3 ROWS HAVE OTHER BITS"
+
+
+def test_weights_and_rows_of_batch_invariance():
+    parser = argparse.ArgumentParser()
+    batch_invariant.add_arguments(parser)
+    given = parser.parse_args(["--weights", "4096x512,8x16", "--rows", "1,300", "--dtypes", "bf16,e4m3"])
+    assert (given.weights, given.rows) == (((4096, 512), (8, 16)), (1, 300))
+    assert given.dtypes == ("bf16", "e4m3") and not given.fast
 
 
 # Tuning

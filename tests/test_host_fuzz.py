@@ -91,7 +91,7 @@ def odd_number(draw: random.Random) -> Any:
 
 def odd_thing(draw: random.Random) -> Any:
     return draw.choice([
-        None, "", "fast", "sm90", "sm80", "f32", "tf32", Text("tf32"), b"x", (), [], {}, [1.0], [[1.0]], {1: 2},
+        None, "", "fast", "any", "batch_invariant", "sm90", "sm80", "f32", "tf32", Text("tf32"), b"x", (), [], {}, [1.0], [[1.0]], {1: 2},
         {"bias": np.zeros(64, np.float32)}, {"x": None}, {"x": [1]}, {"batch": 3}, {"value": 1.0}, {"": 1}, {1, 2},
         object(), Broken(), Unequal(), tc.f16, tc.f32, tc.s8, tc.bf16, np.float16, "float32", np.dtype("f4"), float,
         len, int, lambda: 0, lambda v, r, c: v, lambda v, r, c, x: v, lambda v, r, c, bias: v + bias[c], print,
@@ -121,9 +121,9 @@ def array(*shape: int, dtype: Any = BF16, order: Any = "C") -> np.ndarray:
 
 GEMM_OPTIONS = (
     "c", "alpha", "beta", "out", "out_dtype", "accumulate", "epilogue", "epilogue_args", "row_reductions", "row_out",
-    "precision", "family", "config", "stream",
+    "precision", "bits", "family", "config", "stream",
 )  # fmt: skip
-SHARED_OPTIONS = ("out", "epilogue", "epilogue_args", "config", "stream")
+SHARED_OPTIONS = ("out", "epilogue", "epilogue_args", "bits", "config", "stream")
 
 
 def gemm_case(draw: random.Random) -> dict[str, Any]:
@@ -176,6 +176,7 @@ Case = tuple[Callable[..., Any], Callable[[random.Random], dict[str, Any]], tupl
 FUNCTIONS: dict[str, Case] = {
     "gemm": (kernels.gemm, gemm_case, GEMM_OPTIONS),
     "plan": (kernels.plan, plan_case, tuple({*GEMM_OPTIONS} - {"out", "out_dtype", "row_out", "stream"})),
+    "explain_bits": (kernels.explain_bits, lambda draw: {"plan": kernels.plan(**plan_case(draw))}, ()),
     "tune": (kernels.tune, tune_case, ("c", "out", "alpha", "beta", "epilogue", "epilogue_args", "precision", "device")),
     "grouped_gemm": (kernels.grouped_gemm, grouped_case, SHARED_OPTIONS),
     "scaled_gemm": (kernels.scaled_gemm, scaled_case, (*SHARED_OPTIONS, "out_dtype")),

@@ -39,7 +39,7 @@ def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
         inside = (row < rows) & (col + e < cols)
         if inside:
             if traits.has_c:
-                value = beta * c[row, col + e].to(value.dtype) + value
+                value = tc.fma(beta, c[row, col + e].to(value.dtype), value)
             if traits.epilogue is not None:
                 value = epilogue_op(value, (row, col + e), traits)
             d[row, col + e] = value.to(d.dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from math import log
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
@@ -27,6 +28,7 @@ HOST = 7  # microseconds in which the host launches a kernel
 SHARED_BYTES = 189  # of shared memory that an SM reads and writes in a cycle
 HOPPER_TILES = tuple(product((64, 128), (32, 64, 96, 128, 192, 256)))
 HOPPER_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8))
+INVARIANT_ROWS = tuple(2**i for i in range(14))  # M that count for batch-invariant products
 
 Ranked = tuple[float, HopperConfig | AmpereConfig]
 Ranking = tuple[Ranked, ...]
@@ -46,6 +48,20 @@ def f32_ranking(
     ampere = [(ampere_time(tc.f32, c, M, N, K, aligned), c) for c in candidates]
     both: list[Ranked] = [*(ampere if batch == 1 else ()), *hopper]
     return tuple(sorted(both, key=lambda entry: (max(entry[0], host_time(entry[1])), entry[0])))
+
+
+@lru_cache(maxsize=1024)
+def invariant_split(N: int, K: int) -> int:
+    """CTAs that share K, with wgmma, in products of any M: those of the least geometric mean."""
+    logarithms: dict[int, float] = {}
+    for M in INVARIANT_ROWS:
+        fastest: dict[int, float] = {}
+        for config in hopper_candidates(M, N, K):
+            time = hopper_time(config, M, N, K)
+            fastest[config.split_k] = min(time, fastest.get(config.split_k, time))
+        for split_k, time in fastest.items():
+            logarithms[split_k] = logarithms.get(split_k, 0) + log(time)
+    return min(logarithms, key=lambda split_k: logarithms[split_k])
 
 
 def hopper_candidates(M: int, N: int, K: int) -> Iterator[HopperConfig]:

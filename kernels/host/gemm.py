@@ -35,7 +35,7 @@ from tensorcore_dsl.kernels.host.launch import (
     cached_call,
     launch_with_c,
 )
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
 from tensorcore_dsl.kernels.host.overlap import check_written
 from tensorcore_dsl.kernels.host.plan import make_plan
 from tensorcore_dsl.kernels.host.row_reductions import RowReductionResult, make_row_reduction_result
@@ -49,7 +49,8 @@ def gemm(
     out: Any = None, out_dtype: Any = None, accumulate: Any = None,
     epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
     row_reductions: tuple[RowReduction, ...] = (), row_out: Any = None,
-    precision: str | None = None, family: str | None = None, config: Any = None, stream: Any = None,
+    precision: str | None = None, bits: str = ANY, family: str | None = None, config: Any = None,
+    stream: Any = None,
 ) -> Any:  # fmt: skip
     """epilogue(alpha A B + beta C) for matrices of NumPy, Numba, torch or CuPy, where they live.
 
@@ -77,6 +78,9 @@ def gemm(
     precision: of f32 products. "f32", the default, has the accuracy of f32: each element is split
         in two tf32, which makes three products of one. "tf32" is about three times as fast, and
         multiplies only the first 11 significant bits.
+    bits: "any", the default, leaves the order of summation to the choice of the kernel.
+        "batch_invariant" has one order for all M, batches and places in them: a row of D depends
+        on its row of A, on B and on the options alone.
     family: "sm80" (kernels with mma.sync) or "sm90" (wgmma); config: a kernels.AmpereConfig or
         HopperConfig, the tile and its pipeline. Default: the choice of `plan`.
     stream: of Numba, torch, CuPy or cuda.core, or its handle. Default: the current stream of the
@@ -90,12 +94,13 @@ def gemm(
         beta = 0 if c is None else 1
     extra = NO_ARGS if epilogue_args is None else EpilogueArgs.of(epilogue_args)
     if isinstance(a, SparseMatrix):
+        operands.check_bits(bits)  # they have one order of summation
         _check_for_sparse(accumulate, family, row_reductions, row_out)
         sparse: Any = (alpha, beta, out_dtype, epilogue, precision, config, stream)
         return sparse_gemm(a, b, c, out, extra, *sparse)
     options: Any = (
-        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, family, config,
-        stream,
+        alpha, beta, out_dtype, accumulate, epilogue, row_reductions, precision, bits, family,
+        config, stream,
     )  # fmt: skip
     given = (a, b, c, out, row_out)
     results = () if out is None else (out,)
@@ -117,7 +122,7 @@ def gemm(
 def _prepare(
     a: Any, b: Any, c: Any, out: Any, row_out: Any, extra: EpilogueArgs, alpha: float, beta: float,
     out_dtype: Any, accumulate: Any, epilogue: Any, row_reductions: Any, precision: str | None,
-    family: str | None, config: Any, stream: Any,
+    bits: str, family: str | None, config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Take all steps of a new call up to its launch."""
     check_stream(stream)
@@ -128,6 +133,7 @@ def _prepare(
     operands.check_accumulate(dtype, accumulate)
     d, in_d = operands.result_array(a, out, dtype, shape, out_dtype)
     operands.check_precision(dtype, precision)
+    operands.check_bits(bits)
     row_dtype = operands.accumulator_dtype(dtype)
     rows = make_row_reduction_result(row_reductions, row_out, shape, row_dtype)
     allocate = rows.allocate if rows else None
@@ -136,7 +142,7 @@ def _prepare(
     check_written(described(**present(out=out, row_out=row_out)), read, in_place="c")
     if dtype == tc.f64 and extra.names:  # un-annotated parameters take Python's floats as f32
         scalars = (np.float64(scalars[0]), np.float64(scalars[1]))
-    chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision)
+    chosen: Any = (*scalars, accumulate, epilogue, tuple(row_reductions), precision, bits)
     whole_c = in_c and operands.broadcast(in_c, shape)
     given = GemmProblem(in_a, in_b, whole_c, in_d, *chosen)
     if 0 in shape or given.K == 0:

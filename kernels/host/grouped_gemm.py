@@ -29,27 +29,29 @@ from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 def grouped_gemm(
     a: Any, b: Any, offsets: Any, *, out: Any = None, epilogue: Epilogue | None = None,
-    epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
-    stream: Any = None,
+    epilogue_args: Mapping[str, Any] | None = None, bits: str = operands.ANY,
+    config: HopperConfig | None = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """Rows offsets[g] to offsets[g + 1] of A times B[g], on sm_90a.
 
     A is rows x K with K contiguous, B groups x K x N, both bf16 or f16; offsets are groups + 1
     ascending s32 where A lives, from 0 to rows. The result is rows x N, in `out` or a new array.
     Groups may be empty. epilogue, epilogue_args, stream and what is raised: see `gemm`; row counts
-    the rows of all groups.
+    the rows of all groups. bits: all configurations give the bits of gemm's "batch_invariant".
     """
     extra = EpilogueArgs.of(epilogue_args)
-    call = prepared_call(_prepare_grouped, (a, b, offsets), out, extra, epilogue, config, stream)
+    options = (epilogue, bits, config, stream)
+    call = prepared_call(_prepare_grouped, (a, b, offsets), out, extra, *options)
     return call.run(out, a, b, offsets, values=extra.values)
 
 
 def _prepare_grouped(
-    a: Any, b: Any, offsets: Any, out: Any, extra: EpilogueArgs, epilogue: Any, config: Any,
-    stream: Any,
+    a: Any, b: Any, offsets: Any, out: Any, extra: EpilogueArgs, epilogue: Any, bits: Any,
+    config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     """Check the operands, but not the values of the offsets; choose and bind the kernel."""
     check_stream(stream)
+    operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a, b=b, offsets=offsets) | extra.described()
     in_a, in_b, in_offsets = read["a"], read["b"], read["offsets"]

@@ -15,6 +15,7 @@ from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_regist
 from tensorcore_dsl.kernels.hopper.sparse_packing import Format
 from tensorcore_dsl.kernels.host import families, tuning_cache
 from tensorcore_dsl.kernels.host.ampere_heuristics import SHARED_BYTES, ampere_ranking
+from tensorcore_dsl.kernels.host.batch_invariance import is_allowed, needed_family
 from tensorcore_dsl.kernels.host.candidates import sparse_candidates
 from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, sparse_cycles
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
@@ -35,7 +36,7 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
     not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
     if config is None and problem.accumulate is None and not problem.row_reductions:
         config = _tuned_config(problem, family, obstacles)
-    family = _requested_family(family, config)
+    family = _requested_family(family, config) or needed_family(problem)
     if family == "sm80" and not_sm80:
         raise tc.ArgumentError(f"the mma.sync kernels cannot take this product: {not_sm80}")
     only_sm90 = family == "sm90" or not_sm80
@@ -58,16 +59,18 @@ def _prefers_sm90(problem: GemmProblem) -> bool:
 def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
     """The configuration with the least expected time, of one family if `kind` is given.
 
-    The CPU chooses as an sm_90a GPU does, so that it gives the same bits.
+    The CPU chooses as an sm_90a GPU does, so that it gives the same bits. Of a family without a
+    configuration that `problem.bits` allows, it is one that the plan then refuses.
     """
     aligned = problem.a.type.align, problem.b.type.align
     shape = problem.M, problem.N, problem.K, problem.batch or 1, aligned
-    return next(
+    configs = [
         config
         for _, config in f32_ranking(*shape)
         if isinstance(config, kind or (HopperConfig, AmpereConfig))
         and (isinstance(config, AmpereConfig) or has_promotion_registers(config))
-    )
+    ]
+    return next((config for config in configs if is_allowed(problem, config)), configs[0])
 
 
 def _requested_family(family: str | None, config: Any) -> str | None:
@@ -95,7 +98,8 @@ def _tuned_config(problem: GemmProblem, family: str | None, obstacles: dict[str,
     tuned = families.family_of(config)
     if tuned == "sm90" and not families.is_assembled(config):
         return None
-    return config if family in (None, tuned) and not obstacles[tuned] else None
+    runs = family in (None, tuned) and not obstacles[tuned] and is_allowed(problem, config)
+    return config if runs else None
 
 
 def choose(
@@ -109,7 +113,7 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
     """The configuration for a problem of `gemm`; needs_registers: see HopperTraits."""
     shape = shape_of(problem)
     if kernel is promoted_fp8_gemm:
-        return choose_promoted(shape)
+        return choose_promoted(shape, lambda config: is_allowed(problem, config))
     if kernel is f32_gemm:
         return choose_f32(problem, HopperConfig)  # type: ignore[no-any-return]
 
@@ -118,13 +122,17 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
             return False  # stream-K exchanges accumulators in f32
         if needs_registers and config.registers:
             return False  # the accumulators fill all registers that a consumer can have
+        if not is_allowed(problem, config):
+            return False
         limited = needs_registers and config.register_limited
         return has_program_assembler() if limited else families.is_assembled(config)
 
     return choose(shape, is_feasible)
 
 
-def choose_promoted(shape: ProblemShape) -> HopperConfig:
+def choose_promoted(
+    shape: ProblemShape, is_feasible: Callable[[HopperConfig], bool] = lambda config: True
+) -> HopperConfig:
     """The configuration for promoted fp8 accumulators.
 
     They take registers beside those of wgmma, which leaves none for ping-pong and split-K.
@@ -132,7 +140,7 @@ def choose_promoted(shape: ProblemShape) -> HopperConfig:
     costs = [
         (seconds * promotion_slowdown(config), config)
         for seconds, config in ranking(shape)
-        if is_plain(config) and has_promotion_registers(config)
+        if is_plain(config) and has_promotion_registers(config) and is_feasible(config)
     ]
     return min(costs, key=lambda entry: entry[0])[1]
 
@@ -186,7 +194,7 @@ def choose_ampere(problem: GemmProblem) -> AmpereConfig:
     """The configuration of the mma.sync kernel for a problem."""
     if problem.multiplied_as == tc.f32:
         return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
-    return ranked_ampere(problem)[0][1]
+    return next(config for _, config in ranked_ampere(problem) if is_allowed(problem, config))
 
 
 def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...]:

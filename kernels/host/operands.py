@@ -15,6 +15,7 @@ from tensorcore_dsl.kernels.host.arguments import (
     f32_number,
     number,
     present,
+    shown,
 )
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.sparsity import SparseMatrix
@@ -22,6 +23,8 @@ from tensorcore_dsl.kernels.user_functions import EpilogueCall
 
 FAST = "fast"  # fp8 accumulation that stays in the tensor cores
 PRECISIONS = ("f32", "tf32")  # of f32 products, the default first
+# Which results are accepted: those of any order of summation, or of one for all M.
+ANY, BATCH_INVARIANT = BITS = ("any", "batch_invariant")
 # Element type of A and B -> element types that D may have, the default first.
 OUTPUTS = {
     tc.f16: (tc.f16, tc.f32),
@@ -55,6 +58,7 @@ class GemmProblem:
     epilogue: Callable[..., Any] | EpilogueCall | None = None
     row_reductions: tuple[RowReduction, ...] = ()
     precision: str | None = None
+    bits: str = ANY
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, d: Any, **options: Any) -> GemmProblem:
@@ -293,6 +297,12 @@ def check_precision(dtype: Any, precision: Any) -> None:
     if not isinstance(precision, (str, type(None))) or precision not in (None, *PRECISIONS):
         allowed = " or ".join(map(repr, PRECISIONS))
         raise tc.ArgumentError(f"precision is {precision!r}; allowed is {allowed}")
+
+
+def check_bits(bits: Any) -> None:
+    """Refuse what is none of BITS."""
+    if not isinstance(bits, str) or bits not in BITS:
+        raise tc.ArgumentError(f"bits is {shown(bits)}; allowed is {' or '.join(map(repr, BITS))}")
 
 
 def convert_scalars(dtype: Any, alpha: float, beta: float) -> tuple[Any, Any]:

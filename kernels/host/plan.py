@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from reprlib import repr as brief
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -16,9 +17,10 @@ from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
 from tensorcore_dsl.kernels.hopper.fp8_gemm import fp8_gemm, promoted_fp8_gemm
 from tensorcore_dsl.kernels.hopper.streamk_gemm import streamk_gemm
 from tensorcore_dsl.kernels.host import heuristics, operands
+from tensorcore_dsl.kernels.host.batch_invariance import check_config
 from tensorcore_dsl.kernels.host.families import SM80, SM90, stores_without_tma
 from tensorcore_dsl.kernels.host.launch import bind
-from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.host.operands import ANY, FAST, GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import grid_size
 from tensorcore_dsl.kernels.host.row_reductions import (
     RowReductionResult,
@@ -28,6 +30,7 @@ from tensorcore_dsl.kernels.host.row_reductions import (
 from tensorcore_dsl.kernels.host.split_k import bind_split_k
 from tensorcore_dsl.kernels.host.split_operands import bind_split
 from tensorcore_dsl.kernels.host.streamk_workspace import streamk_workspace
+from tensorcore_dsl.kernels.host.summation import summation_of
 from tensorcore_dsl.kernels.user_functions import (
     check_epilogue,
     kernel_of_epilogue,
@@ -43,7 +46,7 @@ class Plan:
     stream-K exchanges, None for other kernels. split_operands: the kernel takes the parts of f32
     operands (split_f32.py). partial_sums: the traits of D and C, where the kernel stores partial
     sums of split-K, which are of partial_dtype. partials: shape and element type of the partial
-    results of row reductions, if there are any.
+    results of row reductions, if there are any. problem: what was planned, of `gemm`.
     """
 
     kernel: Any
@@ -56,6 +59,7 @@ class Plan:
     partial_sums: AmpereTraits | None = None
     partial_dtype: Any = None
     partials: tuple[tuple[int, ...], Any] | None = None
+    problem: GemmProblem | None = field(default=None, repr=False, compare=False)
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -113,7 +117,7 @@ def plan(
     a: Any, b: Any, c: Any, d: Any, *, alpha: float = 1, beta: float = 0, accumulate: Any = None,
     epilogue: Callable[..., Any] | None = None, epilogue_args: Iterable[str] = (),
     row_reductions: tuple[row_reduction.RowReduction, ...] = (), precision: str | None = None,
-    family: str | None = None, config: Any = None,
+    bits: str = ANY, family: str | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """The kernel, configuration and traits that `gemm` takes for these operands.
 
@@ -130,7 +134,7 @@ def plan(
     problem = GemmProblem(
         in_a, in_b, in_c and operands.broadcast(in_c, in_d.shape), in_d,
         *operands.convert_scalars(in_a.type.dtype, alpha, beta), accumulate,
-        check_epilogue(epilogue, names), tuple(row_reductions), precision,
+        check_epilogue(epilogue, names), tuple(row_reductions), precision, bits,
     )  # fmt: skip
     return make_plan(problem, family, config)
 
@@ -139,8 +143,21 @@ def make_plan(problem: GemmProblem, family: str | None = None, config: Any = Non
     """The same for a problem that has been described."""
     operands.check_accumulate(problem.dtype, problem.accumulate)
     operands.check_precision(problem.dtype, problem.precision)
+    operands.check_bits(problem.bits)
     family, config = heuristics.choose_family(problem, family, config)
-    return (_plan_sm90 if family == "sm90" else _plan_sm80)(problem, config)
+    plan = (_plan_sm90 if family == "sm90" else _plan_sm80)(problem, config)
+    check_config(problem, plan.config)
+    return replace(plan, problem=problem)
+
+
+def explain_bits(plan: Plan) -> str:
+    """How an element of D is summed and rounded, line by line: plans of one text give equal bits.
+
+    plan: what `kernels.plan` returns. The text holds for the target that is current.
+    """
+    if not isinstance(plan, Plan) or plan.problem is None:
+        raise tc.ArgumentError(f"plan is {brief(plan)}; needed is what kernels.plan returns")
+    return str(summation_of(plan.problem, plan.config))
 
 
 def plan_hopper(

@@ -40,7 +40,7 @@ NOT_PLAIN = ("pingpong", "split_k", "valid_m", "streamk_units")  # fields of a c
 def scaled_gemm(
     a: Any, b: Any, a_scales: Any, b_scales: Any, *, out: Any = None, out_dtype: Any = None,
     epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
-    config: HopperConfig | None = None, stream: Any = None,
+    bits: str = operands.ANY, config: HopperConfig | None = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """(A, scaled by 1 x 128 blocks) times (B, scaled by 128 x 128 blocks), on sm_90a.
 
@@ -48,19 +48,20 @@ def scaled_gemm(
     b_scales K/128 x N/128, rounded up, of any strides: weights that are stored as N x K with
     scales N/128 x K/128 are passed as `w.T, scales.T`. D is bf16, f16 or f32. Accumulators of 128
     of K are scaled and added up in f32. out, out_dtype, epilogue, epilogue_args, stream and what is
-    raised: see `gemm`.
+    raised: see `gemm`. bits: all configurations give the same, whatever M is.
     """
     given, extra = (a, b, a_scales, b_scales), EpilogueArgs.of(epilogue_args)
-    options = (out_dtype, epilogue, config, stream)
+    options = (out_dtype, epilogue, bits, config, stream)
     call = prepared_call(_prepare_scaled, given, out, extra, *options)
     return call.run(out, *given, values=extra.values)
 
 
 def _prepare_scaled(
     a: Any, b: Any, a_scales: Any, b_scales: Any, out: Any, extra: EpilogueArgs, out_dtype: Any,
-    epilogue: Any, config: Any, stream: Any,
+    epilogue: Any, bits: Any, config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     check_stream(stream)
+    operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
     read = described(a=a, b=b, a_scales=a_scales, b_scales=b_scales) | extra.described()
     in_a, in_b = read["a"], read["b"]

@@ -25,25 +25,27 @@ from tensorcore_dsl.kernels.user_functions import Epilogue, check_epilogue
 
 def swiglu(
     x: Any, w_gate: Any, w_up: Any, *, out: Any = None, epilogue: Epilogue | None = None,
-    epilogue_args: Mapping[str, Any] | None = None, config: HopperConfig | None = None,
-    stream: Any = None,
+    epilogue_args: Mapping[str, Any] | None = None, bits: str = operands.ANY,
+    config: HopperConfig | None = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """silu(x w_gate) * (x w_up) in one kernel, on sm_90a, where silu(y) = y / (1 + exp(-y)).
 
     x is M x K, the weights K x N, all bf16 or f16 with K contiguous: weights that are stored as
     N x K are passed as `w.T`. The result is M x N, in `out` or a new array. epilogue,
-    epilogue_args, stream and what is raised: see `gemm`.
+    epilogue_args, stream and what is raised: see `gemm`. bits: all configurations give the same,
+    those of gemm's "batch_invariant" for both products.
     """
-    extra, operands = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
-    call = prepared_call(_prepare_swiglu, operands, out, extra, epilogue, config, stream)
-    return call.run(out, *operands, values=extra.values)
+    extra, given = EpilogueArgs.of(epilogue_args), (x, w_gate, w_up)
+    call = prepared_call(_prepare_swiglu, given, out, extra, epilogue, bits, config, stream)
+    return call.run(out, *given, values=extra.values)
 
 
 def _prepare_swiglu(
-    x: Any, w_gate: Any, w_up: Any, out: Any, extra: EpilogueArgs, epilogue: Any, config: Any,
-    stream: Any,
+    x: Any, w_gate: Any, w_up: Any, out: Any, extra: EpilogueArgs, epilogue: Any, bits: Any,
+    config: Any, stream: Any,
 ) -> PreparedCall:  # fmt: skip
     check_stream(stream)
+    operands.check_bits(bits)
     epilogue = check_epilogue(epilogue, extra.names)
     given = described(x=x, w_gate=w_gate, w_up=w_up)
     dtype = operands.check_half_precision(**given)

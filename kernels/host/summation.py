@@ -1,0 +1,192 @@
+"""Order of summation: what the bits of an element of D depend on, beside the operands.
+
+These are the sums that tensor cores make, where f32 additions take them over, where K is divided,
+and the epilogue. Tiles, stages, clusters, rasterisation and the schedule are not among them: they
+decide which CTA computes an element, and when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.host import TensorCoreArithmetic, target_arch, tensor_core_arithmetic
+from tensorcore_dsl.kernels.ampere.config import AmpereConfig
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig
+from tensorcore_dsl.kernels.hopper.mainloop import select_wgmma
+from tensorcore_dsl.kernels.host.operands import FAST, GemmProblem
+from tensorcore_dsl.kernels.user_functions import name_of
+
+Config = HopperConfig | AmpereConfig
+MMA_DEPTHS = {tc.f16: 16, tc.bf16: 16, tc.tf32: 8, tc.s8: 32, tc.f64: 4}  # K of mma.sync
+
+
+@dataclass(frozen=True)
+class Summation:
+    """How an element of D is summed and rounded: where this is equal, so are the bits.
+
+    dtype, out: element type of A and B as they are multiplied, and of D.
+    depth: elements of K that one instruction sums, and arithmetic: how. Instructions go up along K.
+    terms: tf32 products of an f32 product, small ones first; 1 of other types.
+    promoted: elements of K that tensor cores sum from zero, before f32 additions add them to the
+        sum; 0: tensor cores add up the whole of each part of K.
+    parts: where the parts of K begin. Each is summed from zero; they are added up from the left.
+    place: of stream-K, where the parts of an element depend on its place in D: units, rows and
+        columns of a tile, group_m, the shape of D and K; otherwise ().
+    row_parts: columns of the parts of a row that row reductions add up; 0 without such sums.
+    scaled, adds_c, epilogue: the sum is multiplied by alpha; beta C is added; the user's function.
+    """
+
+    dtype: Any
+    out: Any
+    depth: int
+    arithmetic: TensorCoreArithmetic
+    terms: int = 1
+    promoted: int = 0
+    parts: tuple[int, ...] = (0,)
+    place: tuple[int, ...] = ()
+    row_parts: int = 0
+    scaled: bool = False
+    adds_c: bool = False
+    epilogue: Any = None
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name + ':':12}{text}" for name, text in self.aspects().items())
+
+    def aspects(self) -> dict[str, str]:
+        """What it is in words: products, sums, order of K, epilogue, row sums."""
+        text = {
+            "products": self._products(),
+            "sums": self._sums(),
+            "order of K": self._order(),
+            "epilogue": self._epilogue(),
+        }
+        if self.row_parts:
+            text["row sums"] = f"of {self.row_parts} columns each, then from the left"
+        return text
+
+    def _products(self) -> str:
+        if self.terms == 1:
+            return f"{self.dtype} by {self.dtype}, {self.depth} of K in an instruction"
+        return (
+            f"{self.dtype} as two tf32: all low high, all high low, then all high high of "
+            f"{self.promoted} of K, {self.depth} of K in an instruction"
+        )
+
+    def _order(self) -> str:
+        if not self.dtype.is_float:
+            return "any, as the sums are exact modulo 2^32"
+        text = "upwards"
+        if self.promoted:
+            text += f"; sums of {self.promoted}, each from zero, are added up in f32"
+        if self.place:
+            units, rows, columns, group_m, *sizes = self.place
+            return (
+                f"{text}; divided by the place in D: {units} units of stream-K share tiles of "
+                f"{rows}x{columns}, {group_m} in a group, of {'x'.join(map(str, sizes))}"
+            )
+        if len(self.parts) > 1:
+            starts = ", ".join(map(str, self.parts))
+            text += f"; parts that begin at {starts} are summed from zero, then added from the left"
+        return text
+
+    def _sums(self) -> str:
+        model = self.arithmetic
+        if model.engine != "fused":
+            return f"one fused multiply-add of {model.accumulator} for each product"
+        if not self.dtype.is_float:
+            return "exact, modulo 2^32"
+        end = "rounded to nearest even" if model.nearest else "cut"
+        return (
+            f"{model.length} products and the sum so far, each cut {model.fraction} bits below the "
+            f"largest one, are added, and the result is {end} to {model.kept + 1} bits"
+        )
+
+    def _epilogue(self) -> str:
+        steps = ["alpha * sum"] if self.scaled else []
+        if self.adds_c:
+            steps.append("fma(beta, C, sum)")
+        if self.epilogue is not None:
+            steps.append(name_of(getattr(self.epilogue, "function", self.epilogue)))
+        if self.out.name != self.arithmetic.accumulator:
+            steps.append(f"rounded to {self.out}")
+        return ", then ".join(steps) or "none"
+
+
+def summation_of(problem: GemmProblem, config: Config) -> Summation:
+    """The order in which the kernel of a configuration sums a problem, on the current target."""
+    dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
+    hopper, arch = isinstance(config, HopperConfig), target_arch().name
+    depth, arithmetic = _instruction(dtype, in_f16, hopper, arch)
+    every_order = not dtype.is_float  # modulo 2^32
+    return Summation(
+        dtype, problem.d.type.dtype, depth, arithmetic,
+        terms=3 if dtype == tc.f32 else 1,
+        promoted=_promoted(config, problem, depth),
+        parts=(0,) if every_order else _parts(config, dtype, problem.K),
+        place=() if every_order else _place(config, problem),
+        row_parts=_row_parts(config, problem),
+        scaled=problem.alpha != 1, adds_c=problem.reads_c, epilogue=problem.epilogue,
+    )  # fmt: skip
+
+
+@lru_cache
+def _instruction(
+    dtype: Any, in_f16: bool, hopper: bool, arch: str
+) -> tuple[int, TensorCoreArithmetic]:
+    """K of the matrix product that a family of kernels is made of, and how it sums."""
+    element = tc.tf32 if dtype == tc.f32 else dtype
+    sums_in = tc.f16 if in_f16 else None
+    if hopper:
+        wide = tc.f32 if element == tc.tf32 else element  # as its arrays hold it
+        mma = select_wgmma(wide, wide, 64, sums_in)
+    else:
+        usual = tc.s32 if element == tc.s8 else tc.f64 if element == tc.f64 else tc.f32
+        shape = getattr(tc.mma, f"m16n8k{MMA_DEPTHS[element]}")
+        mma = shape(element, element, sums_in or usual)
+    try:
+        return mma.shape[2], tensor_core_arithmetic(mma, arch)
+    except ValueError as error:
+        raise tc.ArgumentError(f"the order of summation is unknown: {error}") from None
+
+
+def _promoted(config: Config, problem: GemmProblem, depth: int) -> int:
+    """Elements of K that tensor cores sum alone; 0: all."""
+    dtype = problem.multiplied_as
+    in_parts, fp8 = dtype == tc.f32, dtype.is_float and dtype.bits == 8
+    if isinstance(config, AmpereConfig):
+        return depth if in_parts else 0
+    return _step(config, dtype) if in_parts or (fp8 and problem.accumulate != FAST) else 0
+
+
+def _step(config: Config, dtype: Any) -> int:
+    """Elements of K in a step of the mainloop."""
+    if isinstance(config, AmpereConfig):
+        return config.BK
+    elements = SWIZZLE_BYTES * config.k_slabs // dtype.itemsize
+    return int(elements // 2 if dtype == tc.f32 else elements)  # a stage of f32 holds two parts
+
+
+def _parts(config: Config, dtype: Any, K: int) -> tuple[int, ...]:
+    """Where the parts of split-K begin."""
+    step, split_k = _step(config, dtype), config.split_k
+    steps = -(-K // step)
+    return tuple(part * steps // split_k * step for part in range(split_k))
+
+
+def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
+    """What decides where stream-K divides the K of each tile."""
+    if isinstance(config, AmpereConfig) or not config.streamk_units:
+        return ()
+    tile = config.BM * config.cluster_m, config.BN * config.cluster_n
+    return config.streamk_units, *tile, config.group_m, *problem.d.shape, problem.K
+
+
+def _row_parts(config: Config, problem: GemmProblem) -> int:
+    """Columns of a part of a row, where reductions add up f32, whose sums depend on the order."""
+    adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
+    if not adds or isinstance(config, AmpereConfig) or not problem.dtype.is_float:
+        return 0
+    return config.BN // config.split_k
