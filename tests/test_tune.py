@@ -40,7 +40,6 @@ def cache(tmp_path, monkeypatch):
 def hopper(monkeypatch):
     """Plans are made as for an H200."""
     monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
-    monkeypatch.setattr(families, "runs_on_hopper", lambda: True)
     monkeypatch.setattr(tuning_cache, "device_name", lambda: GPU)
 
 

@@ -150,7 +150,7 @@ def _prepare(
     copied = new_a is not a or new_b is not b
     contiguous = problem = replace(given, a=describe(new_a), b=describe(new_b)) if copied else given
     free = family is None and config is None and accumulate in (None, tc.f32, FAST)
-    pad = free and padding.is_worth_padding(a, problem)
+    pad = free and padding.is_worth_padding(problem)
     if pad:
         new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))

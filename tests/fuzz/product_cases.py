@@ -148,8 +148,8 @@ def _size(draw: Draw, kind: str) -> tuple[int, int, int]:
     shape = draw.below(100)
     if shape < 4:
         return 256 + draw.below(769), 128 + draw.below(385), 128 + draw.below(385)
-    if shape < 8 and kind == "gemm":  # deep
-        return draw.log_uniform(96), draw.log_uniform(96), 512 << draw.below(6)
+    if shape < 9 and kind == "gemm":  # deep
+        return draw.log_uniform(96), draw.log_uniform(96), 1024 << draw.below(5)
     if shape < 13:  # skinny
         return draw.log_uniform(24), draw.log_uniform(2048), draw.log_uniform(1024)
     most = 255 if shape < 75 else 400
