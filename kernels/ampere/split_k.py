@@ -1,7 +1,8 @@
 """Second kernel of split-K with `mma.sync`: D = epilogue(alpha (partial sums) + beta C)."""
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.user_functions import apply_epilogue
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
 THREADS = 256
 COLUMNS = 4  # of a thread
@@ -10,7 +11,7 @@ COLUMNS = 4  # of a thread
 @tc.kernel
 def sum_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+    parts: tc.Const, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """partials is parts x M x N, added up in order. Grid: N / 1024 CTAs for each row of D."""
     tc.launch_bounds(THREADS)
@@ -25,9 +26,6 @@ def sum_partials(
             total = partials[0, row, col]
             for part in tc.static_range(1, parts):
                 total += partials[part, row, col]
-            total = alpha * total
-            if has_c:
-                total = tc.fma(beta, c[row, col].to(tc.f32), total)
-            if epilogue is not None:
-                total = apply_epilogue(epilogue, total, (row, col))
-            d[row, col] = total.to(d.dtype)
+            addends = [c[row, col]] if traits.has_c else ()
+            (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
+            d[row, col] = value.to(d.dtype)

@@ -73,6 +73,13 @@ def _view_of_numba(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
     return type(x)(shape=shape, strides=strides, dtype=x.dtype, gpu_data=x.gpu_data)
 
 
+def astype(x: Any, dtype: Any) -> Any:
+    """A copy with elements of another type."""
+    if library_of(x) == "torch":
+        return x.to(getattr(sys.modules["torch"], dtype.numpy.name))
+    return x.astype(dtype.numpy)
+
+
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
     """A context in which torch or CuPy works on `stream` and allocates memory for it.
 

@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.host.arguments import (
     element_type,
     present,
 )
-from tensorcore_dsl.kernels.host.arrays import broadcast_to, on_stream
+from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -191,8 +191,9 @@ def _launch_of_empty(
                 rows.fill_identity(others[-1])
             if has_elements and beta == 0:
                 d[...] = 0
-            elif has_elements:
-                d[...] = (c * beta).astype(d.dtype) if isinstance(c, np.ndarray) else c * beta
+            elif has_elements:  # rounded as kernels round it, to the type of sums first
+                product = astype(c, operands.sum_dtype(problem.dtype)) * beta
+                d[...] = product.astype(d.dtype) if isinstance(c, np.ndarray) else product
 
     return fill
 

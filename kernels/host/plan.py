@@ -83,8 +83,8 @@ class Plan:
         if self.partial_sums is not None:
             plan = replace(self, partial_sums=None)
             product = lambda arguments: plan.bind(arguments, stream)
-            options = {"has_c": self.partial_sums.has_c, "epilogue": self.partial_sums.epilogue}
-            return bind_split_k(product, arguments, self.config.split_k, options, stream)
+            parts = self.config.split_k
+            return bind_split_k(product, arguments, parts, self.partial_sums, stream)
         workspace = self.workspace(arguments[0], stream)
         epilogue = self.traits.epilogue
         first = len(arguments) - len(getattr(epilogue, "names", ()))

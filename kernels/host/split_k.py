@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.split_k import COLUMNS, THREADS, sum_partials
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.launch import bind
@@ -16,12 +17,12 @@ from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 def bind_split_k(
     bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...],
-    split_k: int, options: dict[str, Any], stream: Any,
+    split_k: int, traits: AmpereTraits, stream: Any,
 ) -> Callable[..., None]:  # fmt: skip
     """A launch that stores `split_k` partial sums for each element of D, and then adds them up.
 
     bind_product: binds the product for arguments like those given, with the partial sums as D.
-    options: Const values of the sum, has_c and the epilogue.
+    traits: those of D and C.
     """
     a, b, c, d, *scalars = arguments
     shape = (split_k, *d.shape)
@@ -29,8 +30,9 @@ def bind_split_k(
     partials = empty_like(a, shape, tc.f32)
     product = bind_product((a, b, partials, partials, 1.0, 0.0))
     M, N = d.shape
-    options = {"parts": split_k, **options}
-    kernel, options = kernel_of_epilogue(sum_partials, options, options["epilogue"], first=5)
+    used = AmpereTraits(scaled=traits.scaled, has_c=traits.has_c, epilogue=traits.epilogue)
+    options: dict[str, Any] = {"parts": split_k, "traits": used}
+    kernel, options = kernel_of_epilogue(sum_partials, options, used.epilogue, first=5)
     total = bind(
         kernel, M * -(-N // (THREADS * COLUMNS)), THREADS, options, (partials, c, d, *scalars),
         stream=stream, pdl=True,
