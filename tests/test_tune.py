@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import families, heuristics, tuning_cache
+from tensorcore_dsl.kernels.host import heuristics, tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune

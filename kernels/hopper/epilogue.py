@@ -16,8 +16,8 @@ from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 from tensorcore_dsl.kernels.epilogue_arithmetic import finished
+from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
 
 
 @dataclass
