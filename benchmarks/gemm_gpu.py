@@ -125,7 +125,7 @@ def planned(
     """Kernel and configuration that gemm chooses, or why they are unknown."""
     try:
         problem = GemmProblem.of(a, b, None, d, precision=precision)
-        pad = not family and is_worth_padding(a, problem)
+        pad = not family and is_worth_padding(problem)
         if pad:
             a, b, d = padded_operands(a, b, d, problem)
         options = {"accumulate": accumulate, "precision": precision}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.fuzz import planted, product_cases, products
 from tests.fuzz.cases import FAMILIES, run_case
 from tests.fuzz.children import watch
 
@@ -31,3 +35,50 @@ class TestTheFuzzer:
         failures, _ = watch("planted", seed=0, seconds=2, limit=0.3)
         assert failures and text in str(failures[0])
         assert "--family planted --seed 0 --cases 1" in str(failures[0])
+
+
+class TestProducts:
+    def test_cases_are_reproducible(self) -> None:
+        """Other cases before them change nothing."""
+        found = [products.record(index, "cpu", seed=1) for index in (8, 9, 8, 9)]
+        assert found[:2] == found[2:] and all("hash" in one for one in found)
+
+    def test_cases_do_not_depend_on_the_version_of_numpy(self) -> None:
+        draw = product_cases.Draw(7, 3)
+        assert [draw.below(1000) for _ in range(5)] == [670, 161, 542, 633, 639]
+        values = product_cases.values(draw, (4,), "f32", "wide")
+        assert values.tobytes().hex() == "9ae41b3b6f5f77409db497bda647523c"
+
+    def test_every_kind_has_a_result(self) -> None:
+        """No kind of case is refused always."""
+        seen: dict[str, int] = {}
+        for index in range(3000):
+            given = product_cases.product(1, index)
+            if given.M * given.N * given.K < 1 << 17 and given.kind not in seen:
+                one = products.record(index, "cpu", seed=1)
+                assert "failed" not in one, one
+                if "hash" in one:
+                    seen[given.kind] = index
+        assert {*seen} == {*product_cases.DTYPES}
+
+    def test_workers_that_die_are_replaced(self) -> None:
+        found = products.Workers(2, planted.work, hang=8).run(range(8), limit=100)
+        assert {i for i, one in found.items() if one == {"hash": i}} == {0, 1, 2, 4, 6, 7}
+        assert found[3] == {"failed": "the process ended with 5"}
+        assert found[5] == {"failed": "the process ended with -9"}
+
+    def test_a_limit_ends_the_run(self) -> None:
+        found = products.Workers(1, planted.work).run(range(5, 8), limit=0.1)
+        assert found == {}
+
+    def test_differences_are_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        one = {0: {"hash": "1", "choice": "k"}, 1: {"hash": "2", "choice": "k"}, 2: {"refused": "no"}}
+        two = {0: {"hash": "1", "choice": "k"}, 1: {"hash": "3", "choice": "l"}, 2: {"refused": "no"}}
+        read = []
+        for name, records in (("one", one), ("two", two)):
+            products.write(tmp_path / name, 1, records)
+            read.append(json.loads((tmp_path / name).read_text()))
+        assert products.compare(*read) == 1 and products.compare(read[0], read[0]) == 0
+        text = capsys.readouterr().out
+        assert f"DIFFERENT 1: {product_cases.product(1, 1)}" in text
+        assert "3 cases: 1 results differ, 1 choices" in text

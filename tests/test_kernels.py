@@ -17,7 +17,7 @@ from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.kernels.copy_rows import copy_rows
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, HopperConfig, HopperTraits
 from tensorcore_dsl.kernels.hopper.promotion import part_width, promotion_registers
-from tensorcore_dsl.kernels.host import padding
+from tensorcore_dsl.kernels.host import families, padding
 from tensorcore_dsl.kernels.host.cost_model import ranking
 from tensorcore_dsl.kernels.host.families import is_assembled, sm90_obstacle
 from tensorcore_dsl.kernels.host.heuristics import choose, choose_promoted, choose_swiglu, is_plain
@@ -218,10 +218,13 @@ def test_results_of_small_matrices_of_a_batch_lie_side_by_side() -> None:
     assert choose(ProblemShape(4096, 4096, 4096, batch=4)).group_m > 1
 
 
+@pytest.mark.filterwarnings("ignore::tensorcore_dsl.PerformanceWarning")
 @pytest.mark.parametrize("found", [(), ("ptxas",)])
 def test_wide_tiles_want_an_assembler_that_honours_their_registers(
     monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
 ) -> None:
+    """On a GPU; see test_choices.py for emulation."""
+    monkeypatch.setattr(families, "current_target", lambda: "cuda")
     monkeypatch.setattr(ptxas, "candidates", lambda: found)
     for shape in (ProblemShape(8192, 8192, 8192), ProblemShape(3072, 3072, 3072)):
         assert bool(choose(shape, is_assembled).registers) == bool(found)

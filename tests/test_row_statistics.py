@@ -16,6 +16,7 @@ from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import RowReduction
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.row_reduction import combine_parts
+from tensorcore_dsl.kernels.host import families
 from tensorcore_dsl.kernels.host.operands import FAST
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.row_reductions import allocate_partials
@@ -355,6 +356,7 @@ def test_the_assembler_has_nothing_to_say(dtype: Any, out: Any, config: Any, siz
 def test_tiles_where_no_thread_has_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ptxas: tiles are chosen that an equal share is enough for."""
     monkeypatch.setenv("TENSORCORE_DSL_PTXAS", "off")
+    monkeypatch.setattr(families, "gives_registers", lambda: False)
     check_assembled(F32, F32, None, (8192, 8192))
 
 

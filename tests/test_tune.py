@@ -16,7 +16,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
-from tensorcore_dsl.kernels.host import families, heuristics, tuning_cache
+from tensorcore_dsl.kernels.host import heuristics, tuning_cache
 from tensorcore_dsl.kernels.host.plan import plan
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.tuning import event_timer, hopper_candidates, tune
@@ -40,7 +40,6 @@ def cache(tmp_path, monkeypatch):
 def hopper(monkeypatch):
     """Plans are made as for an H200."""
     monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
-    monkeypatch.setattr(families, "runs_on_hopper", lambda: True)
     monkeypatch.setattr(tuning_cache, "device_name", lambda: GPU)
 
 

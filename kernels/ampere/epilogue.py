@@ -2,7 +2,7 @@
 
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.ampere.config import AmpereTraits
-from tensorcore_dsl.kernels.user_functions import apply_epilogue
+from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
 
 def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
@@ -20,32 +20,19 @@ def store_tile(acc, m0, n0, c, d, alpha, beta, mma, traits: AmpereTraits):
                 store_pair((fragment[e], fragment[e + 1]), row, col, c, d, alpha, beta, traits)
 
 
-def store_pair(values, row, col, c, d, alpha, beta, traits: AmpereTraits):
+def store_pair(sums, row, col, c, d, alpha, beta, traits: AmpereTraits):
     """Store the elements (row, col) and (row, col + 1)."""
-    if traits.scaled:
-        values = [alpha * v for v in values]
+    places = (row, col), (row, col + 1)
     if traits.full and traits.vec_d >= 2 * d.dtype.itemsize:
-        if traits.has_c:
-            old = c.at(row, col).load(2)
-            values = [tc.fma(beta, old[e].to(v.dtype), v) for e, v in enumerate(values)]
-        if traits.epilogue is not None:
-            places = (row, col), (row, col + 1)
-            values = [epilogue_op(v, at, traits) for v, at in zip(values, places, strict=True)]
+        addends = c.at(row, col).load(2).elements() if traits.has_c else ()
+        values = finished(sums, addends, places, alpha, beta, traits)
         d.at(row, col).store([v.to(d.dtype) for v in values])
         return
     # A tile that overlaps the edge of D: each element is checked by itself.
     rows, cols = d.shape
-    for e, value in enumerate(values):
-        inside = (row < rows) & (col + e < cols)
+    for at, total in zip(places, sums, strict=True):
+        inside = (at[0] < rows) & (at[1] < cols)
         if inside:
-            if traits.has_c:
-                value = tc.fma(beta, c[row, col + e].to(value.dtype), value)
-            if traits.epilogue is not None:
-                value = epilogue_op(value, (row, col + e), traits)
-            d[row, col + e] = value.to(d.dtype)
-
-
-def epilogue_op(value, place, traits: AmpereTraits):
-    """The user's epilogue of an element; accumulators in f16 are passed as f32."""
-    value = value.to(tc.f32) if value.dtype == tc.f16 else value
-    return apply_epilogue(traits.epilogue, value, place)
+            addends = [c[at]] if traits.has_c else ()
+            (value,) = finished([total], addends, [at], alpha, beta, traits)
+            d[at] = value.to(d.dtype)

@@ -4,7 +4,8 @@ There is one for each type of accumulators.
 """
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.kernels.user_functions import apply_epilogue
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
+from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 
 THREADS = 256
 COLUMNS = 4  # of a thread
@@ -13,34 +14,34 @@ COLUMNS = 4  # of a thread
 @tc.kernel
 def sum_f32_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f32, beta: tc.f32,
-    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+    parts: tc.Const, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """partials is parts x M x N, added up in order. Grid: N / 1024 CTAs for each row of D."""
-    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+    add_up(partials, c, d, alpha, beta, parts, traits)
 
 
 @tc.kernel
 def sum_f64_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.f64, beta: tc.f64,
-    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+    parts: tc.Const, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """The same in f64."""
-    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+    add_up(partials, c, d, alpha, beta, parts, traits)
 
 
 @tc.kernel
 def sum_s32_partials(
     partials: tc.Array, c: tc.Array, d: tc.Array, alpha: tc.s32, beta: tc.s32,
-    parts: tc.Const, has_c: tc.Const, epilogue: tc.Const = None,
+    parts: tc.Const, traits: tc.Const = AmpereTraits(),
 ):  # fmt: skip
     """The same in s32."""
-    add_up(partials, c, d, alpha, beta, parts, has_c, epilogue)
+    add_up(partials, c, d, alpha, beta, parts, traits)
 
 
 SUMS = {tc.f32: sum_f32_partials, tc.f64: sum_f64_partials, tc.s32: sum_s32_partials}
 
 
-def add_up(partials, c, d, alpha, beta, parts: int, has_c: bool, epilogue):
+def add_up(partials, c, d, alpha, beta, parts: int, traits: AmpereTraits):
     """The body of every kernel: four elements of D a thread."""
     tc.launch_bounds(THREADS)
     if tc.arch_number() >= 90:
@@ -55,9 +56,6 @@ def add_up(partials, c, d, alpha, beta, parts: int, has_c: bool, epilogue):
             total = partials[0, row, col]
             for part in tc.static_range(1, parts):
                 total += partials[part, row, col]
-            total = alpha * total
-            if has_c:
-                total = tc.fma(beta, c[row, col].to(total.dtype), total)
-            if epilogue is not None:
-                total = apply_epilogue(epilogue, total, (row, col))
-            d[row, col] = total.to(d.dtype)
+            addends = [c[row, col]] if traits.has_c else ()
+            (value,) = finished([total], addends, [(row, col)], alpha, beta, traits)
+            d[row, col] = value.to(d.dtype)

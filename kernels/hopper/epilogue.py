@@ -16,8 +16,8 @@ from math import gcd
 from typing import Any
 
 import tensorcore_dsl as tc
+from tensorcore_dsl.kernels.epilogue_arithmetic import finished
 from tensorcore_dsl.kernels.hopper.config import SWIZZLE_BYTES, WARPGROUP
-from tensorcore_dsl.kernels.user_functions import apply_epilogue
 
 
 @dataclass
@@ -62,8 +62,6 @@ def store_rows(acc, consumer, storage, tile, row, epilogue_op, config):
     if config.split_k > 1:
         elements = reduce_split_k(elements, consumer, storage.partials, config.split_k)
         n = n + tc.cluster_rank() * (config.BN // config.split_k)
-    if elements[0].dtype == tc.f16:
-        elements = [element.to(tc.f32) for element in elements]
     store_elements(
         acc, elements, consumer, storage, tile.batch_d, tile.m + row, n, epilogue_op, tile.m_end
     )
@@ -219,23 +217,14 @@ def store_pairs_by_threads(buffer, d, origin):
 
 
 def make_epilogue_op(c, alpha, beta, traits):
-    """epilogue_op(values, coords): the user's epilogue of alpha * acc + beta * C, for 8 elements.
+    """epilogue_op(sums, coords): `finished` elements, for 8 of them.
 
     The eight accumulators of a thread are columns c, c + 1, c + 8, c + 9 of rows r and r + 8.
     """
 
-    def epilogue_op(values, coords):
-        if traits.scaled:
-            values = [value * alpha for value in values]
-        if traits.has_c:
-            addends = [x.to(values[0].dtype) for x in load_c(c, coords, traits)]
-            values = [tc.fma(beta, x, value) for x, value in zip(addends, values, strict=True)]
-        if traits.epilogue is None:
-            return values
-        return [
-            apply_epilogue(traits.epilogue, value, coord)
-            for value, coord in zip(values, coords, strict=True)
-        ]
+    def epilogue_op(sums, coords):
+        addends = load_c(c, coords, traits) if traits.has_c else ()
+        return finished(sums, addends, coords, alpha, beta, traits)
 
     return epilogue_op
 

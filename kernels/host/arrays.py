@@ -51,9 +51,33 @@ def transposed(x: Any) -> Any:
     if not hasattr(x, "copy_to_host"):
         return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
     exchanged = lambda axes: (*axes[:-2], axes[-1], axes[-2])
-    return type(x)(
-        shape=exchanged(x.shape), strides=exchanged(x.strides), dtype=x.dtype, gpu_data=x.gpu_data
-    )
+    return _view_of_numba(x, exchanged(x.shape), exchanged(x.strides))
+
+
+def restrided(x: Any, strides: tuple[int, ...]) -> Any:
+    """A view with other strides, in elements; `x` itself if its library has no such views."""
+    if hasattr(x, "as_strided"):  # torch
+        return x.as_strided(x.shape, strides)
+    in_bytes = tuple(stride * x.dtype.itemsize for stride in strides)
+    if hasattr(x, "copy_to_host"):
+        return _view_of_numba(x, x.shape, in_bytes)
+    if library_of(x) == "cupy":
+        return sys.modules["cupy"].lib.stride_tricks.as_strided(x, x.shape, in_bytes)
+    if isinstance(x, np.ndarray):
+        bits = x.view(f"u{x.itemsize}")  # as_strided does not know all types of ml_dtypes
+        return np.lib.stride_tricks.as_strided(bits, x.shape, in_bytes).view(x.dtype)
+    return x
+
+
+def _view_of_numba(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    return type(x)(shape=shape, strides=strides, dtype=x.dtype, gpu_data=x.gpu_data)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """A copy with elements of another type."""
+    if library_of(x) == "torch":
+        return x.to(getattr(sys.modules["torch"], dtype.numpy.name))
+    return x.astype(dtype.numpy)
 
 
 def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -44,9 +46,9 @@ def family_of(config: Any) -> str:
     return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
 
 
-def runs_on_hopper() -> bool:
-    """Whether kernels run on a GPU that has wgmma."""
-    return current_target() == "cuda" and host.device_arch().name == "sm_90a"
+def has_wgmma() -> bool:
+    """Whether kernels run on sm_90a: on a GPU, or in emulation."""
+    return host.target_arch().name == "sm_90a"
 
 
 def sm80_obstacle(problem: GemmProblem) -> str:
@@ -67,8 +69,9 @@ def sm90_obstacle(
     splits: they load parts of A and B, which the host lays out for them (split_f32.py).
     """
     dtype = a.type.dtype
-    if current_target() == "cpu" and host.emulated_arch() != "sm_90a":
-        return f"they run on sm_90a, and the CPU emulates {host.emulated_arch()}"
+    if not has_wgmma():
+        where = "the CPU emulates" if current_target() == "cpu" else "the GPU is"
+        return f"they run on sm_90a, and {where} {host.target_arch()}"
     if dtype not in SM90:
         return f"they have no {dtype}"
     if accumulate not in (None, tc.f16, tc.f32, tc.s32, FAST):
@@ -106,12 +109,31 @@ def has_negative_stride(x: Description) -> bool:
 
 
 def is_assembled(config: HopperConfig) -> bool:
-    """Whether this machine has the assembler that the configuration needs.
+    """Whether consumers get the registers that the configuration gives them."""
+    return not config.registers or gives_registers()
 
-    A configuration that gives consumers more registers than the producer uses `setmaxnreg`, which
-    only a whole-program assembler honours.
+
+def gives_registers() -> bool:
+    """Whether `setmaxnreg` works: only a whole-program assembler honours it, on a GPU.
+
+    Emulation needs none, and chooses as a machine does that has one. Where the answer is no, other
+    configurations are chosen, and the first such choice of a process says so.
     """
-    return not config.registers or host.has_program_assembler()
+    if current_target() == "cpu" or host.has_program_assembler():
+        return True
+    _warn_of_missing_assembler()
+    return False
+
+
+@cache
+def _warn_of_missing_assembler() -> None:
+    warnings.warn(
+        "there is no whole-program ptxas, which the fastest configuration of a product needs: "
+        "another one is slower, and may sum in another order than the emulator; "
+        "pip install tensorcore-dsl[ptxas]",
+        tc.PerformanceWarning,
+        stacklevel=2,
+    )
 
 
 def check_sm90(a: Description, b: Description, d: Description, rows_only: bool = False) -> None:

@@ -27,7 +27,7 @@ from tensorcore_dsl.kernels.host.arguments import (
     element_type,
     present,
 )
-from tensorcore_dsl.kernels.host.arrays import broadcast_to, on_stream
+from tensorcore_dsl.kernels.host.arrays import astype, broadcast_to, on_stream
 from tensorcore_dsl.kernels.host.launch import (
     NO_ARGS,
     EpilogueArgs,
@@ -156,7 +156,7 @@ def _prepare(
     copied = new_a is not a or new_b is not b
     contiguous = problem = replace(given, a=describe(new_a), b=describe(new_b)) if copied else given
     free = family is None and config is None and accumulate in (None, tc.f32, FAST)
-    pad = free and padding.is_worth_padding(a, problem)
+    pad = free and padding.is_worth_padding(problem)
     if pad:
         new_a, new_b, d = padding.padded_operands(new_a, new_b, d, problem)
         problem = replace(problem, a=describe(new_a), b=describe(new_b), d=describe(d))
@@ -197,8 +197,9 @@ def _launch_of_empty(
                 rows.fill_identity(others[-1])
             if has_elements and beta == 0:
                 d[...] = 0
-            elif has_elements:
-                d[...] = (c * beta).astype(d.dtype) if isinstance(c, np.ndarray) else c * beta
+            elif has_elements:  # rounded as kernels round it, to the type of sums first
+                product = astype(c, operands.sum_dtype(problem.dtype)) * beta
+                d[...] = product.astype(d.dtype) if isinstance(c, np.ndarray) else product
 
     return fill
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description, current_target, has_program_assembler, target_arch
+from tensorcore_dsl.host import Description, current_target, target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.hopper.f32_gemm import f32_gemm
@@ -29,8 +29,8 @@ SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tuple[str, Any]:
     """The family that runs a problem, and its configuration if the caller or tuning gives one.
 
-    If the caller leaves it open, Hopper GPUs use wgmma for every problem that it can run, and so
-    does their emulation for products with an epilogue.
+    If the caller leaves it open, sm_90a uses wgmma for every problem that it can run; of f32
+    products, small ones use mma.sync. Emulation chooses as a GPU does, so that it gives its bits.
     """
     obstacles = families.obstacles(problem)
     not_sm80, not_sm90 = obstacles["sm80"], obstacles["sm90"]
@@ -50,17 +50,14 @@ def choose_family(problem: GemmProblem, family: str | None, config: Any) -> tupl
 
 def _prefers_sm90(problem: GemmProblem) -> bool:
     """Whether the wgmma kernels are the choice for a problem that both families can run."""
-    if problem.multiplied_as != tc.f32:
-        emulates = problem.epilogue is not None and current_target() == "cpu"
-        return families.runs_on_hopper() or emulates
-    return isinstance(choose_f32(problem), HopperConfig)
+    return problem.multiplied_as != tc.f32 or isinstance(choose_f32(problem), HopperConfig)
 
 
 def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
     """The configuration with the least expected time, of one family if `kind` is given.
 
-    The CPU chooses as an sm_90a GPU does, so that it gives the same bits. Of a family without a
-    configuration that `problem.bits` allows, it is one that the plan then refuses.
+    Of a family without a configuration that `problem.bits` allows, it is one that the plan then
+    refuses.
     """
     aligned = problem.a.type.align, problem.b.type.align
     shape = problem.M, problem.N, problem.K, problem.batch or 1, aligned
@@ -125,7 +122,7 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         if not is_allowed(problem, config):
             return False
         limited = needs_registers and config.register_limited
-        return has_program_assembler() if limited else families.is_assembled(config)
+        return families.gives_registers() if limited else families.is_assembled(config)
 
     return choose(shape, is_feasible)
 
@@ -140,14 +137,15 @@ def choose_promoted(
     costs = [
         (seconds * promotion_slowdown(config), config)
         for seconds, config in ranking(shape)
-        if is_plain(config) and has_promotion_registers(config) and is_feasible(config)
+        if is_plain(config) and is_feasible(config)
     ]
-    return min(costs, key=lambda entry: entry[0])[1]
+    ranked = sorted(costs, key=lambda entry: entry[0])
+    return next(config for _, config in ranked if has_promotion_registers(config))
 
 
 def has_promotion_registers(config: HopperConfig) -> bool:
-    """Whether this machine's assembler gives consumers the registers that promotion needs."""
-    return has_program_assembler() or not promotion_registers(config, part_width(config))
+    """Whether consumers get the registers that promotion needs."""
+    return not promotion_registers(config, part_width(config)) or families.gives_registers()
 
 
 def choose_grouped(rows: int, groups: int) -> HopperConfig:

@@ -268,9 +268,14 @@ def accumulator_dtype(dtype: Any) -> Any:
     return tc.s32 if not dtype.is_float else tc.f64 if dtype == tc.f64 else tc.f32
 
 
+def sum_dtype(dtype: Any) -> Any:
+    """The type in which products of `dtype` are summed if nothing else is asked for."""
+    return tc.f64 if dtype == tc.f64 else accumulator_dtype(dtype)
+
+
 def check_accumulate(dtype: Any, accumulate: Any) -> None:
     """Accumulators are f32 (s32 of s8, f64 of f64); f16 products also have f16, fp8 ones FAST."""
-    usual = tc.s32 if dtype == tc.s8 else tc.f64 if dtype == tc.f64 else tc.f32
+    usual = sum_dtype(dtype)
     known = isinstance(accumulate, (tc.DType, str, type(None)))  # others may have no one truth
     if known and (accumulate in (None, usual) or (dtype, accumulate) == (tc.f16, tc.f16)):
         return

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import Description
+from tensorcore_dsl.host import Description, current_target, describe
 from tensorcore_dsl.kernels.copy_rows import copy_rows
 from tensorcore_dsl.kernels.host import families
-from tensorcore_dsl.kernels.host.arrays import on_stream
+from tensorcore_dsl.kernels.host.arrays import empty_like, on_stream, restrided, transposed
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 
 VECTOR_ELEMENTS = 16  # rows that start at multiples of these are aligned for TMA in every type
@@ -24,8 +22,7 @@ def launch_with_copies(
     """`launch` for operands that it cannot take as they are: it gets copies of them.
 
     given: the operands of the call; contiguous: the same with `contiguous_vectors` of A and B;
-    pad: `padded_operands` of these are needed. The arrays' library makes the copies on the stream
-    of the launch.
+    pad: `padded_operands` of these are needed. The copies are made on the stream of the launch.
     """
 
     def launch_copies(a: Any, b: Any, c: Any, d: Any, *others: Any) -> None:
@@ -68,25 +65,18 @@ def _with_vector_stride(x: Any, description: Description, axis: int) -> Any:
         return x
     strides = list(description.strides)
     strides[single] = -(-description.shape[axis] // VECTOR_ELEMENTS) * VECTOR_ELEMENTS
-    if isinstance(x, np.ndarray):
-        bits = x.view(f"u{x.itemsize}")  # as_strided does not know all types of ml_dtypes
-        byte_strides = [stride * x.itemsize for stride in strides]
-        return np.lib.stride_tricks.as_strided(bits, x.shape, byte_strides).view(x.dtype)
-    if hasattr(x, "as_strided"):
-        return x.as_strided(x.shape, strides)
-    return x
+    return restrided(x, tuple(strides))
 
 
-def is_worth_padding(a: Any, problem: GemmProblem) -> bool:
+def is_worth_padding(problem: GemmProblem) -> bool:
     """Whether padded copies let the wgmma kernels run a problem that they cannot run as it is.
 
-    That takes a pass over memory, and large products of torch tensors on a Hopper GPU gain by it.
+    That takes a pass over memory, and large products on a Hopper GPU gain by it.
     """
     return (
-        hasattr(a, "is_cuda")
-        and problem.batch is None
+        problem.batch is None
         and problem.M * problem.N * problem.K >= MIN_PRODUCTS
-        and families.runs_on_hopper()
+        and families.has_wgmma()
         and problem.multiplied_as in families.SM90
         and bool(families.obstacles(problem)["sm90"])
     )
@@ -111,25 +101,28 @@ def _padded(x: Any, description: Description, axis: int) -> Any:
     unit = description.type.unit
     if unit[axis] and description.type.align == 16 and not all(unit):
         return x
-    source = x if axis == -1 else x.T
+    source = x if axis == -1 else transposed(x)
     copy = _empty_padded(source.shape, x)
     copy_matrix(source, copy)
-    return copy if axis == -1 else copy.T
+    return copy if axis == -1 else transposed(copy)
 
 
 def copy_matrix(source: Any, target: Any) -> None:
-    """target[...] = source, by a kernel of this library where rows are contiguous in both.
+    """target[...] = source, on a GPU by a kernel of this library if rows are contiguous in both.
 
-    torch is slow on rows that are not aligned.
+    The arrays' libraries are slow on rows that are not aligned.
     """
-    if source.stride(1) == target.stride(1) == 1:
+    described = describe(source), describe(target)
+    on_gpu = current_target() == "cuda" and not any(x.on_host for x in described)
+    if on_gpu and all(x.type.unit[1] for x in described):
         copy_rows(source, target)
     else:
-        target.copy_(source)
+        target[...] = source
 
 
 def _empty_padded(shape: Any, like: Any) -> Any:
-    """An uninitialised torch tensor whose rows start at 128-byte lines of the L2 cache."""
-    per_line = 128 // like.element_size()
+    """An uninitialised matrix whose rows start at 128-byte lines of the L2 cache."""
+    dtype = describe(like).type.dtype
+    per_line = 128 // dtype.itemsize
     width = -(-shape[1] // per_line) * per_line
-    return like.new_empty((shape[0], width))[:, : shape[1]]
+    return empty_like(like, (shape[0], width), dtype)[:, : shape[1]]

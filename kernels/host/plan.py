@@ -88,9 +88,8 @@ class Plan:
         if self.partial_sums is not None:
             plan = replace(self, partial_sums=None)
             product = lambda arguments: plan.bind(arguments, stream)
-            options = {"has_c": self.partial_sums.has_c, "epilogue": self.partial_sums.epilogue}
-            dtype = self.partial_dtype
-            return bind_split_k(product, arguments, self.config.split_k, dtype, options, stream)
+            parts, dtype = self.config.split_k, self.partial_dtype
+            return bind_split_k(product, arguments, parts, dtype, self.partial_sums, stream)
         workspace = self.workspace(arguments[0], stream)
         epilogue = self.traits.epilogue
         first = len(arguments) - len(getattr(epilogue, "names", ()))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorcore_dsl.host import target_arch
+from tensorcore_dsl.kernels.ampere.config import AmpereTraits
 from tensorcore_dsl.kernels.ampere.split_k import COLUMNS, SUMS, THREADS
 from tensorcore_dsl.kernels.host.arrays import empty_like
 from tensorcore_dsl.kernels.host.launch import bind
@@ -16,13 +17,12 @@ from tensorcore_dsl.kernels.user_functions import kernel_of_epilogue
 
 def bind_split_k(
     bind_product: Callable[[tuple[Any, ...]], Callable[..., None]], arguments: tuple[Any, ...],
-    split_k: int, dtype: Any, options: dict[str, Any], stream: Any,
+    split_k: int, dtype: Any, traits: AmpereTraits, stream: Any,
 ) -> Callable[..., None]:  # fmt: skip
     """A launch that stores `split_k` partial sums for each element of D, and then adds them up.
 
     bind_product: binds the product for arguments like those given, with the partial sums as D, of
-    `dtype`, that of the accumulators.
-    options: Const values of the sum, has_c and the epilogue.
+    `dtype`, that of the accumulators. traits: those of D and C.
     """
     a, b, c, d, *scalars = arguments
     shape = (split_k, *d.shape)
@@ -31,8 +31,9 @@ def bind_split_k(
     partials = empty_like(a, shape, dtype)
     product = bind_product((a, b, partials, partials, one, zero))
     M, N = d.shape
-    options = {"parts": split_k, **options}
-    kernel, options = kernel_of_epilogue(SUMS[dtype], options, options["epilogue"], first=5)
+    used = AmpereTraits(scaled=traits.scaled, has_c=traits.has_c, epilogue=traits.epilogue)
+    options: dict[str, Any] = {"parts": split_k, "traits": used}
+    kernel, options = kernel_of_epilogue(SUMS[dtype], options, used.epilogue, first=5)
     total = bind(
         kernel, M * -(-N // (THREADS * COLUMNS)), THREADS, options, (partials, c, d, *scalars),
         stream=stream, pdl=target_arch().number >= 90,

@@ -69,7 +69,7 @@ def tune(
     d, in_d = operands.result_array(a, out, dtype, (M, N))
     operands.check_precision(dtype, precision)
     problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision)
-    if is_worth_padding(a, problem):
+    if is_worth_padding(problem):
         a, b, d = padded_operands(a, b, d, problem)
         problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())

@@ -11,4 +11,6 @@ exception that is no TensorCoreError, by a crash of the process, by a hang, or b
 | `sources` | changed source of kernels: compile, print as PTX, run |
 | `launches` | odd grids, blocks, options and arguments |
 | `capsules` | broken DLPack objects, `__cuda_array_interface__` and streams |
+
+`python -m tests.fuzz.products` compares random whole products on a GPU and in emulation.
 """

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import time
 
 
 def case(draw: random.Random) -> None:
     exec(os.environ["FUZZ_PLANTED"])
+
+
+def work(number: int) -> dict[str, int]:
+    """A case of the products, some of which die or hang."""
+    if number == 3:
+        os._exit(5)
+    if number == 5:
+        time.sleep(600)
+    return {"hash": number}

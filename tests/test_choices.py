@@ -1,0 +1,128 @@
+"""Which kernel is chosen, and its configuration, do not depend on where it runs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu, OnGpu
+
+import tensorcore_dsl as tc
+from tensorcore_dsl import kernels
+from tensorcore_dsl.codegen import ptxas
+from tensorcore_dsl.kernels.host import families, padding
+from tensorcore_dsl.kernels.host.operands import GemmProblem
+from tensorcore_dsl.kernels.host.plan import Plan
+from tensorcore_dsl.runtime import targets
+from tests.fuzz import product_cases
+
+SEED, CASES = 5, 2500
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """The target "cuda" is an H200 that does nothing, on a machine with an assembler."""
+    fake = FakeGpu()
+    monkeypatch.setattr(targets.driver, "cuda_available", lambda: True)
+    monkeypatch.setattr(targets.driver, "compute_capability", lambda: 90)
+    monkeypatch.setattr(targets.driver, "cuda_driver", lambda: fake)
+    monkeypatch.setattr(ptxas, "candidates", lambda: ("ptxas",))
+    return fake
+
+
+def choices(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, ...]) -> list[list[str]]:
+    """What each place chooses for the cases of the fuzzer; nothing is launched."""
+
+    class Chosen(Exception):
+        pass
+
+    def stop(plan: Plan, arguments: Any, *_: Any) -> None:
+        kernel = plan.kernel.__name__
+        raise Chosen(f"{kernel} {plan.config} {plan.traits} {plan.grid} {plan.streamk}")
+
+    def zeros(draw: Any, shape: tuple[int, ...], dtype: str, style: str) -> Any:
+        return np.zeros(shape, product_cases.NUMPY[dtype])
+
+    monkeypatch.setattr(Plan, "bind", stop)
+    monkeypatch.setattr(product_cases, "values", zeros)
+    found: list[list[str]] = [[] for _ in places]
+    for index in range(CASES):
+        given = product_cases.product(SEED, index)
+        for texts, place in zip(found, places, strict=True):
+            try:
+                with tc.target(*place), np.errstate(all="ignore"):
+                    product_cases.run(given, SEED, index)
+            except (Chosen, tc.ArgumentError) as answer:
+                texts.append(f"{given}: {answer}")
+    return found
+
+
+def test_emulation_chooses_as_a_gpu_does(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu, on_cpu = choices(monkeypatch, ("cuda",), ("cpu", "sm_90a"))
+    assert on_gpu == on_cpu and len(on_gpu) == CASES
+    for kernel, least in (("bf16_gemm", 400), ("f32_gemm", 200), ("streamk_gemm", 4)):
+        assert sum(f": {kernel} " in text for text in on_cpu) >= least
+    assert not gpu.records
+
+
+def test_of_large_products_too(gpu: FakeGpu) -> None:
+    draw, found = product_cases.Draw(SEED), []
+    for _ in range(400):
+        dtype = draw.choice(("f16", "bf16", "tf32", "f32", "s8", "f64", "e4m3"))
+        kind = product_cases.NUMPY[dtype]
+        M, N, K = (draw.log_uniform(1 << 14) for _ in "MNK")
+        if draw.chance(50):
+            N, K = -(-N // 64) * 64, -(-K // 64) * 64
+        orders = "CF" if dtype in ("s8", "e4m3") else (draw.choice("CF"), draw.choice("CF"))
+        a, b = (np.empty(s, kind, order=o) for s, o in zip(((M, K), (K, N)), orders, strict=True))
+        d = np.empty((M, N), product_cases.NUMPY[product_cases.OUTPUTS[dtype][0]])
+        precision = "tf32" if dtype == "tf32" else None
+        answers = []
+        for place in (("cuda",), ("cpu", "sm_90a")):
+            with tc.target(*place):
+                worth = padding.is_worth_padding(GemmProblem.of(a, b, None, d, precision=precision))
+                try:
+                    answers.append((worth, kernels.plan(a, b, None, d, precision=precision)))
+                except tc.ArgumentError as error:
+                    answers.append((worth, str(error)))
+        found.append(answers[0])
+        assert answers[0] == answers[1], (dtype, M, N, K, orders)
+    assert any(worth for worth, _ in found)
+    assert len({plan.config for _, plan in found if isinstance(plan, Plan)}) > 50
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "i1"])
+def test_the_library_of_the_arrays_has_no_part(gpu: FakeGpu, dtype: str) -> None:
+    """Copies for TMA are made of every library's arrays, or of none."""
+    a, b = np.zeros((1500, 1001), dtype), np.zeros((1001, 1500), dtype)
+    d = np.zeros((1500, 1500), "i4" if dtype == "i1" else dtype)
+    with tc.target("cuda"):
+        of_numpy = padding.is_worth_padding(GemmProblem.of(a, b, None, d))
+        others = padding.is_worth_padding(GemmProblem.of(OnGpu(a), OnGpu(b), None, OnGpu(d)))
+    assert of_numpy == others == (dtype != "f4")
+
+
+def test_a_missing_assembler_is_reported_once(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU other configurations are chosen then; emulation needs no assembler."""
+    a, b = np.empty((8192, 8192), np.float16), np.empty((8192, 8192), np.float16, order="F")
+    d = np.empty((8192, 8192), np.float16)
+    with tc.target("cuda"):
+        usual = kernels.plan(a, b, None, d)
+    assert usual.config.registers
+    monkeypatch.setattr(ptxas, "candidates", lambda: ())
+    families._warn_of_missing_assembler.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with tc.target("cpu", "sm_90a"):
+            assert kernels.plan(a, b, None, d) == usual
+        with tc.target("cuda"):
+            kernels.plan(a[:64], b[:, :64], None, d[:64, :64])
+            assert not caught  # the choice is the same without
+            for _ in range(2):
+                assert not kernels.plan(a, b, None, d).config.registers
+    (found,) = caught
+    assert found.category is tc.PerformanceWarning and "pip install" in str(found.message)
