@@ -17,6 +17,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.host import (
+    ampere_heuristics,
     candidates,
     cost_model,
     f32_heuristics,
@@ -266,22 +267,21 @@ def test_scales() -> None:
 
 
 def forget_rankings() -> None:
-    for ranked in (cost_model.ranking, cost_model.streamk_ranking, f32_heuristics.f32_ranking):
+    of_f32 = f32_heuristics.f32_ranking, f32_heuristics.invariant_split
+    for ranked in (cost_model.ranking, cost_model.streamk_ranking, ampere_heuristics.ampere_ranking, *of_f32):
         ranked.cache_clear()
 
 
-@pytest.fixture(params=[(132, True, True), (132, False, False), (78, True, True), (16, False, True)], ids=str)
+@pytest.fixture(params=[(132, True), (132, False), (78, True), (16, False)], ids=str)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another count of multiprocessors, with the assembler or without, on a GPU or on the CPU."""
-    sms, assembler, gpu = request.param
-    for module in (problem_shape, candidates, f32_heuristics):
+    """Another count of multiprocessors, with the assembler or without."""
+    sms, assembler = request.param
+    for module in (problem_shape, candidates, ampere_heuristics):
         monkeypatch.setattr(module, "SMS", sms)
     active = {size: sms // size // 2 or 1 for size in (4, 8)}
     monkeypatch.setattr(problem_shape, "ACTIVE_CLUSTERS", active)
     monkeypatch.setattr(candidates, "ACTIVE_CLUSTERS", active)
-    monkeypatch.setattr(heuristics, "has_program_assembler", lambda: assembler)
-    monkeypatch.setattr(families, "is_assembled", lambda config: assembler or not config.registers)
-    monkeypatch.setattr(families, "runs_on_hopper", lambda: gpu)
+    monkeypatch.setattr(families, "gives_registers", lambda: assembler)
     forget_rankings()
     yield
     forget_rankings()
@@ -329,7 +329,7 @@ def test_the_choice_has_one_order(name: str, device: None) -> None:
     one = name != "f32" and [*orders.values()]
     assert not one or all(found == one[0] for found in one), "but for f32, N and K have no part in it"
     several = any(len(found) > 1 for found in free.values())
-    assert several or name in ("s8", "f64", "e4m3", "e5m2") or not families.runs_on_hopper()
+    assert several != (name in ("s8", "e4m3", "e5m2"))
 
 
 def test_all_rows_of_models_have_a_configuration(device: None) -> None:

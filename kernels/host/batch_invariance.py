@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import tensorcore_dsl as tc
-from tensorcore_dsl.host import target_arch
 from tensorcore_dsl.kernels.ampere.config import AmpereConfig
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host.f32_heuristics import invariant_split
-from tensorcore_dsl.kernels.host.families import SM90
+from tensorcore_dsl.kernels.host.families import SM90, has_wgmma
 from tensorcore_dsl.kernels.host.operands import ANY, BATCH_INVARIANT, GemmProblem
 from tensorcore_dsl.kernels.host.summation import Config, Summation, summation_of
 
@@ -24,7 +23,7 @@ ROW_PART = 128  # columns of the parts of a row that row reductions add up
 def needed_family(problem: GemmProblem) -> str | None:
     """The only family whose kernels have the order that `problem.bits` asks for; None: any has."""
     one_order = problem.bits != ANY and problem.multiplied_as == tc.f32
-    return "sm90" if one_order and _has_wgmma(problem) else None
+    return "sm90" if one_order and _uses_wgmma(problem) else None
 
 
 def is_allowed(problem: GemmProblem, config: Config) -> bool:
@@ -56,7 +55,7 @@ def invariant_summation(problem: GemmProblem) -> Summation:
     It is that of wgmma where a kernel has it. mma.sync has the same, but for f32.
     """
     config: Config = AmpereConfig()
-    if _has_wgmma(problem):
+    if _uses_wgmma(problem):
         config = HopperConfig(BN=ROW_PART)
         if problem.multiplied_as == tc.f32:
             config = replace(config, k_slabs=2, split_k=_f32_split(problem))
@@ -68,5 +67,5 @@ def _f32_split(problem: GemmProblem) -> int:
     return 1 if problem.row_reductions else invariant_split(problem.N, problem.K)
 
 
-def _has_wgmma(problem: GemmProblem) -> bool:
-    return target_arch().name == "sm_90a" and problem.multiplied_as in SM90
+def _uses_wgmma(problem: GemmProblem) -> bool:
+    return has_wgmma() and problem.multiplied_as in SM90
