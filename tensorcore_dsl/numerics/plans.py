@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from . import loops
 from .architectures import GROUPED_KINDS, Model, Product
+from .block_plans import BlockPlan, block_plan
 from .formats import FORMATS, bit_table, scale_table, table
 
 Array = npt.NDArray[Any]
@@ -59,6 +60,7 @@ class Plan:
     places: Array
     tables: Array
     settings: Array
+    blocks: BlockPlan | None
 
     @property
     def abc(self) -> tuple[Operand, Operand, Operand]:
@@ -94,7 +96,28 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
     places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
     tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
     settings = _settings(product, model, operands)
-    return Plan(**operands, places=places, tables=tables, settings=settings)
+    in_blocks = None if product.a == "f64" else _in_blocks(product, model, operands, order, maps)
+    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks)
+
+
+def _in_blocks(
+    product: Product, model: Model, operands: dict[str, Operand], order: Array, maps: Any
+) -> BlockPlan | None:
+    m, n, tiles = product.m, product.n, len(operands["a"].places)
+    c, d = operands["c"].places, operands["d"].places
+    if product.sparse or d.shape != c.shape:  # a D that several threads hold has more places
+        return None
+    by_element = np.empty_like(c)
+    np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
+    places = {
+        "a": operands["a"].places.reshape(tiles, m, -1),
+        "b": operands["b"].places.reshape(tiles, -1, n),
+        "c": c.reshape(tiles, m, n),
+        "d": by_element.reshape(tiles, m, n),
+    }
+    steps = {name: operand.step for name, operand in operands.items()}
+    packed = 1 if maps is None or maps.a is None else 32 // _storage(product, product.a)[0]
+    return block_plan(product, model, places, steps, order, packed)
 
 
 def extra_operands(

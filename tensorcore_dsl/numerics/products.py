@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import double, loops
+from . import blocks, double, loops
 from .architectures import Model, Product
 from .architectures import model as model_of
+from .block_plans import BlockPlan
 from .formats import FORMATS
 from .plans import FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
@@ -18,6 +19,7 @@ from .softfloat import ROUNDINGS
 __all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of", "several"]
 
 Array = npt.NDArray[Any]
+LINE = 64  # bytes of a cache line
 
 
 def matmul(
@@ -151,10 +153,29 @@ def _run(
         (first.number(a), second.number(b), images.address(c), images.address(d))
         for a, b, c, d in uses
     ]
-    loops.products(
-        first.table, second.table, np.array(table, np.int64), extra, active, plan.places,
-        plan.tables, plan.settings,
-    )  # fmt: skip
+    given = np.array(table, np.int64)
+    if plan.blocks is not None:
+        left = _in_blocks(plan.blocks, first.table, second.table, given, active)
+        given, active = given[left.any(axis=1)], np.asarray(left.any(axis=0))
+    if len(given):
+        needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
+        needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
+        loops.products(
+            first.table[needed_a], second.table[needed_b], given, extra, active, plan.places,
+            plan.tables, plan.settings,
+        )  # fmt: skip
+
+
+def _in_blocks(plan: BlockPlan, first: Array, second: Array, uses: Array, active: Array) -> Array:
+    """Compute what blocks can; (uses, warps) bool of what remains."""
+    left = np.zeros((len(uses), active.size), np.bool_)
+    size_a, size_b = len(first) * plan.sizes[0], len(second) * plan.sizes[1]
+    memory = np.empty(2 * (size_a + size_b) + LINE, np.uint8)
+    start = -(-memory.__array_interface__["data"][0] // LINE) * LINE
+    decoded = start + np.array([0, size_a, 2 * size_a, 2 * size_a + size_b])
+    loop = blocks.exact if plan.exact else blocks.fused
+    loop(first, second, uses, active, plan.call, decoded, left)
+    return left
 
 
 class _Images:
