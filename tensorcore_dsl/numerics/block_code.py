@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from llvmlite import ir
 
@@ -27,16 +26,27 @@ HIGH = 1 << 24  # exponent of infinities and NaN, also when the other factor is 
 (ROWS, COLUMNS, DEPTH, LENGTH, PART, ALIGNED, BOTTOM, KEPT, NEAREST, LATE, CONVERT, SATURATE,
  ADDED, LEAST_C, SINGLE_C, SINGLE_D, PAIRED_C, PAIRED_D, SETTINGS) = range(19)  # fmt: skip
 
-# How the 16 words of a vector lie in memory: offsets from the first word of a window. The lanes of
-# A and B are (k, row) and (k, column), the low two bits being row and column.
-AGAIN, ANYWHERE, RUN, BY_ROW, EVEN_COLUMNS, ODD_COLUMNS = range(6)
-OFFSETS = {
-    RUN: tuple(range(16)),
-    BY_ROW: tuple(4 * (lane % 4) + lane // 4 for lane in range(16)),
-    EVEN_COLUMNS: tuple(8 * (lane % 4) + lane // 4 for lane in range(16)),
-    ODD_COLUMNS: tuple(8 * (lane % 4) + 4 + lane // 4 for lane in range(16)),
+# How the 16 words of a vector lie in memory: like those before it, anywhere, or at these distances
+# from the first word. The lanes of A and B are (k, row) and (k, column), the low two bits being row
+# and column; the strides are registers of a thread where these are neighbours in memory.
+AGAIN, ANYWHERE = range(2)
+DISTANCES = {
+    "run": [lane for lane in range(LANES)],
+    "rows": [4 * (lane % 4) + lane // 4 for lane in range(LANES)],
+    "columns": [8 * (lane % 4) + lane // 4 for lane in range(LANES)],
 }
-WINDOW = {RUN: 16, BY_ROW: 16, EVEN_COLUMNS: 32, ODD_COLUMNS: 32}
+WAYS = [(name, stride) for name in DISTANCES for stride in (1, 2, 4)]
+RUN = 2 + WAYS.index(("run", 1))
+
+
+def distances(name: str, stride: int) -> list[int]:
+    return [stride * distance for distance in DISTANCES[name]]
+
+
+def kinds_of(name: str) -> dict[int, list[int]]:
+    """{kind: distances} of a way to lie in memory, for all strides."""
+    return {2 + i: distances(*way) for i, way in enumerate(WAYS) if way[0] == name}
+
 
 Memory = tuple[Value, Value, Value]  # words, places and kinds of C or D
 
@@ -61,8 +71,8 @@ class Blocks(Emitter):
             result = self.builder.insert_element(result, word, ir.Constant(I32, lane))
         return result
 
-    def gather(self, base: Value, places: Value, kind: Value, patterns: Any, slot: Value) -> None:
-        """Put the words at 16 places into `slot`; `kind` is one of the ways to lie in memory."""
+    def gather(self, base: Value, places: Value, kind: Value, way: str, slot: Value) -> None:
+        """Put the words at 16 places into `slot`; `way` is how they usually lie in memory."""
         builder = self.builder
         done = builder.append_basic_block("gathered")
         anywhere = builder.append_basic_block("anywhere")
@@ -71,21 +81,29 @@ class Blocks(Emitter):
         builder.position_at_end(anywhere)
         self.put(self.words(base, places), slot)
         builder.branch(done)
-        for pattern in patterns:
-            block = builder.append_basic_block("pattern")
-            switch.add_case(ir.Constant(I32, pattern), block)
+        for number, far in kinds_of(way).items():
+            block = builder.append_basic_block(way)
+            switch.add_case(ir.Constant(I32, number), block)
             builder.position_at_end(block)
-            offsets = OFFSETS[pattern]
             first = builder.ashr(self.load(places, I32), ir.Constant(I32, 5))
-            first = builder.sext(builder.sub(first, ir.Constant(I32, offsets[0])), I64)
-            at = self.at(base, first)
-            parts = [
-                self.load(self.at(at, ir.Constant(I64, word)), vector(I32))
-                for word in range(0, WINDOW[pattern], LANES)
-            ]
-            self.put(self.shuffle(parts[0], offsets, parts[1] if parts[1:] else None), slot)
+            self.put(self.picked(self.at(base, builder.sext(first, I64)), far), slot)
             builder.branch(done)
         builder.position_at_end(done)
+
+    def picked(self, address: Value, far: list[int]) -> Value:
+        """The words at these distances, by loads of whole vectors, none beyond the last word."""
+        count = max(far) // LANES + 1
+        starts = [min(LANES * i, max(far) + 1 - LANES) for i in range(count)]
+        parts = [self.load(self.at(address, ir.Constant(I64, s)), vector(I32)) for s in starts]
+        lanes = [LANES * (x // LANES) + x - starts[x // LANES] for x in far]
+        while len(parts) > 2:  # halve the number of parts: of each lane, one of two is needed
+            joined = []
+            for i in range(0, len(parts), 2):
+                own = [x - LANES * i if x // LANES // 2 == i // 2 else 0 for x in lanes]
+                joined.append(self.shuffle(parts[i], own, (parts + parts)[i + 1]))
+            parts = joined
+            lanes = [LANES * (x // LANES // 2) + lane for lane, x in enumerate(lanes)]
+        return self.shuffle(parts[0], lanes, parts[1] if parts[1:] else None)
 
     # -- elements ------------------------------------------------------------------------------
 
@@ -130,11 +148,11 @@ class Blocks(Emitter):
         """Decode `count` vectors (4 k, 4 rows or columns); `spread` repeats rows for A."""
         builder = self.builder
         words = self.variable(ir.Constant(vector(I32), [0] * LANES))
-        patterns = (BY_ROW, RUN) if spread else (EVEN_COLUMNS, ODD_COLUMNS, RUN)
+        way = "rows" if spread else "columns"
         with self.over(count) as index:
             at = self.at(places, index, 4 * LANES)
             kind = self.load(self.at(kinds, index), I32)
-            self.gather(base, at, kind, patterns, words)
+            self.gather(base, at, kind, way, words)
             shift = self.masked(self.load(at, vector(I32)), 31)
             code = builder.lshr(self.get(words), shift)
             found = (self.integers(code, form),) if exact else self.decode(code, form)
@@ -181,13 +199,13 @@ class Blocks(Emitter):
             index = builder.add(number, ir.Constant(I64, block))
             at, kind = self.at(places, index, 4 * LANES), self.load(self.at(kinds, index), I32)
             if not block:
-                self.gather(base, at, kind, (RUN,), slot)
+                self.gather(base, at, kind, "run", slot)
                 continue
             with builder.if_else(paired) as (halves, words):
                 with halves:
                     self.put(builder.lshr(self.get(slots[0]), constant(I32, 16)), slot)
                 with words:
-                    self.gather(base, at, kind, (RUN,), slot)
+                    self.gather(base, at, kind, "run", slot)
         return [self.get(slot) for slot in slots]
 
     def write(self, settings: Value, memory: Memory, number: Value, bits: list[Value]) -> None:
@@ -209,15 +227,29 @@ class Blocks(Emitter):
         builder = self.builder
         at, kind = self.at(places, number, 4 * LANES), self.load(self.at(kinds, number), I32)
         first = builder.sext(builder.ashr(self.load(at, I32), ir.Constant(I32, 5)), I64)
-        run = builder.icmp_signed("==", kind, ir.Constant(I32, RUN))
         slot = self.variable(words)
-        with builder.if_else(run) as (together, apart):
-            with together:
-                self.store(words, self.at(base, first))
-            with apart, self.over(ir.Constant(I64, LANES)) as lane:
-                place = builder.ashr(self.load(self.at(at, lane), I32), ir.Constant(I32, 5))
-                word = builder.extract_element(self.get(slot), lane)
-                self.store(word, self.at(base, builder.sext(place, I64)))
+        done = builder.append_basic_block("scattered")
+        anywhere = builder.append_basic_block("anywhere")
+        switch = builder.switch(kind, anywhere)
+        for number, far in kinds_of("run").items():
+            block = builder.append_basic_block("run")
+            switch.add_case(ir.Constant(I32, number), block)
+            builder.position_at_end(block)
+            to = self.at(base, first)
+            if number == RUN:
+                self.store(words, to)
+            else:
+                for lane, distance in enumerate(far):
+                    word = builder.extract_element(words, ir.Constant(I32, lane))
+                    self.store(word, self.at(to, ir.Constant(I64, distance)))
+            builder.branch(done)
+        builder.position_at_end(anywhere)
+        with self.over(ir.Constant(I64, LANES)) as lane:
+            place = builder.ashr(self.load(self.at(at, lane), I32), ir.Constant(I32, 5))
+            word = builder.extract_element(self.get(slot), lane)
+            self.store(word, self.at(base, builder.sext(place, I64)))
+        builder.branch(done)
+        builder.position_at_end(done)
 
     def over_blocks(
         self, settings: Value, a: list[Value], b: list[Value], c: Memory, d: Memory

@@ -95,13 +95,9 @@ def _kinds(vectors: Array) -> Array:
     """How the words of each vector (tiles, vectors, 16) lie in memory."""
     words = vectors >> 5
     kinds = np.full(vectors.shape[:2], code.ANYWHERE, np.int32)
-    for pattern, offsets in code.OFFSETS.items():
-        first = words[..., 0] - offsets[0]
-        fits = (words == first[..., None] + np.array(offsets)).all(-1)
-        # A window that is wider than its words must not leave the image.
-        if code.WINDOW[pattern] > 1 + max(offsets):
-            fits &= first % 32 == 0
-        kinds[fits] = pattern
+    for number, way in enumerate(code.WAYS):
+        fits = (words - words[..., :1] == np.array(code.distances(*way))).all(-1)
+        kinds[fits] = 2 + number
     again = (words[:, 1:] == words[:, :-1]).all(-1)
     kinds[:, 1:][again] = code.AGAIN
     return kinds

@@ -71,8 +71,13 @@ _NOTHING = np.zeros((0, 0), np.int32)
 
 
 @lru_cache(maxsize=1024)
-def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
-    """The plan of a product; `total` is the thread count of the register images, 0 for matrices."""
+def prepare(
+    product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool = False
+) -> Plan:
+    """The plan of a product; `total` is the thread count of the register images, 0 for matrices.
+
+    by_thread: the registers of a thread are neighbours in memory, not the threads of a register.
+    """
     order = _order(product, model)
     shapes = {
         "a": (product.m, product.stored),
@@ -88,7 +93,9 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
-            operands[name] = _registers(product, name, shape, coordinates, storage, total)
+            operands[name] = _registers(
+                product, name, shape, coordinates, storage, total, by_thread
+            )
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
         operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
@@ -179,6 +186,7 @@ def _registers(
     coordinates: Array,
     storage: tuple[int, int],
     total: int,
+    by_thread: bool,
 ) -> Operand:
     """An operand in a register image of `total` threads."""
     threads, slots, _ = coordinates.shape
@@ -187,7 +195,9 @@ def _registers(
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)
-    words = slot // packed * total + np.arange(threads)[:, None]
+    registers = -(-slots // packed)
+    thread = np.arange(threads)[:, None]
+    words = thread * registers + slot // packed if by_thread else slot // packed * total + thread
     bit_places = 32 * words + slot % packed * bits + low
     tiles = _tiles_of_lanes(product, threads)
     position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
@@ -205,7 +215,8 @@ def _registers(
     # Sorted by place, so that successive writes are close to each other.
     order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
-    return Operand(places, threads, (-(-slots // packed), total), positions)
+    step = threads * registers if by_thread else threads
+    return Operand(places, step, (registers, total), positions)
 
 
 def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:

@@ -71,8 +71,9 @@ def fragments(
 
     Images are uint32 (uint64 for f64); T is a multiple of the map's threads. Elements are packed
     low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
-    `active`, one bool per warp, excludes the other warps, whose results are unspecified. The other
-    arguments are those of `matmul`, with the warps as the batch.
+    If the registers of each thread are neighbours in memory in all images, they are in the result,
+    and no image is copied. `active`, one bool per warp, excludes the other warps, whose results are
+    unspecified. The other arguments are those of `matmul`, with the warps as the batch.
     """
     model = model or model_of(product, arch)
     return _several(product, model, maps, [(a, b, c)], active, (selection, scale_a, scale_b))[0]
@@ -99,10 +100,11 @@ def _several(
 ) -> list[Array]:
     threads, total = len(maps.c), operands[0][2].shape[1]
     warps = total // threads
-    prepared = prepare(product, model, maps, total)
+    by_thread = _by_thread(maps, operands[0])
+    prepared = prepare(product, model, maps, 0 if by_thread else total, by_thread)
     wanted = [
-        (name, shape if getattr(maps, name) is not None else (warps, *shape))
-        for name, shape in zip("abc", (x.shape for x in prepared.abc), strict=True)
+        (name, (x.shape[0], total) if getattr(maps, name) is not None else (warps, *x.shape))
+        for name, x in zip("abc", prepared.abc, strict=True)
     ]
     for given in operands:
         for (name, shape), operand in zip(wanted, given, strict=True):
@@ -118,10 +120,28 @@ def _several(
             f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
         )
     extra = extra_operands(product, model, warps, *more)
-    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # reuses memory pages
+    registers = prepared.d.shape[0]
+    shape = (total, registers) if by_thread else (registers, total)
+    results = [np.empty(shape, _word(product)) for _ in operands]  # reuses memory pages
+    if by_thread:
+        operands = [_flipped(maps, given) for given in operands]
     uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
     _run(product, prepared, uses, extra, np.ascontiguousarray(active))
-    return results
+    return [d.T for d in results] if by_thread else results
+
+
+def _by_thread(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> bool:
+    """Are the registers of each thread neighbours in memory?"""
+    pairs = zip(operands, (maps.a, maps.b, maps.c), strict=True)
+    return all(x.T.flags.c_contiguous for x, lies in pairs if lies is not None)
+
+
+def _flipped(
+    maps: FragmentMaps, operands: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Register images as (T, registers)."""
+    a, b, c = operands
+    return (a if maps.a is None else a.T), (b if maps.b is None else b.T), c.T
 
 
 def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
