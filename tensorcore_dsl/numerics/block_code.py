@@ -52,7 +52,28 @@ Memory = tuple[Value, Value, Value]  # words, places and kinds of C or D
 
 
 class Blocks(Emitter):
-    """Emitter of the decoding of operands and of the blocks of D."""
+    """Emitter of the decoding of operands and of the blocks of D.
+
+    settings, form_c: addresses of those of the product and of C, needed by all but `operand`.
+    """
+
+    word: ir.Type = I32  # what registers hold
+    number: ir.Type = F32  # what elements are decoded to
+
+    def __init__(self, builder: ir.IRBuilder, settings: Value = None, form_c: Value = None) -> None:
+        super().__init__(builder)
+        self.settings, self.form_c = settings, form_c
+        self.wrong = self.variable(constant(I32, 0))
+
+    def note(self, wrong: Value) -> None:
+        """Remember lanes (i1) whose result has to be computed otherwise."""
+        wide = self.builder.sext(wrong, vector(I32))
+        self.put(self.builder.or_(self.get(self.wrong), wide), self.wrong)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a word and of a number."""
+        return 4 if self.word == I32 else 8
 
     def setting(self, settings: Value, index: int) -> Value:
         return self.load(self.at(settings, ir.Constant(I64, index), 8), I64)
@@ -63,13 +84,17 @@ class Blocks(Emitter):
 
     def words(self, base: Value, places: Value) -> Value:
         """Words at 16 places, one by one."""
-        result = ir.Constant(vector(I32), ir.Undefined)
+        result = ir.Constant(vector(self.word), ir.Undefined)
         for lane in range(LANES):
-            place = self.load(self.at(places, ir.Constant(I64, lane)), I32)
-            index = self.builder.sext(self.builder.ashr(place, ir.Constant(I32, 5)), I64)
-            word = self.load(self.at(base, index), I32)
+            at = self.first(base, self.at(places, ir.Constant(I64, lane)))
+            word = self.load(at, self.word)
             result = self.builder.insert_element(result, word, ir.Constant(I32, lane))
         return result
+
+    def first(self, base: Value, places: Value) -> Value:
+        """The address of the word at the first of some places."""
+        word = self.builder.ashr(self.load(places, I32), ir.Constant(I32, 5))
+        return self.at(base, self.builder.sext(word, I64), self.size)
 
     def gather(self, base: Value, places: Value, kind: Value, way: str, slot: Value) -> None:
         """Put the words at 16 places into `slot`; `way` is how they usually lie in memory."""
@@ -85,8 +110,7 @@ class Blocks(Emitter):
             block = builder.append_basic_block(way)
             switch.add_case(ir.Constant(I32, number), block)
             builder.position_at_end(block)
-            first = builder.ashr(self.load(places, I32), ir.Constant(I32, 5))
-            self.put(self.picked(self.at(base, builder.sext(first, I64)), far), slot)
+            self.put(self.picked(self.first(base, places), far), slot)
             builder.branch(done)
         builder.position_at_end(done)
 
@@ -94,7 +118,8 @@ class Blocks(Emitter):
         """The words at these distances, by loads of whole vectors, none beyond the last word."""
         count = max(far) // LANES + 1
         starts = [min(LANES * i, max(far) + 1 - LANES) for i in range(count)]
-        parts = [self.load(self.at(address, ir.Constant(I64, s)), vector(I32)) for s in starts]
+        at = [self.at(address, ir.Constant(I64, start), self.size) for start in starts]
+        parts = [self.load(part, vector(self.word)) for part in at]
         lanes = [LANES * (x // LANES) + x - starts[x // LANES] for x in far]
         while len(parts) > 2:  # halve the number of parts: of each lane, one of two is needed
             joined = []
@@ -107,69 +132,39 @@ class Blocks(Emitter):
 
     # -- elements ------------------------------------------------------------------------------
 
-    def decode(self, code: Value, form: Value) -> tuple[Value, Value]:
-        """(values, exponents) of the codes of a floating-point format."""
-        builder = self.builder
-        high = builder.sub(constant(I32, 32), self.everywhere(form, BITS))
-        sign = self.masked(builder.shl(code, high), 0x80000000)
-        size = builder.lshr(builder.shl(code, builder.add(high, constant(I32, 1))),
-                            builder.add(high, constant(I32, 1)))  # fmt: skip
-        value = self.as_float(builder.shl(size, self.everywhere(form, SHIFT_UP)))
-        value = builder.fmul(value, self.power(self.everywhere(form, FACTOR)))
-        special = builder.icmp_unsigned(">=", size, self.everywhere(form, FIRST_SPECIAL))
-        exponent = self.exponents(value, self.everywhere(form, LEAST_EXPONENT))
-        exponent = builder.select(special, constant(I32, HIGH), exponent)
-        return self.as_float(builder.or_(self.float_bits(value), sign)), exponent
-
-    def exponents(self, value: Value, least: Value) -> Value:
-        """The exponents of numbers, at least `least`; LOW for zeros."""
-        builder = self.builder
-        size = self.masked(self.float_bits(value), 0x7FFFFFFF)
-        field = builder.lshr(size, constant(I32, 23))
-        exponent = self.larger(builder.sub(field, constant(I32, 127)), least)
-        zero = builder.icmp_unsigned("==", size, constant(I32, 0))
-        return builder.select(zero, constant(I32, LOW), exponent)
-
-    def integers(self, code: Value, form: Value) -> Value:
-        """Values of the codes of an integer format, as multiples of SCALE plus OFFSET halves."""
-        builder = self.builder
-        high = builder.sub(constant(I32, 32), self.everywhere(form, BITS))
-        code = builder.shl(code, high)
-        signed = builder.trunc(self.setting(form, SIGNED), I1)
-        code = builder.select(signed, builder.ashr(code, high), builder.lshr(code, high))
-        code = builder.mul(code, self.everywhere(form, SCALE))
-        code = builder.add(code, self.everywhere(form, OFFSET))
-        return builder.fmul(builder.sitofp(code, vector(F32)), constant(F32, 0.5))
+    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value, ...]:
+        """Values, and exponents if they are needed, of the elements in some words."""
+        raise NotImplementedError
 
     def operand(
-        self, exact: bool, spread: bool, base: Value, places: Value, kinds: Value, count: Value,
+        self, spread: bool, base: Value, places: Value, kinds: Value, count: Value,
         form: Value, values: Value, exponents: Value,
     ) -> None:  # fmt: skip
         """Decode `count` vectors (4 k, 4 rows or columns); `spread` repeats rows for A."""
         builder = self.builder
-        words = self.variable(ir.Constant(vector(I32), [0] * LANES))
+        words = self.variable(constant(self.word, 0))
         way = "rows" if spread else "columns"
         with self.over(count) as index:
             at = self.at(places, index, 4 * LANES)
             kind = self.load(self.at(kinds, index), I32)
             self.gather(base, at, kind, way, words)
             shift = self.masked(self.load(at, vector(I32)), 31)
-            code = builder.lshr(self.get(words), shift)
-            found = (self.integers(code, form),) if exact else self.decode(code, form)
+            found = self.decode(self.get(words), shift, form)
             for numbers, target in zip(found, (values, exponents), strict=False):
                 if not spread:
-                    self.store(numbers, self.at(target, index, 4 * LANES))
+                    self.store(numbers, self.at(target, index, self.size * LANES))
                     continue
                 for k in range(4):
                     rows = [4 * k + lane // 4 for lane in range(LANES)]
-                    to = self.at(self.at(target, index, 16 * LANES), ir.Constant(I64, k), 4 * LANES)
+                    to = builder.add(builder.mul(index, ir.Constant(I64, 4)), ir.Constant(I64, k))
+                    to = self.at(target, to, self.size * LANES)
                     self.store(self.shuffle(numbers, rows), to)
 
     # -- blocks of D ---------------------------------------------------------------------------
 
     @contextmanager
     def elements(
-        self, first: Value, count: Value, a: Value, bs: list[Value], lanes: ir.Type
+        self, first: Value, count: Value, a: Value, bs: list[Value], kind: ir.Type
     ) -> Iterator[list[tuple[Value, list[Value]]]]:
         """A loop over `count` k from `first` on, four at a time: [(of A, [of each B])]."""
         four = ir.Constant(I64, 4)
@@ -178,23 +173,21 @@ class Blocks(Emitter):
             for step in range(4):
                 k = self.builder.add(self.builder.mul(quarter, four), ir.Constant(I64, step))
                 k = self.builder.add(first, k)
-                of_a = self.load(self.at(a, k, 4 * LANES), vector(lanes))
-                of_b = [
-                    self.shuffle(self.load(self.at(b, k, 16), vector(lanes, 4)), [0, 1, 2, 3] * 4)
-                    for b in bs
-                ]
+                of_a = self.load(self.at(a, k, self.size * LANES), vector(kind))
+                at_b = [self.at(b, k, self.size * 4) for b in bs]
+                of_b = [self.shuffle(self.load(b, vector(kind, 4)), [0, 1, 2, 3] * 4) for b in at_b]
                 found.append((of_a, of_b))
             yield found
 
-    def flag(self, settings: Value, index: int) -> Value:
-        return self.builder.trunc(self.setting(settings, index), I1)
+    def flag(self, index: int) -> Value:
+        return self.builder.trunc(self.setting(self.settings, index), I1)
 
-    def read(self, settings: Value, memory: Memory, number: Value) -> list[Value]:
+    def read(self, memory: Memory, number: Value) -> list[Value]:
         """The words of C of two neighbouring blocks, the first of which is `number`."""
         builder = self.builder
         base, places, kinds = memory
-        slots = [self.variable(constant(I32, 0)) for _ in range(2)]
-        paired = self.flag(settings, PAIRED_C)
+        slots = [self.variable(constant(self.word, 0)) for _ in range(2)]
+        paired = self.flag(PAIRED_C)
         for block, slot in enumerate(slots):
             index = builder.add(number, ir.Constant(I64, block))
             at, kind = self.at(places, index, 4 * LANES), self.load(self.at(kinds, index), I32)
@@ -203,18 +196,18 @@ class Blocks(Emitter):
                 continue
             with builder.if_else(paired) as (halves, words):
                 with halves:
-                    self.put(builder.lshr(self.get(slots[0]), constant(I32, 16)), slot)
+                    self.put(builder.lshr(self.get(slots[0]), constant(self.word, 16)), slot)
                 with words:
                     self.gather(base, at, kind, "run", slot)
         return [self.get(slot) for slot in slots]
 
-    def write(self, settings: Value, memory: Memory, number: Value, bits: list[Value]) -> None:
+    def write(self, memory: Memory, number: Value, bits: list[Value]) -> None:
         """Write D of two neighbouring blocks."""
         builder = self.builder
         base, places, kinds = memory
-        with builder.if_else(self.flag(settings, PAIRED_D)) as (halves, words):
+        with builder.if_else(self.flag(PAIRED_D)) as (halves, words):
             with halves:
-                joined = builder.or_(bits[0], builder.shl(bits[1], constant(I32, 16)))
+                joined = builder.or_(bits[0], builder.shl(bits[1], constant(self.word, 16)))
                 self.scatter(base, places, kinds, number, joined)
             with words:
                 for block, word in enumerate(bits):
@@ -226,51 +219,43 @@ class Blocks(Emitter):
     ) -> None:
         builder = self.builder
         at, kind = self.at(places, number, 4 * LANES), self.load(self.at(kinds, number), I32)
-        first = builder.sext(builder.ashr(self.load(at, I32), ir.Constant(I32, 5)), I64)
         slot = self.variable(words)
         done = builder.append_basic_block("scattered")
         anywhere = builder.append_basic_block("anywhere")
         switch = builder.switch(kind, anywhere)
-        for number, far in kinds_of("run").items():
+        for way, far in kinds_of("run").items():
             block = builder.append_basic_block("run")
-            switch.add_case(ir.Constant(I32, number), block)
+            switch.add_case(ir.Constant(I32, way), block)
             builder.position_at_end(block)
-            to = self.at(base, first)
-            if number == RUN:
+            to = self.first(base, at)
+            if way == RUN:
                 self.store(words, to)
             else:
                 for lane, distance in enumerate(far):
                     word = builder.extract_element(words, ir.Constant(I32, lane))
-                    self.store(word, self.at(to, ir.Constant(I64, distance)))
+                    self.store(word, self.at(to, ir.Constant(I64, distance), self.size))
             builder.branch(done)
         builder.position_at_end(anywhere)
         with self.over(ir.Constant(I64, LANES)) as lane:
-            place = builder.ashr(self.load(self.at(at, lane), I32), ir.Constant(I32, 5))
             word = builder.extract_element(self.get(slot), lane)
-            self.store(word, self.at(base, builder.sext(place, I64)))
+            self.store(word, self.first(base, self.at(at, lane)))
         builder.branch(done)
         builder.position_at_end(done)
 
-    def over_blocks(
-        self, settings: Value, a: list[Value], b: list[Value], c: Memory, d: Memory
-    ) -> None:
+    def over_blocks(self, a: list[Value], b: list[Value], c: Memory, d: Memory) -> None:
         """All blocks of D, two neighbours at a time."""
         builder = self.builder
-        two = ir.Constant(I64, 2)
-        rows, columns = self.setting(settings, ROWS), self.setting(settings, COLUMNS)
-        depth = self.setting(settings, DEPTH)
+        one, two = ir.Constant(I64, 1), ir.Constant(I64, 2)
+        rows, columns, depth = (self.setting(self.settings, x) for x in (ROWS, COLUMNS, DEPTH))
         with self.over(rows) as row, self.over(builder.udiv(columns, two)) as pair:
             column = builder.mul(pair, two)
             number = builder.add(builder.mul(row, columns), column)
-            of_a = [self.at(x, builder.mul(row, depth), 4 * LANES) for x in a]
+            of_a = [self.at(x, builder.mul(row, depth), self.size * LANES) for x in a]
             of_b = [
-                [
-                    self.at(x, builder.mul(builder.add(column, ir.Constant(I64, i)), depth), 16)
-                    for x in b
-                ]
-                for i in range(2)
+                [self.at(x, builder.mul(at, depth), self.size * 4) for x in b]
+                for at in (column, builder.add(column, one))
             ]
-            self.write(settings, d, number, self.block(of_a, of_b, self.read(settings, c, number)))
+            self.write(d, number, self.block(of_a, of_b, self.read(c, number)))
 
     def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
         """The words of D of two blocks in the same rows."""

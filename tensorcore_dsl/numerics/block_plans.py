@@ -22,7 +22,7 @@ NONE = 1 << 30  # no code of a format without infinities and NaN
 class BlockPlan:
     """What `blocks` needs to compute a product; `kept` keeps the memory that `call` points to."""
 
-    exact: bool
+    engine: int  # an index into `blocks.LOOPS`
     call: Array
     kept: tuple[Array, ...]
 
@@ -41,7 +41,9 @@ def block_plan(
     places: (tiles, m, k), (tiles, k, n), (tiles, m, n) of A, B, C and D, 32 * word + shift, with k
     in the order of the hardware; steps: distance of two warps in words; packed: elements in a word.
     """
-    exact = model.accumulator == "s32"
+    engines = {"s32": blocks.EXACT, "f64": blocks.CHAIN}
+    engine = engines.get(model.accumulator, blocks.FUSED)
+    size = 8 if engine == blocks.CHAIN else 4
     settings = _settings(product, model)
     if settings is None or product.m % 4 or product.n % 8 or product.k % 4:
         return None
@@ -66,17 +68,17 @@ def block_plan(
         for name, v in vectors.items()
     }
     kinds = {name: _kinds(v) for name, v in flat.items()}
-    forms = {name: _form(product, model, name, exact) for name in "abc"}
+    forms = {name: _form(product, model, name, engine) for name in "abc"}
     call = np.zeros(blocks.DESCRIPTION, np.int64)
     call[[blocks.TILES, blocks.VECTORS_A]] = tiles, flat["a"].shape[1]
     call[[blocks.VECTORS_B, blocks.BLOCKS]] = flat["b"].shape[1], flat["d"].shape[1]
-    call[[blocks.SIZE_A, blocks.SIZE_B]] = 256 * call[blocks.VECTORS_A], 64 * call[blocks.VECTORS_B]
-    call[blocks.STEP_A : blocks.STEP_D + 1] = [4 * steps[name] for name in "abcd"]
+    call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * flat["a"].shape[1], size * flat["b"][0].size
+    call[blocks.STEP_A : blocks.STEP_D + 1] = [size * steps[name] for name in "abcd"]
     call[blocks.PLACES_A : blocks.PLACES_D + 1] = [_address(flat[name]) for name in "abcd"]
     call[blocks.KINDS_A : blocks.KINDS_D + 1] = [_address(kinds[name]) for name in "abcd"]
     call[blocks.FORM_A : blocks.FORM_C + 1] = [_address(forms[name]) for name in "abc"]
     call[blocks.SETTINGS] = _address(settings)
-    return BlockPlan(exact, call, (*flat.values(), *kinds.values(), *forms.values(), settings))
+    return BlockPlan(engine, call, (*flat.values(), *kinds.values(), *forms.values(), settings))
 
 
 def _address(array: Array) -> int:
@@ -106,6 +108,9 @@ def _kinds(vectors: Array) -> Array:
 def _settings(product: Product, model: Model) -> Array | None:
     s = np.zeros(code.SETTINGS, np.int64)
     s[[code.ROWS, code.COLUMNS, code.DEPTH]] = product.m // 4, product.n // 4, product.k
+    if product.a == "f64":
+        s[code.LENGTH] = 1
+        return s if product.rounding == "rn" and model.engine == "double" else None
     if product.sparse or product.scale_kind or model.engine != "fused":
         return None
     if model.accumulator == "s32":
@@ -146,15 +151,15 @@ def _numbers(product: Product, operand: int) -> Array:
     return np.array([form.value(c) for c in range(1 << form.bits)])
 
 
-def _form(product: Product, model: Model, name: str, exact: bool) -> Array:
+def _form(product: Product, model: Model, name: str, engine: int) -> Array:
     """A format as the settings of `Blocks.decode` or `Blocks.integers`."""
     form = FORMATS[getattr(product, name)]
     f = np.zeros(code.FORMAT, np.int64)
     f[code.BITS] = form.bits
-    if exact and name != "c":
+    if engine == blocks.EXACT and name != "c":
         zero, one = _numbers(product, "ab".index(name))[:2]
         f[[code.SIGNED, code.SCALE, code.OFFSET]] = form.signed, 2 * (one - zero), 2 * zero
-    elif not exact and form.bits < 32:
+    elif engine == blocks.FUSED and form.bits < 32:
         least = model.least if model.least is not None and name != "c" else form.least
         if name == "c":
             least = FORMATS[model.accumulator].least

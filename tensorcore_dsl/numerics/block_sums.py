@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import block_code as code
+from . import block_code as layout
 from .block_code import HIGH, LOW, Blocks
 from .vectors import F32, F64, I1, I32, I64, LANES, Value, constant, vector
 
@@ -30,24 +30,37 @@ inlined: Any = intrinsic
 class FusedBlocks(Blocks):
     """Emitter of chains of fused steps, in binary32 and int32."""
 
-    def __init__(self, builder: ir.IRBuilder, settings: Value, form: Value) -> None:
-        super().__init__(builder)
-        self.settings, self.form = settings, form
-        self.wrong = self.variable(ir.Constant(vector(I32), [0] * LANES))
+    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value, Value]:
+        builder = self.builder
+        code = builder.lshr(words, shifts)
+        high = builder.sub(constant(I32, 32), self.everywhere(form, layout.BITS))
+        sign = self.masked(builder.shl(code, high), 0x80000000)
+        size = builder.lshr(builder.shl(code, builder.add(high, constant(I32, 1))),
+                            builder.add(high, constant(I32, 1)))  # fmt: skip
+        value = self.as_float(builder.shl(size, self.everywhere(form, layout.SHIFT_UP)))
+        value = builder.fmul(value, self.power(self.everywhere(form, layout.FACTOR)))
+        special = builder.icmp_unsigned(">=", size, self.everywhere(form, layout.FIRST_SPECIAL))
+        exponent = self.exponents(value, self.everywhere(form, layout.LEAST_EXPONENT))
+        exponent = builder.select(special, constant(I32, HIGH), exponent)
+        return self.as_float(builder.or_(self.float_bits(value), sign)), exponent
 
-    def note(self, wrong: Value) -> None:
-        """Remember lanes (i1) whose result cannot be computed here."""
-        wide = self.builder.sext(wrong, vector(I32))
-        self.put(self.builder.or_(self.get(self.wrong), wide), self.wrong)
+    def exponents(self, value: Value, least: Value) -> Value:
+        """The exponents of numbers, at least `least`; LOW for zeros."""
+        builder = self.builder
+        size = self.masked(self.float_bits(value), 0x7FFFFFFF)
+        field = builder.lshr(size, constant(I32, 23))
+        exponent = self.larger(builder.sub(field, constant(I32, 127)), least)
+        zero = builder.icmp_unsigned("==", size, constant(I32, 0))
+        return builder.select(zero, constant(I32, LOW), exponent)
 
     def accumulators(self, words: list[Value]) -> list[Value]:
         """Slots with the values of C, given as binary32 words, or codes of a smaller format."""
         builder = self.builder
-        single = builder.trunc(self.setting(self.settings, code.SINGLE_C), I1)
+        single = self.flag(layout.SINGLE_C)
         slots = [self.variable(self.as_float(word)) for word in words]
         with builder.if_then(builder.not_(single)):
             for word, slot in zip(words, slots, strict=True):
-                value, exponent = self.decode(word, self.form)
+                value, exponent = self.decode(word, constant(I32, 0), self.form_c)
                 self.note(builder.icmp_signed("==", exponent, constant(I32, HIGH)))
                 self.put(value, slot)
         return slots
@@ -56,10 +69,10 @@ class FusedBlocks(Blocks):
         """One fused step: the accumulators in the slots `c` become the rounded sums."""
         builder = self.builder
         length, part = (
-            self.setting(self.settings, code.LENGTH),
-            self.setting(self.settings, code.PART),
+            self.setting(self.settings, layout.LENGTH),
+            self.setting(self.settings, layout.PART),
         )
-        least = self.everywhere(self.settings, code.LEAST_C)
+        least = self.everywhere(self.settings, layout.LEAST_C)
         before = [self.get(slot) for slot in c]
         largest = [self.variable(self.exponents(value, least)) for value in before]
         with self.elements(first, length, a[1], [e for _, e in b], I32) as found:
@@ -67,8 +80,8 @@ class FusedBlocks(Blocks):
                 for slot, exponent in zip(largest, of_b, strict=True):
                     self.put(self.larger(self.get(slot), builder.add(of_a, exponent)), slot)
         ups, downs, totals = [], [], []
-        bottom = self.everywhere(self.settings, code.BOTTOM)
-        aligned = self.everywhere(self.settings, code.ALIGNED)
+        bottom = self.everywhere(self.settings, layout.BOTTOM)
+        aligned = self.everywhere(self.settings, layout.ALIGNED)
         for slot, value in zip(largest, before, strict=True):
             exponent = self.get(slot)
             some = builder.icmp_signed(">", exponent, constant(I32, LOW // 2))
@@ -99,12 +112,12 @@ class FusedBlocks(Blocks):
         """The result of a step: KEPT bits, towards zero, or the nearest number of f16."""
         builder = self.builder
         slot = self.variable(constant(F32, 0.0))
-        nearest = builder.trunc(self.setting(self.settings, code.NEAREST), I1)
+        nearest = self.flag(layout.NEAREST)
         with builder.if_else(nearest) as (to_half, to_zero):
             with to_half:
                 self.put(self.half(value), slot)
             with to_zero:
-                cut = builder.sub(ir.Constant(I64, 52), self.setting(self.settings, code.KEPT))
+                cut = builder.sub(ir.Constant(I64, 52), self.setting(self.settings, layout.KEPT))
                 mask = self.splat(builder.shl(ir.Constant(I64, -1), cut))
                 kept = self.as_float(builder.and_(self.float_bits(value), mask))
                 self.put(builder.fptrunc(kept, vector(F32)), slot)
@@ -128,8 +141,8 @@ class FusedBlocks(Blocks):
         """The bits of D: C is added late, and the sum converted, where the product asks for it."""
         builder = self.builder
         slot = self.variable(constant(I32, 0))
-        is_late = builder.trunc(self.setting(self.settings, code.LATE), I1)
-        single = builder.trunc(self.setting(self.settings, code.SINGLE_D), I1)
+        is_late = self.flag(layout.LATE)
+        single = self.flag(layout.SINGLE_D)
         added = self.variable(value)
         with builder.if_then(is_late):
             self.put(builder.fadd(value, late), added)
@@ -158,7 +171,7 @@ class FusedBlocks(Blocks):
         normal = builder.icmp_signed(">=", size, constant(I32, (127 - 14) << 23))
         sign = builder.lshr(self.masked(bits, 0x80000000), constant(I32, 16))
         given = builder.trunc(builder.lshr(self.float_bits(value), constant(I64, 48)), vector(I32))
-        convert = self.everywhere(self.settings, code.CONVERT)
+        convert = self.everywhere(self.settings, layout.CONVERT)
         given = builder.and_(self.masked(given, 0x8000), builder.neg(convert))
         return builder.or_(builder.select(normal, high, low), builder.or_(sign, given))
 
@@ -166,7 +179,7 @@ class FusedBlocks(Blocks):
         builder = self.builder
         slots = self.accumulators(c)
         late = [self.variable(constant(F32, 0.0)) for _ in slots]
-        with builder.if_then(self.flag(self.settings, code.LATE)):
+        with builder.if_then(self.flag(layout.LATE)):
             for slot, other in zip(slots, late, strict=True):
                 value = self.get(slot)
                 self.note(
@@ -176,8 +189,8 @@ class FusedBlocks(Blocks):
                 )
                 self.put(value, other)
                 self.put(constant(F32, 0.0), slot)
-        length = self.setting(self.settings, code.LENGTH)
-        with self.over(builder.udiv(self.setting(self.settings, code.DEPTH), length)) as step:
+        length = self.setting(self.settings, layout.LENGTH)
+        with self.over(builder.udiv(self.setting(self.settings, layout.DEPTH), length)) as step:
             self.step(builder.mul(step, length), a, b, slots)
         return [
             self.finished(self.get(slot), self.get(other))
@@ -188,29 +201,34 @@ class FusedBlocks(Blocks):
 class ExactBlocks(Blocks):
     """Emitter of integer products: exact sums in binary32, added to C in int32."""
 
-    def __init__(self, builder: ir.IRBuilder, settings: Value) -> None:
-        super().__init__(builder)
-        self.settings = settings
+    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value]:
+        """Values are SCALE times the code plus OFFSET, in halves."""
+        builder = self.builder
+        code = builder.lshr(words, shifts)
+        high = builder.sub(constant(I32, 32), self.everywhere(form, layout.BITS))
+        code = builder.shl(code, high)
+        signed = builder.trunc(self.setting(form, layout.SIGNED), I1)
+        code = builder.select(signed, builder.ashr(code, high), builder.lshr(code, high))
+        code = builder.mul(code, self.everywhere(form, layout.SCALE))
+        code = builder.add(code, self.everywhere(form, layout.OFFSET))
+        return (builder.fmul(builder.sitofp(code, vector(F32)), constant(F32, 0.5)),)
 
     def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
         builder = self.builder
         kind = vector(F32)
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fmuladd.v{LANES}f32"
-        )
         saturating = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(vector(I32), [vector(I32)] * 2),
             f"llvm.sadd.sat.v{LANES}i32",
         )
-        added = builder.sitofp(self.everywhere(self.settings, code.ADDED), kind)
+        added = builder.sitofp(self.everywhere(self.settings, layout.ADDED), kind)
         sums = [self.variable(added) for _ in b]
-        depth = self.setting(self.settings, code.DEPTH)
+        depth = self.setting(self.settings, layout.DEPTH)
         with self.elements(ir.Constant(I64, 0), depth, a[0], [x[0] for x in b], F32) as found:
             for of_a, of_b in found:
                 for slot, value in zip(sums, of_b, strict=True):
-                    self.put(builder.call(fma, [of_a, value, self.get(slot)]), slot)
-        saturate = self.flag(self.settings, code.SATURATE)
+                    self.put(self.fused("fmuladd", of_a, value, self.get(slot)), slot)
+        saturate = self.flag(layout.SATURATE)
         result = []
         for slot, word in zip(sums, c, strict=True):
             whole = builder.fptosi(self.get(slot), vector(I32))
@@ -219,10 +237,31 @@ class ExactBlocks(Blocks):
         return result
 
 
+class ChainBlocks(Blocks):
+    """Emitter of chains of fused multiply-adds in binary64, in ascending order of k."""
+
+    word, number = I64, F64
+
+    def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value]:
+        return (self.as_float(words),)
+
+    def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
+        builder = self.builder
+        sums = [self.variable(self.as_float(word)) for word in c]
+        depth = self.setting(self.settings, layout.DEPTH)
+        with self.elements(ir.Constant(I64, 0), depth, a[0], [x[0] for x in b], F64) as found:
+            for of_a, of_b in found:
+                for slot, value in zip(sums, of_b, strict=True):
+                    self.put(self.fused("fma", of_a, value, self.get(slot)), slot)
+        for slot in sums:  # a NaN has bits that depend on those of the operands
+            self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
+        return [self.float_bits(self.get(slot)) for slot in sums]
+
+
 # -- what compiled loops call ------------------------------------------------------------------
 
 
-def decoder(exact: bool, spread: bool) -> Any:
+def decoder(kind: type[Blocks], spread: bool) -> Any:
     """An intrinsic that decodes an operand: see `Blocks.operand`; all arguments are int64."""
 
     @inlined
@@ -231,7 +270,7 @@ def decoder(exact: bool, spread: bool) -> Any:
         exponents: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            Blocks(builder).operand(exact, spread, *given)
+            kind(builder).operand(spread, *given)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), codegen
@@ -239,35 +278,20 @@ def decoder(exact: bool, spread: bool) -> Any:
     return decode
 
 
-@inlined
-def fused_blocks(
-    typing: Any, va: Any, ea: Any, vb: Any, eb: Any, c: Any, places_c: Any, kinds_c: Any, d: Any,
-    places_d: Any, kinds_d: Any, settings: Any, form: Any,
-) -> Any:  # fmt: skip
-    """All blocks of one product; true if it needs more than binary32 and int32."""
+def multiplier(kind: type[Blocks]) -> Any:
+    """An intrinsic that computes one product; true if it has to be computed otherwise."""
 
-    def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        va, ea, vb, eb, c, places_c, kinds_c, d, places_d, kinds_d, settings, form = given
-        sums = FusedBlocks(builder, settings, form)
-        sums.over_blocks(
-            settings, [va, ea], [vb, eb], (c, places_c, kinds_c), (d, places_d, kinds_d)
-        )
-        return sums.any(builder.icmp_signed("!=", sums.get(sums.wrong), constant(I32, 0)))
+    @inlined
+    def multiply(
+        typing: Any, va: Any, ea: Any, vb: Any, eb: Any, c: Any, places_c: Any, kinds_c: Any,
+        d: Any, places_d: Any, kinds_d: Any, settings: Any, form_c: Any,
+    ) -> Any:  # fmt: skip
+        def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            emitter = kind(builder, *given[10:])
+            emitter.over_blocks(given[0:2], given[2:4], given[4:7], given[7:10])
+            wrong = builder.icmp_signed("!=", emitter.get(emitter.wrong), constant(I32, 0))
+            return emitter.any(wrong)
 
-    return types.boolean(*[types.int64] * 12), codegen
+        return types.boolean(*[types.int64] * 12), codegen
 
-
-@inlined
-def exact_blocks(
-    typing: Any, va: Any, ea: Any, vb: Any, eb: Any, c: Any, places_c: Any, kinds_c: Any, d: Any,
-    places_d: Any, kinds_d: Any, settings: Any, form: Any,
-) -> Any:  # fmt: skip
-    """All blocks of one integer product; False, as each can be computed."""
-
-    def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        va, _, vb, _, c, places_c, kinds_c, d, places_d, kinds_d, settings, _ = given
-        sums = ExactBlocks(builder, settings)
-        sums.over_blocks(settings, [va], [vb], (c, places_c, kinds_c), (d, places_d, kinds_d))
-        return ir.Constant(I1, 0)
-
-    return types.boolean(*[types.int64] * 12), codegen
+    return multiply

@@ -8,7 +8,8 @@ from typing import Any
 
 from tensorcore_dsl.environment.compiled_loops import compiled
 
-from .block_sums import decoder, exact_blocks, fused_blocks
+from .block_code import Blocks
+from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multiplier
 
 # Indices into the description of a call: counts, distances in bytes, addresses.
 (
@@ -22,7 +23,9 @@ VECTOR = 64  # bytes of the places of one vector
 KIND = 4  # bytes of its kind
 
 
-def _loops(decode_a: Any, decode_b: Any, multiply: Any) -> Any:
+def _loops(kind: type[Blocks]) -> Any:
+    decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
+
     @compiled
     def products(
         first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any
@@ -67,5 +70,5 @@ def _loops(decode_a: Any, decode_b: Any, multiply: Any) -> Any:
     return products
 
 
-fused: Any = _loops(decoder(False, True), decoder(False, False), fused_blocks)
-exact: Any = _loops(decoder(True, True), decoder(True, False), exact_blocks)
+FUSED, EXACT, CHAIN = range(3)
+LOOPS = tuple(_loops(kind) for kind in (FusedBlocks, ExactBlocks, ChainBlocks))

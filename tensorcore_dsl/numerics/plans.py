@@ -103,7 +103,7 @@ def prepare(
     places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
     tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
     settings = _settings(product, model, operands)
-    in_blocks = None if product.a == "f64" else _in_blocks(product, model, operands, order, maps)
+    in_blocks = _in_blocks(product, model, operands, order, maps)
     return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks)
 
 
@@ -123,7 +123,7 @@ def _in_blocks(
         "d": by_element.reshape(tiles, m, n),
     }
     steps = {name: operand.step for name, operand in operands.items()}
-    packed = 1 if maps is None or maps.a is None else 32 // _storage(product, product.a)[0]
+    packed = 1 if maps is None or maps.a is None else max(32 // _storage(product, product.a)[0], 1)
     return block_plan(product, model, places, steps, order, packed)
 
 

@@ -163,21 +163,22 @@ def _run(
     active: Array,
 ) -> None:
     """Run the loops; each of `uses` is (a, b, c, d) of one operation."""
-    if product.a == "f64":
-        for use in uses:
-            _double(product, plan, use, active)
-        return
-    images = _Images()
-    first, second = _Images(), _Images()
+    word = _word(product)
+    images, first, second = _Images(word), _Images(word), _Images(word)
     table = [
         (first.number(a), second.number(b), images.address(c), images.address(d))
         for a, b, c, d in uses
     ]
     given = np.array(table, np.int64)
+    left = np.broadcast_to(active, (len(uses), active.size))
     if plan.blocks is not None:
         left = _in_blocks(plan.blocks, first.table, second.table, given, active)
-        given, active = given[left.any(axis=1)], np.asarray(left.any(axis=0))
-    if len(given):
+    rest, active = np.flatnonzero(left.any(axis=1)), np.asarray(left.any(axis=0))
+    if product.a == "f64":
+        for use in rest.tolist():
+            _double(product, plan, uses[use], active)
+    elif len(rest):
+        given = given[rest]
         needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
         needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
         loops.products(
@@ -193,15 +194,15 @@ def _in_blocks(plan: BlockPlan, first: Array, second: Array, uses: Array, active
     memory = np.empty(2 * (size_a + size_b) + LINE, np.uint8)
     start = -(-memory.__array_interface__["data"][0] // LINE) * LINE
     decoded = start + np.array([0, size_a, 2 * size_a, 2 * size_a + size_b])
-    loop = blocks.exact if plan.exact else blocks.fused
-    loop(first, second, uses, active, plan.call, decoded, left)
+    blocks.LOOPS[plan.engine](first, second, uses, active, plan.call, decoded, left)
     return left
 
 
 class _Images:
     """Operands by address; keeps them alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: Any) -> None:
+        self.word = word
         self.known: dict[int, tuple[int, Array, Array]] = {}
         self.addresses: list[int] = []
 
@@ -209,7 +210,7 @@ class _Images:
         """The index of an array; the same array has the same index."""
         entry = self.known.get(id(operand))
         if entry is None:
-            words = _words(operand, np.uint32)
+            words = _words(operand, self.word)
             entry = self.known[id(operand)] = len(self.addresses), operand, words
             self.addresses.append(words.__array_interface__["data"][0])
         return entry[0]

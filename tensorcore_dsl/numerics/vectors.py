@@ -83,6 +83,15 @@ class Emitter:
         wide = self.builder.zext(biased, vector(I64))
         return self.as_float(self.builder.shl(wide, constant(I64, 52)))
 
+    def fused(self, name: str, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c: rounded once ("fma"), or in the fastest way ("fmuladd")."""
+        width = 32 if a.type.element == F32 else 64
+        kind = ir.FunctionType(a.type, [a.type] * 3)
+        name = f"llvm.{name}.v{a.type.count}f{width}"
+        return self.builder.call(
+            cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c]
+        )
+
     def variable(self, initial: Value) -> Value:
         """A slot with an initial value."""
         slot = cgutils.alloca_once(self.builder, initial.type)
