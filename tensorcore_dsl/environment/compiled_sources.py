@@ -62,6 +62,14 @@ def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[i
             files.add(x.__code__.co_filename)
             for referred in _referred(x):
                 _visit(referred, package, files, values, seen)
+    elif isinstance(x, type) and id(x) not in seen:  # whose methods emit code
+        seen.add(id(x))
+        for base in x.__mro__:
+            if base.__module__.partition(".")[0] == package:
+                values.append(base.__qualname__)
+                for attribute in vars(base).values():
+                    if isinstance(attribute, FunctionType):
+                        _visit(attribute, package, files, values, seen)
 
 
 def _referred(function: FunctionType) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from tensorcore_dsl.interpreter.execution.context import ExecutionContext
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments
 from tensorcore_dsl.ir.constants import const_bits, immediate_complaint
 from tensorcore_dsl.ir.nodes import Block, Const, Kernel
-from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.isa.spec import WARP, Instruction, Operand
 
 CHUNK = 8192  # threads that run at a time
 
@@ -52,7 +53,9 @@ def emulate(
     batch = _batch(instr, images, shared)
     memory = _shared(shared, batch)
     threads, total = instr.threads, prod(batch)
-    step = max(1, CHUNK // threads)
+    processors, step = os.cpu_count() or 1, max(1, CHUNK // threads)
+    if _is_alone(instr):  # without memory, parts cost more than they save
+        step = max(step, -(-total // processors))
     starts = range(0, total, step)
 
     def part(at: int) -> tuple[Any, ...]:
@@ -60,7 +63,7 @@ def emulate(
         operands = [image.columns(batch, at, len(rows)) for image in images]
         return _run(instr, target.name, operands, rows)
 
-    workers = min(os.cpu_count() or 1, len(starts))
+    workers = min(processors, len(starts))
     if workers > 1:
         with ThreadPoolExecutor(workers) as pool:
             parts = list(pool.map(part, starts))
@@ -99,6 +102,7 @@ class _Image:
         self.operand, self.threads = operand, instr.threads
         self.group = operand.registers > 1 or operand.is_fragment
         self.immediate = operand.kind == "imm"
+        self.viewed = _is_product(instr)  # semantics take registers at any distance
         self.number = None if isinstance(value, np.ndarray) else self._number(instr, value)
         self.array = np.empty(0) if self.number is not None else self._array(instr, value)
         self.batch: tuple[int, ...] = ()
@@ -162,7 +166,8 @@ class _Image:
         part = whole.reshape(-1, *tail)[at : at + count]
         if not self.group:
             return np.array(part.reshape(-1))
-        return np.ascontiguousarray(part.reshape(-1, tail[-1]).T)
+        columns = part.reshape(-1, tail[-1]).T
+        return columns if self.viewed else np.ascontiguousarray(columns)
 
 
 def _wanted(instr: Instruction, image: _Image) -> str:
@@ -203,9 +208,32 @@ def _shared(shared: np.ndarray | None, batch: tuple[int, ...]) -> np.ndarray:
     )
 
 
+def _is_product(instr: Instruction) -> bool:
+    """Is it a matrix product?"""
+    return {"a", "b", "c", "d"} <= instr.params.keys()
+
+
+def _is_alone(instr: Instruction) -> bool:
+    """Is it a matrix product of registers, which needs nothing else?"""
+    return _is_product(instr) and instr.effects == WARP
+
+
+@dataclass(frozen=True)
+class _Registers:
+    """The context of an instruction that reads and writes registers alone, in all threads."""
+
+    arch: str
+    threads: int
+
+    def whole_warps(self) -> None:
+        """All warps are active."""
+
+
 def _run(instr: Instruction, arch: str, operands: list[Any], memory: np.ndarray) -> tuple[Any, ...]:
     """Results for a part of the batch; its `memory`, (elements, bytes), is written in place."""
     count, threads = len(memory), instr.threads
+    if _is_alone(instr):
+        return (instr.execute(_Registers(arch, count * threads), instr, *operands),)
     geometry = Geometry((count, 1, 1), (threads, 1, 1), 0, count, memory.shape[1], 0, threads)
     storage = SharedStorage(memory, True, written=True)
     program = Program(Kernel("emulate", [], Block()), [Step(lambda machine: None, None, instr)])
@@ -230,6 +258,9 @@ def _result(
     if operand.registers == 1 and not operand.is_fragment:
         image = np.concatenate(parts) if parts else np.empty(0, kind)
         return image.reshape(*batch, threads, *([1] if single else []))
+    if len(parts) == 1:
+        image = np.ascontiguousarray(parts[0].reshape(operand.registers, -1).T)
+        return image.reshape(*batch, threads, operand.registers)
     out = np.empty((total * threads, operand.registers), kind)
     at = 0
     for part in parts:

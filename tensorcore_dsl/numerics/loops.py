@@ -75,19 +75,19 @@ def exponent_of(value, least):
 
 
 @compiled
-def gather(words, base, places, mask, out):
-    """Bits of each element; a place is 32 * word + shift."""
-    for p in range(out.size):
-        place = places[p]
+def gather(words, base, places, first, count, mask, out):
+    """Bits of `count` elements, from places[first] on; a place is 32 * word + shift."""
+    for p in range(count):
+        place = places[first + p]
         out[p] = (np.int32(words[base + (place >> 5)]) >> (place & 31)) & mask
 
 
 @compiled
-def look_up(bits, table, values, exponents):
+def look_up(bits, tables, operand, values, exponents):
     """Decode elements of at most 8 bits through a table of (values, exponents)."""
-    for p in range(bits.size):
-        values[p] = table[0, bits[p]]
-        exponents[p] = np.int32(table[1, bits[p]])
+    for p in range(values.size):
+        values[p] = tables[operand, 0, bits[p]]
+        exponents[p] = np.int32(tables[operand, 1, bits[p]])
 
 
 @compiled
@@ -95,7 +95,7 @@ def decode(bits, fraction, width, values, exponents):
     """Decode IEEE-like floats of `fraction` and `width` (exponent) bits."""
     top = (1 << width) - 1
     bias = top >> 1
-    for p in range(bits.size):
+    for p in range(values.size):
         u = np.int64(bits[p])
         field = (u >> fraction) & top
         tail = u & ((1 << fraction) - 1)
@@ -110,25 +110,27 @@ def decode(bits, fraction, width, values, exponents):
 
 @compiled
 def integers(bits, values, exponents):
-    for p in range(bits.size):
+    for p in range(values.size):
         values[p] = np.float64(bits[p])
         exponents[p] = np.int32(LOW)
 
 
 @compiled
-def singles(words, base, places, values):
+def singles(words, base, places, first, values):
     """Gather and decode binary32 words."""
-    for p in range(places.size):
-        values[p] = np.float64(np.uint32(words[base + (places[p] >> 5)]).view(np.float32))
+    for p in range(values.size):
+        word = np.uint32(words[base + (places[first + p] >> 5)])
+        values[p] = np.float64(word.view(np.float32))
 
 
 @compiled
-def elements(words, operand, warp, places, tables, s, bits, values, exponents):
+def elements(address, operand, warp, places, first, tables, s, bits, values, exponents):
     """Gather and decode one operand of one tile; operand is 0 for A, 1 for B."""
     fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
-    gather(words, warp * s[STEP_A + operand], places, s[MASK_A + operand], bits)
+    base, mask = warp * s[STEP_A + operand], s[MASK_A + operand]
+    gather(words_at(address), base, places, first, values.size, mask, bits)
     if width == 0:
-        look_up(bits, tables[operand], values, exponents)
+        look_up(bits, tables, operand, values, exponents)
     elif fraction == 0:
         integers(bits, values, exponents)
     else:
@@ -136,13 +138,13 @@ def elements(words, operand, warp, places, tables, s, bits, values, exponents):
 
 
 @compiled
-def accumulators(words, warp, places, s, bits, values, exponents):
+def accumulators(words, warp, places, first, s, bits, values, exponents):
     """Gather and decode C, without exponents."""
     fraction, base = s[FRACTION_C], warp * s[STEP_C]
     if fraction == 23:
-        singles(words, base, places, values)
+        singles(words, base, places, first, values)
         return
-    gather(words, base, places, s[MASK_C], bits)
+    gather(words, base, places, first, values.size, s[MASK_C], bits)
     if fraction == 0:
         integers(bits, values, exponents)
     else:
@@ -203,19 +205,19 @@ def encode_integers(values, saturate, bits):
 
 
 @compiled
-def scatter(bits, places, positions, words, base):
+def scatter(bits, places, first, positions, held, words, base):
     """Write each element of a tile to all threads that hold it, lowest element of a word first."""
-    for p in range(places.size):
-        place = places[p]
-        word = np.uint32(bits[positions[p]]) << np.uint32(place & 31)
+    for p in range(held):
+        place = places[first + p]
+        word = np.uint32(bits[places[positions + p]]) << np.uint32(place & 31)
         words[base + (place >> 5)] = words[base + (place >> 5)] | word if place & 31 else word
 
 
 @compiled
-def scatter_words(bits, places, positions, words, base):
+def scatter_words(bits, places, first, positions, held, words, base):
     """`scatter` for 32-bit elements."""
-    for p in range(places.size):
-        words[base + (places[p] >> 5)] = np.uint32(bits[positions[p]])
+    for p in range(held):
+        words[base + (places[first + p] >> 5)] = np.uint32(bits[places[positions + p]])
 
 
 @compiled
@@ -280,28 +282,25 @@ def scalar(va, vb, vc, s):
     m, n = s[M], s[N]
     zero = np.float32(0)
     for i in range(m):
-        a = va[4 * i : 4 * i + 4].astype(np.float32)
         for j in range(n):
-            b = vb[j::n].astype(np.float32)
             c = np.float32(vc[i * n + j])
-            if s[CONVERT]:
-                low = fma(a[1], b[1], a[0] * b[0])
-                high = fma(a[3], b[3], a[2] * b[2])
-                vc[i * n + j] = (c + low) + high
-            else:
-                total = zero
-                for q in range(4):
-                    total = fma(a[q], b[q], total)
-                vc[i * n + j] = c + total
+            total, low = zero, zero
+            for q in range(4):
+                a, b = np.float32(va[4 * i + q]), np.float32(vb[q * n + j])
+                if s[CONVERT] and q == 2:
+                    low, total = total, zero
+                # The first product of a sum is rounded as one that zero is added to, but for -0.
+                total = a * b if s[CONVERT] and q % 2 == 0 else fma(a, b, total)
+            vc[i * n + j] = (c + low) + total if s[CONVERT] else c + total
 
 
 @compiled
-def scales_of(extra, table, s, scales):
+def scales_of(extra, w, tables, s, scales):
     """Significands and exponents of the scales: A's row by row, then B's."""
     first = s[M] * s[K] if s[SPARSE] else 0
     for p in range((s[M] + s[N]) * s[SCALES]):
-        scales[0, p] = table[0, extra[first + p]]
-        scales[1, p] = table[1, extra[first + p]]
+        scales[0, p] = tables[2, 0, extra[w, first + p]]
+        scales[1, p] = tables[2, 1, extra[w, first + p]]
 
 
 @compiled
@@ -321,15 +320,15 @@ def scale_elements(va, ea, vb, eb, scales, s):
 @compiled
 def begin(vc, ec, late, s):
     """Set the accumulator's exponents; with LATE, exclude c from the sum."""
-    least = s[LEAST]
-    if s[LATE]:
-        late[:] = vc
-        vc[:] = 0.0
-    if s[FRACTION_C] == 0:
-        vc += np.float64(s[OFFSET])
-        ec[:] = LOW
-    else:
-        for p in range(vc.size):
+    least, offset = s[LEAST], np.float64(s[OFFSET])
+    for p in range(vc.size):
+        if s[LATE]:
+            late[p] = vc[p]
+            vc[p] = 0.0
+        if s[FRACTION_C] == 0:
+            vc[p] += offset
+            ec[p] = LOW
+        else:
             ec[p] = exponent_of(vc[p], least)
 
 
@@ -352,15 +351,10 @@ def finish(vc, late, s, bits):
 
 
 @compiled
-def starts(logical, n, rows):
+def starts(extra, w, s, rows):
     """Start of the row of B that is multiplied by each stored element of A."""
     for p in range(rows.size):
-        rows[p] = logical[p] * n
-
-
-@compiled
-def part(places, first, size, tile):
-    return places[first + tile * size : first + (tile + 1) * size]
+        rows[p] = (extra[w, p] if s[SPARSE] else p) * s[N]
 
 
 @compiled
@@ -386,7 +380,6 @@ def products(
     vc, ec = np.empty(size_c), np.empty(size_c, np.int32)
     x, late = np.empty(size_c), np.empty(size_c)
     rows = np.empty(size_a if s[SPARSE] else s[K], np.int32)
-    starts(np.arange(rows.size), s[N], rows)
     scales = np.empty((2, (s[M] + s[N]) * s[SCALES]))
     end_a = tiles * size_a
     end_b = end_a + tiles * size_b
@@ -395,21 +388,22 @@ def products(
     for w in range(active.size):
         if not active[w]:
             continue
-        if s[SPARSE]:
-            starts(extra[w], s[N], rows)
-        if s[SCALES]:
-            scales_of(extra[w], tables[2], s, scales)
+        starts(extra, w, s, rows)
+        scales_of(extra, w, tables, s, scales)
         for t in range(tiles):
-            lie_a, lie_b = part(places, 0, size_a, t), part(places, end_a, size_b, t)
-            lie_c, lie_d = part(places, end_b, size_c, t), part(places, end_c, held, t)
-            positions = part(places, end_c + tiles * held, held, t)
-            for i in range(first.size):
-                elements(words_at(first[i]), 0, w, lie_a, tables, s, bits[:size_a], va[i], ea[i])
-            for i in range(second.size):
-                elements(words_at(second[i]), 1, w, lie_b, tables, s, bits[:size_b], vb[i], eb[i])
+            at_c, at_d = end_b + t * size_c, end_c + t * held
+            positions = at_d + tiles * held
+            for i in range(first.size + second.size):
+                if i < first.size:
+                    address, operand, at = first[i], 0, t * size_a
+                    values, exponents = va[i], ea[i]
+                else:
+                    address, operand, at = second[i - first.size], 1, end_a + t * size_b
+                    values, exponents = vb[i - first.size], eb[i - first.size]
+                elements(address, operand, w, places, at, tables, s, bits, values, exponents)
             for use in range(len(uses)):
                 a, b = uses[use, 0], uses[use, 1]
-                accumulators(words_at(uses[use, 2]), w, lie_c, s, bits[:size_c], vc, ec)
+                accumulators(words_at(uses[use, 2]), w, places, at_c, s, bits, vc, ec)
                 begin(vc, ec, late, s)
                 if s[ENGINE] == GROUPED:
                     grouped(va[a], vb[b], rows, vc, ec, scales, x, s)
@@ -419,9 +413,9 @@ def products(
                     if s[SCALES]:
                         scale_elements(va[a], ea[a], vb[b], eb[b], scales, s)
                     fused(va[a], ea[a], vb[b], eb[b], rows, vc, ec, x, s)
-                finish(vc, late, s, bits[:size_c])
+                finish(vc, late, s, bits)
                 d, step = words_at(uses[use, 3]), w * s[STEP_D]
                 if s[FRACTION_D] == 23 or s[FRACTION_D] == 0:
-                    scatter_words(bits, lie_d, positions, d, step)
+                    scatter_words(bits, places, at_d, positions, held, d, step)
                 else:
-                    scatter(bits, lie_d, positions, d, step)
+                    scatter(bits, places, at_d, positions, held, d, step)

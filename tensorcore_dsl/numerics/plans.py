@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from . import loops
 from .architectures import GROUPED_KINDS, Model, Product
+from .block_plans import BlockPlan, block_plan
 from .formats import FORMATS, bit_table, scale_table, table
 
 Array = npt.NDArray[Any]
@@ -59,6 +60,7 @@ class Plan:
     places: Array
     tables: Array
     settings: Array
+    blocks: BlockPlan | None
 
     @property
     def abc(self) -> tuple[Operand, Operand, Operand]:
@@ -69,8 +71,13 @@ _NOTHING = np.zeros((0, 0), np.int32)
 
 
 @lru_cache(maxsize=1024)
-def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: int) -> Plan:
-    """The plan of a product; `total` is the thread count of the register images, 0 for matrices."""
+def prepare(
+    product: Product, model: Model, maps: FragmentMaps | None, total: int, by_thread: bool = False
+) -> Plan:
+    """The plan of a product; `total` is the thread count of the register images, 0 for matrices.
+
+    by_thread: the registers of a thread are neighbours in memory, not the threads of a register.
+    """
     order = _order(product, model)
     shapes = {
         "a": (product.m, product.stored),
@@ -86,7 +93,9 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
-            operands[name] = _registers(product, name, shape, coordinates, storage, total)
+            operands[name] = _registers(
+                product, name, shape, coordinates, storage, total, by_thread
+            )
     operands["a"] = _reordered(operands["a"], shapes["a"], (slice(None), order))
     if not product.sparse:
         operands["b"] = _reordered(operands["b"], shapes["b"], (order, slice(None)))
@@ -94,7 +103,28 @@ def prepare(product: Product, model: Model, maps: FragmentMaps | None, total: in
     places = np.concatenate(ends).astype(np.int64 if product.a == "f64" else np.int32)
     tables = np.stack([*_tables(product, model), scale_table(product.scale_type)])
     settings = _settings(product, model, operands)
-    return Plan(**operands, places=places, tables=tables, settings=settings)
+    in_blocks = _in_blocks(product, model, operands, order, maps)
+    return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks)
+
+
+def _in_blocks(
+    product: Product, model: Model, operands: dict[str, Operand], order: Array, maps: Any
+) -> BlockPlan | None:
+    m, n, tiles = product.m, product.n, len(operands["a"].places)
+    c, d = operands["c"].places, operands["d"].places
+    if product.sparse or d.shape != c.shape:  # a D that several threads hold has more places
+        return None
+    by_element = np.empty_like(c)
+    np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
+    places = {
+        "a": operands["a"].places.reshape(tiles, m, -1),
+        "b": operands["b"].places.reshape(tiles, -1, n),
+        "c": c.reshape(tiles, m, n),
+        "d": by_element.reshape(tiles, m, n),
+    }
+    steps = {name: operand.step for name, operand in operands.items()}
+    packed = 1 if maps is None or maps.a is None else max(32 // _storage(product, product.a)[0], 1)
+    return block_plan(product, model, places, steps, order, packed)
 
 
 def extra_operands(
@@ -156,6 +186,7 @@ def _registers(
     coordinates: Array,
     storage: tuple[int, int],
     total: int,
+    by_thread: bool,
 ) -> Operand:
     """An operand in a register image of `total` threads."""
     threads, slots, _ = coordinates.shape
@@ -164,7 +195,9 @@ def _registers(
     bits, low = storage
     packed = max(32 // bits, 1)
     slot = np.arange(slots)
-    words = slot // packed * total + np.arange(threads)[:, None]
+    registers = -(-slots // packed)
+    thread = np.arange(threads)[:, None]
+    words = thread * registers + slot // packed if by_thread else slot // packed * total + thread
     bit_places = 32 * words + slot % packed * bits + low
     tiles = _tiles_of_lanes(product, threads)
     position = coordinates[..., 0] * shape[1] + coordinates[..., 1]
@@ -182,7 +215,8 @@ def _registers(
     # Sorted by place, so that successive writes are close to each other.
     order = [np.argsort(bit_places[lanes], axis=None) for lanes in tiles]
     positions = np.stack([position[tiles[i]].ravel()[o] for i, o in enumerate(order)])
-    return Operand(places, threads, (-(-slots // packed), total), positions)
+    step = threads * registers if by_thread else threads
+    return Operand(places, step, (registers, total), positions)
 
 
 def _tiles_of_lanes(product: Product, threads: int) -> list[Array]:

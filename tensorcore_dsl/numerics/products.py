@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import double, loops
+from . import blocks, double, loops
 from .architectures import Model, Product
 from .architectures import model as model_of
+from .block_plans import BlockPlan
 from .formats import FORMATS
 from .plans import FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
@@ -18,6 +19,7 @@ from .softfloat import ROUNDINGS
 __all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of", "several"]
 
 Array = npt.NDArray[Any]
+LINE = 64  # bytes of a cache line
 
 
 def matmul(
@@ -69,8 +71,9 @@ def fragments(
 
     Images are uint32 (uint64 for f64); T is a multiple of the map's threads. Elements are packed
     low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
-    `active`, one bool per warp, excludes the other warps, whose results are unspecified. The other
-    arguments are those of `matmul`, with the warps as the batch.
+    If the registers of each thread are neighbours in memory in all images, they are in the result,
+    and no image is copied. `active`, one bool per warp, excludes the other warps, whose results are
+    unspecified. The other arguments are those of `matmul`, with the warps as the batch.
     """
     model = model or model_of(product, arch)
     return _several(product, model, maps, [(a, b, c)], active, (selection, scale_a, scale_b))[0]
@@ -97,10 +100,11 @@ def _several(
 ) -> list[Array]:
     threads, total = len(maps.c), operands[0][2].shape[1]
     warps = total // threads
-    prepared = prepare(product, model, maps, total)
+    by_thread = _by_thread(maps, operands[0])
+    prepared = prepare(product, model, maps, 0 if by_thread else total, by_thread)
     wanted = [
-        (name, shape if getattr(maps, name) is not None else (warps, *shape))
-        for name, shape in zip("abc", (x.shape for x in prepared.abc), strict=True)
+        (name, (x.shape[0], total) if getattr(maps, name) is not None else (warps, *x.shape))
+        for name, x in zip("abc", prepared.abc, strict=True)
     ]
     for given in operands:
         for (name, shape), operand in zip(wanted, given, strict=True):
@@ -116,10 +120,28 @@ def _several(
             f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
         )
     extra = extra_operands(product, model, warps, *more)
-    results = [np.empty(prepared.d.shape, _word(product)) for _ in operands]  # reuses memory pages
+    registers = prepared.d.shape[0]
+    shape = (total, registers) if by_thread else (registers, total)
+    results = [np.empty(shape, _word(product)) for _ in operands]  # reuses memory pages
+    if by_thread:
+        operands = [_flipped(maps, given) for given in operands]
     uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
     _run(product, prepared, uses, extra, np.ascontiguousarray(active))
-    return results
+    return [d.T for d in results] if by_thread else results
+
+
+def _by_thread(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> bool:
+    """Are the registers of each thread neighbours in memory?"""
+    pairs = zip(operands, (maps.a, maps.b, maps.c), strict=True)
+    return all(x.T.flags.c_contiguous for x, lies in pairs if lies is not None)
+
+
+def _flipped(
+    maps: FragmentMaps, operands: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Register images as (T, registers)."""
+    a, b, c = operands
+    return (a if maps.a is None else a.T), (b if maps.b is None else b.T), c.T
 
 
 def _word(product: Product) -> type[np.uint32] | type[np.uint64]:
@@ -141,26 +163,46 @@ def _run(
     active: Array,
 ) -> None:
     """Run the loops; each of `uses` is (a, b, c, d) of one operation."""
-    if product.a == "f64":
-        for use in uses:
-            _double(product, plan, use, active)
-        return
-    images = _Images()
-    first, second = _Images(), _Images()
+    word = _word(product)
+    images, first, second = _Images(word), _Images(word), _Images(word)
     table = [
         (first.number(a), second.number(b), images.address(c), images.address(d))
         for a, b, c, d in uses
     ]
-    loops.products(
-        first.table, second.table, np.array(table, np.int64), extra, active, plan.places,
-        plan.tables, plan.settings,
-    )  # fmt: skip
+    given = np.array(table, np.int64)
+    left = np.broadcast_to(active, (len(uses), active.size))
+    if plan.blocks is not None:
+        left = _in_blocks(plan.blocks, first.table, second.table, given, active)
+    rest, active = np.flatnonzero(left.any(axis=1)), np.asarray(left.any(axis=0))
+    if product.a == "f64":
+        for use in rest.tolist():
+            _double(product, plan, uses[use], active)
+    elif len(rest):
+        given = given[rest]
+        needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
+        needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
+        loops.products(
+            first.table[needed_a], second.table[needed_b], given, extra, active, plan.places,
+            plan.tables, plan.settings,
+        )  # fmt: skip
+
+
+def _in_blocks(plan: BlockPlan, first: Array, second: Array, uses: Array, active: Array) -> Array:
+    """Compute what blocks can; (uses, warps) bool of what remains."""
+    left = np.zeros((len(uses), active.size), np.bool_)
+    size_a, size_b = len(first) * plan.sizes[0], len(second) * plan.sizes[1]
+    memory = np.empty(2 * (size_a + size_b) + LINE, np.uint8)
+    start = -(-memory.__array_interface__["data"][0] // LINE) * LINE
+    decoded = start + np.array([0, size_a, 2 * size_a, 2 * size_a + size_b])
+    blocks.LOOPS[plan.engine](first, second, uses, active, plan.call, decoded, left)
+    return left
 
 
 class _Images:
     """Operands by address; keeps them alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: Any) -> None:
+        self.word = word
         self.known: dict[int, tuple[int, Array, Array]] = {}
         self.addresses: list[int] = []
 
@@ -168,7 +210,7 @@ class _Images:
         """The index of an array; the same array has the same index."""
         entry = self.known.get(id(operand))
         if entry is None:
-            words = _words(operand, np.uint32)
+            words = _words(operand, self.word)
             entry = self.known[id(operand)] = len(self.addresses), operand, words
             self.addresses.append(words.__array_interface__["data"][0])
         return entry[0]

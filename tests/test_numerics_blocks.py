@@ -1,0 +1,297 @@
+"""Products in blocks of D against the binary64 loops, and where one hands over to the other."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import test_numerics_fragments as registers
+import test_numerics_products as table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorcore_dsl import isa
+from tensorcore_dsl.environment.compiled_sources import FunctionKey
+from tensorcore_dsl.isa import fragments as layouts
+from tensorcore_dsl.numerics import block_code, block_sums, blocks, plans, products
+from tensorcore_dsl.numerics.architectures import model
+from tensorcore_dsl.numerics.products import fragments, matmul, several
+
+mma, near = table.mma, table.near
+F64 = mma((16, 8, 8), "f64", "f64")
+IDS = [*table.IDS, (F64, "sm_80"), (F64, "sm_90a")]
+IN_BLOCKS = [(p, arch) for p, arch in IDS if plans.prepare(p, model(p, arch), None, 0).blocks]
+NAMES = {"ids": lambda v: str(v).replace(" ", "-")}
+
+
+@contextmanager
+def by_loops():
+    """Compute all products with the binary64 loops."""
+    usual = plans.block_plan
+    plans.block_plan = lambda *_: None
+    plans.prepare.cache_clear()
+    try:
+        yield
+    finally:
+        plans.block_plan = usual
+        plans.prepare.cache_clear()
+
+
+@contextmanager
+def left_over():
+    """A list that receives (operations, warps) bool of each call: what blocks cannot compute."""
+    usual, found = products._in_blocks, []
+    products._in_blocks = lambda *given: found.append(usual(*given)) or found[-1]
+    try:
+        yield found
+    finally:
+        products._in_blocks = usual
+
+
+def agree(p, arch, a, b, c, **more):
+    """(batch,) bool: which products blocks could not compute. All must agree with the loops."""
+    with left_over() as found:
+        got = matmul(p, arch, a, b, c, **more)
+    with by_loops():
+        want = matmul(p, arch, a, b, c, **more)
+    wrong = np.argwhere(got != want)
+    assert not len(wrong), (
+        f"{len(wrong)} of {want.size}; first {wrong[0]}: "
+        f"{got[tuple(wrong[0])]:x}, not {want[tuple(wrong[0])]:x}"
+    )
+    return found[0][0]
+
+
+# -- all products --------------------------------------------------------------------------------
+
+
+def test_which_products_are_computed_in_blocks():
+    rest = {p for p, arch in IDS if (p, arch) not in IN_BLOCKS}
+    scalar = mma((8, 8, 4), "f16", "f32")
+    assert len(IN_BLOCKS) > 120
+    assert all(
+        p.sparse or p.scale_kind or (p.m, p.n, p.k) == (scalar.m, scalar.n, scalar.k) for p in rest
+    )
+
+
+def cancelling(rng, p, batch):
+    """Products of which every second one cancels the one before it, but for a few low bits."""
+    a, b = near(rng, p.a, (batch, p.m, p.k), -2, 2), near(rng, p.b, (batch, p.k, p.n), -2, 2)
+    a[:, :, 1::2], b[:, 1::2] = a[:, :, ::2], b[:, ::2]
+    sign = 1 << (31 if p.b == "tf32" else table.BITS[p.b] - 1)
+    b[:, 1::2] ^= b.dtype.type(sign)
+    b[:, 1::4] ^= b.dtype.type(1 << 13 if p.b == "tf32" else 1)
+    return a, b
+
+
+def spread(rng, p, batch):
+    """Exponents from one end of the format to the other."""
+    return (
+        near(rng, p.a, (batch, p.m, p.k), -200, 200),
+        near(rng, p.b, (batch, p.k, p.n), -200, 200),
+    )
+
+
+@pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
+def test_blocks_agree_with_the_loops(p, arch):
+    for regime in table.REGIMES:
+        rng = np.random.default_rng(len(regime))
+        a, b, c, _ = table.operands(p, regime, rng, 6)
+        if p.a == "f64":
+            scale = 2.0 ** rng.integers(-600, 600, (3, 6, 1, 1))
+            a, b, c = (
+                (rng.standard_normal(x.shape) * s).view(np.uint64)
+                for x, s in zip((a, b, c), scale, strict=True)
+            )
+        agree(p, arch, a, b, c)
+    if p.a in table.FLOATS:
+        for draw in (cancelling, spread):
+            a, b = draw(rng, p, 6)
+            for low, high in ((-4, 4), (-140, -90), (60, 127)):
+                agree(p, arch, a, b, near(rng, p.c, c.shape, low, high))
+
+
+@pytest.mark.parametrize(("p", "arch"), IN_BLOCKS, **NAMES)
+def test_usual_numbers_need_no_loops(p, arch):
+    rng = np.random.default_rng(3)
+    a, b, c, _ = table.operands(p, "near", rng, 4)
+    if p.a == "f64":
+        a, b, c = (rng.standard_normal(x.shape).view(np.uint64) for x in (a, b, c))
+    assert not agree(p, arch, a, b, c).any()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(IN_BLOCKS), st.integers(0, 1 << 32), st.data())
+def test_any_bits(case, seed, data):
+    """Elements with any bits outside and inside a random mask, which makes special values rare."""
+    p, arch = case
+    rng = np.random.default_rng(seed)
+    operands = []
+    for name, shape in (("a", (p.m, p.k)), ("b", (p.k, p.n)), ("c", (p.m, p.n))):
+        bits = table.BITS[getattr(p, name)]
+        mask, fixed = (data.draw(st.integers(0, (1 << bits) - 1)) for _ in range(2))
+        x = table.raw(rng, getattr(p, name), (3, *shape))
+        operands.append(x & x.dtype.type(mask) | x.dtype.type(fixed & ~mask & (1 << bits) - 1))
+    agree(p, arch, *operands)
+
+
+# -- the ends of the range -----------------------------------------------------------------------
+
+
+def bf16(exponent):
+    """2.0**exponent; 0 for None."""
+    return 0 if exponent is None else (exponent + 127) << 7
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "of_c", "fits"),
+    [
+        (0, block_sums.LEAST, None, True), (0, block_sums.LEAST - 1, None, False),
+        (60, block_sums.MOST - 60, None, True), (61, block_sums.MOST - 60, None, False),
+        (None, None, block_sums.LEAST, True), (None, None, block_sums.LEAST - 1, False),
+        (None, None, block_sums.MOST, True), (None, None, block_sums.MOST + 1, False),
+        (-80, -46, block_sums.LEAST, True), (-80, -80, None, False), (-126, -126, 0, True),
+        (100, 100, 0, False), (None, 127, None, True), (None, None, None, True),
+    ],
+)  # fmt: skip
+def test_the_largest_exponent_decides(arch, of_a, of_b, of_c, fits):
+    p = mma((16, 8, 16), "bf16", "f32")
+    rng = np.random.default_rng(5)
+    for k in (1, 16):  # one product, and many
+        a, b = np.zeros((2, 16, 16), np.uint16), np.zeros((2, 16, 8), np.uint16)
+        c = np.zeros((2, 16, 8), np.uint32)
+        tails = rng.integers(0, 128, (3, 2, 16, 16)).astype(np.uint16)
+        a[1, :, :k] = bf16(of_a) | (tails[0, 1, :, :k] if of_a is not None else 0)
+        b[1, :k] = bf16(of_b) | (tails[1, 1, :k, :8] if of_b is not None else 0)
+        c[1] = bf16(of_c) << 16
+        if of_c is not None:
+            c[1] |= tails[2, 1, :, :8]
+        left = agree(p, arch, a, b, c)
+        if arch == "sm_90a":  # where sums of one step are not the accumulators of another
+            assert left.tolist() == [False, not fits]
+
+
+@pytest.mark.parametrize(("p", "arch"), [x for x in IN_BLOCKS if x[0].a in table.FLOATS], **NAMES)
+def test_the_largest_sums_fit(p, arch):
+    """All products are as large as their exponents allow, of one sign."""
+    a, b, c, _ = table.operands(p, "near", np.random.default_rng(6), 1)
+    for x, name in ((a, p.a), (b, p.b), (c, p.c)):
+        width, fraction = table.FLOATS[name]
+        x[:] = ((1 << width - 1) << fraction) - 1 << (13 if name == "tf32" else 0)
+    assert not agree(p, arch, a, b, c).any()
+
+
+@pytest.mark.parametrize("special", ["infinity", "NaN"])
+@pytest.mark.parametrize("operand", range(3))
+@pytest.mark.parametrize(
+    ("a", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f32"),
+                 ("e5m2", "f16")])  # fmt: skip
+def test_one_special_element_hands_over_its_product_alone(a, d, operand, special):
+    k = {"tf32": 8, "e4m3": 32, "e5m2": 32}.get(a, 16)
+    p = mma((16, 8, k), a, d)
+    given = list(table.operands(p, "near", np.random.default_rng(7), 5)[:3])
+    name = (p.a, p.b, p.c)[operand]
+    width, fraction = table.FLOATS[name]
+    code = ((1 << width) - 1 << fraction) + (special == "NaN")
+    if name == "e4m3":
+        code = 0x7F
+    given[operand][2, 3, 5] = code << (13 if name == "tf32" else 0)
+    for other in (given[1 - operand], given[operand]) if operand < 2 else (given[0],):
+        assert agree(p, "sm_90a", *given).tolist() == [False, False, True, False, False]
+        if other is not given[operand]:
+            other[:] = 0  # infinity times zero
+
+
+def test_an_accumulator_that_overflows_between_steps():
+    p = mma((16, 8, 16), "bf16", "f32")  # two steps on sm_80
+    a, b = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 16, 8), np.uint16)
+    a[0, :, :8], b[0, :8] = bf16(60), bf16(60)
+    a[0, :, 8:], b[0, 8:] = bf16(0), bf16(0)
+    c = np.full((1, 16, 8), 0x7F7FFFFF, np.uint32)
+    assert agree(p, "sm_80", a, b, c).tolist() == [True]
+
+
+# -- registers -----------------------------------------------------------------------------------
+
+FORMS = (
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+    "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32",
+    "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32",
+    "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64",
+    "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32",
+)
+
+
+def images(p, maps, warps, seed, regime="near"):
+    rng = np.random.default_rng(seed)
+    result = []
+    for name, lies in zip("abc", (maps.a, maps.b, maps.c), strict=True):
+        kind = getattr(p, name)
+        shape = (warps, *lies.reshape(-1, 2).max(axis=0) + 1)
+        matrices = table.REGIMES[regime](rng, kind, shape)
+        if (kind, regime) == ("f64", "near"):
+            matrices = rng.standard_normal(shape).view(np.uint64)
+        bits = max(registers.storage(p, kind)[0], 0)
+        word = np.uint64 if kind == "f64" else np.uint32
+        result.append(registers.packed(lies, matrices, bits, 0, word))
+    return result
+
+
+@pytest.mark.parametrize("text", FORMS)
+@pytest.mark.parametrize("regime", ["near", "special"])
+def test_registers_of_a_thread_may_be_neighbours(text, regime):
+    p, maps = layouts.prepared(isa.instruction(text))
+    given = images(p, maps, 7, 1, regime)
+    want = fragments(p, "sm_90a", maps, *given)
+    turned = fragments(p, "sm_90a", maps, *(np.ascontiguousarray(x.T).T for x in given))
+    assert (turned == want).all() and turned.T.flags.c_contiguous
+    mixed = fragments(
+        p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:])
+    )
+    assert (mixed == want).all()
+    with by_loops():
+        assert (fragments(p, "sm_90a", maps, *given) == want).all()
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_many_products_share_operands_and_hand_over_some(text):
+    p, maps = layouts.prepared(isa.instruction(text))
+    some = [images(p, maps, 5, seed, "raw" if seed == 2 else "near") for seed in range(3)]
+    if p.a == "f64":
+        some[2][0][0, 0] = 0x7FF0000000000001
+    operands = [(some[i][0], some[j][1], some[j][2]) for i in range(3) for j in range(3)]
+    active = np.array([True, False, True, True, False])
+    lanes = np.repeat(active, 32)
+    with left_over() as found:
+        got = several(p, "sm_90a", maps, operands, active)
+    assert not found[0][:, ~active].any() and not found[0][0].any()
+    assert found[0].any() == (p.a in table.FLOATS or p.a == "f64")
+    with by_loops():
+        want = [fragments(p, "sm_90a", maps, *x, active=active) for x in operands]
+    assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
+
+
+def test_words_are_read_in_every_way():
+    """The layouts of `mma` are those that need no addresses of single words."""
+    ways = [way for way, _ in block_code.WAYS]
+    for by_thread, stride in ((False, 1), (True, 4)):
+        p, maps = layouts.prepared(isa.instruction(FORMS[0]))
+        plan = plans.prepare(p, model(p, "sm_90a"), maps, 0 if by_thread else 64, by_thread).blocks
+        kinds = {name: kinds for name, kinds in zip("abcd", plan.kept[4:8], strict=True)}
+        for name, way in zip("acd", ("rows", "run", "run"), strict=True):
+            number = 2 + block_code.WAYS.index((way, stride))
+            assert set(kinds[name].ravel().tolist()) <= {block_code.AGAIN, number}
+        found = {ways[kind - 2] for kind in kinds["b"].ravel().tolist() if kind > 1}
+        assert found == {"columns"}
+
+
+def test_compiled_code_depends_on_the_classes_that_emit_it():
+    keys = [FunctionKey(loop.py_func) for loop in blocks.LOOPS]
+    assert len({key.name() for key in keys}) == len(keys)
+    for module in (block_code, block_sums):
+        assert all(module.__file__ in key._reached[0] for key in keys)
