@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.core.program import STOP, Run
+from tensorcore_dsl.interpreter.core.program import STOP, Fused, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
+from tensorcore_dsl.interpreter.lanes.runner import run as execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
@@ -95,6 +96,30 @@ def at_once(
             machine.registers.write(place, value, kind)
         for later in range(at + 1, end):
             machine.ctx.tally.counts[later] += machine.ctx.warps
+        return end
+
+    return run
+
+
+def fused(alone: Run, part: Fused, number: int) -> Run:
+    """Steps of single threads, which compiled code executes at once.
+
+    `alone` executes the first of them. It is used as in `at_once`.
+    """
+    start, end, reads, writes = part.start, part.end, part.reads, part.writes
+
+    def run(machine: Machine) -> int | None:
+        ctx, registers, forms = machine.ctx, machine.registers, machine.forms
+        new = registers.partial or not forms.settled[number]
+        if ctx.limit < end or not forms.used or (new and registers.lacks(reads)):
+            return alone(machine)
+        execute(forms.tables[number], ctx.mask, ctx.active is None)
+        if new:
+            registers.wrote_all(writes)
+            forms.settled[number] = True
+        counts, warps = ctx.tally.counts, ctx.warps
+        for later in range(start + 1, end):
+            counts[later] += warps
         return end
 
     return run
@@ -187,7 +212,7 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
     def guarded(machine: Machine) -> int | None:
         flags = machine.registers.values[guard]
         outer = machine.ctx.active
-        inner = ~flags if negated else flags
+        inner = ~flags if negated else flags.copy()
         if outer is not None:
             inner = inner & outer
         if not inner.any():
@@ -245,7 +270,7 @@ def inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
             down = registers[step].view(kind) < 0
             if down.any():
                 inside = np.where(down, at > last, inside)
-        registers[place] = inside
+        machine.registers.put(place, inside)
 
     return run
 
@@ -288,7 +313,7 @@ def branch(condition: int, target: Callable[[], int]) -> Run:
 
     def run(machine: Machine) -> int | None:
         taken, active = machine.registers.values[condition], machine.ctx.active
-        stay = taken if active is None else taken & active
+        stay = taken.copy() if active is None else taken & active
         if not stay.any():
             return target()
         leave = ~taken if active is None else active & ~taken

@@ -80,7 +80,7 @@ class AsyncCopies:
     ) -> None:
         """Copy `size` bytes to shared `target`: `valid` ones from global `source`, then zeros."""
         storage, table = self.shared.storage, self.globals.table
-        valid = np.ascontiguousarray(np.broadcast_to(valid, target.shape), dtype=np.uint32)
+        valid = np.array(np.broadcast_to(valid, target.shape), np.uint32, order="C")
         mask = self.shared.active(ctx)
         self.chunk.account("global", "load", source, mask, size)
         self.chunk.account("shared", "store", target, mask, size)
@@ -99,7 +99,9 @@ class AsyncCopies:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
         if wrong:
             self.shared.refuse(wrong, target, size, "asynchronous copy")
-        copy = _Copy(mask, self.groups, target, source, size, valid, self.chunk.at_step)
+        copy = _Copy(
+            mask, self.groups, target.copy(), source.copy(), size, valid, self.chunk.at_step
+        )
         self._note(copy, mask, CHECK)
         self.queue.append(copy)
 
