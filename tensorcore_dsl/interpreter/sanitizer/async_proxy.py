@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 from tensorcore_dsl.interpreter.core.shadow import (
@@ -244,6 +245,9 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
 
     first: the first thread of the cluster.
     """
+    stamp = stamps.ctypes.data + at
+    if native.peek64(stamp) == 0 and native.peek64(stamp + 8) == 0:
+        return False
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])
