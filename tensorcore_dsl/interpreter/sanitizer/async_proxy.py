@@ -164,8 +164,7 @@ class ProxyFences:
 class Flight:
     """A load to bytes `start` to `stop` of a CTA, counted by `phase` of the mbarrier in `slot`.
 
-    barrier: the mbarrier's name for messages. step, thread: who issued it. source: the read of
-    another CTA's shared memory that ends with it.
+    step, thread: who issued it. source: the read of another CTA's shared memory that ends with it.
     """
 
     cta: int
@@ -173,14 +172,15 @@ class Flight:
     stop: int
     slot: int
     phase: int
-    barrier: str
     step: int
     thread: int
     source: Read | None = None
 
 
 class CopiesInFlight:
-    """The loads of a chunk of CTAs that are in flight."""
+    """The loads of a chunk of CTAs that are in flight. name: that of an mbarrier, for messages."""
+
+    name: Callable[[int, int], str]
 
     def __init__(self, chunk: Chunk, storage: SharedStorage, proxies: ProxyFences) -> None:
         self.chunk = chunk
@@ -193,8 +193,7 @@ class CopiesInFlight:
         left = []
         for flight in self.flights:
             if seen(flight.cta, flight.slot) > flight.phase:
-                shadow = self.storage.shadow[flight.cta, flight.start : flight.stop]
-                shadow[shadow == PENDING] = WRITTEN
+                _land(self.storage.shadow[flight.cta], flight.start, flight.stop)
                 if flight.source is not None:
                     self.proxies.end(flight.source)
             else:
@@ -220,8 +219,17 @@ class CopiesInFlight:
         return (
             f"the bulk load at {self.chunk.loc(flight.step)} (by "
             f"{self.chunk.describe(flight.thread)}) is in flight: nobody has waited for phase "
-            f"{flight.phase} (parity {flight.phase & 1}) of the {flight.barrier}"
+            f"{flight.phase} (parity {flight.phase & 1}) of the "
+            + self.name(flight.cta, flight.slot)
         )
+
+
+@compiled
+def _land(states: Any, start: int, stop: int) -> None:
+    """A load to some bytes is over."""
+    for byte in range(start, min(stop, states.size)):
+        if states[byte] == PENDING:
+            states[byte] = WRITTEN
 
 
 @compiled
