@@ -10,8 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from tensorcore_dsl.dtypes import named
-from tensorcore_dsl.isa import convert, semantics
-from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.isa import convert, matrix, memory, semantics
+from tensorcore_dsl.isa.spec import LOAD, STORE, Instruction
 
 
 class Elementary(NamedTuple):
@@ -22,6 +22,16 @@ class Elementary(NamedTuple):
     operands: tuple[int, ...]
     result: int = 0
 
+
+class Access(NamedTuple):
+    """A load or a store of `words` of `width` bytes each; `kind` is one of the constants below."""
+
+    kind: int
+    width: int
+    words: int = 1
+
+
+LOAD_GLOBAL, STORE_GLOBAL, LOAD_SHARED, STORE_SHARED, LOAD_MATRICES, LOAD_TRANSPOSED, COPY = range(7)
 
 Operations = tuple[Elementary, ...]
 ADD = "add"
@@ -39,6 +49,25 @@ def operations(instr: Instruction) -> Operations:
     if rule is None or any(instr.params.get(name) for name in _MODIFIERS):
         return ()
     return rule(instr)
+
+
+def access(instr: Instruction) -> Access | None:
+    """The access that an instruction is, if it is a weak one of global or the CTA's own memory.
+
+    Operands are an address and, of a store, a value; of a copy two addresses and the bytes that are
+    read of it.
+    """
+    p, execute, operands = instr.params, instr.execute, len(instr.operands)
+    if execute is matrix.load and instr.results[0].registers == 4 and p["t"] == "b16":
+        return Access(LOAD_TRANSPOSED if p.get("trans") else LOAD_MATRICES, 16)
+    if execute is memory.copy_async and (operands == 3 or p.get("kind") == ".zfill"):
+        return Access(COPY, 16) if instr.operands[-1].name != "policy" else None
+    loads = execute is memory.load and operands == 1 and instr.effects == LOAD
+    stores = execute is memory.store and operands == 2 and instr.effects == STORE
+    if not (loads or stores) or instr.space not in ("global", "shared") or p["t"] == "b8":
+        return None
+    kind = (LOAD_GLOBAL if instr.space == "global" else LOAD_SHARED) + stores
+    return Access(kind, int(p["t"][1:]) // 8, int(p["n"]))
 
 
 def _integer(instr: Instruction) -> Operations:

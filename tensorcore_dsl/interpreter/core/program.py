@@ -73,15 +73,19 @@ class Step:
 class Fused:
     """The steps from `start` to `end`, which compiled code may execute at once.
 
-    rows: their part of the program's `rows`. reads: places that they must find written. writes:
-    places that they write.
+    number: of this part of the program. rows: its part of the program's `rows`. reads: places that
+    the steps must find written. writes: places that they write. accesses: by row of the part, the
+    step that loads or stores there, and how. whole: some step needs whole warps.
     """
 
+    number: int
     start: int
     end: int
     rows: slice
     reads: frozenset[int]
     writes: frozenset[int]
+    accesses: dict[int, tuple[int, Any]]
+    whole: bool
 
 
 @dataclass

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
+from tensorcore_dsl.interpreter.execution.fused import fused
 from tensorcore_dsl.interpreter.lanes import runs
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
-from tensorcore_dsl.isa.lanes import ADD, operations
+from tensorcore_dsl.isa.lanes import ADD, COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Operand
 
 
@@ -87,9 +89,9 @@ class _Compiler:
         self.program.fused, self.program.rows = runs.runs_of(
             self.program.steps, self.rows, self.heads
         )
-        for number, part in enumerate(self.program.fused):
+        for part in self.program.fused:
             first = self.program.steps[part.start]
-            first.run = steps.fused(first.run, part, number)
+            first.run = fused(first.run, part)
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
     def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
@@ -199,6 +201,9 @@ class _Compiler:
 
     def _fuse_op(self, op: nodes.Op) -> None:
         """Note the compiled form of an instruction, if it has one."""
+        move = access(op.instr)
+        if move is not None:
+            self._fuse(self._access(op, move))
         if not operations(op.instr):
             return
         results = [self.slot(value, 0) for value in op.results]
@@ -207,6 +212,33 @@ class _Compiler:
             for source, operand in zip(op.operands, op.instr.operands, strict=True)
         ]
         self._fuse(runs.instruction_rows(op.instr, results, operands))
+
+    def _access(self, op: nodes.Op, move: Access) -> list[runs.Row]:
+        """The row of an access to memory; none if compiled code does not know its operands."""
+        sources = list(op.operands)
+        ends = [sources.pop(0) for _ in range(1 + (move.kind == COPY))]
+        if not all(isinstance(e, nodes.Address) and isinstance(e.base, nodes.Value) for e in ends):
+            return []
+        slots = [self.slot(end.base, 0) for end in ends]  # type: ignore[union-attr]
+        if self.program.ranked and min(size for _, _, size in slots) == 4:
+            return []
+        offsets = [end.offset for end in ends]  # type: ignore[union-attr]
+        if move.kind == COPY:
+            size = const_int(sources[0])  # type: ignore[arg-type]
+            read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
+            return [
+                runs.access_row(
+                    move, [runs.NOTHING, *slots, self.slot(read, 32)], [*offsets, size]
+                )
+            ]
+        results = [self.slot(value, 0) for value in op.results]
+        if any(isinstance(source, nodes.Const) for source in sources):
+            return []
+        slots = [*(results or [runs.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
+        width = 4 if "warp" in op.instr.effects else move.width
+        if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
+            return []
+        return [runs.access_row(move, slots, [*offsets, move.width, move.words])]
 
     def _fuse(self, rows: list[runs.Row]) -> None:
         if rows:

@@ -62,6 +62,7 @@ class Machine:
         self.registers = RegisterFile(ctx, parameters)
         file = self.registers
         self.forms = Forms(ctx.program, file.addresses, file.varying, ctx.threads)
+        self.forms.accesses = ctx.sanitizer.detector is None and not ctx.tally.profile
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from tensorcore_dsl.interpreter.core.chunk import WARP
-from tensorcore_dsl.interpreter.core.program import STOP, Fused, Run
+from tensorcore_dsl.interpreter.core.program import STOP, Run
 from tensorcore_dsl.interpreter.execution.machine import Machine
-from tensorcore_dsl.interpreter.lanes.runner import run as execute
 from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
@@ -96,30 +95,6 @@ def at_once(
             machine.registers.write(place, value, kind)
         for later in range(at + 1, end):
             machine.ctx.tally.counts[later] += machine.ctx.warps
-        return end
-
-    return run
-
-
-def fused(alone: Run, part: Fused, number: int) -> Run:
-    """Steps of single threads, which compiled code executes at once.
-
-    `alone` executes the first of them. It is used as in `at_once`.
-    """
-    start, end, reads, writes = part.start, part.end, part.reads, part.writes
-
-    def run(machine: Machine) -> int | None:
-        ctx, registers, forms = machine.ctx, machine.registers, machine.forms
-        new = registers.partial or not forms.settled[number]
-        if ctx.limit < end or not forms.used or (new and registers.lacks(reads)):
-            return alone(machine)
-        execute(forms.tables[number], ctx.mask, ctx.active is None)
-        if new:
-            registers.wrote_all(writes)
-            forms.settled[number] = True
-        counts, warps = ctx.tally.counts, ctx.warps
-        for later in range(start + 1, end):
-            counts[later] += warps
         return end
 
     return run

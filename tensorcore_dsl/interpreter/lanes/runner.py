@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -16,8 +17,10 @@ from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, vector
 
 # Columns. The result and the operands each have an address and a step.
-CODE, FIRST, COLUMNS = 0, 1, 9
 SLOTS = 4  # the result, then up to three operands
+CODE, FIRST = 0, 1
+LITERALS = FIRST + 2 * SLOTS  # numbers of accesses to memory, see `lanes.memory`
+COLUMNS = LITERALS + 6
 _WORD = ir.IntType(64)
 
 
@@ -91,9 +94,9 @@ _perform: Any = _operation
 
 
 @compiled
-def run(operations: Any, active: Any, everybody: bool) -> None:
-    """Execute (n, COLUMNS) operations in the active threads of (T,)."""
-    rows, count, flags = operations.ctypes.data, operations.shape[0], active.ctypes.data
+def perform_all(operations: Any, start: int, end: int, active: Any, everybody: bool) -> None:
+    """Execute the rows from `start` to `end` in the active threads of (T,)."""
+    rows, flags = operations.ctypes.data, active.ctypes.data
     for warp in range(active.size // 32):
         whole = True
         if not everybody:
@@ -103,6 +106,10 @@ def run(operations: Any, active: Any, everybody: bool) -> None:
             if lanes == 0:
                 continue
             whole = lanes == 32
-        for i in range(count):
+        for i in range(start, end):
             _perform(rows + 8 * COLUMNS * i, warp, flags + 32 * warp, whole)
 
+
+def run(operations: np.ndarray, active: np.ndarray, everybody: bool) -> None:
+    """Execute (n, COLUMNS) operations in the active threads of (T,), or in all of them."""
+    perform_all(operations, 0, len(operations), active, everybody)

@@ -67,6 +67,12 @@ class _Copy:
     step: int
     since: int = 0
 
+    @property
+    def addresses(self) -> list[int]:
+        """The real addresses of the arrays of targets, of sources and of bytes to read."""
+        arrays = self.target, self.source, self.valid
+        return [array.__array_interface__["data"][0] for array in arrays]
+
 
 class AsyncCopies:
     """Copies in flight; `groups` counts the groups that each thread has committed."""
@@ -91,6 +97,25 @@ class AsyncCopies:
             target, source, valid, mask, table, storage.data, storage.shadow, size, storage.checks,
             self.shared.sanitizer.proxies.readers,
         )  # fmt: skip
+        if wrong:
+            self.refuse(wrong, target, source, size, valid)
+        copy = _Copy(
+            mask, self.groups, target.copy(), source.copy(), size, valid, self.chunk.at_step
+        )
+        self._note(copy, mask, CHECK)
+        self.queue.append(copy)
+
+    def blank(self, mask: np.ndarray, size: int, step: int) -> _Copy:
+        """A copy of the threads of `mask` whose addresses are still to be filled in."""
+        threads = self.chunk.threads
+        target, valid = np.empty((2, threads), np.uint32)
+        source = np.empty(threads, np.uint64)
+        return _Copy(mask, self.groups, target, source, size, valid, step)
+
+    def refuse(
+        self, wrong: int, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
+    ) -> NoReturn:
+        """Raise the error of a copy that failed a check."""
         if wrong >> 32 == TOO_MANY:
             thread = wrong & 0xFFFFFFFF
             raise OutOfBounds(
@@ -100,13 +125,7 @@ class AsyncCopies:
             )
         if wrong >> 32 > GLOBAL_SIDE:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
-        if wrong:
-            self.shared.refuse(wrong, target, size, "asynchronous copy")
-        copy = _Copy(
-            mask, self.groups, target.copy(), source.copy(), size, valid, self.chunk.at_step
-        )
-        self._note(copy, mask, CHECK)
-        self.queue.append(copy)
+        self.shared.refuse(wrong, target, size, "asynchronous copy")
 
     def _note(self, copy: _Copy, mask: np.ndarray, todo: int) -> None:
         """Show a copy to the detector of races: at the issue, and as done at the wait."""
