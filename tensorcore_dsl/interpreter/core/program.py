@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,10 @@ class Fused:
     writes: frozenset[int]
     accesses: dict[int, tuple[int, Any]]
     whole: bool
+
+    @cached_property
+    def places(self) -> frozenset[int]:
+        return self.reads | self.writes
 
 
 @dataclass

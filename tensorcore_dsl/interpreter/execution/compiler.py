@@ -181,7 +181,8 @@ class _Compiler:
         blocking = "blocking" in op.instr.effects
         warp = "warp" in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
-        run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
+        make = steps.product if op.instr.execute in steps.PRODUCTS else steps.plain
+        run = (steps.blocking if blocking else make)(call, results, self.here)
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
         if run is plain and op.guard is None:
             self._fuse_op(op)

@@ -1,6 +1,6 @@
 """The registers of all threads of a chunk.
 
-Every place has memory of its own, which never moves, so that compiled code finds it by its address.
+Every place has memory of its own, so that compiled code finds it by its address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RegisterFile:
     values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
     partial: (T,) bool of the threads that have written a register, where it is not all of them.
     addresses: of the first register of each place, or of 32 copies of a constant. varying:
-    (places,), 1 for registers, 0 for constants.
+    (places,), 1 for registers, 0 for constants. moved: places whose memory has been exchanged.
     """
 
     def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
@@ -33,6 +33,7 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
+        self.moved: set[int] = set()
         sizes = np.array([0 if s is None else s[1] * s[0].itemsize for s in self.shapes], np.int64)
         self.varying = (sizes > 0).astype(np.int64)
         room = -(-(sizes * threads) // _LINE) * _LINE + _APART
@@ -76,6 +77,19 @@ class RegisterFile:
                 home[...] = value
         else:
             np.copyto(home, value, where=chunk.active)
+        self.wrote((place,), new)
+
+    def adopt(self, place: int, value: np.ndarray, dtype: np.dtype[Any]) -> None:
+        """`write` of a new array that nobody else keeps: it becomes the memory of the place."""
+        chunk, written, new = self.chunk, self.partial.get(place), self.values[place] is None
+        alone = new or chunk.active is None
+        alone = alone or (written is not None and not (written & ~chunk.mask).any())
+        if not alone or value.dtype != dtype or not value.flags.c_contiguous:
+            self.write(place, value, dtype)
+            return
+        self.values[place] = value
+        self.addresses[place] = value.__array_interface__["data"][0]
+        self.moved.add(place)
         self.wrote((place,), new)
 
     def put(self, place: int, value: Any) -> None:
