@@ -52,12 +52,12 @@ class Step:
     writes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def tracked(self) -> bool:
         """Does the step start or await something whose later messages name this step?"""
         return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """May it change anything but registers and memory, such as barriers or copies in flight?
 

@@ -38,6 +38,7 @@ def fused(alone: Run, part: Fused) -> Run:
         if ctx.limit < end or not forms.used or (new and registers.lacks(part.reads)):
             return alone(machine)
         if registers.moved and not registers.moved.isdisjoint(part.places):
+            registers.locate(part.places)
             forms.locate(part, registers.addresses, registers.varying, ctx.threads)
         if move is None:
             execute(forms.tables[number], ctx.mask, ctx.active is None)

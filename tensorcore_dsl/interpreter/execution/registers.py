@@ -81,16 +81,23 @@ class RegisterFile:
 
     def adopt(self, place: int, value: np.ndarray, dtype: np.dtype[Any]) -> None:
         """`write` of a new array that nobody else keeps: it becomes the memory of the place."""
-        chunk, written, new = self.chunk, self.partial.get(place), self.values[place] is None
+        chunk, new = self.chunk, self.values[place] is None
         alone = new or chunk.active is None
-        alone = alone or (written is not None and not (written & ~chunk.mask).any())
+        if not alone:
+            written = self.partial.get(place)
+            alone = written is not None and not (written & ~chunk.mask).any()
         if not alone or value.dtype != dtype or not value.flags.c_contiguous:
             self.write(place, value, dtype)
             return
         self.values[place] = value
-        self.addresses[place] = value.__array_interface__["data"][0]
         self.moved.add(place)
-        self.wrote((place,), new)
+        if self.partial or new:
+            self.wrote((place,), new)
+
+    def locate(self, places: Iterable[int]) -> None:
+        """Bring the addresses of places that have moved up to date."""
+        for place in self.moved.intersection(places):
+            self.addresses[place] = self.values[place].__array_interface__["data"][0]
 
     def put(self, place: int, value: Any) -> None:
         """Set a register in all threads, without a note of who has written it."""
