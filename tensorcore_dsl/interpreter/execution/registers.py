@@ -109,9 +109,10 @@ class RegisterFile:
         if chunk.active is None:
             for place in places if partial else ():
                 partial.pop(place, None)
-        elif partial or new:
+        elif new or partial:
             for place in places:
-                self._wrote_some(place, new)
+                if new or place in partial:
+                    self._wrote_some(place, new)
 
     def _wrote_some(self, place: int, new: bool) -> None:
         """Note who has written a register."""
@@ -123,21 +124,23 @@ class RegisterFile:
             else:
                 self.partial[place] = written
 
-    def wrote_all(self, places: Iterable[int]) -> None:
+    def wrote_all(self, places: frozenset[int]) -> None:
         """Note that the active threads have written registers, some of them for the first time."""
-        for place in places:
-            new = self.values[place] is None
+        new = [place for place in places if self.values[place] is None]
+        for place in new:
             self._home(place)
-            self.wrote((place,), new)
+        self.wrote([place for place in places if place in self.partial], False)
+        self.wrote(new, True)
 
     def lacks(self, places: frozenset[int]) -> bool:
         """Have some active threads not written some of these registers?"""
-        mask = self.chunk.mask
-        return any(self.values[place] is None for place in places) or any(
-            written is not self.chunk.active and bool((mask & ~written).any())
-            for place, written in self.partial.items()
-            if place in places
-        )
+        mask, active, partial = self.chunk.mask, self.chunk.active, self.partial
+        if any([self.values[place] is None for place in places]):
+            return True
+        if partial.keys().isdisjoint(places):
+            return False
+        some = [partial[place] for place in places if place in partial]
+        return any(written is not active and bool((mask & ~written).any()) for written in some)
 
     def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
         """Set a register; it stays unwritten in threads that have not written all `sources`."""
