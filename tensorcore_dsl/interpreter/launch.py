@@ -30,6 +30,7 @@ from tensorcore_dsl.interpreter.memory.global_memory import (
     GlobalPointer,
     TensorMapArgument,
 )
+from tensorcore_dsl.interpreter.progress import ProgressLine
 from tensorcore_dsl.interpreter.sanitizer.launch_history import LaunchHistory
 from tensorcore_dsl.interpreter.scheduling.drawn import DrawnSchedule
 from tensorcore_dsl.interpreter.scheduling.orders import Order, Schedule, Scheduler
@@ -119,6 +120,7 @@ def run(
             history.retire(ctx.sanitizer.detector)
         for part in () if recorder or scheduler else (ctx.special, ctx):
             vars(part).clear()  # parts refer to each other: this frees their memory at once
+        progress.advance(ctas)
         return report
 
     polls = any(loop.polls_global_memory for loop in program.loops.values())
@@ -127,7 +129,8 @@ def run(
         kernel, ctas, prod(block), 1 if observers else _workers(workers), prod(cluster or (1,)),
         static + dynamic_shared, most, polls,
     )  # fmt: skip
-    return _run_chunks(chunk, ctas, size, workers, stop)
+    with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress:
+        return _run_chunks(chunk, ctas, size, workers, stop)
 
 
 def _run_chunks(

@@ -51,10 +51,14 @@ class SharedMemory(Memory, Protocol):
         8 m + r gives the address of row r of matrix m."""
 
     def read_chunks(
-        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray
-    ) -> np.ndarray:
-        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which `instr` reads
-        through the async proxy for the warpgroups that are `whole`."""
+        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray, out: np.ndarray,
+        size: int, across: bool,
+    ) -> None:  # fmt: skip
+        """The elements of `size` bytes in 16-byte chunks at (warpgroups, chunks) addresses, which
+        `instr` reads through the async proxy for the warpgroups that are `whole`.
+
+        out: (warpgroups, lines, elements of a line in memory) words, or with `across` these axes
+        exchanged."""
 
 
 class AsyncCopies(Protocol):

@@ -132,10 +132,18 @@ def multiply_several(
     from tensorcore_dsl.numerics import products
 
     product, maps = prepared(instr)
-    images = [
-        (image(ctx, instr, "a", a), image(ctx, instr, "b", b), image(ctx, instr, "c", c))
-        for a, b, c in operands
+    kinds = [
+        ((o.registers, ctx.threads), np.dtype(f"u{o.register_bits // 8}"), o.name)
+        for o in map(instr.operand, "abc")
     ]
+    images: list[Any] = [
+        [
+            x if type(x) is np.ndarray and x.shape == shape and x.dtype == word
+            else image(ctx, instr, name, x)
+            for x, (shape, word, name) in zip(given, kinds, strict=True)
+        ]
+        for given in operands
+    ]  # fmt: skip
     return products.several(product, ctx.arch, maps, images, ctx.whole_warps())
 
 

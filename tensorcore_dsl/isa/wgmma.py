@@ -72,7 +72,7 @@ def matrix(
     ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
     transposed: bool,
 ) -> np.ndarray:  # fmt: skip
-    """(warpgroups, rows, k) elements of A, or of B by columns, as raw bits."""
+    """(warpgroups, rows, k) elements of A, or (warpgroups, k, columns) of B, as raw bits."""
     element = dtypes.named(instr.params[name])
     words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
     descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
@@ -80,14 +80,16 @@ def matrix(
     size = inner * element.bits // 8
     chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
     ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
-    data = ctx.shared.read_chunks(instr, chunks, whole)
-    data = data.reshape(len(words), outer, size)
-    elements = (
-        np.unpackbits(data, axis=-1, bitorder="little")
-        if element.bits == 1
-        else data.view(f"u{element.bits // 8}")
-    )
-    return np.ascontiguousarray(elements.swapaxes(1, 2) if transposed else elements)
+    across = transposed == (name == "a")  # are neighbours in memory apart in the matrix?
+    if element.bits > 1:
+        shape = (inner, outer) if across else (outer, inner)
+        matrices = np.empty((len(words), *shape), np.uint32)
+        ctx.shared.read_chunks(instr, chunks, whole, matrices, element.bits // 8, across)
+        return matrices
+    data = np.empty((len(words), outer, size), np.uint32)
+    ctx.shared.read_chunks(instr, chunks, whole, data, 1, False)
+    flags = np.unpackbits(data.astype(np.uint8), axis=-1, bitorder="little")
+    return flags.swapaxes(1, 2) if across else flags
 
 
 def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
@@ -114,9 +116,10 @@ def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.nda
     b = matrix(
         ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
     )
-    b = _negated(b, instr.params["b"], given.get("scale_b", 1)).swapaxes(1, 2)
-    keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
-    c = np.where(keep, fragments.image(ctx, instr, "c", c), np.uint32(0))
+    b = _negated(b, instr.params["b"], given.get("scale_b", 1))
+    c, keep = fragments.image(ctx, instr, "c", c), np.asarray(given["scale_d"], bool)
+    if not (keep if keep.ndim == 0 else keep.reshape(-1, THREADS)[whole]).all():
+        c = np.where(keep, c, np.uint32(0))
     more: dict[str, Any] = {}
     if product.sparse:
         places = sparse.selection(ctx, instr, given["meta"], given["selector"])

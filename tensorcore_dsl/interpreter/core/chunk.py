@@ -111,8 +111,8 @@ class Chunk(Positions):
 
     def narrow(self, mask: np.ndarray) -> None:
         """Make these threads the active ones."""
-        self.warps, lanes = divmod(census(mask), 1 << 32)
-        self.active: np.ndarray | None = None if lanes == self.threads else mask
+        self.warps, self.lanes = divmod(census(mask), 1 << 32)
+        self.active: np.ndarray | None = None if self.lanes == self.threads else mask
         self.mask = self.all_threads if self.active is None else mask
 
     def whole_warps(self) -> np.ndarray | None:

@@ -49,6 +49,17 @@ def _poke(bits: int) -> Any:
     return poke
 
 
+@intrinsic  # type: ignore[misc]
+def _pointer(context: Any, address: Any) -> Any:
+    """The memory at a real address, for `numba.carray`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+pointer: Any = _pointer
 peek8, peek16, peek32, peek64 = _peek(8), _peek(16), _peek(32), _peek(64)
 poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,12 @@ class Step:
     writes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def tracked(self) -> bool:
         """Does the step start or await something whose later messages name this step?"""
         return self.instr is not None and not _TRACKED.isdisjoint(self.instr.effects)
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """May it change anything but registers and memory, such as barriers or copies in flight?
 
@@ -69,24 +70,51 @@ class Step:
         return not _CHANGING.isdisjoint(self.instr.effects)
 
 
+@dataclass(frozen=True)
+class Fused:
+    """The steps from `start` to `end`, which compiled code may execute at once.
+
+    number: of this part of the program. rows: its part of the program's `rows`. reads: places that
+    the steps must find written. writes: places that they write. accesses: by row of the part, the
+    step that loads or stores there, and how. whole: some step needs whole warps.
+    """
+
+    number: int
+    start: int
+    end: int
+    rows: slice
+    reads: frozenset[int]
+    writes: frozenset[int]
+    accesses: dict[int, tuple[int, Any]]
+    whole: bool
+
+    @cached_property
+    def places(self) -> frozenset[int]:
+        return self.reads | self.writes
+
+
 @dataclass
 class Program:
     """The steps of a kernel, and what stands in its registers at the start.
 
-    constants: (place, value, registers): None for one value that all threads share, 0 for a scalar
-    in every thread, or the registers of a group. params: places of the kernel's parameters. unit:
-    threads of the largest group that one instruction needs as a whole, a warp or a warpgroup.
-    asynchronous: operations may be in flight when a CTA ends, or other CTAs access its memory.
+    shapes: by place, the type and number of its registers and whether they are a group; None for a
+    constant. constants: (place, value, registers): None for one value that all threads share, 0 for
+    a scalar in every thread, or the registers of a group. params: places of the kernel's
+    parameters. unit: threads of the largest group that one instruction needs as a whole, a warp or
+    a warpgroup. asynchronous: operations may be in flight when a CTA ends, or other CTAs access its
+    memory.
     reads_shared: some instruction reads shared memory through the async proxy. ranked: the kernel
     fixes its cluster shape, so shared addresses of all CTAs but the first of a cluster have bits
     above CLUSTER_SHIFT. kept: in a debug build, the
     places where the debugger reads the values of variables. marks: its marks by position. loops: by
-    the position that they jump back to. values: the places of values, and of constants.
+    the position that they jump back to. values: the places of values, and of constants. fused:
+    steps that compiled code may execute at once; rows: the operations of these (see `lanes.runs`).
     """
 
     kernel: Kernel
     steps: list[Step] = field(default_factory=list)
     places: int = 0
+    shapes: list[tuple[np.dtype[Any], int, bool] | None] = field(default_factory=list)
     constants: list[tuple[int, Any, int | None]] = field(default_factory=list)
     params: list[int] = field(default_factory=list)
     unit: int = 32
@@ -97,6 +125,8 @@ class Program:
     marks: dict[int, Mark] = field(default_factory=dict)
     loops: dict[int, Loop] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
+    fused: list[Fused] = field(default_factory=list)
+    rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""

@@ -78,7 +78,7 @@ class Tally:
     """The counters of one chunk; `counts` has the number of warps that executed each step."""
 
     def __init__(self, steps: int, profile: bool) -> None:
-        self.counts = [0] * steps
+        self.counts = np.zeros(steps, np.int64)
         self.bytes: Counter[tuple[str, str]] = Counter()
         self.profile = profile
         self.traffic: dict[tuple[int, str, str], Traffic] = {}
@@ -100,7 +100,7 @@ class Tally:
         instructions: Counter[str] = Counter()
         for step, count in zip(steps, self.counts, strict=True):
             if step.instr is not None and count and step.instr.opcode != names.CHECK_OPCODE:
-                instructions[step.instr.mnemonic] += count
+                instructions[step.instr.mnemonic] += int(count)
         lines: dict[tuple[str, str, str], Traffic] = {}
         for (at, space, verb), traffic in self.traffic.items():
             key = (str(steps[at].loc), space, verb)

@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import Loc
 from tensorcore_dsl.interpreter.core.loops import Loop
 from tensorcore_dsl.interpreter.core.program import STOP, Program, Run, Step, word
 from tensorcore_dsl.interpreter.core.shadow import OFFSET
 from tensorcore_dsl.interpreter.execution import steps
+from tensorcore_dsl.interpreter.execution.fused import fused
+from tensorcore_dsl.interpreter.lanes import runs
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
+from tensorcore_dsl.isa.lanes import ADD, COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Operand
 
 
@@ -76,20 +80,31 @@ class _Compiler:
         self.made: dict[Any, Loc | None] = {}  # where registers were computed last
         self.inside: Loop | None = None
         self.loops: list[tuple[_Label, _Label]] = []  # targets of continue and break
+        self.rows: dict[int, list[runs.Row]] = {}  # by position, those of steps that have a form
+        self.heads: set[int] = set()  # where jumps may lead
         self.program.params = [self.value(param.value) for param in kernel.params]
         self.block(kernel.body)
         self.add(Step(steps.finish, None))
         self.program.places = len(self.places)
+        self.program.fused, self.program.rows = runs.runs_of(
+            self.program.steps, self.rows, self.heads
+        )
+        for part in self.program.fused:
+            first = self.program.steps[part.start]
+            first.run = fused(first.run, part)
         self.program.kept = {v: self.value(kept) for v, kept in kernel.kept.items()}
 
-    def place(self, key: Any) -> tuple[int, bool]:
-        """The place of `key`, and whether it is new."""
+    def place(self, key: Any, shape: Any = None) -> tuple[int, bool]:
+        """The place of `key`, and whether it is new; `shape`: see `Program.shapes`."""
         new = key not in self.places
+        if new:
+            self.program.shapes.append(shape)
         return self.places.setdefault(key, len(self.places)), new
 
     def value(self, value: nodes.Value) -> int:
-        word(value.type.register_bits)
-        return self.place(value)[0]
+        kind = value.type
+        dtype = np.dtype(word(kind.register_bits))
+        return self.place(value, (dtype, kind.registers, kind.is_group))[0]
 
     def constant(self, item: Any, registers: int | None = None) -> int:
         """The place of a Python int or NumPy scalar.
@@ -112,6 +127,27 @@ class _Compiler:
     @property
     def here(self) -> int:
         return len(self.program.steps)
+
+    def reach(self, label: _Label) -> None:
+        """Jumps to `label` lead here."""
+        label.at = self.here
+        self.heads.add(self.here)
+
+    def slot(self, source: Any, bits: int) -> runs.Slot:
+        """The register of a value, a part of a group or a constant, as compiled code finds it."""
+        if isinstance(source, nodes.Part):
+            place, register = self._row(source, None)
+            bits = source.base.type.register_bits
+        elif isinstance(source, nodes.Const):
+            place, register = self.constant(word(bits)(const_bits(source))), 0
+        else:
+            place, register, bits = self.value(source), 0, source.type.register_bits
+        return place, register or 0, np.dtype(word(bits)).itemsize
+
+    def slots(self, value: nodes.Value) -> list[runs.Slot]:
+        """All registers of a value."""
+        place, _, size = self.slot(value, 0)
+        return [(place, register, size) for register in range(value.type.registers)]
 
     def block(self, block: nodes.Block) -> None:
         for run in _independent_runs(block):
@@ -145,8 +181,11 @@ class _Compiler:
         blocking = "blocking" in op.instr.effects
         warp = "warp" in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
-        run = (steps.blocking if blocking else steps.plain)(call, results, self.here)
-        run = self._checked(run, op, reads, [place for place, _ in results])
+        make = steps.product if op.instr.execute in steps.PRODUCTS else steps.plain
+        run = (steps.blocking if blocking else make)(call, results, self.here)
+        plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
+        if run is plain and op.guard is None:
+            self._fuse_op(op)
         self.program.classify(op.instr)
         guard = None
         if op.guard is not None:
@@ -160,6 +199,51 @@ class _Compiler:
             meets = not op.instr.accesses_memory
             run = steps.gathered(run, self.here, op.instr.threads, mask, meets)
         self.add(Step(run, op.loc, op.instr, reads, guard, tuple(p for p, _ in results)))
+
+    def _fuse_op(self, op: nodes.Op) -> None:
+        """Note the compiled form of an instruction, if it has one."""
+        move = access(op.instr)
+        if move is not None:
+            self._fuse(self._access(op, move))
+        if not operations(op.instr):
+            return
+        results = [self.slot(value, 0) for value in op.results]
+        operands = [
+            self.slot(source, operand.register_bits)
+            for source, operand in zip(op.operands, op.instr.operands, strict=True)
+        ]
+        self._fuse(runs.instruction_rows(op.instr, results, operands))
+
+    def _access(self, op: nodes.Op, move: Access) -> list[runs.Row]:
+        """The row of an access to memory; none if compiled code does not know its operands."""
+        sources = list(op.operands)
+        ends = [sources.pop(0) for _ in range(1 + (move.kind == COPY))]
+        if not all(isinstance(e, nodes.Address) and isinstance(e.base, nodes.Value) for e in ends):
+            return []
+        slots = [self.slot(end.base, 0) for end in ends]  # type: ignore[union-attr]
+        if self.program.ranked and min(size for _, _, size in slots) == 4:
+            return []
+        offsets = [end.offset for end in ends]  # type: ignore[union-attr]
+        if move.kind == COPY:
+            size = const_int(sources[0])  # type: ignore[arg-type]
+            read = sources[1] if len(sources) > 1 else nodes.Const(size, dtypes.u32)
+            return [
+                runs.access_row(
+                    move, [runs.NOTHING, *slots, self.slot(read, 32)], [*offsets, size]
+                )
+            ]
+        results = [self.slot(value, 0) for value in op.results]
+        if any(isinstance(source, nodes.Const) for source in sources):
+            return []
+        slots = [*(results or [runs.NOTHING]), *slots, *(self.slot(s, 0) for s in sources)]
+        width = 4 if "warp" in op.instr.effects else move.width
+        if slots[0][0] == slots[1][0] or slots[0 if results else 2][2] != width:
+            return []
+        return [runs.access_row(move, slots, [*offsets, move.width, move.words])]
+
+    def _fuse(self, rows: list[runs.Row]) -> None:
+        if rows:
+            self.rows[self.here] = rows
 
     def _checked(self, run: Run, op: nodes.Op, reads: tuple[int, ...], writes: list[int]) -> Run:
         """The step with the checks of registers that asynchronous products use."""
@@ -222,7 +306,18 @@ class _Compiler:
         )  # fmt: skip
         if use is not None:
             run = steps.watched(run, lambda mma: mma.access(use))
+        else:
+            self._fuse(runs.copy_rows(self.slots(target), self._copied(node)))
         self.add(Step(run, node.loc, writes=(place,), copies=tuple(p for p, _ in reads)))
+
+    def _copied(self, node: nodes.Assign) -> list[runs.Slot]:
+        """The register that each register of the target is a copy of."""
+        only, bits = node.sources[0], node.target.type.register_bits
+        if len(node.sources) > 1:
+            return [self.slot(source, bits) for source in node.sources]
+        if isinstance(only, nodes.Value):
+            return self.slots(only)[: node.target.type.registers]
+        return [self.slot(only, bits)] * node.target.type.registers
 
     def _row(self, source: nodes.Source, kind: Any) -> tuple[int, int | None]:
         """A place and the register of its group, None for a scalar."""
@@ -237,9 +332,9 @@ class _Compiler:
         self.block(node.then)
         if len(node.orelse):
             self.goto(end, node.loc)
-        orelse.at = self.here
+        self.reach(orelse)
         self.block(node.orelse)
-        end.at = self.here
+        self.reach(end)
 
     def _enter(self, node: nodes.While | nodes.For) -> int:
         """Note a loop; the position of its head."""
@@ -253,7 +348,8 @@ class _Compiler:
 
     def _while(self, node: nodes.While) -> None:
         top, end = _Label(), _Label()
-        top.at = self._enter(node)
+        self.reach(top)
+        self._enter(node)
         self.loops.append((top, end))
         self.block(node.test)
         if isinstance(node.condition, nodes.Value):
@@ -262,7 +358,7 @@ class _Compiler:
             self.goto(end, node.loc)
         self.block(node.body)
         self.goto(top, node.loc)
-        end.at = self.here
+        self.reach(end)
         self.loops.pop()
         self._leave()
 
@@ -273,20 +369,28 @@ class _Compiler:
         kind = getattr(np, f"int{dtype.bits}") if dtype.kind == "s" else bits
         self._assign(nodes.Assign(node.index, (node.start,), node.loc))
         top = self._enter(node)
+        self.heads.add(top)
         stop, step = (self.source(s, bits) for s in (node.stop, node.step))
-        inside = self.place(_Label())[0]
+        inside = self.place(_Label(), (np.dtype(np.bool_), 1, False))[0]
         run = steps.inside(inside, index, stop, step, kind)
         self.add(Step(run, node.loc, reads=(index, stop, step), writes=(inside,)))
         self.branch(inside, end, node.loc)
         self.loops.append((again, end))
         self.block(node.body)
-        again.at = self.here
+        self.reach(again)
         run = steps.advance(index, step)
+        self._fuse(self._advance(node))
         self.add(Step(run, node.loc, reads=(index, step), writes=(index,)))
         self.add(Step(lambda machine: top, node.loc))
-        end.at = self.here
+        self.reach(end)
         self.loops.pop()
         self._leave()
+
+    def _advance(self, node: nodes.For) -> list[runs.Row]:
+        bits = node.index.type.register_bits
+        index = self.slot(node.index, bits)
+        found = runs.row(ADD, bits, [index, index, self.slot(node.step, bits)])
+        return [] if found is None else [found]
 
     def _keep(self, node: nodes.Keep) -> None:
         run = steps.copy(self.value(node.target), self.value(node.source))

@@ -15,13 +15,15 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from tensorcore_dsl import errors
-from tensorcore_dsl.interpreter.core.chunk import Chunk, Cohort
+from tensorcore_dsl.interpreter.core.chunk import Cohort
 from tensorcore_dsl.interpreter.core.program import STOP, Run, Step
 from tensorcore_dsl.interpreter.core.report import Report
 from tensorcore_dsl.interpreter.core.threads import absent, divided
 from tensorcore_dsl.interpreter.debugging.standstill import Group, Standstill
 from tensorcore_dsl.interpreter.execution.context import ExecutionContext
+from tensorcore_dsl.interpreter.execution.registers import RegisterFile
 from tensorcore_dsl.interpreter.execution.watchdog import Stop, Watchdog
+from tensorcore_dsl.interpreter.lanes.runs import Forms
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
@@ -29,86 +31,6 @@ from tensorcore_dsl.ir.nodes import Mark
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
 ALL_LANES = 0xFFFFFFFF
-
-
-class RegisterFile:
-    """Registers by place. Arrays are never written in place: several places may share one.
-
-    values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
-    partial: (T,) bool of the threads that have written a register, where it is not all of them.
-    """
-
-    def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
-        self.chunk = chunk
-        program = chunk.program
-        self.values: list[Any] = [None] * program.places
-        self.partial: dict[int, np.ndarray] = {}
-        for place, item, registers in program.constants:
-            shape = (registers, chunk.threads) if registers else (chunk.threads,)
-            self.values[place] = item if registers is None else np.full(shape, item)
-        for place, bits in zip(program.params, parameters, strict=True):
-            self.values[place] = np.full(chunk.threads, bits)
-
-    def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
-        """Set a register in the active threads."""
-        if value.dtype is not dtype and value.dtype != dtype:
-            raise errors.EmulationError(f"a result has type {value.dtype}, the register {dtype}")
-        if value.ndim == 0:
-            value = np.full(self.chunk.threads, value)
-        if self.chunk.active is None:
-            if self.partial:
-                self.partial.pop(place, None)
-        else:
-            value = self._merge(place, value)
-        self.values[place] = value
-
-    def _merge(self, place: int, value: Any) -> Any:
-        """The register after a write by the active threads; notes who has written it."""
-        chunk = self.chunk
-        old, written = self.values[place], self.partial.get(place)
-        if old is not None:
-            value = np.where(chunk.mask, value, old)
-        if written is not chunk.active if written is not None else chunk.checks and old is None:
-            written = chunk.mask if written is None else written | chunk.mask
-            if (written | chunk.gone).all():
-                self.partial.pop(place, None)
-            else:
-                self.partial[place] = written
-        return value
-
-    def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
-        """Set a register; it stays unwritten in threads that have not written all `sources`."""
-        written = [self.partial[s] for s in sources if s in self.partial]
-        if not written:
-            self.write(place, value, dtype)
-            return
-        chunk, mask = self.chunk, self.chunk.mask
-        active, good = chunk.active, np.logical_and.reduce([mask, *written])
-        chunk.active = chunk.mask = good
-        self.write(place, value, dtype)
-        chunk.active, chunk.mask = active, mask
-        self.forget(place, mask & ~good)
-
-    def forget(self, place: int, mask: np.ndarray) -> None:
-        """Make a register count as unwritten in these threads."""
-        if self.values[place] is not None and mask.any():
-            self.partial[place] = self.partial.get(place, self.chunk.all_threads) & ~mask
-
-    def check_reads(self, step: Step) -> None:
-        """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
-        chunk = self.chunk
-        for place in step.reads:
-            written = self.partial.get(place)
-            if written is None or written is chunk.active:
-                continue
-            lacking = chunk.mask & ~written
-            if step.guard is not None:
-                lacking = lacking & (self.values[step.guard[0]] ^ step.guard[1])
-            if lacking.any():
-                raise errors.Uninitialised(
-                    f"{step.instr or 'a branch'} reads a register that nothing has written in "
-                    + chunk.describe(int(np.argmax(lacking)))
-                )
 
 
 class Observer(Protocol):
@@ -138,6 +60,9 @@ class Machine:
     ) -> None:  # fmt: skip
         self.ctx = ctx
         self.registers = RegisterFile(ctx, parameters)
+        file = self.registers
+        self.forms = Forms(ctx.program, file.addresses, file.varying, ctx.threads)
+        self.forms.accesses = ctx.sanitizer.detector is None and not ctx.tally.profile
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1

@@ -18,6 +18,7 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
@@ -43,6 +44,16 @@ def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
     return lambda machine: execute(machine.ctx, instr, *fetch(machine.registers.values))
 
 
+def product(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
+    """A matrix product, whose result is a new array."""
+    ((place, kind),) = results
+
+    def run(machine: Machine) -> None:
+        machine.registers.adopt(place, call(machine), kind)
+
+    return run
+
+
 def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
     """An instruction after which all active threads go on."""
     if not results:
@@ -65,6 +76,7 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
     return run
 
 
+PRODUCTS = frozenset({fragments.multiply, multiply_async})  # their results are new arrays
 # Semantics that exist for several ops at once: these take a list of operands.
 SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply_several}
 
@@ -92,9 +104,8 @@ def at_once(
         if machine.ctx.sanitizer.detector is not None:
             machine.ctx.sanitizer.detector.converge(None)
         for (place, kind), value in zip(results, values, strict=True):
-            machine.registers.write(place, value, kind)
-        for later in range(at + 1, end):
-            machine.ctx.tally.counts[later] += machine.ctx.warps
+            machine.registers.adopt(place, value, kind)
+        machine.ctx.tally.counts[at + 1 : end] += machine.ctx.warps
         return end
 
     return run
@@ -187,7 +198,7 @@ def guarded(run: Run, guard: int, negated: bool) -> Run:
     def guarded(machine: Machine) -> int | None:
         flags = machine.registers.values[guard]
         outer = machine.ctx.active
-        inner = ~flags if negated else flags
+        inner = ~flags if negated else flags.copy()
         if outer is not None:
             inner = inner & outer
         if not inner.any():
@@ -245,7 +256,7 @@ def inside(place: int, index: int, stop: int, step: int, kind: Any) -> Run:
             down = registers[step].view(kind) < 0
             if down.any():
                 inside = np.where(down, at > last, inside)
-        registers[place] = inside
+        machine.registers.put(place, inside)
 
     return run
 
@@ -288,7 +299,7 @@ def branch(condition: int, target: Callable[[], int]) -> Run:
 
     def run(machine: Machine) -> int | None:
         taken, active = machine.registers.values[condition], machine.ctx.active
-        stay = taken if active is None else taken & active
+        stay = taken.copy() if active is None else taken & active
         if not stay.any():
             return target()
         leave = ~taken if active is None else active & ~taken

@@ -161,7 +161,8 @@ class Watchdog:
                 f"registers has changed (kernel.emulator(limit=...) or {VARIABLE} allows more)"
             )
         places = [values[value] for value in loop.outermost.deciding]
-        registers = [self.values[place] for place in places]
+        now = [self.values[place] for place in places]
+        registers = [None if value is None else value.copy() for value in now]
         digest = None
         if time.perf_counter() >= self.due:
             digest = self._digest()
@@ -193,9 +194,9 @@ class Watchdog:
             return False
         for place, before in zip(probe.places, probe.registers, strict=True):
             now = self.values[place]
-            if now is before:
-                continue
-            if now is None or before is None or np.shape(now) != np.shape(before):
+            if now is None or before is None:
+                if now is before:
+                    continue
                 return False
             differ = now != before
             if (differ & probe.mask if np.ndim(differ) else differ).any():

@@ -366,16 +366,18 @@ def copy_finish(
 @native.compiled
 def async_load(
     addresses: Any, whole: Any, data: Any, states: Any, checked: bool, stamps: Any, epochs: Any,
-    cluster: int, out: Any,
+    cluster: int, out: Any, size: int, across: bool,
 ) -> int:  # fmt: skip
-    """Load 16-byte chunks of shared memory through the async proxy.
+    """Load elements of `size` bytes in 16-byte chunks of shared memory through the async proxy.
 
-    addresses: (warpgroups, chunks); out: (warpgroups, chunks, 16); whole: (warpgroups,), those that
-    take part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
+    addresses: (warpgroups, chunks); out: see `isa.context`; whole: (warpgroups,), those that take
+    part; cluster: CTAs of a cluster. Failed checks name `warpgroup * chunks + chunk`.
     """
     groups, count = addresses.shape
     ctas, limit = data.shape
     per, threads = groups // ctas, epochs.size // ctas
+    lines, per_line = (out.shape[2], out.shape[1]) if across else (out.shape[1], out.shape[2])
+    step = 4 * lines if across else 4
     for group in range(groups):
         if not whole[group]:
             continue
@@ -385,14 +387,24 @@ def async_load(
             if at + CHUNK > limit:
                 return native.mistake(shadow.OUTSIDE, group * count + i)
             if checked:
-                state = shadow.shadow_error(states.ctypes.data + cta * limit + at, CHUNK)
-                if state:
-                    return native.mistake(state, group * count + i)
+                states_at = states.ctypes.data + cta * limit + at
+                if not shadow.all_written(states_at, CHUNK):
+                    code = shadow.shadow_error(states_at, CHUNK)
+                    return native.mistake(code, group * count + i)
             first = cta // cluster * cluster * threads
             if threads and unfenced(stamps[cta], epochs, first, at):
                 return native.mistake(shadow.UNFENCED, group * count + i)
-            source = data.ctypes.data + cta * limit + at
-            to = out.ctypes.data + (group * count + i) * CHUNK
-            native.poke64(to, native.peek64(source))
-            native.poke64(to + 8, native.peek64(source + 8))
+            source, element = data.ctypes.data + cta * limit + at, i * (CHUNK // size)
+            line, first = element // per_line, element % per_line
+            to = out.ctypes.data + 4 * (group * lines * per_line)
+            to += 4 * (first * lines + line if across else element)
+            if size == 2:
+                for j in range(8):
+                    native.poke32(to + step * j, types.uint32(native.peek16(source + 2 * j)))
+            elif size == 1:
+                for j in range(16):
+                    native.poke32(to + step * j, types.uint32(native.peek8(source + j)))
+            else:
+                for j in range(4):
+                    native.poke32(to + step * j, native.peek32(source + 4 * j))
     return 0

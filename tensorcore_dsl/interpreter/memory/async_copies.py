@@ -33,9 +33,11 @@ from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
 from tensorcore_dsl.interpreter.memory.tensor_box import (
     BOX,
     EXTENT,
+    RANK,
     START,
     TensorBox,
     load_box,
+    load_boxes,
     store_box,
 )
 from tensorcore_dsl.interpreter.sanitizer.access_history import CHECK, GLOBAL, NOTE, OWN
@@ -44,6 +46,7 @@ from tensorcore_dsl.interpreter.sanitizer.races import ALWAYS, PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, Context
 
+LOADS, STORES = "load from", "store to"
 TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
 MBARRIER = 8  # bytes
 
@@ -64,6 +67,12 @@ class _Copy:
     step: int
     since: int = 0
 
+    @property
+    def addresses(self) -> list[int]:
+        """The real addresses of the arrays of targets, of sources and of bytes to read."""
+        arrays = self.target, self.source, self.valid
+        return [array.__array_interface__["data"][0] for array in arrays]
+
 
 class AsyncCopies:
     """Copies in flight; `groups` counts the groups that each thread has committed."""
@@ -80,7 +89,7 @@ class AsyncCopies:
     ) -> None:
         """Copy `size` bytes to shared `target`: `valid` ones from global `source`, then zeros."""
         storage, table = self.shared.storage, self.globals.table
-        valid = np.ascontiguousarray(np.broadcast_to(valid, target.shape), dtype=np.uint32)
+        valid = np.array(np.broadcast_to(valid, target.shape), np.uint32, order="C")
         mask = self.shared.active(ctx)
         self.chunk.account("global", "load", source, mask, size)
         self.chunk.account("shared", "store", target, mask, size)
@@ -88,6 +97,25 @@ class AsyncCopies:
             target, source, valid, mask, table, storage.data, storage.shadow, size, storage.checks,
             self.shared.sanitizer.proxies.readers,
         )  # fmt: skip
+        if wrong:
+            self.refuse(wrong, target, source, size, valid)
+        copy = _Copy(
+            mask, self.groups, target.copy(), source.copy(), size, valid, self.chunk.at_step
+        )
+        self._note(copy, mask, CHECK)
+        self.queue.append(copy)
+
+    def blank(self, mask: np.ndarray, size: int, step: int) -> _Copy:
+        """A copy of the threads of `mask` whose addresses are still to be filled in."""
+        threads = self.chunk.threads
+        target, valid = np.empty((2, threads), np.uint32)
+        source = np.empty(threads, np.uint64)
+        return _Copy(mask, self.groups, target, source, size, valid, step)
+
+    def refuse(
+        self, wrong: int, target: np.ndarray, source: np.ndarray, size: int, valid: np.ndarray
+    ) -> NoReturn:
+        """Raise the error of a copy that failed a check."""
         if wrong >> 32 == TOO_MANY:
             thread = wrong & 0xFFFFFFFF
             raise OutOfBounds(
@@ -97,11 +125,7 @@ class AsyncCopies:
             )
         if wrong >> 32 > GLOBAL_SIDE:
             self.globals.refuse(wrong - (GLOBAL_SIDE << 32), source, size, "asynchronous copy")
-        if wrong:
-            self.shared.refuse(wrong, target, size, "asynchronous copy")
-        copy = _Copy(mask, self.groups, target, source, size, valid, self.chunk.at_step)
-        self._note(copy, mask, CHECK)
-        self.queue.append(copy)
+        self.shared.refuse(wrong, target, size, "asynchronous copy")
 
     def _note(self, copy: _Copy, mask: np.ndarray, todo: int) -> None:
         """Show a copy to the detector of races: at the issue, and as done at the wait."""
@@ -172,10 +196,54 @@ class BulkCopies:
         self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}  # the first, and its step
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
+        if mask is None and self._load_alike(dst, tensor, coordinates, bar):
+            return
         for thread in np.flatnonzero(self.chunk.mask):
             box = self._box(thread, tensor, coordinates)
-            self._note_place(int(thread), box, "load from", len(coordinates))
+            self._note_place(int(thread), box, LOADS, len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
+
+    def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any) -> bool:
+        """Load boxes of one array, each to its thread's own CTA, in one compiled call.
+
+        False, and nothing done, for other loads and for those that will be refused.
+        """
+        threads = np.flatnonzero(self.chunk.mask)
+        ctas = threads // self.chunk.group
+        handles, targets, barriers = (
+            np.broadcast_to(x, self.chunk.mask.shape)[threads] for x in (tensor, dst, bar)
+        )
+        index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
+        index -= MAP_BASE
+        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+            return False
+        box, starts = self.boxes[index], np.zeros((len(threads), RANK), np.int64)
+        for axis, places in enumerate(coordinates):
+            places = np.broadcast_to(places, self.chunk.mask.shape)[threads]
+            starts[:, axis] = places.astype(np.uint32).view(np.int32)
+        plain = (handles == handles[0]) & (targets % TENSOR_ALIGN == 0)
+        plain &= (targets | barriers) >> CLUSTER_SHIFT == 0
+        plain &= (starts[:, 0] * box.element % CHUNK == 0) & ~self.clusters.gone[ctas]
+        inside = box.inside_at(starts)
+        if not (plain & (inside > 0)).all():
+            return False
+        storage, proxies, failed = self.storage, self.sanitizer.proxies, np.zeros(1, np.int64)
+        wrong = load_boxes(
+            box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas,
+            targets.astype(np.int64), storage.data, storage.shadow, storage.checks, proxies.stamps,
+            proxies.readers, failed,
+        )  # fmt: skip
+        done = int(failed[0]) if wrong else len(threads)
+        self.chunk.writes += len(threads)
+        for i in range(done):
+            cta, target = int(ctas[i]), int(targets[i])
+            self.useful.add((cta // self.clusters.size, LOADS, box.name))
+            self._arrived(int(threads[i]), box, cta, target, int(barriers[i]))
+        self.chunk.tally.bytes["global", "load"] += int(inside.sum())
+        if wrong:
+            where = int(ctas[done]), int(threads[done])
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
+        return True
 
     def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
         for thread in np.flatnonzero(self.chunk.mask):
@@ -192,7 +260,7 @@ class BulkCopies:
                     f"at coordinates {where}: stores may hang over the far end of an axis, not "
                     "over its start"
                 )
-            self._note_place(int(thread), box, "store to", len(coordinates))
+            self._note_place(int(thread), box, STORES, len(coordinates))
             self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
 
     def _note_place(self, thread: int, box: TensorBox, what: str, rank: int) -> None:
@@ -327,7 +395,7 @@ class BulkCopies:
         """Carry out a load; `source` is where it reads shared memory, if it does."""
         chunk = self.chunk
         chunk.writes += 1
-        storage, proxies, size = self.storage, self.sanitizer.proxies, box.size
+        storage, proxies = self.storage, self.sanitizer.proxies
         for cta, target, barrier in self._targets(thread, dst, bar, mask):
             self._aligned(target, align, thread)
             wrong = load_box(
@@ -337,16 +405,20 @@ class BulkCopies:
             if wrong:
                 self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
             found = self._note_load(thread, box, cta, target, barrier, source)
-            slot, phase = self.mbarriers.complete(cta, barrier, size, thread)
+            self._arrived(thread, box, cta, target, barrier)
             if found is not None:
                 found()
-            low, high = target & -128, -(-(target + box.reach) // 128) * 128
-            name = self.mbarriers.name(cta, slot)
-            self.sanitizer.in_flight.flights.append(
-                Flight(cta, low, high, slot, phase, name, chunk.at_step, thread)
-            )
-            chunk.tally.bytes["shared", "store"] += size
         chunk.tally.bytes["global", "load"] += box.inside
+
+    def _arrived(
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int
+    ) -> None:
+        """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
+        slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
+        low, high = target & -128, -(-(target + box.reach) // 128) * 128
+        step = self.chunk.at_step
+        self.sanitizer.in_flight.flights.append(Flight(cta, low, high, slot, phase, step, thread))
+        self.chunk.tally.bytes["shared", "store"] += box.size
 
     def _note_load(
         self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,

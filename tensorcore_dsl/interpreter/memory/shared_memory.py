@@ -85,16 +85,15 @@ class SharedMemory(accesses.WordMemory):
         return np.asarray(addresses + (ctas << np.uint64(32)))
 
     def read_chunks(
-        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray
-    ) -> np.ndarray:
-        """(warpgroups, chunks, 16) bytes at (warpgroups, chunks) addresses, which the product
-        `instr` reads through the async proxy for the warpgroups `whole`."""
+        self, instr: Instruction, addresses: np.ndarray, whole: np.ndarray, out: np.ndarray,
+        size: int, across: bool,
+    ) -> None:  # fmt: skip
+        """Read elements through the async proxy, as `isa.context` says."""
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
-        out = np.zeros((*addresses.shape, CHUNK), np.uint8)
         wrong = accesses.async_load(
             addresses, whole, storage.data, storage.shadow, storage.checks, proxies.stamps,
-            proxies.epochs, chunk.geometry.cluster_ctas, out,
+            proxies.epochs, chunk.geometry.cluster_ctas, out, size, across,
         )  # fmt: skip
         if wrong:
             self._refuse_chunk(instr, wrong >> 32, wrong & 0xFFFFFFFF, addresses)
@@ -117,7 +116,6 @@ class SharedMemory(accesses.WordMemory):
             ctas, chunks = owners * WARPGROUP // chunk.group, addresses[owners] // CHUNK
             groups = sanitizer.mma.commits[owners]
             proxies.add(Read(PRODUCT, chunk.at_step, owners, groups, ctas, chunks))
-        return out
 
     def _check(
         self, wrong: int, mask: np.ndarray, addresses: np.ndarray, size: int, verb: str,

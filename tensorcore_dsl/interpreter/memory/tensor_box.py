@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class TensorBox:
         plan[START, : len(coordinates)] = coordinates
         return replace(self, plan=plan)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of the whole box, including the part outside of the array."""
         return int(self.plan[BOX].prod()) * self.element
@@ -90,10 +91,15 @@ class TensorBox:
         """Bytes from one row to the next in shared memory."""
         return self.mask + CHUNK if self.mask else self.row
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """Bytes of shared memory that the box spans."""
         return self.size // self.row * self.pitch
+
+    def inside_at(self, starts: np.ndarray) -> np.ndarray:
+        """Bytes inside the array of boxes at coordinates `starts`, (boxes, RANK)."""
+        last = np.minimum(starts + self.plan[BOX], self.plan[EXTENT])
+        return np.asarray(np.maximum(last - np.maximum(starts, 0), 0).prod(axis=1) * self.element)
 
     @property
     def inside(self) -> int:
@@ -178,7 +184,8 @@ def load_box(
                     return native.mistake(shadow.IN_FLIGHT, at)
                 shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
             if stamps.size:
-                stamps[at // 4 : at // 4 + 4] = 0
+                native.poke64(stamps.ctypes.data + at, types.uint64(0))
+                native.poke64(stamps.ctypes.data + at + 8, types.uint64(0))
             to = data.ctypes.data + at
             if inside and low <= byte and byte + CHUNK <= high:
                 native.poke64(to, native.peek64(source + byte))
@@ -189,6 +196,30 @@ def load_box(
                     native.poke8(
                         to + i, native.peek8(source + byte + i) if there else types.uint8(0)
                     )
+    return 0
+
+
+@native.compiled
+def load_boxes(
+    real: int, plan: Any, element: int, mask: int, pitch: int, starts: Any, ctas: Any, targets: Any,
+    data: Any, states: Any, checked: bool, stamps: Any, readers: Any, failed: Any,
+) -> int:  # fmt: skip
+    """Copy boxes at coordinates `starts`, (boxes, RANK), each to shared memory of one of `ctas`.
+
+    The arrays are those of the chunk. failed: (1,), the box that fails a check.
+    """
+    box = plan.copy()
+    for i in range(ctas.size):
+        cta = ctas[i]
+        for axis in range(RANK):
+            box[START, axis] = starts[i, axis]
+        wrong = load_box(
+            real, box, element, mask, pitch, targets[i], data[cta], states[cta], checked,
+            stamps[cta], readers[cta],
+        )  # fmt: skip
+        if wrong:
+            failed[0] = i
+            return wrong
     return 0
 
 

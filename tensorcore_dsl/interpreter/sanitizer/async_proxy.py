@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from tensorcore_dsl.errors import EmulationError
+from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.chunk import Chunk
 from tensorcore_dsl.interpreter.core.native import compiled, inlined
 from tensorcore_dsl.interpreter.core.shadow import (
@@ -163,8 +164,7 @@ class ProxyFences:
 class Flight:
     """A load to bytes `start` to `stop` of a CTA, counted by `phase` of the mbarrier in `slot`.
 
-    barrier: the mbarrier's name for messages. step, thread: who issued it. source: the read of
-    another CTA's shared memory that ends with it.
+    step, thread: who issued it. source: the read of another CTA's shared memory that ends with it.
     """
 
     cta: int
@@ -172,14 +172,15 @@ class Flight:
     stop: int
     slot: int
     phase: int
-    barrier: str
     step: int
     thread: int
     source: Read | None = None
 
 
 class CopiesInFlight:
-    """The loads of a chunk of CTAs that are in flight."""
+    """The loads of a chunk of CTAs that are in flight. name: that of an mbarrier, for messages."""
+
+    name: Callable[[int, int], str]
 
     def __init__(self, chunk: Chunk, storage: SharedStorage, proxies: ProxyFences) -> None:
         self.chunk = chunk
@@ -192,8 +193,7 @@ class CopiesInFlight:
         left = []
         for flight in self.flights:
             if seen(flight.cta, flight.slot) > flight.phase:
-                shadow = self.storage.shadow[flight.cta, flight.start : flight.stop]
-                shadow[shadow == PENDING] = WRITTEN
+                _land(self.storage.shadow[flight.cta], flight.start, flight.stop)
                 if flight.source is not None:
                     self.proxies.end(flight.source)
             else:
@@ -219,8 +219,17 @@ class CopiesInFlight:
         return (
             f"the bulk load at {self.chunk.loc(flight.step)} (by "
             f"{self.chunk.describe(flight.thread)}) is in flight: nobody has waited for phase "
-            f"{flight.phase} (parity {flight.phase & 1}) of the {flight.barrier}"
+            f"{flight.phase} (parity {flight.phase & 1}) of the "
+            + self.name(flight.cta, flight.slot)
         )
+
+
+@compiled
+def _land(states: Any, start: int, stop: int) -> None:
+    """A load to some bytes is over."""
+    for byte in range(start, min(stop, states.size)):
+        if states[byte] == PENDING:
+            states[byte] = WRITTEN
 
 
 @compiled
@@ -244,6 +253,9 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
 
     first: the first thread of the cluster.
     """
+    stamp = stamps.ctypes.data + at
+    if native.peek64(stamp) == 0 and native.peek64(stamp + 8) == 0:
+        return False
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
         stamp = types.int64(stamps[word])

@@ -60,6 +60,7 @@ class Mbarriers:
         self.used = np.ones(ctas, np.int64)
         self.made_at: dict[tuple[int, int], int] = {}
         self.asks_for = np.full((chunk.threads, 2), -1, np.int64)
+        sanitizer.in_flight.name = self.name
 
     def init(self, bar: Any, count: Any) -> None:
         """Initialise barriers; `count` None invalidates them."""

@@ -1,0 +1,177 @@
+"""The registers of all threads of a chunk.
+
+Every place has memory of its own, so that compiled code finds it by its address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tensorcore_dsl import errors
+from tensorcore_dsl.interpreter.core.chunk import WARP, Chunk
+from tensorcore_dsl.interpreter.core.program import Step
+
+_LINE = 64  # bytes of a cache line
+_APART = 2 * _LINE  # bytes between two places, so that one warp's registers lie in different sets
+
+
+class RegisterFile:
+    """Registers by place, written in place.
+
+    values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
+    partial: (T,) bool of the threads that have written a register, where it is not all of them.
+    addresses: of the first register of each place, or of 32 copies of a constant. varying:
+    (places,), 1 for registers, 0 for constants. moved: places whose memory has been exchanged.
+    """
+
+    def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
+        self.chunk = chunk
+        program, threads = chunk.program, chunk.threads
+        self.shapes = program.shapes
+        self.values: list[Any] = [None] * program.places
+        self.partial: dict[int, np.ndarray] = {}
+        self.moved: set[int] = set()
+        sizes = np.array([0 if s is None else s[1] * s[0].itemsize for s in self.shapes], np.int64)
+        self.varying = (sizes > 0).astype(np.int64)
+        room = -(-(sizes * threads) // _LINE) * _LINE + _APART
+        self._memory = np.zeros(int(room.sum()) + _LINE, np.uint8)
+        start = -self._memory.ctypes.data % _LINE
+        self._starts = start + np.cumsum(room) - room
+        self.addresses = self._memory.ctypes.data + self._starts
+        self._constants = [self._constant(*constant) for constant in program.constants]
+        for place, bits in zip(program.params, parameters, strict=True):
+            self._home(place)[...] = bits
+
+    def _constant(self, place: int, item: Any, registers: int | None) -> np.ndarray:
+        """Set a constant; returns the memory where compiled code reads it."""
+        shape = (registers, self.chunk.threads) if registers else (self.chunk.threads,)
+        self.values[place] = item if registers is None else np.full(shape, item)
+        words = np.full(WARP, item)
+        self.addresses[place] = words.ctypes.data
+        return words
+
+    def _home(self, place: int) -> Any:
+        """The memory of a place, as the array that its value is."""
+        value = self.values[place]
+        if value is None:
+            shape = self.shapes[place]
+            assert shape is not None, "a constant is not written"
+            dtype, registers, group = shape
+            start, threads = int(self._starts[place]), self.chunk.threads
+            end = start + registers * threads * dtype.itemsize
+            value = self._memory[start:end].view(dtype)
+            value = self.values[place] = value.reshape(registers, threads) if group else value
+        return value
+
+    def write(self, place: int, value: Any, dtype: np.dtype[Any]) -> None:
+        """Set a register in the active threads."""
+        if value.dtype is not dtype and value.dtype != dtype:
+            raise errors.EmulationError(f"a result has type {value.dtype}, the register {dtype}")
+        new, chunk = self.values[place] is None, self.chunk
+        home = self._home(place)
+        if chunk.active is None:
+            if value is not home:
+                home[...] = value
+        else:
+            np.copyto(home, value, where=chunk.active)
+        self.wrote((place,), new)
+
+    def adopt(self, place: int, value: np.ndarray, dtype: np.dtype[Any]) -> None:
+        """`write` of a new array that nobody else keeps: it becomes the memory of the place."""
+        chunk, new = self.chunk, self.values[place] is None
+        alone = new or chunk.active is None
+        if not alone:
+            written = self.partial.get(place)
+            alone = written is not None and not (written & ~chunk.mask).any()
+        if not alone or value.dtype != dtype or not value.flags.c_contiguous:
+            self.write(place, value, dtype)
+            return
+        self.values[place] = value
+        self.moved.add(place)
+        if self.partial or new:
+            self.wrote((place,), new)
+
+    def locate(self, places: Iterable[int]) -> None:
+        """Bring the addresses of places that have moved up to date."""
+        for place in self.moved.intersection(places):
+            self.addresses[place] = self.values[place].__array_interface__["data"][0]
+
+    def put(self, place: int, value: Any) -> None:
+        """Set a register in all threads, without a note of who has written it."""
+        self._home(place)[...] = value
+
+    def wrote(self, places: Iterable[int], new: bool) -> None:
+        """Note that the active threads have written registers, which are all `new`, or none is."""
+        chunk, partial = self.chunk, self.partial
+        if chunk.active is None:
+            for place in places if partial else ():
+                partial.pop(place, None)
+        elif new or partial:
+            for place in places:
+                if new or place in partial:
+                    self._wrote_some(place, new)
+
+    def _wrote_some(self, place: int, new: bool) -> None:
+        """Note who has written a register."""
+        chunk, written = self.chunk, self.partial.get(place)
+        if written is not chunk.active if written is not None else chunk.checks and new:
+            written = chunk.mask if written is None else written | chunk.mask
+            if (written | chunk.gone).all():
+                self.partial.pop(place, None)
+            else:
+                self.partial[place] = written
+
+    def wrote_all(self, places: frozenset[int]) -> None:
+        """Note that the active threads have written registers, some of them for the first time."""
+        new = [place for place in places if self.values[place] is None]
+        for place in new:
+            self._home(place)
+        self.wrote([place for place in places if place in self.partial], False)
+        self.wrote(new, True)
+
+    def lacks(self, places: frozenset[int]) -> bool:
+        """Have some active threads not written some of these registers?"""
+        mask, active, partial = self.chunk.mask, self.chunk.active, self.partial
+        if any([self.values[place] is None for place in places]):
+            return True
+        if partial.keys().isdisjoint(places):
+            return False
+        some = [partial[place] for place in places if place in partial]
+        return any(written is not active and bool((mask & ~written).any()) for written in some)
+
+    def copy(self, place: int, value: Any, dtype: np.dtype[Any], sources: tuple[int, ...]) -> None:
+        """Set a register; it stays unwritten in threads that have not written all `sources`."""
+        written = [self.partial[s] for s in sources if s in self.partial]
+        if not written:
+            self.write(place, value, dtype)
+            return
+        chunk, mask = self.chunk, self.chunk.mask
+        active, good = chunk.active, np.logical_and.reduce([mask, *written])
+        chunk.active = chunk.mask = good
+        self.write(place, value, dtype)
+        chunk.active, chunk.mask = active, mask
+        self.forget(place, mask & ~good)
+
+    def forget(self, place: int, mask: np.ndarray) -> None:
+        """Make a register count as unwritten in these threads."""
+        if self.values[place] is not None and mask.any():
+            self.partial[place] = self.partial.get(place, self.chunk.all_threads) & ~mask
+
+    def check_reads(self, step: Step) -> None:
+        """Raise Uninitialised where a thread that executes `step` has not written what it reads."""
+        chunk = self.chunk
+        for place in step.reads:
+            written = self.partial.get(place)
+            if written is None or written is chunk.active:
+                continue
+            lacking = chunk.mask & ~written
+            if step.guard is not None:
+                lacking = lacking & (self.values[step.guard[0]] ^ step.guard[1])
+            if lacking.any():
+                raise errors.Uninitialised(
+                    f"{step.instr or 'a branch'} reads a register that nothing has written in "
+                    + chunk.describe(int(np.argmax(lacking)))
+                )

@@ -1,0 +1,1 @@
+"""Executes runs of instructions of single threads in compiled code, warp by warp."""

@@ -1,0 +1,115 @@
+"""The compiled loop that executes a run of elementary operations, warp by warp.
+
+A run is an array with a row for each operation; the columns are below. Addresses are those of the
+registers of warp 0; a warp's registers lie `step` bytes behind those of the warp before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tensorcore_dsl.interpreter.core.native import compiled
+from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, vector
+
+# Columns. The result and the operands each have an address and a step.
+SLOTS = 4  # the result, then up to three operands
+CODE, FIRST = 0, 1
+LITERALS = FIRST + 2 * SLOTS  # numbers of accesses to memory, see `lanes.memory`
+COLUMNS = LITERALS + 6
+_WORD = ir.IntType(64)
+
+
+def _column(builder: Any, row: Any, number: int) -> Any:
+    return builder.load(builder.gep(row, [ir.Constant(_WORD, number)]))
+
+
+def _pointer(builder: Any, row: Any, warp: Any, slot: int, bits: int) -> Any:
+    """The registers of the result (slot 0) or of an operand."""
+    first = _column(builder, row, FIRST + 2 * slot)
+    step = _column(builder, row, FIRST + 2 * slot + 1)
+    address = builder.add(first, builder.mul(warp, step))
+    return builder.inttoptr(address, vector(bits).as_pointer())
+
+
+def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
+    """A switch over all operations, joined by a store for each width.
+
+    mask: address of the warp's 32 flags, which are all set where `whole`.
+    """
+    row = builder.inttoptr(row, _WORD.as_pointer())
+    done = builder.append_basic_block("done")
+    stores = {bits: builder.append_basic_block(f"store{bits}") for bits in (8, 16, 32, 64)}
+    values: dict[int, list[Any]] = {bits: [] for bits in stores}
+    choice = builder.switch(_column(builder, row, CODE), done)
+    for key, (bits, operands, code) in OPERATIONS.items():
+        block = builder.append_basic_block("operation")
+        choice.add_case(ir.Constant(_WORD, CODES[key]), block)
+        builder.position_at_end(block)
+        loaded = [
+            builder.load(_pointer(builder, row, warp, slot, width), align=width // 8)
+            for slot, width in enumerate(operands, 1)
+        ]
+        values[bits].append((code(builder, *loaded), builder.block))
+        builder.branch(stores[bits])
+    for bits, block in stores.items():
+        builder.position_at_end(block)
+        value = builder.phi(vector(bits))
+        for incoming in values[bits]:
+            value.add_incoming(*incoming)
+        _store(builder, value, _pointer(builder, row, warp, 0, bits), bits, mask, whole)
+        builder.branch(done)
+    builder.position_at_end(done)
+
+
+def _store(builder: Any, value: Any, target: Any, bits: int, mask: Any, whole: Any) -> None:
+    """Lanes that are not active keep what they have."""
+    with builder.if_else(whole, likely=True) as (all_lanes, some):
+        with all_lanes:
+            builder.store(value, target, align=bits // 8)
+        with some:
+            flags = builder.load(builder.inttoptr(mask, vector(8).as_pointer()), align=1)
+            active = builder.icmp_unsigned("!=", flags, ir.Constant(vector(8), None))
+            old = builder.load(target, align=bits // 8)
+            builder.store(builder.select(active, value, old), target, align=bits // 8)
+
+
+@intrinsic  # type: ignore[misc]
+def _operation(typing: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
+    """Execute the operation in the row at an address for one warp."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        row, warp, mask, whole = values
+        _emit(builder, row, warp, mask, whole)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.boolean), generate
+
+
+_perform: Any = _operation
+
+
+@compiled
+def perform_all(operations: Any, start: int, end: int, active: Any, everybody: bool) -> None:
+    """Execute the rows from `start` to `end` in the active threads of (T,)."""
+    rows, flags = operations.ctypes.data, active.ctypes.data
+    for warp in range(active.size // 32):
+        whole = True
+        if not everybody:
+            lanes = 0
+            for lane in range(warp * 32, warp * 32 + 32):
+                lanes += active[lane]
+            if lanes == 0:
+                continue
+            whole = lanes == 32
+        for i in range(start, end):
+            _perform(rows + 8 * COLUMNS * i, warp, flags + 32 * warp, whole)
+
+
+def run(operations: np.ndarray, active: np.ndarray, everybody: bool) -> None:
+    """Execute (n, COLUMNS) operations in the active threads of (T,), or in all of them."""
+    perform_all(operations, 0, len(operations), active, everybody)

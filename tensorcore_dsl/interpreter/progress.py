@@ -1,0 +1,71 @@
+"""The progress of a long emulation, as a line on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from threading import Lock, Timer
+from types import TracebackType
+from typing import Any
+
+PATIENCE = 2.0  # seconds after which a launch counts as long
+
+
+class ProgressLine:
+    """Shows how many blocks of a launch have ended, once it has lasted for PATIENCE seconds.
+
+    Nothing is shown where stderr is no terminal, or if `quiet`.
+    """
+
+    def __init__(self, name: str, blocks: int, quiet: bool = False) -> None:
+        self.name, self.blocks, self.ended = name, blocks, 0
+        self._bar: Any = None
+        self._task: Any = None
+        self._lock = Lock()
+        self._timer = None if quiet or not sys.stderr.isatty() else Timer(PATIENCE, self._show)
+
+    def __enter__(self) -> ProgressLine:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        with self._lock:
+            self._timer = None
+            if self._bar is not None:
+                self._bar.stop()
+
+    def advance(self, blocks: int) -> None:
+        """So many more blocks have ended."""
+        with self._lock:
+            self.ended += blocks
+            if self._bar is not None:
+                self._bar.update(self._task, completed=self.ended)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        with self._lock:
+            if self._timer is None:  # the launch has ended meanwhile
+                return
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+            self._bar = Progress(
+                *columns, TextColumn("blocks"), TimeElapsedColumn(),
+                console=Console(stderr=True), transient=True, refresh_per_second=2,
+            )  # fmt: skip
+            self._task = self._bar.add_task(f"emulating {self.name}", total=self.blocks)
+            self._bar.update(self._task, completed=self.ended)
+            self._bar.start()
