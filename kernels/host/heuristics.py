@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -21,7 +22,9 @@ from tensorcore_dsl.kernels.host.cost_model import promotion_slowdown, ranking, 
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
+from tensorcore_dsl.kernels.host.summation import division
 
+ALIGNED = (16, 16)  # bytes of the widest copies of A and B
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 
@@ -59,15 +62,34 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
     Of a family without a configuration that `problem.bits` allows, it is one that the plan then
     refuses.
     """
-    aligned = problem.a.type.align, problem.b.type.align
-    shape = problem.M, problem.N, problem.K, problem.batch or 1, aligned
-    configs = [
-        config
-        for _, config in f32_ranking(*shape)
-        if isinstance(config, kind or (HopperConfig, AmpereConfig))
-        and (isinstance(config, AmpereConfig) or has_promotion_registers(config))
-    ]
-    return next((config for config in configs if is_allowed(problem, config)), configs[0])
+
+    def ranked(aligned: tuple[int, int], kind: Any) -> Iterator[Any]:
+        shape = problem.M, problem.N, problem.K, problem.batch or 1
+        for _, config in f32_ranking(*shape, aligned):
+            if isinstance(config, kind) and (
+                isinstance(config, AmpereConfig) or has_promotion_registers(config)
+            ):
+                yield config
+
+    usual = ranked(ALIGNED, kind or (HopperConfig, AmpereConfig))
+    first = next(usual)
+    if not is_allowed(problem, first):
+        first = next((config for config in usual if is_allowed(problem, config)), first)
+    return _divided_alike(problem, first, ranked(_alignment(problem), type(first)))
+
+
+def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:
+    """The first configuration that divides sums as the usual one, the choice for aligned operands.
+
+    So no alignment changes bits.
+    """
+    order = division(problem, usual)
+    return next(config for config in ranked if division(problem, config) == order)
+
+
+def _alignment(problem: GemmProblem) -> tuple[int, int]:
+    """Bytes that one copy of A, and of B, moves."""
+    return problem.a.type.align, problem.b.type.align
 
 
 def _requested_family(family: str | None, config: Any) -> str | None:
@@ -124,7 +146,9 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         limited = needs_registers and config.register_limited
         return families.gives_registers() if limited else families.is_assembled(config)
 
-    return choose(shape, is_feasible)
+    usual = choose(replace(shape, misaligned=False, store_by_threads=False), is_feasible)
+    ranked = (config for _, config in ranking(shape) if is_feasible(config))
+    return _divided_alike(problem, usual, ranked)  # type: ignore[no-any-return]
 
 
 def choose_promoted(
@@ -192,15 +216,20 @@ def choose_ampere(problem: GemmProblem) -> AmpereConfig:
     """The configuration of the mma.sync kernel for a problem."""
     if problem.multiplied_as == tc.f32:
         return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
-    return next(config for _, config in ranked_ampere(problem) if is_allowed(problem, config))
+    usual = ranked_ampere(problem, ALIGNED)
+    first = next(config for _, config in usual if is_allowed(problem, config))
+    ranked = (config for _, config in ranked_ampere(problem))
+    return _divided_alike(problem, first, ranked)  # type: ignore[no-any-return]
 
 
-def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...]:
+def ranked_ampere(
+    problem: GemmProblem, aligned: tuple[int, int] | None = None
+) -> tuple[tuple[float, AmpereConfig], ...]:
     """(expected microseconds, configuration), the fastest first, for types other than f32.
 
-    Partial sums of split-K are never f16.
+    Partial sums of split-K are never f16. aligned: of A and B, if not as they are.
     """
-    aligned = problem.a.type.align, problem.b.type.align
+    aligned = aligned or _alignment(problem)
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
     parts = problem.accumulate != tc.f16
     return ampere_ranking(

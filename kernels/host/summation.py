@@ -120,16 +120,22 @@ def summation_of(problem: GemmProblem, config: Config) -> Summation:
     dtype, in_f16 = problem.multiplied_as, problem.accumulate == tc.f16
     hopper, arch = isinstance(config, HopperConfig), target_arch().name
     depth, arithmetic = _instruction(dtype, in_f16, hopper, arch)
-    every_order = not dtype.is_float  # modulo 2^32
+    parts, place, row_parts = division(problem, config)
     return Summation(
         dtype, problem.d.type.dtype, depth, arithmetic,
         terms=3 if dtype == tc.f32 else 1,
         promoted=_promoted(config, problem, depth),
-        parts=(0,) if every_order else _parts(config, dtype, problem.K),
-        place=() if every_order else _place(config, problem),
-        row_parts=_row_parts(config, problem),
+        parts=parts, place=place, row_parts=row_parts,
         scaled=problem.alpha != 1, adds_c=problem.reads_c, epilogue=problem.epilogue,
     )  # fmt: skip
+
+
+def division(problem: GemmProblem, config: Config) -> tuple[Any, ...]:
+    """`parts`, `place`, `row_parts` of a Summation: what configurations of a family decide."""
+    if not problem.dtype.is_float:  # sums are exact modulo 2^32
+        return (0,), (), 0
+    parts = _parts(config, problem.multiplied_as, problem.K)
+    return parts, _place(config, problem), _row_parts(config, problem)
 
 
 @lru_cache
@@ -187,6 +193,6 @@ def _place(config: Config, problem: GemmProblem) -> tuple[int, ...]:
 def _row_parts(config: Config, problem: GemmProblem) -> int:
     """Columns of a part of a row, where reductions add up f32, whose sums depend on the order."""
     adds = any(reduction.op == "sum" for reduction in problem.row_reductions)
-    if not adds or isinstance(config, AmpereConfig) or not problem.dtype.is_float:
+    if not adds or isinstance(config, AmpereConfig):
         return 0
     return config.BN // config.split_k
