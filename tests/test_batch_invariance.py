@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from whole_numbers import BF16, E4M3, E5M2, F16
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
+from tensorcore_dsl.environment.json_store import read_again
 from tensorcore_dsl.kernels import AmpereConfig, HopperConfig, RowReduction
 from tensorcore_dsl.kernels.host import (
     ampere_heuristics,
@@ -341,18 +343,39 @@ def test_all_rows_of_models_have_a_configuration(device: None) -> None:
             assert (plan.config.split_k, plan.config.streamk_units) == (1, 0)
 
 
-def test_tuned_configurations_of_another_order_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, d = (empty(256, 256, dtype=BF16, by_rows=i != 1) for i in range(3))
-    tuned = HopperConfig(BN=64, stages=4, split_k=2)
+@pytest.fixture
+def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Plans look for tuned configurations as on a GPU named X; the cache is new."""
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     monkeypatch.setattr(heuristics, "current_target", lambda: "cuda")
-    monkeypatch.setattr(tuning_cache, "entries", lambda: {"x": 1})
     monkeypatch.setattr(tuning_cache, "device_name", lambda: "X")
-    monkeypatch.setattr(tuning_cache, "recall", lambda key: tuned)
-    problems = [GemmProblem.of(a, b, None, d, bits=bits) for bits in BITS]
-    configs = [make_plan(problem).config for problem in problems]
-    assert configs[0] == tuned != configs[1]
+    read_again()
+    yield
+    read_again()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_products_are_tuned_in_their_order(dtype: Any, tuning: None) -> None:
+    """Each kind of bits for itself, and among configurations of its order alone."""
+    a, b, d = (empty(256, 2048, dtype=dtype), empty(2048, 64, dtype=dtype, by_rows=False), empty(256, 64, dtype=dtype))
+    of_parts = lambda launch: 1 / launch.keywords["config"].split_k  # the fastest divides K most
+    found = {kind: kernels.tune(a, b, bits=kind, timer=of_parts) for kind in BITS}
+    assert [kind in tuned.key for kind, tuned in found.items()] == [False, True]
+    for kind, tuned in found.items():
+        assert not any(trial.failure for trial in tuned.trials)
+        assert kernels.plan(a, b, None, d, bits=kind).config == tuned.best
+    orders = [{summation_of(GemmProblem.of(a, b, None, d), t.config) for t in tuned.trials} for tuned in found.values()]
+    assert len(orders[0]) > 1 == len(orders[1])
+
+
+def test_tuned_configurations_of_another_order_are_left_out(tuning: None) -> None:
+    """Also where the file has one."""
+    a, b, d = (empty(256, 256, dtype=BF16, by_rows=i != 1) for i in range(3))
+    problem = GemmProblem.of(a, b, None, d, bits=INVARIANT)
     tuned = HopperConfig(BN=64, stages=4)
-    assert make_plan(problems[1]).config == tuned
+    for config in (tuned, replace(tuned, split_k=2)):
+        tuning_cache.remember(tuning_cache.key(problem, "X"), config, 1.0)
+        assert (make_plan(problem).config == config) == (config == tuned)
 
 
 # -- what it says -----------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ FUNCTIONS: dict[str, Case] = {
     "gemm": (kernels.gemm, gemm_case, GEMM_OPTIONS),
     "plan": (kernels.plan, plan_case, tuple({*GEMM_OPTIONS} - {"out", "out_dtype", "row_out", "stream"})),
     "explain_bits": (kernels.explain_bits, lambda draw: {"plan": kernels.plan(**plan_case(draw))}, ()),
-    "tune": (kernels.tune, tune_case, ("c", "out", "alpha", "beta", "epilogue", "epilogue_args", "precision", "device")),
+    "tune": (kernels.tune, tune_case, ("c", "out", "alpha", "beta", "epilogue", "epilogue_args", "precision", "bits", "device")),
     "grouped_gemm": (kernels.grouped_gemm, grouped_case, SHARED_OPTIONS),
     "scaled_gemm": (kernels.scaled_gemm, scaled_case, (*SHARED_OPTIONS, "out_dtype")),
     "requantised_gemm": (kernels.requantised_gemm, requantised_case, ("zero", "out", "config", "stream")),

@@ -23,6 +23,7 @@ from tensorcore_dsl.host import (
 )
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
 from tensorcore_dsl.kernels.host import operands, tuning_cache
+from tensorcore_dsl.kernels.host.batch_invariance import is_allowed
 from tensorcore_dsl.kernels.host.cost_model import ranking, streamk_ranking
 from tensorcore_dsl.kernels.host.f32_heuristics import f32_ranking
 from tensorcore_dsl.kernels.host.families import FAMILIES, SM80, family_of, is_assembled, obstacles
@@ -45,12 +46,14 @@ Timer = Callable[[Launch], float]
 def tune(
     a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: float = 1, beta: float | None = None,
     epilogue: Epilogue | None = None, epilogue_args: Mapping[str, Any] | None = None,
-    precision: str | None = None, candidates: Iterable[Any] | None = None, remember: bool = True,
-    timer: Timer | None = None, device: str | None = None,
+    precision: str | None = None, bits: str = operands.ANY,
+    candidates: Iterable[Any] | None = None, remember: bool = True, timer: Timer | None = None,
+    device: str | None = None,
 ) -> Tuning:  # fmt: skip
     """Find the fastest configuration for a product; `plan`, so `gemm`, chooses it from now on.
 
-    Operands, epilogue, epilogue_args and precision are those of `gemm`; `out` is overwritten.
+    Operands, epilogue, epilogue_args, precision and bits are those of `gemm`, which finds what was
+    tuned with the same precision and bits; `out` is overwritten.
     `candidates` are kernels.HopperConfig and kernels.AmpereConfig; by default, tiles that suit the
     operands are tried, then rasterisations of the fastest tiles. timer(launch) returns the seconds
     of one launch; by default, CUDA events measure it. `device` names the GPU, if it is not the
@@ -68,14 +71,15 @@ def tune(
         raise tc.ArgumentError(f"a product of {M}x{K} and {K}x{N} has nothing to tune")
     d, in_d = operands.result_array(a, out, dtype, (M, N))
     operands.check_precision(dtype, precision)
-    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision)
+    operands.check_bits(bits)
+    problem = GemmProblem(in_a, in_b, in_c, in_d, precision=precision, bits=bits)
     if is_worth_padding(problem):
         a, b, d = padded_operands(a, b, d, problem)
         problem = replace(problem, a=describe(a), b=describe(b), d=describe(d))
     key = tuning_cache.key(problem, device or tuning_cache.device_name())
     launch = partial(
         gemm, a, b, c, out=d, alpha=alpha, beta=beta, epilogue=epilogue,
-        epilogue_args=epilogue_args, precision=precision,
+        epilogue_args=epilogue_args, precision=precision, bits=bits,
     )  # fmt: skip
     clock = timer or event_timer(a)
     bench = Bench(lambda config: clock(partial(launch, config=config, family=family_of(config))))
@@ -113,24 +117,31 @@ def _search(bench: Bench, given: list[Any] | None, problem: GemmProblem) -> list
 
 
 def default_candidates(problem: GemmProblem) -> list[Any]:
-    """Configurations of the wgmma kernels where they can run the problem, else of mma.sync."""
+    """Configurations of the wgmma kernels where they can run the problem, else of mma.sync.
+
+    All of them sum in an order that `problem.bits` allows.
+    """
+    allowed = lambda config: is_allowed(problem, config)
     M, N, K, dtype = problem.M, problem.N, problem.K, problem.multiplied_as
     impossible = obstacles(problem)
     if dtype == tc.f32:
         ranked = [config for _, config in f32_ranking(M, N, K)]
-        return [c for c in ranked if not impossible[family_of(c)]][:F32_CANDIDATES]
+        ranked = [c for c in ranked if not impossible[family_of(c)] and allowed(c)]
+        return ranked[:F32_CANDIDATES]
     if not impossible["sm90"]:
         layouts = problem.a_k_major, problem.b_k_major
-        return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts))
+        return hopper_candidates(ProblemShape(M, N, K, dtype.itemsize, 1, *layouts), allowed)
     if dtype not in SM80:
         return []
-    return [config for _, config in ranked_ampere(problem)][:AMPERE_CANDIDATES]
+    return [c for _, c in ranked_ampere(problem) if allowed(c)][:AMPERE_CANDIDATES]
 
 
-def hopper_candidates(shape: ProblemShape) -> list[HopperConfig]:
+def hopper_candidates(
+    shape: ProblemShape, allowed: Callable[[HopperConfig], bool] = lambda config: True
+) -> list[HopperConfig]:
     """The configurations that the cost model ranks highest, and the best of stream-K."""
-    ranked = dict.fromkeys(config for _, config in ranking(shape) if is_assembled(config))
-    streamk = [config for _, config in streamk_ranking(shape)]
+    ranked = dict.fromkeys(c for _, c in ranking(shape) if is_assembled(c) and allowed(c))
+    streamk = [config for _, config in streamk_ranking(shape) if allowed(config)]
     return [*ranked][:HOPPER_CANDIDATES] + streamk[:STREAMK_CANDIDATES]
 
 
