@@ -213,6 +213,34 @@ def test_an_accumulator_that_overflows_between_steps():
     assert agree(p, "sm_80", a, b, c).tolist() == [True]
 
 
+def f16(number):
+    return int(np.float16(number).view(np.uint16))
+
+
+@pytest.mark.parametrize(("c", "overflows"), [(15.875, False), (16, True)])
+def test_sums_that_round_to_infinity_stay_infinite(c, overflows):
+    """The second step adds -1024 to what the first one rounds: 65520 becomes infinite."""
+    p = mma((16, 8, 16), "f16", "f16")  # two steps on sm_80
+    a, b = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 16, 8), np.uint16)
+    a[0, :, [0, 8]], b[0, [0, 8]] = f16(1024), f16(1)
+    a[0, :, 1], b[0, 1] = f16(63.96875), f16(1008)
+    a[0, :, 8] = f16(-1024)
+    low = 65520 - 1024 - 63.96875 * 1008
+    c = np.full((1, 16, 8), f16(low - 16 + c), np.uint16)
+    assert agree(p, "sm_80", a, b, c).tolist() == [overflows]
+
+
+def test_f16_accumulators_are_aligned_to_a_floor():
+    """2**-25 + 2**-47 would round up to 2**-24, were the smaller term not cut off."""
+    p = mma((16, 8, 16), "f16", "f16")
+    a, b = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 16, 8), np.uint16)
+    a[0, :, :2] = f16(2.0**-12), f16(2.0**-24)
+    b[0, :2] = np.array([f16(2.0**-13), f16(2.0**-23)])[:, None]
+    c = np.zeros((1, 16, 8), np.uint16)
+    assert not agree(p, "sm_90a", a, b, c).any()
+    assert not matmul(p, "sm_90a", a, b, c).any()
+
+
 # -- registers -----------------------------------------------------------------------------------
 
 FORMS = (
