@@ -26,19 +26,6 @@ NAMES = {"ids": lambda v: str(v).replace(" ", "-")}
 
 
 @contextmanager
-def by_loops():
-    """Compute all products with the binary64 loops."""
-    usual = plans.block_plan
-    plans.block_plan = lambda *_: None
-    plans.prepare.cache_clear()
-    try:
-        yield
-    finally:
-        plans.block_plan = usual
-        plans.prepare.cache_clear()
-
-
-@contextmanager
 def left_over():
     """A list that receives (operations, warps) bool of each call: what blocks cannot compute."""
     usual, found = products._in_blocks, []
@@ -53,7 +40,7 @@ def agree(p, arch, a, b, c, **more):
     """(batch,) bool: which products blocks could not compute. All must agree with the loops."""
     with left_over() as found:
         got = matmul(p, arch, a, b, c, **more)
-    with by_loops():
+    with plans.binary64_loops():
         want = matmul(p, arch, a, b, c, **more)
     wrong = np.argwhere(got != want)
     assert not len(wrong), (
@@ -282,7 +269,7 @@ def test_registers_of_a_thread_may_be_neighbours(text, regime):
         p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:])
     )
     assert (mixed == want).all()
-    with by_loops():
+    with plans.binary64_loops():
         assert (fragments(p, "sm_90a", maps, *given) == want).all()
 
 
@@ -299,7 +286,7 @@ def test_many_products_share_operands_and_hand_over_some(text):
         got = several(p, "sm_90a", maps, operands, active)
     assert not found[0][:, ~active].any() and not found[0][0].any()
     assert found[0].any() == (p.a in table.FLOATS or p.a == "f64")
-    with by_loops():
+    with plans.binary64_loops():
         want = [fragments(p, "sm_90a", maps, *x, active=active) for x in operands]
     assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
 
