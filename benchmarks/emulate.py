@@ -1,4 +1,8 @@
-"""Single instructions on the CPU: `tc.emulate` on batches of random registers."""
+"""Single instructions on the CPU: `tc.emulate` on batches of random registers.
+
+Products are computed in binary32 and int32 where these are exact, otherwise in binary64; each rate
+stands beside that of binary64 alone.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from tensorcore_dsl import arch as archs
 from tensorcore_dsl.errors import ArchError
 from tensorcore_dsl.isa.descriptor import pack_descriptor
 from tensorcore_dsl.isa.spec import Instruction, Operand
+from tensorcore_dsl.numerics.plans import binary64_loops
 
 # PTX text -> instructions in a batch.
 BATCHES = {
@@ -81,10 +86,15 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     arguments, shared = operands(case)
     emulate = partial(tc.emulate, case.instruction, *arguments, arch=case.arch, shared=shared)
     timing = time_on_host(emulate, repeats)
+    with binary64_loops():
+        in_binary64 = time_on_host(emulate, repeats)
     return {
         "batch_time": timing.json(),
+        "binary64_time": in_binary64.json(),
         "instruction_seconds": timing.median / case.batch,
+        "rate": case.batch / timing.median,
         "flops": case.operations * case.batch / timing.median,
+        "speedup": in_binary64.median / timing.median,
     }
 
 
@@ -95,6 +105,8 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
             "architecture": result["arch"],
             "batch": f"{result['batch']:,}",
             "time of one": duration(result.get("instruction_seconds")),
+            "per second": f"{result['rate']:,.0f}" if "rate" in result else "",
+            "to binary64": f"{result['speedup']:.1f}x" if "speedup" in result else "",
             "GFLOP/s": rate(result.get("flops"), 1e9),
             "notes": one_line(result.get("failure", "")),
         }

@@ -26,19 +26,6 @@ NAMES = {"ids": lambda v: str(v).replace(" ", "-")}
 
 
 @contextmanager
-def by_loops():
-    """Compute all products with the binary64 loops."""
-    usual = plans.block_plan
-    plans.block_plan = lambda *_: None
-    plans.prepare.cache_clear()
-    try:
-        yield
-    finally:
-        plans.block_plan = usual
-        plans.prepare.cache_clear()
-
-
-@contextmanager
 def left_over():
     """A list that receives (operations, warps) bool of each call: what blocks cannot compute."""
     usual, found = products._in_blocks, []
@@ -53,7 +40,7 @@ def agree(p, arch, a, b, c, **more):
     """(batch,) bool: which products blocks could not compute. All must agree with the loops."""
     with left_over() as found:
         got = matmul(p, arch, a, b, c, **more)
-    with by_loops():
+    with plans.binary64_loops():
         want = matmul(p, arch, a, b, c, **more)
     wrong = np.argwhere(got != want)
     assert not len(wrong), (
@@ -213,6 +200,34 @@ def test_an_accumulator_that_overflows_between_steps():
     assert agree(p, "sm_80", a, b, c).tolist() == [True]
 
 
+def f16(number):
+    return int(np.float16(number).view(np.uint16))
+
+
+@pytest.mark.parametrize(("c", "overflows"), [(15.875, False), (16, True)])
+def test_sums_that_round_to_infinity_stay_infinite(c, overflows):
+    """The second step adds -1024 to what the first one rounds: 65520 becomes infinite."""
+    p = mma((16, 8, 16), "f16", "f16")  # two steps on sm_80
+    a, b = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 16, 8), np.uint16)
+    a[0, :, [0, 8]], b[0, [0, 8]] = f16(1024), f16(1)
+    a[0, :, 1], b[0, 1] = f16(63.96875), f16(1008)
+    a[0, :, 8] = f16(-1024)
+    low = 65520 - 1024 - 63.96875 * 1008
+    c = np.full((1, 16, 8), f16(low - 16 + c), np.uint16)
+    assert agree(p, "sm_80", a, b, c).tolist() == [overflows]
+
+
+def test_f16_accumulators_are_aligned_to_a_floor():
+    """2**-25 + 2**-47 would round up to 2**-24, were the smaller term not cut off."""
+    p = mma((16, 8, 16), "f16", "f16")
+    a, b = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 16, 8), np.uint16)
+    a[0, :, :2] = f16(2.0**-12), f16(2.0**-24)
+    b[0, :2] = np.array([f16(2.0**-13), f16(2.0**-23)])[:, None]
+    c = np.zeros((1, 16, 8), np.uint16)
+    assert not agree(p, "sm_90a", a, b, c).any()
+    assert not matmul(p, "sm_90a", a, b, c).any()
+
+
 # -- registers -----------------------------------------------------------------------------------
 
 FORMS = (
@@ -254,7 +269,7 @@ def test_registers_of_a_thread_may_be_neighbours(text, regime):
         p, "sm_90a", maps, given[0], *(np.ascontiguousarray(x.T).T for x in given[1:])
     )
     assert (mixed == want).all()
-    with by_loops():
+    with plans.binary64_loops():
         assert (fragments(p, "sm_90a", maps, *given) == want).all()
 
 
@@ -271,7 +286,7 @@ def test_many_products_share_operands_and_hand_over_some(text):
         got = several(p, "sm_90a", maps, operands, active)
     assert not found[0][:, ~active].any() and not found[0][0].any()
     assert found[0].any() == (p.a in table.FLOATS or p.a == "f64")
-    with by_loops():
+    with plans.binary64_loops():
         want = [fragments(p, "sm_90a", maps, *x, active=active) for x in operands]
     assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -107,12 +109,29 @@ def prepare(
     return Plan(**operands, places=places, tables=tables, settings=settings, blocks=in_blocks)
 
 
+_blocks = True
+
+
+@contextmanager
+def binary64_loops() -> Iterator[None]:
+    """Compute all products with the loops in binary64, for comparisons."""
+    global _blocks
+    _blocks = False
+    prepare.cache_clear()
+    try:
+        yield
+    finally:
+        _blocks = True
+        prepare.cache_clear()
+
+
 def _in_blocks(
     product: Product, model: Model, operands: dict[str, Operand], order: Array, maps: Any
 ) -> BlockPlan | None:
     m, n, tiles = product.m, product.n, len(operands["a"].places)
     c, d = operands["c"].places, operands["d"].places
-    if product.sparse or d.shape != c.shape:  # a D that several threads hold has more places
+    held_once = d.shape == c.shape  # a D that several threads hold has more places
+    if not _blocks or product.sparse or not held_once:
         return None
     by_element = np.empty_like(c)
     np.put_along_axis(by_element, _positions(operands["d"]).reshape(tiles, -1), d, 1)
