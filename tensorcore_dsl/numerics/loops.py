@@ -4,8 +4,8 @@
 
 They compute what blocks (see `blocks`) do not: infinities, NaN, extreme exponents, sparse and
 block-scaled products. All arithmetic is in binary64, which is exact here: a product of two elements
-has at most 22 significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities
-follow the rules of binary64, which are those of the hardware.
+has at most 22 significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN
+and infinities follow the rules of binary64, which are those of the hardware.
 """
 
 from __future__ import annotations
