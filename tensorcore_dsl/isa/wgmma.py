@@ -124,10 +124,7 @@ def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.nda
     if product.sparse:
         places = sparse.selection(ctx, instr, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
-    return products.fragments(
-        product, ctx.arch, maps, a, np.ascontiguousarray(b), np.ascontiguousarray(c),
-        active=whole, **more,
-    )  # fmt: skip
+    return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, **more)
 
 
 def _operand_a(

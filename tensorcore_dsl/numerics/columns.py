@@ -1,9 +1,6 @@
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
-"""The innermost loop of the fused sums, emitted as vectors of eight columns.
-
-Numba caches the code of `loops` by the date of that file: after a change of this file, touch it.
-"""
+"""The innermost loop of the fused sums in binary64, emitted as vectors of eight columns."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 # mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """Compiled loops of the matrix products: gather, decode, fused sums, rounding, scatter.
 
-All arithmetic is in binary64, which is exact here: a product of two elements has at most 22
-significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN and infinities
-follow the rules of binary64, which are those of the hardware.
+They compute what blocks (see `blocks`) do not: infinities, NaN, extreme exponents, sparse and
+block-scaled products. All arithmetic is in binary64, which is exact here: a product of two elements
+has at most 22 significant bits, and all aligned terms of a fused sum are integers below 2**53. NaN
+and infinities follow the rules of binary64, which are those of the hardware.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -192,10 +193,19 @@ def _in_blocks(plan: BlockPlan, first: Array, second: Array, uses: Array, active
     left = np.zeros((len(uses), active.size), np.bool_)
     size_a, size_b = len(first) * plan.sizes[0], len(second) * plan.sizes[1]
     memory = np.empty(2 * (size_a + size_b) + LINE, np.uint8)
-    start = -(-memory.__array_interface__["data"][0] // LINE) * LINE
+    start = -(-_address(memory) // LINE) * LINE
     decoded = start + np.array([0, size_a, 2 * size_a, 2 * size_a + size_b])
     blocks.LOOPS[plan.engine](first, second, uses, active, plan.call, decoded, left)
     return left
+
+
+def _address(array: Array) -> int:
+    """Where the elements of a contiguous array are."""
+    buffer: Any = array
+    try:
+        return addressof(c_char.from_buffer(buffer))
+    except (TypeError, ValueError):  # slower, but also for read-only and for empty arrays
+        return int(array.__array_interface__["data"][0])
 
 
 class _Images:
@@ -212,7 +222,7 @@ class _Images:
         if entry is None:
             words = _words(operand, self.word)
             entry = self.known[id(operand)] = len(self.addresses), operand, words
-            self.addresses.append(words.__array_interface__["data"][0])
+            self.addresses.append(_address(words))
         return entry[0]
 
     def address(self, operand: Array) -> int:
