@@ -22,6 +22,7 @@ TOOLS = {
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),
+    "emulation": ("benchmarks.emulation", "whole emulated kernels on one core and on more"),
     "tutorial": ("benchmarks.tutorial", "the steps of the Hopper tutorial beside cuBLAS, on a GPU"),
     "timeline": ("benchmarks.timeline", "estimates of the timeline beside times of a GPU"),
     "sanitizers": ("benchmarks.sanitizers", "compute-sanitizer and the emulator on planted bugs"),

@@ -161,10 +161,9 @@ SAME = {
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "isa.wgmma.matrix: chunks = descriptor.chunks(outer, size, transposed) & <262142>": (
+    "isa.wgmma.matrix: chunks = ctx.tiles.chunks(descriptor, outer, size, transposed) & <262142>": (
         "chunks start at multiples of 16"
     ),
-    'isa.wgmma.matrix: else data.view(f"u{element.bits // <7>}")': "the quotient is the same",
     'isa.wgmma.multiply: ctx, instr, "b", given["desc_b"], product.n, product.k, whole, '
     'given.get("trans_b", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorcore_dsl.environment.compiled_loops import compiled
 from tensorcore_dsl.errors import EmulationError, OutOfBounds
 from tensorcore_dsl.isa.spec import Instruction
 
@@ -30,8 +29,8 @@ FIELDS = {
     "swizzle": Field(62, 0x3,    1),
 }
 # fmt: on
+MOST_BATCHES = 64  # of descriptors whose addresses are kept
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
-_SWIZZLES = np.array(DESCRIPTOR_SWIZZLES)
 
 
 def pack_descriptor(
@@ -49,7 +48,7 @@ def unpack_descriptor(words: np.ndarray) -> dict[str, np.ndarray]:
         name: (words >> np.uint64(f.low) & np.uint64(f.mask)).astype(np.int64) * f.unit
         for name, f in FIELDS.items()
     }
-    fields["swizzle"] = _SWIZZLES[fields["swizzle"]]
+    fields["swizzle"] = np.array(DESCRIPTOR_SWIZZLES)[fields["swizzle"]]
     return fields
 
 
@@ -73,9 +72,10 @@ class Descriptor:
 
         EmulationError if the threads of an active warpgroup (`whole`) hold different descriptors.
         """
-        if not _alike(bits, whole):
+        words = bits[:, 0]
+        if ((bits != words[:, None]).any(axis=1) & whole).any():
             raise EmulationError(f"{instr.mnemonic}: {name} differs within a warpgroup")
-        return cls(**unpack_descriptor(bits[:, 0]))
+        return cls(**unpack_descriptor(words))
 
     def chunks(self, outer: int, inner: int, transposed: bool) -> np.ndarray:
         """(warpgroups, chunks) addresses of 16-byte chunks, in the order (row of memory, chunk).
@@ -83,47 +83,27 @@ class Descriptor:
         K-major: `outer` rows of the operand, `inner` bytes of k. Transposed (MN-major): `outer`
         values of k, `inner` bytes along the rows.
         """
-        addresses = np.empty((len(self.start), outer * (inner // 16)), np.int64)
-        fields = (self.start, self.leading, self.stride, self.base, self.swizzle)
-        _addresses(*fields, inner // 16, transposed, addresses)
+        line, byte = np.divmod(np.arange(outer * (inner // 16)), inner // 16)
+        addresses = np.empty((len(self.start), len(line)), np.int64)
+        for width in np.unique(self.swizzle):
+            some = self.swizzle == width
+            addresses[some] = self._chunks(some, int(width), line, 16 * byte, transposed)
         return addresses
 
-
-@compiled
-def _alike(bits: Any, whole: Any) -> bool:
-    """Are the words of each row that is `whole` all the same?"""
-    for group in range(bits.shape[0]):
-        for thread in range(bits.shape[1] if whole[group] else 0):
-            if bits[group, thread] != bits[group, 0]:
-                return False
-    return True
-
-
-@compiled
-def _addresses(
-    start: Any, leading: Any, stride: Any, base: Any, swizzle: Any, per_line: int, transposed: bool,
-    out: Any,
-) -> None:  # fmt: skip
-    """The addresses of `Descriptor.chunks`, of which a row of memory has `per_line`."""
-    for group in range(out.shape[0]):
-        lead, step, width = leading[group], stride[group], swizzle[group]
-        for line in range(out.shape[1] // per_line):
-            for chunk in range(per_line):
-                if width and transposed:
-                    place = 16 * chunk // width * lead + line // 8 * step
-                    place += line % 8 * width + 16 * chunk % width
-                elif width:
-                    place = line // 8 * step + 16 * chunk // width * lead
-                    place += line % 8 * width + 16 * chunk % width
-                elif transposed:
-                    place = chunk * step + line // 8 * lead + line % 8 * 16
-                else:
-                    place = line // 8 * step + line % 8 * 16 + chunk * lead
-                place += start[group]
-                mask = width - 16 if width else 0
-                out[group, line * per_line + chunk] = (
-                    place ^ ((place >> 7) - base[group] << 4) & mask
-                )
+    def _chunks(
+        self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
+    ) -> np.ndarray:
+        """The addresses of the warpgroups whose swizzle has this width."""
+        leading, stride = self.leading[some, None], self.stride[some, None]
+        if transposed and width:
+            places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
+        elif transposed:
+            places = byte // 16 * stride + line // 8 * leading + line % 8 * 16
+        elif width:
+            places = line // 8 * stride + byte // width * leading + line % 8 * width + byte % width
+        else:
+            places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
+        return swizzled(self.start[some, None] + places, width, self.base[some, None])
 
 
 class SharedTile(NamedTuple):
@@ -152,6 +132,17 @@ class SharedTiles:
     def __init__(self, tiles: Iterable[SharedTile]) -> None:
         self.tiles = tuple(tiles)
         self._passed: set[tuple[Any, ...]] = set()
+        self._chunks: dict[tuple[Any, ...], np.ndarray] = {}
+
+    def chunks(self, descriptor: Descriptor, *shape: Any) -> np.ndarray:
+        """`descriptor.chunks(*shape)`, found once for each batch of descriptors."""
+        key = (*(field.tobytes() for field in vars(descriptor).values()), *shape)
+        found = self._chunks.get(key)
+        if found is None:
+            if len(self._chunks) == MOST_BATCHES:
+                self._chunks.clear()
+            found = self._chunks[key] = descriptor.chunks(*shape)
+        return found
 
     def element(self, address: int) -> str:
         """The element that a byte of the CTA is of; "" where no tile is known."""

@@ -78,18 +78,18 @@ def matrix(
     descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
+    chunks = ctx.tiles.chunks(descriptor, outer, size, transposed) & 0x3FFFF
     ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
     across = transposed == (name == "a")  # are neighbours in memory apart in the matrix?
-    if element.bits > 1:
-        shape = (inner, outer) if across else (outer, inner)
-        matrices = np.empty((len(words), *shape), np.uint32)
-        ctx.shared.read_chunks(instr, chunks, whole, matrices, element.bits // 8, across)
-        return matrices
-    data = np.empty((len(words), outer, size), np.uint32)
-    ctx.shared.read_chunks(instr, chunks, whole, data, 1, False)
-    flags = np.unpackbits(data.astype(np.uint8), axis=-1, bitorder="little")
-    return flags.swapaxes(1, 2) if across else flags
+    if element == dtypes.b1:
+        data = np.empty((len(words), outer, size), np.uint32)
+        ctx.shared.read_chunks(instr, chunks, whole, data, 1, False)
+        flags = np.unpackbits(data.astype(np.uint8), axis=-1, bitorder="little")
+        return flags.swapaxes(1, 2) if across else flags
+    shape = (inner, outer) if across else (outer, inner)
+    matrices = np.empty((len(words), *shape), np.uint32)
+    ctx.shared.read_chunks(instr, chunks, whole, matrices, element.itemsize, across)
+    return matrices
 
 
 def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
@@ -117,8 +117,9 @@ def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.nda
         ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
     )
     b = _negated(b, instr.params["b"], given.get("scale_b", 1))
-    c, keep = fragments.image(ctx, instr, "c", c), np.asarray(given["scale_d"], bool)
-    if not (keep if keep.ndim == 0 else keep.reshape(-1, THREADS)[whole]).all():
+    c = fragments.image(ctx, instr, "c", c)
+    keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
+    if not keep.reshape(-1, THREADS)[whole].all():
         c = np.where(keep, c, np.uint32(0))
     more: dict[str, Any] = {}
     if product.sparse:

@@ -118,7 +118,8 @@ class SpecialRegisters:
         if rule is None:
             raise EmulationError(f"no special register {name!r}; there are {listing(self.rules)}")
         kind = _KINDS.get(name, np.uint32)
-        value = np.broadcast_to(np.asarray(rule()), (self.geometry.threads,)).astype(kind)
+        shape = self.geometry.ctas, self.geometry.group
+        value = np.broadcast_to(np.asarray(rule()).astype(kind), shape).reshape(-1)
         if not name.startswith(("clock", "globaltimer")):
             self.values[name] = value
         return value
@@ -126,9 +127,9 @@ class SpecialRegisters:
     @cached_property
     def rules(self) -> dict[str, Callable[[], object]]:
         g = self.geometry
-        index = np.arange(g.threads)
-        lane = index % 32
-        inside, cta = index % g.group, g.first + index // g.group
+        # (1, threads of a CTA) and (CTAs, 1)
+        inside = np.arange(g.group)[None]
+        lane, cta = inside % 32, np.arange(g.first, g.first + g.ctas)[:, None]
         cluster, rank = cta // g.cluster_ctas, cta % g.cluster_ctas
         own = np.where(g.ranked & (rank > 0), OWN << CLUSTER_SHIFT, 0).astype(np.uint32)
         rules: dict[str, Callable[[], object]] = {

@@ -89,6 +89,8 @@ class SharedMemory(accesses.WordMemory):
         size: int, across: bool,
     ) -> None:  # fmt: skip
         """Read elements through the async proxy, as `isa.context` says."""
+        if size not in (1, 2, 4) or out[0].size * size != addresses.shape[1] * CHUNK:
+            raise ValueError(f"{out.shape} elements of {size} bytes in {addresses.shape} chunks")
         chunk, storage, sanitizer = self.chunk, self.storage, self.sanitizer
         proxies = sanitizer.proxies
         wrong = accesses.async_load(
