@@ -55,6 +55,13 @@ def compiled_ufunc(signature: str, function: Callable[..., Any]) -> Callable[...
     return ufunc  # type: ignore[no-any-return]
 
 
+def compiled_for_function(caller: Callable[..., Any], function: Any, *files: str) -> Any:
+    """`caller` compiled, whose code is that of `function`, translated by these source files."""
+    made: Any = _compiled(caller, error_model="numpy")
+    made._cache = LoopCache(function, *files)
+    return made
+
+
 def _compiled(function: Function, **options: Any) -> Function:
     make: Any = njit(nogil=True, **options)
     dispatcher = make(function)
@@ -65,8 +72,8 @@ def _compiled(function: Function, **options: Any) -> Function:
 class LoopCache:
     """What Numba asks for the compiled forms of one function: its class `_Cache` names it so."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._key = FunctionKey(function)
+    def __init__(self, function: Callable[..., Any], *files: str) -> None:
+        self._key = FunctionKey(function, *files)
 
     @property
     def cache_path(self) -> str | None:

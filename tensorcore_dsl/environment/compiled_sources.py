@@ -17,10 +17,14 @@ SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
 
 class FunctionKey:
-    """The name and the sources of a function's compiled forms, found when they are first needed."""
+    """The name and the sources of a function's compiled forms, found when they are first needed.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    files: source files that its code depends on, besides its own and those of what it refers to.
+    """
+
+    def __init__(self, function: Callable[..., Any], *files: str) -> None:
         self._function: Any = function
+        self._files = files
 
     def name(self) -> str:
         """What tells this function from others: its place, its code and the values in it."""
@@ -37,7 +41,7 @@ class FunctionKey:
     @cached_property
     def _reached(self) -> tuple[set[str], list[str]]:
         """Source files of the function and of those that it calls, and the values that they use."""
-        files: set[str] = set()
+        files = set(self._files)
         values: list[str] = []
         _visit(self._function, self._function.__module__.partition(".")[0], files, values, set())
         return files, values
@@ -45,6 +49,7 @@ class FunctionKey:
 
 def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[int]) -> None:
     """Add what `x` stands for: functions of the package are followed, other ones are not."""
+    x = getattr(x, "lowered", x)
     x = getattr(x, "py_func", None) or getattr(x, "_defn", None) or x  # compiled, or an intrinsic
     if isinstance(x, SIMPLE):
         values.append(repr(x))
