@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from tensorcore_dsl.lowering.values import BOOL, COUNT, WORD, Array, Number, cas
 
 _utilities: Any = cgutils  # without types
 _numpy: Any = numpy_support
+
+# Functions that convert numbers: types of Numba and of NumPy.
+WIDTHS = (8, 16, 32, 64)
+INTEGERS = [getattr(types, f"{kind}{n}") for kind in ("int", "uint") for n in WIDTHS]
+CASTS = {f: kind for kind in INTEGERS for f in (kind, _numpy.as_dtype(kind).type)}
 
 
 def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
@@ -64,6 +70,22 @@ def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
 def _least(builder: ir.IRBuilder, x: Any, limit: ir.Value) -> ir.Value:
     value = cast(builder, COUNT, x).value
     return builder.select(builder.icmp_signed("<", value, limit), value, limit)
+
+
+def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
+    """A table that the code contains."""
+    kind, data = _numpy.from_dtype(table.dtype), ir.ArrayType(ir.IntType(8), table.nbytes)
+    name = f"table.{hashlib.sha256(table.tobytes()).hexdigest()}"
+    if name not in builder.module.globals:
+        kept = ir.GlobalVariable(builder.module, data, name)
+        kept.linkage, kept.global_constant = "internal", True
+        kept.initializer = ir.Constant(data, bytearray(np.ascontiguousarray(table).tobytes()))
+    address = builder.ptrtoint(builder.module.globals[name], WORD)
+    shape, strides = (
+        tuple(ir.Constant(WORD, n) for n in numbers)
+        for numbers in (table.shape, np.ascontiguousarray(table).strides)
+    )
+    return Array(types.Array(kind, table.ndim, "C"), address, shape, strides)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,10 @@ class Expressions:
 
     def _name(self, node: ast.Name) -> Any:
         if node.id not in self.variables:
-            return self.scope[node.id] if node.id in self.scope else getattr(builtins, node.id)
+            known = self.scope.get(node.id, getattr(builtins, node.id, None))
+            if isinstance(known, np.ndarray):
+                return arrays.constant(self.builder, known)
+            return known
         found = self.variables[node.id]
         if isinstance(found, Variable):
             return Number(found.type, self.builder.load(found.slot))
@@ -112,12 +115,15 @@ class Expressions:
         return self.operate(operator.sub, 0, x)
 
     def _compare(self, node: ast.Compare) -> Any:
-        assert len(node.ops) == 1
-        left, right = self.visit(node.left), self.visit(node.comparators[0])
+        left, *others = map(self.visit, (node.left, *node.comparators))
         if not isinstance(node.ops[0], ast.In):
-            return self.operate(OPERATORS[type(node.ops[0])], left, right)
+            together: Any = True
+            for op, right in zip(node.ops, others, strict=True):
+                holds = self.operate(OPERATORS[type(op)], left, right)
+                together, left = self.operate(operator.and_, together, holds), right
+            return together
         found: Any = False
-        for item in right:
+        for item in others[0]:
             found = self.operate(operator.or_, found, self.operate(operator.eq, left, item))
         return found
 
@@ -180,8 +186,8 @@ class Expressions:
             return self.extreme(operator.lt if function is min else operator.gt, given)
         if function in (bool, int):
             return values.cast(self.builder, types.boolean if function is bool else COUNT, *given)
-        if isinstance(function, types.Integer):
-            return values.cast(self.builder, function, *given)
+        if function in arrays.CASTS:
+            return values.cast(self.builder, arrays.CASTS[function], *given)
         return function(self.builder, *given)
 
     def extreme(self, better: Callable[..., Any], given: list[Any]) -> Any:

@@ -89,10 +89,9 @@ class Primitive:
         return self.py_func(builder, *given)
 
 
-def primitive(function: Function) -> Function:
+def primitive(function: Callable[..., Any]) -> Any:
     """To be called with (builder, *values) where compiled code has `f(*values)`."""
-    made: Any = Primitive(function)
-    return made  # type: ignore[no-any-return]
+    return Primitive(function)
 
 
 def inlined(function: Function) -> Function:
