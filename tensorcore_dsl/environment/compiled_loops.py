@@ -18,6 +18,7 @@ from numba.core import compiler, runtime, serialize
 
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.cache_directory import chosen_directory, is_trusted
+from tensorcore_dsl.environment.compile_notice import CompileNotice
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 
 _numba: Any = compiler  # without types
@@ -26,6 +27,7 @@ _runtime: Any = runtime
 _symbol: Any = binding.address_of_symbol
 _DIRECTORY = chosen_directory()
 _LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
+_NOTICE = CompileNotice(_LOOPS)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,6 +78,12 @@ class LoopCache:
     def load_overload(self, types: Any, target: Any) -> Any:
         """The compiled form for these types; None if it is missing, old, or damaged."""
         _runtime.rtsys.initialize(target)
+        found = self._load(types, target)
+        if found is None:
+            _NOTICE.begins()
+        return found
+
+    def _load(self, types: Any, target: Any) -> Any:
         entry = None if not _usable() else disk_cache.load(self._name(types, target), _LOOPS)
         if entry is None or entry[1] != self._key.sources():
             return None
@@ -89,6 +97,7 @@ class LoopCache:
 
     def save_overload(self, types: Any, result: Any) -> None:
         """Store a compiled form, unless it holds addresses of this process."""
+        _NOTICE.ends()
         movable = not result.library.has_dynamic_globals
         if movable and all(loop.can_cache for loop in result.lifted) and _usable():
             name = self._name(types, result.target_context)
