@@ -19,6 +19,7 @@ BENCHMARKS = {
 }
 # Subcommands that `all` leaves out.
 TOOLS = {
+    "first-call": ("benchmarks.first_call", "first runs in emulation, in processes of their own"),
     "merge": ("benchmarks.merge", "one report from the result files of the parts of a suite"),
     "tune": ("benchmarks.tuning", "find and remember gemm's fastest configuration for problems"),
     "batch-invariant": ("benchmarks.batch_invariant", "gemm with one order of summation for all M"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -117,7 +118,8 @@ LOOP = """
 import sys
 import numpy as np
 import tensorcore_dsl as tc
-from tensorcore_dsl.environment.compiled_loops import compiled, compiled_for, compiled_ufunc
+from tensorcore_dsl.environment.compiled_loops import compiled, compiled_for
+from tensorcore_dsl.numerics.elementwise import compile_elementwise
 
 SHIFT = 3
 
@@ -139,7 +141,12 @@ assert x.tolist() == [3, 4, 5, 6]
 double, y = compiled_for("void(i8[::1],i8[::1])", doubled), np.zeros(4, np.int64)
 double(x, y)
 assert y.tolist() == [6, 8, 10, 12]
-assert compiled_ufunc("int64(int64,int64)", product)(x, y).tolist() == [18, 32, 50, 72]
+def power(x, y):
+    return x ** y
+
+elementwise = [compile_elementwise(f, "int64(int64,int64)") for f in (product, power)]
+assert elementwise[0](x, y).tolist() == [18, 32, 50, 72]
+assert elementwise[1](x, np.int64(2)).tolist() == [9, 16, 25, 36]
 print(sum(shifted.stats.cache_hits.values()), sum(shifted.stats.cache_misses.values()))
 """
 
@@ -168,7 +175,7 @@ def loops(directory):
 def test_loops_are_found_by_later_processes(script, directory):
     assert run(script) == ("0 1", "")
     written = {path: path.stat().st_mtime_ns for path in loops(directory)}
-    assert len(written) == 3
+    assert len(written) == 4
     assert run(script) == ("1 0", "")
     assert {path: path.stat().st_mtime_ns for path in loops(directory)} == written
     assert not list(script.parent.glob("__pycache__/*")), "nothing beside the sources"
@@ -178,15 +185,16 @@ def test_a_changed_source_is_compiled_again(script, directory):
     run(script)
     script.write_text(LOOP + "# another line\n")
     assert run(script)[0] == "0 1"
-    assert len(loops(directory)) == 3, "old entries are overwritten"
+    assert len(loops(directory)) == 4, "old entries are overwritten"
     script.write_text(LOOP.replace("SHIFT = 3", "SHIFT = 5 - 2"))
     assert run(script)[0] == "0 1"
 
 
 @pytest.mark.parametrize(
     "damages",
-    [(lambda d: d[:-1], lambda d: d[:60], lambda d: b""),
-     (lambda d: b"\x80" * len(d), lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:], lambda d: d[1:])],
+    [(lambda d: d[:-1], lambda d: d[:60], lambda d: b"", lambda d: d[: len(d) // 2]),
+     (lambda d: b"\x80" * len(d), lambda d: d[:200] + bytes([d[200] ^ 1]) + d[201:],
+      lambda d: d[1:], lambda d: d + b"\0")],
     ids=["short", "other"],
 )  # fmt: skip
 def test_damaged_loops_are_compiled_again(script, directory, damages):
@@ -203,7 +211,8 @@ def test_damaged_loops_are_compiled_again(script, directory, damages):
 def test_forged_loops_are_compiled_again(script, directory):
     """A valid checksum over what is no compiled function."""
     run(script)
-    for path, code in zip(loops(directory), (b"", b"\x80\x05N.", b"cos\nabort\n."), strict=True):
+    forged = (b"", b"\x80\x05N.", b"cos\nabort\n.", pickle.dumps((["no such symbol"], ())))
+    for path, code in zip(loops(directory), forged, strict=True):
         _, stamp = disk_cache.load(path.stem, directory / "loops")
         disk_cache.store(path.stem, code, stamp, directory / "loops")
     assert run(script) == ("0 1", "")

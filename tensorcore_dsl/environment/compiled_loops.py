@@ -12,17 +12,22 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import njit, vectorize
-from numba.core import compiler, serialize
+from llvmlite import binding
+from numba import njit
+from numba.core import compiler, runtime, serialize
 
 from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.environment.cache_directory import chosen_directory, is_trusted
+from tensorcore_dsl.environment.compile_notice import CompileNotice
 from tensorcore_dsl.environment.compiled_sources import FunctionKey
 
 _numba: Any = compiler  # without types
 _dumps: Any = serialize.dumps
+_runtime: Any = runtime
+_symbol: Any = binding.address_of_symbol
 _DIRECTORY = chosen_directory()
 _LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
+_NOTICE = CompileNotice(_LOOPS)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,14 +50,11 @@ def compiled_for(signature: str, function: Callable[..., Any]) -> Callable[..., 
     return made  # type: ignore[no-any-return]
 
 
-def compiled_ufunc(signature: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A NumPy ufunc from a function of scalars, such as ``uint32(uint32,uint32)``."""
-    make: Any = vectorize
-    ufunc = make(function)
-    ufunc._dispatcher.cache = LoopCache(function)
-    ufunc.add(signature)
-    ufunc.disable_compile()
-    return ufunc  # type: ignore[no-any-return]
+def compiled_for_function(caller: Callable[..., Any], function: Any, *files: str) -> Any:
+    """`caller` compiled, whose code is that of `function`, translated by these source files."""
+    made: Any = _compiled(caller, error_model="numpy")
+    made._cache = LoopCache(function, *files)
+    return made
 
 
 def _compiled(function: Function, **options: Any) -> Function:
@@ -65,8 +67,8 @@ def _compiled(function: Function, **options: Any) -> Function:
 class LoopCache:
     """What Numba asks for the compiled forms of one function: its class `_Cache` names it so."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._key = FunctionKey(function)
+    def __init__(self, function: Callable[..., Any], *files: str) -> None:
+        self._key = FunctionKey(function, *files)
 
     @property
     def cache_path(self) -> str | None:
@@ -75,21 +77,32 @@ class LoopCache:
 
     def load_overload(self, types: Any, target: Any) -> Any:
         """The compiled form for these types; None if it is missing, old, or damaged."""
-        target.refresh()
+        _runtime.rtsys.initialize(target)
+        found = self._load(types, target)
+        if found is None:
+            _NOTICE.begins()
+        return found
+
+    def _load(self, types: Any, target: Any) -> Any:
         entry = None if not _usable() else disk_cache.load(self._name(types, target), _LOOPS)
         if entry is None or entry[1] != self._key.sources():
             return None
         try:
-            return _numba.CompileResult._rebuild(target, *pickle.loads(entry[0]))
+            symbols, parts = pickle.loads(entry[0])
+            if not all(map(_symbol, symbols)):
+                target.refresh()
+            return _numba.CompileResult._rebuild(target, *parts)
         except Exception:  # whatever a damaged pickle may raise
             return None
 
     def save_overload(self, types: Any, result: Any) -> None:
         """Store a compiled form, unless it holds addresses of this process."""
+        _NOTICE.ends()
         movable = not result.library.has_dynamic_globals
         if movable and all(loop.can_cache for loop in result.lifted) and _usable():
             name = self._name(types, result.target_context)
-            disk_cache.store(name, _dumps(result._reduce()), self._key.sources(), _LOOPS)
+            kept = _dumps((_symbols(result.library), result._reduce()))
+            disk_cache.store(name, kept, self._key.sources(), _LOOPS)
 
     def _name(self, types: Any, target: Any) -> str:
         machine = target.codegen().magic_tuple()
@@ -103,6 +116,17 @@ class LoopCache:
 
     def flush(self) -> None:
         """Nothing: old entries are overwritten."""
+
+
+def _symbols(library: Any) -> list[str]:
+    """What a compiled form calls outside of it.
+
+    Numba defines all that compiled code may call when it refreshes its tables, which takes as long
+    as hundreds of loads: a form that calls only what is there needs no tables.
+    """
+    module = library._final_module
+    names = [x.name for x in (*module.functions, *module.global_variables) if x.is_declaration]
+    return [name for name in names if not name.startswith("llvm.")]
 
 
 def _usable() -> bool:

@@ -17,17 +17,18 @@ SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
 
 class FunctionKey:
-    """The name and the sources of a function's compiled forms, found when they are first needed."""
+    """The name and the sources of a function's compiled forms, found when they are first needed.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    files: source files that its code depends on, besides its own and those of what it refers to.
+    """
+
+    def __init__(self, function: Callable[..., Any], *files: str) -> None:
         self._function: Any = function
+        self._files = files
 
     def name(self) -> str:
-        """What tells this function from others: its place, its code and the values in it."""
-        function = self._function
-        code = function.__code__
-        where = (code.co_filename, code.co_firstlineno, function.__qualname__)
-        return repr((*where, code.co_code, *self._reached[1]))
+        """What tells this function from others: its place, all code, and the values in it."""
+        return repr((self._function.__code__.co_filename, *self._reached[1]))
 
     def sources(self) -> str:
         """The versions of Python and Numba, and all source files, by their content."""
@@ -36,8 +37,8 @@ class FunctionKey:
 
     @cached_property
     def _reached(self) -> tuple[set[str], list[str]]:
-        """Source files of the function and of those that it calls, and the values that they use."""
-        files: set[str] = set()
+        """Source files of the function and of those that it calls, their code and its values."""
+        files = set(self._files)
         values: list[str] = []
         _visit(self._function, self._function.__module__.partition(".")[0], files, values, set())
         return files, values
@@ -45,6 +46,7 @@ class FunctionKey:
 
 def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[int]) -> None:
     """Add what `x` stands for: functions of the package are followed, other ones are not."""
+    x = getattr(x, "lowered", x)
     x = getattr(x, "py_func", None) or getattr(x, "_defn", None) or x  # compiled, or an intrinsic
     if isinstance(x, SIMPLE):
         values.append(repr(x))
@@ -58,8 +60,10 @@ def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[i
         values.append(str(x))
     elif isinstance(x, FunctionType) and id(x) not in seen:
         seen.add(id(x))
+        code = x.__code__
+        values.append(repr((code.co_firstlineno, x.__qualname__, code.co_code)))
         if (x.__module__ or "").partition(".")[0] == package:
-            files.add(x.__code__.co_filename)
+            files.add(code.co_filename)
             for referred in _referred(x):
                 _visit(referred, package, files, values, seen)
     elif isinstance(x, type) and id(x) not in seen:  # whose methods emit code

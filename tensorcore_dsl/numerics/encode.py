@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .elementwise import compile_elementwise, compile_loop
 from .number_formats import FLOATS, Bits, FloatFormat, register_dtype, values
 from .softfloat import (
     RN,
@@ -20,8 +21,6 @@ from .softfloat import (
     as_bits,
     as_float,
     clz,
-    compile_loop,
-    compile_ufunc,
     flushed_code,
     inlined,
     overflows_to_inf,
@@ -195,7 +194,7 @@ def nearest(f: FloatFormat, top: int, relu: bool) -> Callable[..., Any]:
             code |= sign << shift
         return nan if magnitude > _INF else code
 
-    return compile_ufunc(narrow, f"{register_dtype(f.bits).name}(uint32)")
+    return compile_elementwise(narrow, f"{register_dtype(f.bits).name}(uint32)")
 
 
 def _widen32(x: Any) -> Any:
@@ -210,7 +209,7 @@ def _widen32(x: Any) -> Any:
 
 @cache
 def _widen_loop() -> Callable[..., Any]:
-    return compile_ufunc(_widen32, "uint64(uint32)")
+    return compile_elementwise(_widen32, "uint64(uint32)")
 
 
 def to_f64(bits: Bits, source: str) -> Bits:

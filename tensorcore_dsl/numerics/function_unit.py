@@ -1,5 +1,3 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
-# mypy: disallow-untyped-calls=False, disallow-incomplete-defs=False
 """rcp, rsqrt, sqrt, ex2, lg2, sin, cos, tanh and div.approx of f32, bit for bit as on sm_90.
 
 The function unit divides the range of the significand (or of the fixed-point argument) into
@@ -19,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from llvmlite import ir
+from numba import types
 
-from tensorcore_dsl.environment.compiled_loops import compiled
+from tensorcore_dsl.lowering import compiled, inlined, primitive
+from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
-from .softfloat import as_bits, as_float
 
 SIGN, INF, NAN, ONE = 1 << 31, 0x7F800000, 0x7FFFFFFF, 0x3F800000
 LEAST = 1 << 23  # smallest normal number; also the hidden bit
@@ -43,8 +42,6 @@ UP, DOWN_RSQRT, DOWN_SQRT = 0x4B800000, 0x45800000, 0x39800000  # 2**24, 2**12, 
 LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
 LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
 
-inlined: Any = njit(nogil=True, forceinline=True)
-
 
 def squares() -> npt.NDArray[np.uint16]:
     """The squares of all dx without their two lowest bits, as the unit computes them."""
@@ -62,42 +59,69 @@ def squares() -> npt.NDArray[np.uint16]:
 
 
 @inlined
-def _sum(table, square, row, dx, dropped):
+def _sum(table: Any, square: Any, row: int, dx: int, dropped: int) -> int:
     """C0 + C1 dx + C2 dx²; the lowest `dropped` bits of dx are not squared."""
-    return table[row, 0] + table[row, 1] * dx + table[row, 2] * np.int64(square[dx >> dropped])
+    square_of_dx = np.int64(square[dx >> dropped])
+    value: int = table[row, 0] + table[row, 1] * dx + table[row, 2] * square_of_dx
+    return value
 
 
 @inlined
-def _segment(table, square, first, fraction):
+def _segment(table: Any, square: Any, first: int, fraction: int) -> int:
     """The sum for an argument with 23 fraction bits, of 64 segments."""
     dx = fraction & ((1 << WIDTH) - 1)
     return _sum(table, square, first + (fraction >> WIDTH), dx, WIDTH - KEPT)
 
 
+def _float32(builder: ir.IRBuilder, x: Any) -> ir.Value:
+    return builder.bitcast(cast(builder, types.uint32, x).value, ir.FloatType())
+
+
+def _bits32(builder: ir.IRBuilder, value: ir.Value) -> Number:
+    return Number(types.uint32, builder.bitcast(value, ir.IntType(32)))
+
+
+@primitive
+def _product(builder: Any, a: Any, b: Any) -> Any:
+    return _bits32(builder, builder.fmul(_float32(builder, a), _float32(builder, b)))
+
+
+@primitive
+def _total(builder: Any, a: Any, b: Any) -> Any:
+    return _bits32(builder, builder.fadd(_float32(builder, a), _float32(builder, b)))
+
+
+@primitive
+def _float64(builder: Any, x: Any) -> Any:
+    """The bits of an integer that is exact in f64 and not negative."""
+    value = builder.sitofp(cast(builder, COUNT, x).value, ir.DoubleType())
+    return Number(COUNT, builder.bitcast(value, ir.IntType(64)))
+
+
 @inlined
-def _packed(v, exponent):
+def _packed(v: int, exponent: int) -> int:
     """The number v * 2**(exponent - UNIT), truncated to 24 bits; subnormal results become zero."""
     if v == 0:
-        return np.int64(0)
-    r = np.int64(as_bits(np.float64(v)) >> np.uint64(29)) + ((exponent - UNIT + BIAS - 1023) << 23)
-    return np.int64(0) if r < LEAST else min(r, np.int64(INF))
+        return 0
+    r: int = (_float64(v) >> 29) + ((exponent - UNIT + BIAS - 1023) << 23)
+    return 0 if r < LEAST else min(r, INF)
 
 
 @inlined
-def _times(a, b):
+def _times(a: int, b: int) -> int:
     """a * b, rounded to nearest."""
-    d = np.int64(as_bits(as_float(np.uint32(a)) * as_float(np.uint32(b))))
-    return np.int64(NAN) if d & NAN > INF else d
+    d: int = _product(a, b)
+    return NAN if d & NAN > INF else d
 
 
 @inlined
-def _plus(a, b):
-    d = np.int64(as_bits(as_float(np.uint32(a)) + as_float(np.uint32(b))))
-    return np.int64(NAN) if d & NAN > INF else d
+def _plus(a: int, b: int) -> int:
+    d: int = _total(a, b)
+    return NAN if d & NAN > INF else d
 
 
 @inlined
-def _flushed(x):
+def _flushed(x: int) -> int:
     return x & SIGN if x & NAN < LEAST else x
 
 
@@ -105,10 +129,10 @@ def _flushed(x):
 
 
 @inlined
-def _rcp(table, square, x):
+def _rcp(table: Any, square: Any, x: int) -> int:
     a, sign = x & NAN, x & SIGN
     if a >= INF:
-        return np.int64(NAN) if a > INF else sign
+        return NAN if a > INF else sign
     if a < LEAST:
         return sign | INF
     dx = a & ((1 << (WIDTH - 1)) - 1)
@@ -117,14 +141,14 @@ def _rcp(table, square, x):
 
 
 @inlined
-def _rsqrt(table, square, x):
+def _rsqrt(table: Any, square: Any, x: int) -> int:
     a, sign = x & NAN, x & SIGN
     if a < LEAST:
         return sign | INF
     if a > INF or sign:
-        return np.int64(NAN)
+        return NAN
     if a == INF:
-        return np.int64(0)
+        return 0
     odd = ((a >> 23) - BIAS) & 1
     half = ((a >> 23) - BIAS - odd) >> 1
     if a & FRACTION == 0 and not odd:
@@ -133,12 +157,12 @@ def _rsqrt(table, square, x):
 
 
 @inlined
-def _sqrt(table, square, x):
+def _sqrt(table: Any, square: Any, x: int) -> int:
     a, sign = x & NAN, x & SIGN
     if a < LEAST:
         return sign
     if a > INF or sign:
-        return np.int64(NAN)
+        return NAN
     if a == INF:
         return a
     odd = ((a >> 23) - BIAS) & 1
@@ -147,67 +171,67 @@ def _sqrt(table, square, x):
 
 
 @inlined
-def _ex2(table, square, x):
+def _ex2(table: Any, square: Any, x: int) -> int:
     """2**x in fixed point with 23 fraction bits.
 
     The fraction of a negative x is a one's complement, unless x is an integer.
     """
     a, sign = x & NAN, x & SIGN
     if a > INF:
-        return np.int64(NAN)
+        return NAN
     if a >= (BIAS + 8) << 23:
-        return np.int64(0) if sign else np.int64(INF)
+        return 0 if sign else INF
     shift = (a >> 23) - BIAS
     significand = (a & FRACTION) | LEAST
-    fixed = significand << shift if shift >= 0 else significand >> min(-shift, np.int64(63))
+    fixed = significand << shift if shift >= 0 else significand >> min(-shift, 63)
     if sign:
         fixed = ~fixed if fixed & FRACTION else -fixed
     return _packed(_segment(table, square, EX2, fixed & FRACTION), fixed >> 23)
 
 
 @inlined
-def _lg2(table, square, x):
+def _lg2(table: Any, square: Any, x: int) -> int:
     """log2 x; a negative sum is truncated below 2**-36 and then one's-complemented."""
     a, sign = x & NAN, x & SIGN
     if a < LEAST:
-        return np.int64(SIGN | INF)
+        return SIGN | INF
     if a > INF or sign:
-        return np.int64(NAN)
+        return NAN
     if a in (INF, ONE):
-        return a if a == INF else np.int64(0)
+        return a if a == INF else 0
     whole = ((a >> 23) - BIAS) << UNIT
     v = whole + _segment(table, square, LG2, a & FRACTION)
     return _packed(v, 0) if v >= 0 else SIGN | _packed(~(v >> 4) << 4, 0)
 
 
 @inlined
-def _sin(table, square, x, quarters):
+def _sin(table: Any, square: Any, x: int, quarters: int) -> int:
     """sin of x radians plus `quarters` of a turn, in fixed point."""
     a, sign = x & NAN, x & SIGN
     if a >= INF:
-        return np.int64(NAN)
-    product = ((a & FRACTION) | LEAST) * np.int64(PER_TURN)
-    dropped = np.int64(24) if product >> 47 else np.int64(23)
+        return NAN
+    product = ((a & FRACTION) | LEAST) * PER_TURN
+    dropped = 24 if product >> 47 else 23
     turns = product >> dropped  # 24 bits
     shift = (a >> 23) + dropped - (BIAS + 23 + 26 - TURN)
     if shift >= 0:
-        turns = turns << shift if shift < TURN else np.int64(0)
+        turns = turns << shift if shift < TURN else 0
     else:
-        turns >>= min(-shift, np.int64(63))
+        turns >>= min(-shift, 63)
     turns += quarters << 23
     if turns & LEAST:
         turns ^= FRACTION
     half = ((turns >> 24) & 1) << 31
-    magnitude = _packed(_segment(table, square, SIN, turns & FRACTION), np.int64(0))
+    magnitude = _packed(_segment(table, square, SIN, turns & FRACTION), 0)
     return magnitude | (half if quarters else half ^ sign)
 
 
 @inlined
-def _tanh(table, square, x):
+def _tanh(table: Any, square: Any, x: int) -> int:
     a, sign = x & NAN, x & SIGN
     binade = (a >> 23) - TANH_LOW
     if a > INF:
-        return np.int64(NAN)
+        return NAN
     if binade < 0:
         return x
     if binade >= TANH_HIGH - TANH_LOW:
@@ -215,36 +239,36 @@ def _tanh(table, square, x):
     bits = TANH_BITS[binade]
     row = TANH_ROWS[binade] + ((a & FRACTION) >> (23 - bits))
     dx = (a >> (23 - WIDTH - bits)) & ((1 << WIDTH) - 1)
-    return sign | _packed(_sum(table, square, row, dx, WIDTH - KEPT), np.int64(0))
+    return sign | _packed(_sum(table, square, row, dx, WIDTH - KEPT), 0)
 
 
 # --- code that the assembler generates around the unit -------------------------------------------
 
 
 @inlined
-def _scaled_rcp(table, square, x):
+def _scaled_rcp(table: Any, square: Any, x: int) -> int:
     a = x & NAN
-    scale = np.int64(UP) if a < LEAST else np.int64(ONE)
+    scale = UP if a < LEAST else ONE
     if LARGE < a <= INF:
-        scale = np.int64(QUARTER)
+        scale = QUARTER
     return _times(_rcp(table, square, _times(x, scale)), scale)
 
 
 @inlined
-def _scaled_ex2(table, square, x):
+def _scaled_ex2(table: Any, square: Any, x: int) -> int:
     if not LOW_EX2 < x <= (SIGN | INF):
         return _ex2(table, square, x)
-    d = _ex2(table, square, _times(x, np.int64(HALF)))
+    d = _ex2(table, square, _times(x, HALF))
     return _times(d, d)
 
 
 @inlined
-def _divided(table, square, a, b, ftz, full):
-    scale = np.int64(ONE)
+def _divided(table: Any, square: Any, a: int, b: int, ftz: bool, full: bool) -> int:
+    scale = ONE
     if full and LARGE < b & NAN <= INF:
-        scale = np.int64(QUARTER)
+        scale = QUARTER
     if not ftz and b & NAN < LEAST:
-        scale = np.int64(UP)
+        scale = UP
     if ftz:
         a, b = _flushed(a), _flushed(b)
     if scale != ONE:
@@ -262,23 +286,23 @@ OPS = ("rcp", "rsqrt", "sqrt", "ex2", "lg2", "sin", "cos", "tanh", "div", "div.f
 
 
 @inlined
-def _roots_and_logarithm(op, table, square, x, ftz):
+def _roots_and_logarithm(op: int, table: Any, square: Any, x: int, ftz: bool) -> int:
     """Functions whose subnormal arguments are multiplied by 2**24."""
     small = not ftz and x & NAN < LEAST
     if small:
-        x = _times(x, np.int64(UP))
+        x = _times(x, UP)
     if op == DO_RSQRT:
         d = _rsqrt(table, square, x)
-        return _times(d, np.int64(DOWN_RSQRT)) if small else d
+        return _times(d, DOWN_RSQRT) if small else d
     if op == DO_SQRT:
         d = _sqrt(table, square, x)
-        return _times(d, np.int64(DOWN_SQRT)) if small else d
+        return _times(d, DOWN_SQRT) if small else d
     d = _lg2(table, square, x)
-    return _plus(d, np.int64(MINUS_24)) if small else d
+    return _plus(d, MINUS_24) if small else d
 
 
 @inlined
-def _one(op, table, square, x, y, ftz):
+def _one(op: int, table: Any, square: Any, x: int, y: int, ftz: bool) -> int:
     if op == DO_RCP:
         return _rcp(table, square, x) if ftz else _scaled_rcp(table, square, x)
     if op in (DO_RSQRT, DO_SQRT, DO_LG2):
@@ -286,16 +310,16 @@ def _one(op, table, square, x, y, ftz):
     if op == DO_EX2:
         return _ex2(table, square, x) if ftz else _scaled_ex2(table, square, x)
     if op in (DO_SIN, DO_COS):
-        return _sin(table, square, x, np.int64(op == DO_COS))
+        return _sin(table, square, x, int(op == DO_COS))
     if op == DO_TANH:
         return _tanh(table, square, x)
     return _divided(table, square, x, y, ftz, op == DO_FULL)
 
 
 @compiled
-def _evaluate(op, ftz, x, y, out, table, square):
-    for i in range(len(out)):
-        out[i] = _one(op, table, square, np.int64(x[i]), np.int64(y[i]), ftz)
+def _evaluate(op: int, ftz: bool, x: Any, y: Any, out: Any, table: Any, square: Any) -> None:
+    for i in range(out.size):
+        out[i] = _one(op, table, square, x[i], y[i], ftz)
 
 
 @cache

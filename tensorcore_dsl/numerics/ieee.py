@@ -1,8 +1,8 @@
 """Correctly rounded arithmetic of f16, bf16, f32 and f64 in all modes, with and without .ftz.
 
-`ieee` returns NumPy ufuncs on register bits. Round to nearest uses the processor's operations for
-f32 and f64, and float32 for f16 and bf16. Everything else uses float64 rounded to odd, except f64,
-which uses integers.
+`ieee` returns functions of arrays of register bits. Round to nearest uses the processor's
+operations for f32 and f64, and float32 for f16 and bf16. Everything else uses float64 rounded to
+odd, except f64, which uses integers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .elementwise import compile_elementwise
 from .number_formats import FLOATS, find, register_dtype
 from .softfloat import (
     RN,
@@ -21,7 +22,6 @@ from .softfloat import (
     add64,
     as_bits,
     as_float,
-    compile_ufunc,
     cut32,
     div64,
     fma64,
@@ -59,7 +59,7 @@ def _f64(x: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _native() -> dict[tuple[str, str], Ufunc]:
-    """Scalar functions of register bits, to be compiled to NumPy ufuncs."""
+    """Scalar functions of register bits, to be compiled to loops."""
 
     def add32(a: Any, b: Any) -> Any:
         return _f32(as_float(a) + as_float(b))
@@ -265,11 +265,11 @@ def signature(type: str, arity: int) -> str:
 
 @cache
 def ieee(op: str, type: str, rounding: str, ftz: bool) -> Ufunc:
-    """The ufunc of a correctly rounded operation, compiled (or loaded) at first use."""
+    """The function of a correctly rounded operation, compiled (or loaded) at first use."""
     if rounding not in find(_IEEE, (op, type), "operation").split():
         raise ValueError(f"{op}.{type} rounds {_IEEE[op, type]}, not {rounding!r}")
     kernel = _kernel(op, type, ROUNDINGS[rounding], ftz)
-    return compile_ufunc(kernel, signature(type, ARITY[op]))
+    return compile_elementwise(kernel, signature(type, ARITY[op]))
 
 
 def _kernel(op: str, type: str, mode: int, ftz: bool) -> Callable[..., Any]:

@@ -18,9 +18,10 @@ import numpy as np
 
 from tensorcore_dsl.environment.compiled_loops import compiled_python
 
+from .elementwise import compile_elementwise
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
 from .registers import halves, registers
-from .softfloat import bit_reverse, clz, compile_ufunc, high_product
+from .softfloat import bit_reverse, clz, high_product
 
 Ufunc = Callable[..., Any]
 _NONE = np.uint32(0xFFFFFFFF)
@@ -116,7 +117,7 @@ _LOOPS: dict[str, tuple[Callable[..., Any], str]] = {
 @cache
 def _loop(name: str, dtype: np.dtype[Any]) -> Ufunc:
     kernel, signature = _LOOPS[name]
-    return compile_ufunc(kernel, signature.replace("T", dtype.name))
+    return compile_elementwise(kernel, signature.replace("T", dtype.name))
 
 
 # --- sums and products: operands are arrays of the type's own dtype ----------------------------
@@ -203,7 +204,7 @@ def _dot_loop(mode: str, first: str, second: str) -> Ufunc:
             d += _part(a, i * width, width, a_signed) * _part(b, start + i * 8, 8, b_signed)
         return d
 
-    return compile_ufunc(dot, "uint32(uint32,uint32,uint32)")
+    return compile_elementwise(dot, "uint32(uint32,uint32,uint32)")
 
 
 def _dot(mode: str) -> Callable[..., Bits]:

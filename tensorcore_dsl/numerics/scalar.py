@@ -21,10 +21,11 @@ import numpy as np
 
 from . import approximate
 from .convert import convert
+from .elementwise import compile_elementwise
 from .ieee import ARITY, Ufunc, ieee, signature
 from .number_formats import FLOATS, INTS, Bits, FloatFormat, find, packed, register_dtype
 from .registers import flush, halves, is_nan, register_constants, registers, relu, saturate
-from .softfloat import as_float, compile_ufunc
+from .softfloat import as_float
 
 # --- signs and extremes -----------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ def _extreme(type: str, largest: bool, propagate: bool) -> Ufunc:
         b_key = sign - (b & magnitude) if b & sign else sign + b + np.uint64(1)
         return a if b_nan or (not a_nan and (a_key > b_key) == largest) else b
 
-    return compile_ufunc(extreme, signature(type, 2))
+    return compile_elementwise(extreme, signature(type, 2))
 
 
 @cache
@@ -61,7 +62,7 @@ def _sign(type: str, op: str) -> Ufunc:
         d = a ^ sign if negate else a & magnitude
         return (a | quiet if keep else nan) if a & magnitude > inf else d
 
-    return compile_ufunc(change, signature(type, 1))
+    return compile_elementwise(change, signature(type, 1))
 
 
 def _copysign(type: str, a: Bits, b: Bits) -> Bits:
@@ -286,7 +287,7 @@ def _order(type: str) -> Ufunc:
 
     kernel = order16 if f.bits == 16 else order
     name = register_dtype(f.bits).name
-    return compile_ufunc(kernel, f"uint8({name},{name})")
+    return compile_elementwise(kernel, f"uint8({name},{name})")
 
 
 def compare(op: str, type: str, a: Any, b: Any, ftz: bool = False) -> Any:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from threading import RLock
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
-
-from tensorcore_dsl.environment.compiled_loops import compiled_for, compiled_ufunc
 
 RN, RZ, RM, RP, RNA, RS = range(6)
 ROUNDINGS = {"rn": RN, "rz": RZ, "rm": RM, "rp": RP, "rna": RNA, "rs": RS}
@@ -42,30 +39,6 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     return numba_intrinsic(function)
-
-
-_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
-
-
-def compile_ufunc(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
-    """A NumPy ufunc from a scalar function, e.g. ``uint32(uint32,uint32)``, without warnings.
-
-    NumPy would report floating-point flags of the loop although its operands are integers.
-    """
-    with _COMPILING:
-        ufunc = compiled_ufunc(signature, kernel)
-
-    def call(*operands: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return ufunc(*operands)
-
-    return call
-
-
-def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
-    """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
-    with _COMPILING:
-        return compiled_for(signature, loop)
 
 
 def _bitcast(name: str, to: dict[int, Any]) -> Any:

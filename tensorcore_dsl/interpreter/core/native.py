@@ -1,77 +1,47 @@
-"""Compiled functions that read and write real addresses, so that one serves every word size."""
+"""What compiled functions do with real addresses, so that one serves every word size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import types
 
-from tensorcore_dsl.environment.compiled_loops import compiled as compiled
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def inlined(function: Function) -> Function:
-    """Inline into the compiled functions that call it."""
-    inline: Any = njit(inline="always")
-    return inline(function)  # type: ignore[no-any-return]
+from tensorcore_dsl.lowering import compiled as compiled
+from tensorcore_dsl.lowering import inlined as inlined
+from tensorcore_dsl.lowering import primitive
+from tensorcore_dsl.lowering.arrays import load, store
+from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 
-def _peek(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
-    def peek(context: Any, address: Any) -> Any:
+def _peek(kind: Any) -> Any:
+    @primitive
+    def peek(builder: Any, address: Any) -> Any:
         """The word at a real address."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            return builder.load(pointer, align=1)
-
-        return getattr(types, f"uint{bits}")(types.int64), generate
+        return load(builder, kind, cast(builder, COUNT, address).value)
 
     return peek
 
 
-def _poke(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
-    def poke(context: Any, address: Any, value: Any) -> Any:
+def _poke(kind: Any) -> Any:
+    @primitive
+    def poke(builder: Any, address: Any, value: Any) -> None:
         """Store a word at a real address."""
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            builder.store(args[1], pointer, align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, getattr(types, f"uint{bits}")), generate
+        store(builder, kind, cast(builder, COUNT, address).value, value)
 
     return poke
 
 
-@intrinsic  # type: ignore[misc]
-def _pointer(context: Any, address: Any) -> Any:
-    """The memory at a real address, for `numba.carray`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), generate
+KINDS = (types.uint8, types.uint16, types.uint32, types.uint64)
+peek8, peek16, peek32, peek64 = map(_peek, KINDS)
+poke8, poke16, poke32, poke64 = map(_poke, KINDS)
 
 
-pointer: Any = _pointer
-peek8, peek16, peek32, peek64 = _peek(8), _peek(16), _peek(32), _peek(64)
-poke8, poke16, poke32, poke64 = _poke(8), _poke(16), _poke(32), _poke(64)
-
-
-@intrinsic  # type: ignore[misc]
-def _lowest_bit(context: Any, word: Any) -> Any:
+@primitive
+def _lowest_bit(builder: Any, word: Any) -> Number:
     """The number of the lowest bit that is set; 64 for 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.int64), generate
+    whole = cast(builder, COUNT, word).value
+    return Number(COUNT, builder.cttz(whole, ir.Constant(ir.IntType(1), 0)))
 
 
 lowest_bit: Any = _lowest_bit

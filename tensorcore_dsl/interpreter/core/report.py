@@ -159,6 +159,9 @@ def bank_passes(addresses: Any, active: Any, size: int) -> int:
                 if not known:
                     bank_words[bank, used[bank]] = word
                     used[bank] += 1
-        units += used.max()
+        most = 0
+        for bank in range(BANKS):
+            most = max(most, used[bank])
+        units += most
         ideal += 1 if lanes else 0
     return units << 32 | ideal

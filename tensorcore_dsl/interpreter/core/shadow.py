@@ -75,7 +75,7 @@ def all_written(shadow: int, size: int) -> bool:
 @native.inlined
 def in_flight(shadow: int, size: int) -> bool:
     """Does an asynchronous copy or an mbarrier own any of the bytes?"""
-    states = 0
+    states = types.uint64(0)
     if size >= 8:
         for start in range(0, size, 8):
             states |= native.peek64(shadow + start)
@@ -84,7 +84,8 @@ def in_flight(shadow: int, size: int) -> bool:
     else:
         for byte in range(size):
             states |= native.peek8(shadow + byte)
-    return states & 0x0202020202020202 != 0
+    found: bool = states & 0x0202020202020202 != 0
+    return found
 
 
 @native.inlined

@@ -140,7 +140,7 @@ def report(h: Any, what: int, thread: int, place: int, serial: int, lanes: int) 
 
 
 @inlined
-def first_of(h: Any, code: int) -> Any:
+def first_of(h: Any, code: int) -> tuple[int, int, int]:
     """The first access of a code: its serial number and lanes, and the code of the rest."""
     kind, serial = code & KIND, code >> LANE_BITS
     if kind == CHAIN:
@@ -301,7 +301,7 @@ def entries(h: np.ndarray, code: int) -> list[tuple[int, int]]:
 
 
 @compiled
-def _split(h: Any, code: int) -> Any:
+def _split(h: Any, code: int) -> tuple[int, int, int]:
     """`first_of` for Python."""
     return first_of(h, code)
 

@@ -171,10 +171,10 @@ class Races:
         hold that already? step: where it is, if not the running one. since: it has gone on since
         this serial number.
         """
-        kind = history.STORE if verb == "store" else history.LOAD
-        kind += 2 * strong
+        kind = (history.STORE if verb == "store" else history.LOAD) + 2 * strong
         same = same and cache(same)
         at = self.chunk.at_step if step is None else step
+        addresses = addresses.astype(np.uint64, copy=False)  # one compiled form serves all memories
         book = self._prepare(3 * (self.chunk.threads // WARP + 2))
         start = int(book[history.NEXT])
 
@@ -454,7 +454,7 @@ class Races:
                 )
         others = np.zeros(self.chunk.threads, np.bool_)
         others[threads[away]] = True
-        ranks = addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)
+        ranks = (addresses & np.uint32(-1 << CLUSTER_SHIFT & 0xFFFFFFFF)).astype(np.uint64)
         history.touch_words(
             self._prepare(self.chunk.threads // WARP + 2), history.LOAD, history.NOTE,
             history.CLUSTER, self.chunk.at_step, ranks, others, LIFE, self.lives, self.table,

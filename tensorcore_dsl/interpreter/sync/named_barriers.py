@@ -178,8 +178,8 @@ def _settle(
             thread = warp * 32 + lane
             if alive[thread]:
                 living |= types.uint32(1) << types.uint32(lane)
-                here = waits_at[thread] == which and waits_for[thread] == phase[cta, which]
-                stuck = stuck and here
+                waits = waits_at[thread] == which and waits_for[thread] == phase[cta, which]
+                stuck = stuck and waits
         if living == 0:
             exited += 0 if counted[warp, which] else 32
         elif lanes[warp, which] != 0 and (lanes[warp, which] & living) == living:

@@ -1,0 +1,5 @@
+"""Loops over whole numbers, from Python's syntax straight to LLVM."""
+
+from tensorcore_dsl.lowering.functions import compiled, inlined, primitive
+
+__all__ = ["compiled", "inlined", "primitive"]

@@ -1,0 +1,202 @@
+"""Expressions of Python to LLVM's code. The methods have the names of the nodes."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from tensorcore_dsl.lowering import arrays, values
+from tensorcore_dsl.lowering.values import COUNT, Array, Number, Record
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+class Variable:
+    """Room for a number. type: types.boolean, int64 or uint64."""
+
+    def __init__(self, builder: ir.IRBuilder, kind: Any) -> None:
+        self.type, self.slot = kind, arrays.variable(builder, values.llvm_type(kind))
+
+
+class Expressions:
+    """Values of expressions: numbers, arrays, records, and what is known already.
+
+    scope: the global names. variables: a `Variable` for each number, and what else has a name.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, scope: dict[str, Any]) -> None:
+        self.builder, self.scope = builder, scope
+        self.variables: dict[str, Any] = {}
+
+    def visit(self, node: ast.AST) -> Any:
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise NotImplementedError(type(node).__name__)
+        return method(node)
+
+    def _constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(map(self.visit, node.elts))
+
+    def _name(self, node: ast.Name) -> Any:
+        if node.id not in self.variables:
+            known = self.scope.get(node.id, getattr(builtins, node.id, None))
+            if isinstance(known, np.ndarray):
+                return arrays.constant(self.builder, known)
+            return known
+        found = self.variables[node.id]
+        if isinstance(found, Variable):
+            return Number(found.type, self.builder.load(found.slot))
+        return found
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        owner = self.visit(node.value)
+        if isinstance(owner, Record):
+            return owner.fields[owner.type.fields.index(node.attr)]
+        if not isinstance(owner, Array):
+            return getattr(owner, node.attr)
+        if node.attr == "shape":
+            return tuple(Number(COUNT, extent) for extent in owner.shape)
+        if node.attr == "size":
+            return owner.size(self.builder)
+        if node.attr == "any":
+            return lambda builder: arrays.any_of(builder, owner)
+        assert node.attr == "ctypes"
+        return SimpleNamespace(data=Number(COUNT, owner.address))
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        owner = self.visit(node.value)
+        if not isinstance(owner, Array):
+            return owner[self.visit(node.slice)]
+        place = self.part(node)
+        return place if place.shape else arrays.element(self.builder, place)
+
+    def part(self, node: ast.Subscript) -> Array:
+        items = self.visit(node.slice)
+        given = items if isinstance(items, tuple) else (items,)
+        return arrays.view(self.builder, self.visit(node.value), given)
+
+    def _slice(self, node: ast.Slice) -> slice:
+        bounds = (None if x is None else self.visit(x) for x in (node.lower, node.upper))
+        return slice(*bounds)
+
+    def operate(self, function: Callable[..., Any], left: Any, right: Any) -> Any:
+        return values.binary(self.builder, function, left, right)
+
+    def _binop(self, node: ast.BinOp) -> Any:
+        function = OPERATORS[type(node.op)]
+        return self.operate(function, self.visit(node.left), self.visit(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Any:
+        x = self.visit(node.operand)
+        if isinstance(node.op, ast.Not):
+            known = values.truth(self.builder, x)
+            if isinstance(known, bool):
+                return not known
+            return Number(types.boolean, self.builder.not_(known))
+        if isinstance(node.op, ast.Invert):
+            return self.operate(operator.xor, x, -1) if isinstance(x, Number) else ~x
+        return self.operate(operator.sub, 0, x)
+
+    def _compare(self, node: ast.Compare) -> Any:
+        left, *others = map(self.visit, (node.left, *node.comparators))
+        if not isinstance(node.ops[0], ast.In):
+            together: Any = True
+            for op, right in zip(node.ops, others, strict=True):
+                holds = self.operate(OPERATORS[type(op)], left, right)
+                together, left = self.operate(operator.and_, together, holds), right
+            return together
+        found: Any = False
+        for item in others[0]:
+            found = self.operate(operator.or_, found, self.operate(operator.eq, left, item))
+        return found
+
+    def _boolop(self, node: ast.BoolOp) -> Any:
+        """Truth values; the right ones are computed where the left ones do not decide."""
+        decides = isinstance(node.op, ast.Or)
+        first, *rest = node.values
+        left = values.truth(self.builder, self.visit(first))
+        if isinstance(left, bool):
+            if left is decides or not rest:
+                return left
+            return self._boolop(ast.BoolOp(node.op, rest))
+        if not rest:
+            return Number(types.boolean, left)
+        more = lambda: self._boolop(ast.BoolOp(node.op, rest))
+        known = lambda: decides
+        return self.choose(left, known if decides else more, more if decides else known)
+
+    def _ifexp(self, node: ast.IfExp) -> Any:
+        condition = values.truth(self.builder, self.visit(node.test))
+        if isinstance(condition, bool):
+            return self.visit(node.body if condition else node.orelse)
+        return self.choose(
+            condition, lambda: self.visit(node.body), lambda: self.visit(node.orelse)
+        )
+
+    def choose(
+        self, condition: ir.Value, then: Callable[[], Any], orelse: Callable[[], Any]
+    ) -> Number:  # fmt: skip
+        """One of two numbers, of which only that one is computed."""
+        blocks = [self.builder.append_basic_block() for _ in range(2)]
+        self.builder.cbranch(condition, *blocks)
+        found = []
+        for block, make in zip(blocks, (then, orelse)):
+            self.builder.position_at_end(block)
+            found.append((values.number(make()), self.builder.block))
+        (a, _), (b, _) = found
+        kind = a.type if a.type is b.type else COUNT
+        end = self.builder.append_basic_block()
+        ready = []
+        for x, block in found:
+            self.builder.position_at_end(block)
+            ready.append((values.cast(self.builder, kind, x).value, block))
+            self.builder.branch(end)
+        self.builder.position_at_end(end)
+        phi = self.builder.phi(values.llvm_type(kind))
+        for value, block in ready:
+            phi.add_incoming(value, block)
+        return Number(kind, phi)
+
+    def _call(self, node: ast.Call) -> Any:
+        function = self.visit(node.func)
+        given = [self.visit(x) for x in node.args]
+        function = getattr(function, "lowered", function)
+        if call := getattr(function, "call", None):
+            return call(self.builder, given)
+        if function in (np.empty, np.zeros):
+            return arrays.memory(self.builder, function is np.zeros, *given)
+        if function in (min, max):
+            return self.extreme(operator.lt if function is min else operator.gt, given)
+        if function in (bool, int):
+            return values.cast(self.builder, types.boolean if function is bool else COUNT, *given)
+        if function in arrays.CASTS:
+            return values.cast(self.builder, arrays.CASTS[function], *given)
+        return function(self.builder, *given)
+
+    def extreme(self, better: Callable[..., Any], given: list[Any]) -> Any:
+        found = given[0]
+        for x in given[1:]:
+            is_better = self.operate(better, x, found)
+            if isinstance(is_better, Number):
+                a, b = (values.cast(self.builder, COUNT, y).value for y in (x, found))
+                found = Number(COUNT, self.builder.select(is_better.value, a, b))
+            elif is_better:
+                found = x
+        return found

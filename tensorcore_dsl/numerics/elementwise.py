@@ -1,0 +1,75 @@
+"""Functions of arrays from functions of scalars, compiled at first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tensorcore_dsl.environment.compiled_loops import compiled_for
+
+_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
+
+
+def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
+    """A function of arrays from one of scalars, e.g. ``uint32(uint32,uint32)``.
+
+    Its operands are numbers and arrays of these types, which are broadcast against each other.
+    """
+    result, *names = signature.replace("(", ",").rstrip(")").split(",")
+    make: Any = njit(nogil=True, forceinline=True, error_model="numpy")
+    types_ = ",".join(f"{name}[::1]" for name in (*names, result))
+    loop = compile_loop(_LOOPS[len(names)](make(kernel)), f"void({types_})")
+    given, made = [np.dtype(name) for name in names], np.dtype(result)
+
+    def call(*operands: Any) -> Any:
+        shape = np.broadcast_shapes(*map(np.shape, operands))
+        flat = [_flat(x, dtype, shape) for x, dtype in zip(operands, given, strict=True)]
+        out = np.empty(shape, made)
+        loop(*flat, out.reshape(-1))
+        return out[()]
+
+    return call
+
+
+def _flat(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """A vector of all elements."""
+    if not (isinstance(x, np.ndarray) and x.dtype == dtype and x.shape == shape):
+        x = np.broadcast_to(np.asarray(x).astype(dtype, casting="same_kind", copy=False), shape)
+    return (x if x.flags.carray else np.require(x, requirements=["C", "A", "W"])).reshape(-1)
+
+
+def _unary(function: Any) -> Callable[..., None]:
+    def loop(x: Any, out: Any) -> None:
+        for i in range(out.size):
+            out[i] = function(x[i])
+
+    return loop
+
+
+def _binary(function: Any) -> Callable[..., None]:
+    def loop(x: Any, y: Any, out: Any) -> None:
+        for i in range(out.size):
+            out[i] = function(x[i], y[i])
+
+    return loop
+
+
+def _ternary(function: Any) -> Callable[..., None]:
+    def loop(x: Any, y: Any, z: Any, out: Any) -> None:
+        for i in range(out.size):
+            out[i] = function(x[i], y[i], z[i])
+
+    return loop
+
+
+_LOOPS = {1: _unary, 2: _binary, 3: _ternary}
+
+
+def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
+    """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
+    with _COMPILING:
+        return compiled_for(signature, loop)
