@@ -81,7 +81,7 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
 def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:
     """The first configuration that divides sums as the usual one, the choice for aligned operands.
 
-    So no alignment changes bits.
+    So neither alignment nor the layout of C changes bits.
     """
     order = division(problem, usual)
     return next(config for config in ranked if division(problem, config) == order)
@@ -136,7 +136,7 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
     if kernel is f32_gemm:
         return choose_f32(problem, HopperConfig)  # type: ignore[no-any-return]
 
-    def is_feasible(config: HopperConfig) -> bool:
+    def is_feasible(config: HopperConfig, needs_registers: bool) -> bool:
         if config.streamk_units and problem.accumulate == tc.f16:
             return False  # stream-K exchanges accumulators in f32
         if needs_registers and config.registers:
@@ -146,8 +146,10 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         limited = needs_registers and config.register_limited
         return families.gives_registers() if limited else families.is_assembled(config)
 
-    usual = choose(replace(shape, misaligned=False, store_by_threads=False), is_feasible)
-    ranked = (config for _, config in ranking(shape) if is_feasible(config))
+    aligned = replace(shape, misaligned=False, store_by_threads=False)
+    for_any_c = needs_registers or problem.reads_c
+    usual = choose(aligned, lambda config: is_feasible(config, for_any_c))
+    ranked = (config for _, config in ranking(shape) if is_feasible(config, needs_registers))
     return _divided_alike(problem, usual, ranked)  # type: ignore[no-any-return]
 
 
