@@ -30,10 +30,8 @@ def any_place(draw: Draw) -> str:
 
 def places_for(draw: Draw, wgmma: bool) -> tuple[str, ...]:
     """Of A, B, C and out; TMA reads A and B by multiples of 16 bytes, and out has rows."""
-    if not wgmma:
-        return tuple(any_place(draw) for _ in USUAL)
-    a, b = (order + draw.choice(WGMMA_GAPS) for order in "nt")
-    return a, b, any_place(draw), "n" + draw.choice(GAPS)
+    a, b = (order + draw.choice(WGMMA_GAPS if wgmma else GAPS) for order in "nt")
+    return a, b, any_place(draw), "n" + draw.choice(GAPS) if wgmma else any_place(draw)
 
 
 def copy(x: Any, dtype: str, place: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import tensorcore_dsl as tc
@@ -24,7 +23,6 @@ from tensorcore_dsl.kernels.host.operands import GemmProblem
 from tensorcore_dsl.kernels.host.problem_shape import ProblemShape
 from tensorcore_dsl.kernels.host.summation import division
 
-ALIGNED = (16, 16)  # bytes of the widest copies of A and B
 PINGPONG = HopperConfig(BN=128, pingpong=True, cluster_n=2).with_stages()
 SKINNY_GROUPS = HopperConfig(BM=64, BN=128).with_stages()
 
@@ -71,7 +69,7 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
             ):
                 yield config
 
-    usual = ranked(ALIGNED, kind or (HopperConfig, AmpereConfig))
+    usual = ranked(_alignment(problem.packed), kind or (HopperConfig, AmpereConfig))
     first = next(usual)
     if not is_allowed(problem, first):
         first = next((config for config in usual if is_allowed(problem, config)), first)
@@ -79,9 +77,9 @@ def choose_f32(problem: GemmProblem, kind: type | None = None) -> Any:
 
 
 def _divided_alike(problem: GemmProblem, usual: Any, ranked: Iterator[Any]) -> Any:
-    """The first configuration that divides sums as the usual one, the choice for aligned operands.
+    """The first configuration that divides sums as the usual one, the choice for packed operands.
 
-    So neither alignment nor the layout of C changes bits.
+    So neither gaps, alignment nor the layout of C change bits.
     """
     order = division(problem, usual)
     return next(config for config in ranked if division(problem, config) == order)
@@ -146,9 +144,8 @@ def choose_for(problem: GemmProblem, kernel: Any, needs_registers: bool) -> Hopp
         limited = needs_registers and config.register_limited
         return families.gives_registers() if limited else families.is_assembled(config)
 
-    aligned = replace(shape, misaligned=False, store_by_threads=False)
     for_any_c = needs_registers or problem.reads_c
-    usual = choose(aligned, lambda config: is_feasible(config, for_any_c))
+    usual = choose(shape_of(problem.packed), lambda config: is_feasible(config, for_any_c))
     ranked = (config for _, config in ranking(shape) if is_feasible(config, needs_registers))
     return _divided_alike(problem, usual, ranked)  # type: ignore[no-any-return]
 
@@ -218,20 +215,18 @@ def choose_ampere(problem: GemmProblem) -> AmpereConfig:
     """The configuration of the mma.sync kernel for a problem."""
     if problem.multiplied_as == tc.f32:
         return choose_f32(problem, AmpereConfig)  # type: ignore[no-any-return]
-    usual = ranked_ampere(problem, ALIGNED)
+    usual = ranked_ampere(problem.packed)
     first = next(config for _, config in usual if is_allowed(problem, config))
     ranked = (config for _, config in ranked_ampere(problem))
     return _divided_alike(problem, first, ranked)  # type: ignore[no-any-return]
 
 
-def ranked_ampere(
-    problem: GemmProblem, aligned: tuple[int, int] | None = None
-) -> tuple[tuple[float, AmpereConfig], ...]:
+def ranked_ampere(problem: GemmProblem) -> tuple[tuple[float, AmpereConfig], ...]:
     """(expected microseconds, configuration), the fastest first, for types other than f32.
 
-    Partial sums of split-K are never f16. aligned: of A and B, if not as they are.
+    Partial sums of split-K are never f16.
     """
-    aligned = aligned or _alignment(problem)
+    aligned = _alignment(problem)
     room = min(target_arch().shared_kib * 1024, SHARED_BYTES)
     parts = problem.accumulate != tc.f16
     return ampere_ranking(

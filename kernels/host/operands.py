@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,6 +90,11 @@ class GemmProblem:
         return self.a.shape[-1]
 
     @property
+    def packed(self) -> GemmProblem:
+        """The same of operands without gaps."""
+        return replace(self, a=packed(self.a), b=packed(self.b), d=packed(self.d))
+
+    @property
     def batch(self) -> int | None:
         """Matrices of the batch; None for a single product."""
         return self.d.shape[0] if len(self.d.shape) == 3 else None
@@ -174,6 +180,17 @@ def broadcast(c: Description, shape: tuple[int, ...]) -> Description:
     unit = tuple(stride == 1 for stride in strides)
     kind = replace(c.type, ndim=len(shape), unit=unit)
     return c._replace(type=kind, shape=shape, strides=strides)
+
+
+def packed(x: Description) -> Description:
+    """The same operand without gaps, at an aligned address; rows or columns stay contiguous."""
+    *batch, rows, cols = x.shape
+    by_columns = x.type.unit[-2] and not x.type.unit[-1]
+    line = rows if by_columns else cols
+    strides = (rows * cols,) * len(batch) + ((1, line) if by_columns else (line, 1))
+    align = math.gcd(16, line * x.type.dtype.itemsize)
+    unit = tuple(stride == 1 for stride in strides)
+    return x._replace(type=replace(x.type, align=align, unit=unit), strides=strides)
 
 
 def _size(x: Description) -> str:
