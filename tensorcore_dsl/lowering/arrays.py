@@ -151,8 +151,8 @@ def any_of(builder: ir.IRBuilder, array: Array) -> Number:
     return Number(types.boolean, builder.load(slot))
 
 
-def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:
-    """An array that lasts as long as the call."""
+def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> Array:
+    """The array at a real address; `None` stands for memory that lasts as long as the call."""
     kind = _numpy.from_dtype(np.dtype(dtype))
     extents = shape if isinstance(shape, tuple) else (shape,)
     counts = tuple(cast(builder, COUNT, extent).value for extent in extents)
@@ -161,8 +161,15 @@ def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Arra
     for count in reversed(counts):
         strides.insert(0, size)
         size = builder.mul(size, count)
-    address = builder.ptrtoint(builder.alloca(ir.IntType(8), size), WORD)
-    made = Array(types.Array(kind, len(counts), "C"), address, counts, tuple(strides))
+    if address is None:
+        address = Number(COUNT, builder.ptrtoint(builder.alloca(ir.IntType(8), size), WORD))
+    first = cast(builder, COUNT, address).value
+    return Array(types.Array(kind, len(counts), "C"), first, counts, tuple(strides))
+
+
+def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:
+    """An array that lasts as long as the call."""
+    made = at_address(builder, None, shape, dtype)
     if cleared:
         fill(builder, made, 0)
     return made

@@ -10,7 +10,7 @@ from numba import types
 from tensorcore_dsl.lowering import compiled as compiled
 from tensorcore_dsl.lowering import inlined as inlined
 from tensorcore_dsl.lowering import primitive
-from tensorcore_dsl.lowering.arrays import load, store
+from tensorcore_dsl.lowering.arrays import at_address, load, store
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 
@@ -45,6 +45,7 @@ def _lowest_bit(builder: Any, word: Any) -> Number:
 
 
 lowest_bit: Any = _lowest_bit
+array_at: Any = primitive(at_address)  # of an address, a shape and a dtype
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, types  # type: ignore[attr-defined]
+from numba import types
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.lanes.runner import (
@@ -66,16 +66,16 @@ def _access(
         _addresses(row, 1, row[TO_OFFSET], False, row[TARGETS], threads)
         _addresses(row, 2, row[FROM_OFFSET], True, row[SOURCES], threads)
         _addresses(row, 3, 0, False, row[VALID], threads)
-        targets = carray(native.pointer(row[TARGETS]), (threads,), np.uint32)
-        sources = carray(native.pointer(row[SOURCES]), (threads,), np.uint64)
-        valid = carray(native.pointer(row[VALID]), (threads,), np.uint32)
+        targets = native.array_at(row[TARGETS], (threads,), np.uint32)
+        sources = native.array_at(row[SOURCES], (threads,), np.uint64)
+        valid = native.array_at(row[VALID], (threads,), np.uint32)
         return copy_check(
             targets, sources, valid, active, table, data, states, row[SIZE], checked, readers
         )
     width, count = row[WIDTH], row[COUNT]
     stores = kind in (STORE_GLOBAL, STORE_SHARED)
-    words = carray(
-        native.pointer(row[FIRST + 4 if stores else FIRST]), (count, threads * width), np.uint8
+    words = native.array_at(
+        row[FIRST + 4 if stores else FIRST], (count, threads * width), np.uint8
     )
     if kind in (LOAD_GLOBAL, STORE_GLOBAL):
         _addresses(row, 1, row[OFFSET], True, wide.ctypes.data, threads)
@@ -87,7 +87,7 @@ def _access(
         return shared_store(
             narrow, active, data, states, words, width, count, checked, stamps, readers, epochs
         )
-    out = carray(native.pointer(row[FIRST]), (4, threads), np.uint32)
+    out = native.array_at(row[FIRST], (4, threads), np.uint32)
     return matrix_load(
         narrow, active, data, states, out, 4, kind == LOAD_TRANSPOSED, checked
     )

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from tensorcore_dsl.interpreter.core.native import compiled
+from tensorcore_dsl.lowering import primitive
 from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, vector
 
 # Columns. The result and the operands each have an address and a step.
@@ -78,19 +77,10 @@ def _store(builder: Any, value: Any, target: Any, bits: int, mask: Any, whole: A
             builder.store(builder.select(active, value, old), target, align=bits // 8)
 
 
-@intrinsic  # type: ignore[misc]
-def _operation(typing: Any, row: Any, warp: Any, mask: Any, whole: Any) -> Any:
+@primitive
+def _perform(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
     """Execute the operation in the row at an address for one warp."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        row, warp, mask, whole = values
-        _emit(builder, row, warp, mask, whole)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.boolean), generate
-
-
-_perform: Any = _operation
+    _emit(builder, row.value, warp.value, mask.value, whole.value)
 
 
 @compiled

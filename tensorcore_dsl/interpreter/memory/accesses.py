@@ -376,7 +376,8 @@ def async_load(
     groups, count = addresses.shape
     ctas, limit = data.shape
     per, threads = groups // ctas, epochs.size // ctas
-    lines, per_line = (out.shape[2], out.shape[1]) if across else (out.shape[1], out.shape[2])
+    lines = out.shape[2] if across else out.shape[1]
+    per_line = out.shape[1] if across else out.shape[2]
     step = 4 * lines if across else 4
     for group in range(groups):
         if not whole[group]:

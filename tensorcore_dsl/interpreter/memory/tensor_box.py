@@ -208,7 +208,8 @@ def load_boxes(
 
     The arrays are those of the chunk. failed: (1,), the box that fails a check.
     """
-    box = plan.copy()
+    box = np.empty((plan.shape[0], plan.shape[1]), np.int64)
+    box[:] = plan
     for i in range(ctas.size):
         cta = ctas[i]
         for axis in range(RANK):
