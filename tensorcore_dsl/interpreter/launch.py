@@ -40,6 +40,8 @@ from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
+MOST_THREADS = 1 << 15  # of a chunk of threads that have few registers
+REGISTERS = 1 << 21  # bytes of the registers of these
 MOST_CLUSTER = 16
 LARGE_CHUNK = 1 << 18  # threads of a chunk whose CTAs may wait for each other; or all resident ones
 SHARED = 1 << 26  # bytes of shared memory of a chunk
@@ -127,7 +129,7 @@ def run(
     waits, ctas = polls or _couplings(kernel)[1], prod(grid)
     size, workers = _chunks(
         kernel, ctas, prod(block), 1 if observers else _workers(workers), prod(cluster or (1,)),
-        static + dynamic_shared, most, polls,
+        static + dynamic_shared, most, polls, program.register_bytes,
     )  # fmt: skip
     with ProgressLine(kernel.name, ctas, quiet=bool(observers)) as progress:
         return _run_chunks(chunk, ctas, size, workers, stop)
@@ -254,11 +256,12 @@ def _bits(param: Param, argument: Any) -> Any:
 
 def _chunks(
     kernel: Kernel, ctas: int, threads: int, workers: int, cluster: int, shared: int,
-    most: int = 1, polls: bool = False,
+    most: int = 1, polls: bool = False, registers: int = REGISTERS,
 ) -> tuple[int, int]:  # fmt: skip
     """CTAs of a chunk, each with `shared` bytes, and how many chunks run at a time.
 
     most: CTAs that the device holds at a time. polls: a loop waits for what others write.
+    registers: bytes of the registers of a thread.
     """
     order_matters, waits = _couplings(kernel)
     if order_matters or polls:
@@ -266,7 +269,8 @@ def _chunks(
     if waits or polls:
         size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
-        size = min(CHUNK // threads, SHARED // max(shared, 1))
+        wanted = min(max(CHUNK, REGISTERS // max(registers, 1)), MOST_THREADS)
+        size = min(wanted // threads, SHARED // max(shared, 1))
         size = min(size, -(-ctas // workers))
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, -(-ctas // size))

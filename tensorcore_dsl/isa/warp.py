@@ -15,6 +15,7 @@ from tensorcore_dsl.isa.spec import VOLATILE, Instruction, row
 
 CONVERGENT = VOLATILE | {"convergent"}  # for all threads of a mask; not moved across control flow
 LANES = np.arange(32, dtype=np.int64)
+ALL = np.uint32(0xFFFFFFFF)
 BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
@@ -66,7 +67,8 @@ def _check_alike(instr: Instruction, masks: np.ndarray, group: np.ndarray) -> No
 
 def shuffle(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, mask: Any) -> Any:
     """shfl.sync: a lane keeps its own value if the source lane is out of range."""
-    members(ctx, instr, mask)
+    if ctx.active is not None or not (np.asarray(mask) == ALL).all():
+        members(ctx, instr, mask)
     value, step, clamp = (warps(ctx, x) for x in (a, b, c))
     step, clamp = step.astype(np.int64) & 31, clamp.astype(np.int64)
     segment, bound = clamp >> 8 & 31, clamp & 31

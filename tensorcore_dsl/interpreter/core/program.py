@@ -128,6 +128,11 @@ class Program:
     fused: list[Fused] = field(default_factory=list)
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
+    @property
+    def register_bytes(self) -> int:
+        """Bytes of the registers of a thread."""
+        return sum(shape[0].itemsize * shape[1] for shape in self.shapes if shape is not None)
+
     def classify(self, instr: Instruction) -> None:
         """Note what the machine must track because the kernel has this instruction."""
         self.unit = max(self.unit, instr.threads)

@@ -67,7 +67,7 @@ def copy_rows(target: Sequence[Slot], sources: Sequence[Slot]) -> list[Row]:
 def runs_of(
     steps: Sequence[Step], rows: dict[int, list[Row]], heads: Iterable[int]
 ) -> tuple[list[Fused], np.ndarray]:
-    """The longest runs of at least two operations, none across a position of `heads`.
+    """The longest runs of two operations or more, or an access, none across a position of `heads`.
 
     First those without accesses to memory, then those with some, of which the former are parts.
     """
@@ -88,7 +88,7 @@ def runs_of(
                 for i, (r, at) in enumerate(part)
                 if r[0] >= ACCESS and (instr := steps[at].instr) is not None
             }
-            if len(part) > 1 and bool(accesses) == with_accesses:
+            if (accesses or len(part) > 1) and bool(accesses) == with_accesses:
                 whole = slice(len(table), len(table) + len(part))
                 uses = _uses(steps[start:end])
                 warps = any("warp" in s.instr.effects for s in steps[start:end] if s.instr)
