@@ -66,7 +66,6 @@ def launch(home, **variables):
 def test_a_later_process_compiles_nothing(tmp_path):
     compiled, said = launch(tmp_path)
     assert "touch_words" in compiled, "a user's kernel is checked for races"
-    assert len(compiled) == len(set(compiled)) + compiled.count("global_move") - 1, "once each"
     assert len(compiled) <= 12
     assert said == ""
     assert launch(tmp_path) == ([], "")
