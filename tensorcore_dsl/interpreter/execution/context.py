@@ -12,7 +12,8 @@ from tensorcore_dsl.interpreter.core.geometry import Geometry, SpecialRegisters
 from tensorcore_dsl.interpreter.core.program import Program
 from tensorcore_dsl.interpreter.core.shadow import SharedStorage
 from tensorcore_dsl.interpreter.debugging.printing import format_line, print_matrices
-from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies, BulkCopies
+from tensorcore_dsl.interpreter.memory.async_copies import AsyncCopies
+from tensorcore_dsl.interpreter.memory.bulk_copies import BulkCopies
 from tensorcore_dsl.interpreter.memory.global_memory import Arguments, GlobalMemory
 from tensorcore_dsl.interpreter.memory.shared_memory import ClusterMemory, SharedMemory
 from tensorcore_dsl.interpreter.sanitizer import strong_accesses

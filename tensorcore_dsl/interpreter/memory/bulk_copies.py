@@ -1,0 +1,410 @@
+"""Bulk and tensor copies to and from shared memory (PTX manual 9.7.9.25.4 and .5).
+
+A load writes its bytes when it is issued. They stay in flight until some thread has seen the phase
+end that counts them at an mbarrier. A store or a reduction also happens when it is issued, but its
+source counts as being read until the thread has waited for its group. A copy to another CTA is a
+load there; it reads its source until the phase that counts its bytes is seen to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensorcore_dsl.errors import EmulationError, Misaligned, OutOfBounds, Uninitialised
+from tensorcore_dsl.interpreter.core import shadow
+from tensorcore_dsl.interpreter.core.chunk import Chunk
+from tensorcore_dsl.interpreter.core.shadow import OFFSET
+from tensorcore_dsl.interpreter.core.threads import scalar
+from tensorcore_dsl.interpreter.memory.global_memory import MAP_BASE, MAP_SHIFT, GlobalMemory
+from tensorcore_dsl.interpreter.memory.shared_memory import SharedMemory
+from tensorcore_dsl.interpreter.memory.tensor_box import (
+    BOX,
+    EXTENT,
+    RANK,
+    START,
+    TensorBox,
+    load_box,
+    load_boxes,
+    store_box,
+)
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
+from tensorcore_dsl.interpreter.sanitizer.races import PHASES
+from tensorcore_dsl.interpreter.sync.clusters import Clusters
+from tensorcore_dsl.isa.context import CLUSTER_SHIFT
+
+LOADS, STORES = "load from", "store to"
+TENSOR_ALIGN, BULK_ALIGN = 128, 16  # bytes; alignment of shared addresses
+MBARRIER = 8  # bytes
+
+
+class BulkCopies:
+    """The bulk copies of a chunk of CTAs; `commits` counts the groups of each thread."""
+
+    def __init__(
+        self, chunk: Chunk, shared: SharedMemory, memory: GlobalMemory, clusters: Clusters
+    ) -> None:
+        self.chunk = chunk
+        self.shared = shared
+        self.storage = shared.storage
+        self.sanitizer = shared.sanitizer
+        self.mbarriers = shared.mbarriers
+        self.globals = memory
+        self.clusters = clusters
+        self.commits = np.zeros(chunk.threads, np.int64)
+        self.boxes = [TensorBox.of(m) for m in memory.arguments.maps]
+        # By (cluster, "load from" or "store to", array): the copies by tensor maps.
+        self.useful: set[tuple[int, str, str]] = set()
+        self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}  # the first, and its step
+
+    def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
+        if mask is None and self._load_alike(dst, tensor, coordinates, bar):
+            return
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._box(thread, tensor, coordinates)
+            self._note_place(int(thread), box, LOADS, len(coordinates))
+            self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
+
+    def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any) -> bool:
+        """Load boxes of one array, each to its thread's own CTA, in one compiled call.
+
+        False, and nothing done, for other loads and for those that will be refused.
+        """
+        threads = np.flatnonzero(self.chunk.mask)
+        ctas = threads // self.chunk.group
+        handles, targets, barriers = (
+            np.broadcast_to(x, self.chunk.mask.shape)[threads] for x in (tensor, dst, bar)
+        )
+        index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
+        index -= MAP_BASE
+        if self.sanitizer.detector is not None or rest or not 0 <= index < len(self.boxes):
+            return False
+        box, starts = self.boxes[index], np.zeros((len(threads), RANK), np.int64)
+        for axis, places in enumerate(coordinates):
+            places = np.broadcast_to(places, self.chunk.mask.shape)[threads]
+            starts[:, axis] = places.astype(np.uint32).view(np.int32)
+        plain = (handles == handles[0]) & (targets % TENSOR_ALIGN == 0)
+        plain &= (targets | barriers) >> CLUSTER_SHIFT == 0
+        plain &= (starts[:, 0] * box.element % CHUNK == 0) & ~self.clusters.gone[ctas]
+        inside = box.inside_at(starts)
+        if not (plain & (inside > 0)).all():
+            return False
+        storage, proxies, failed = self.storage, self.sanitizer.proxies, np.zeros(1, np.int64)
+        wrong = load_boxes(
+            box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas,
+            targets.astype(np.int64), storage.data, storage.shadow, storage.checks, proxies.stamps,
+            proxies.readers, failed,
+        )  # fmt: skip
+        done = int(failed[0]) if wrong else len(threads)
+        self.chunk.writes += len(threads)
+        for i in range(done):
+            cta, target = int(ctas[i]), int(targets[i])
+            self.useful.add((cta // self.clusters.size, LOADS, box.name))
+            self._arrived(int(threads[i]), box, cta, target, int(barriers[i]))
+        self.chunk.tally.bytes["global", "load"] += int(inside.sum())
+        if wrong:
+            where = int(ctas[done]), int(threads[done])
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
+        return True
+
+    def tensor_store(self, tensor: Any, coordinates: Any, src: Any, op: str | None) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._box(thread, tensor, coordinates)
+            if not box.writable:
+                raise EmulationError(
+                    f"{box.name} is read-only; a tensor copy of "
+                    f"{self.chunk.describe(int(thread))} writes it"
+                )
+            if (box.plan[START] < 0).any():
+                where = tuple(int(c) for c in box.plan[START, : len(coordinates)])
+                raise OutOfBounds(
+                    f"a tensor store to {box.name} by {self.chunk.describe(int(thread))} starts "
+                    f"at coordinates {where}: stores may hang over the far end of an axis, not "
+                    "over its start"
+                )
+            self._note_place(int(thread), box, STORES, len(coordinates))
+            self._store(int(thread), box, scalar(src, thread), op, TENSOR_ALIGN)
+
+    def _note_place(self, thread: int, box: TensorBox, what: str, rank: int) -> None:
+        """Note whether a box of a tensor map touches its array; `leave` judges when all did."""
+        cluster = thread // self.chunk.group // self.clusters.size
+        if box.inside:
+            self.useful.add((cluster, what, box.name))
+            return
+        rows = (START, EXTENT, BOX)
+        start, extent, size = (tuple(map(int, box.plan[row, :rank])) for row in rows)
+        text = (
+            f"out of bounds: the tensor {what} {box.name} by {self.chunk.describe(thread)} moves "
+            f"nothing: a box of {size} elements at coordinates {start} lies outside of the array "
+            f"of {extent} (innermost axis first)"
+        )
+        self.idle.setdefault((cluster, what, box.name), (text, self.chunk.at_step))
+
+    def leave(self, cta: int) -> None:
+        """A CTA has ended. OutOfBounds if it is the last of a cluster whose boxes never touched
+        an array; some may lie outside, as parts of a tile that hangs over the end of an axis."""
+        size = self.clusters.size
+        cluster = cta // size
+        if not self.clusters.gone[cluster * size : (cluster + 1) * size].all():
+            return
+        for key, (text, step) in self.idle.items():
+            if key[0] == cluster and key not in self.useful and self.storage.checks:
+                raise OutOfBounds(text, self.chunk.loc(step))
+
+    def load(self, dst: Any, src: Any, size: Any, bar: Any, mask: Any) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._global_bytes(int(thread), src, scalar(size, thread), "bulk load")
+            if box is not None:
+                self._load(int(thread), box, dst, bar, mask, BULK_ALIGN)
+
+    def store(self, dst: Any, src: Any, size: Any, op: str | None, dtype: Any) -> None:
+        for thread in np.flatnonzero(self.chunk.mask):
+            box = self._global_bytes(int(thread), dst, scalar(size, thread), "bulk store", dtype)
+            if box is not None:
+                self._store(int(thread), box, scalar(src, thread), op, BULK_ALIGN)
+
+    def copy_to_cta(self, dst: Any, src: Any, size: Any, bar: Any) -> None:
+        chunk = self.chunk
+        for thread in map(int, np.flatnonzero(chunk.mask)):
+            start, count = scalar(src, thread), scalar(size, thread)
+            self._aligned(count, BULK_ALIGN, thread, "a size of")
+            if start >> CLUSTER_SHIFT:
+                raise EmulationError(
+                    f"a bulk copy of {chunk.describe(thread)} reads shared {start & OFFSET:#x} "
+                    "of another CTA: it copies from the own CTA to another one"
+                )
+            if count:
+                self._share(thread, dst, start, count, bar)
+
+    def _share(self, thread: int, dst: Any, start: int, size: int, bar: Any) -> None:
+        """Copy `size` bytes from `start` on to another CTA."""
+        chunk, cta = self.chunk, thread // self.chunk.group
+        there, target, _ = self._targets(thread, dst, bar, None)[0]
+        if there == cta:
+            raise EmulationError(
+                f"a bulk copy from shared {start:#x} to shared {target:#x} by "
+                f"{chunk.describe(thread)} stays in its CTA: another one is needed"
+            )
+        real = self.storage.data.ctypes.data + cta * self.storage.size + start
+        box = TensorBox.contiguous(f"shared memory of block {chunk.block_name(cta)}", real, size)
+        self._read(thread, box, start, BULK_ALIGN, copies=False)
+        self._load(thread, box, dst, bar, None, BULK_ALIGN, start)
+        if self.sanitizer.proxies.tracked:
+            owner, chunks = np.array([thread]), box.chunks(start)[None]
+            read = Read(SHARE, chunk.at_step, owner, owner * 0, owner // chunk.group, chunks)
+            self.sanitizer.proxies.add(read)
+            self.sanitizer.in_flight.flights[-1].source = read
+
+    def commit(self) -> None:
+        """Close the group of each active thread."""
+        self.commits += self.chunk.mask
+
+    def wait(self, pending: int, reading: bool) -> None:
+        """End all but the last `pending` groups of each active thread.
+
+        A store happens when it is issued, so waiting for the reads of its source is the same.
+        """
+        self.sanitizer.proxies.finish(STORE, self.chunk.mask, self.commits - pending)
+        detector = self.sanitizer.detector
+        if detector is None:
+            return
+        for thread in map(int, np.flatnonzero(self.chunk.mask)):
+            for kind in ("bulk loads",) if reading else ("bulk loads", "bulk stores"):
+                last = detector.awaited((kind, thread), int(self.commits[thread]) - pending)
+                if last:
+                    alone = np.zeros(self.chunk.threads, np.bool_)
+                    alone[thread] = True
+                    cta = thread // self.chunk.group
+                    detector.observe(alone, detector.column(cta, kind, thread), last)
+
+    def _box(self, thread: Any, tensor: Any, coordinates: Any) -> TensorBox:
+        handle = scalar(tensor, thread)
+        index, offset = (handle >> MAP_SHIFT) - MAP_BASE, handle & ((1 << MAP_SHIFT) - 1)
+        if offset or not 0 <= index < len(self.boxes):
+            raise EmulationError(
+                f"{handle:#x} is no address of a tensor map of this launch "
+                f"({self.chunk.describe(int(thread))})"
+            )
+        places = tuple((scalar(c, thread) ^ 1 << 31) - (1 << 31) for c in coordinates)
+        box = self.boxes[index].at(places)
+        if places[0] * box.element % CHUNK:
+            raise Misaligned(
+                f"a tensor copy of {box.name} by {self.chunk.describe(int(thread))} starts at "
+                f"innermost coordinate {places[0]}, byte {places[0] * box.element} of a row; "
+                f"multiples of {CHUNK} bytes are allowed"
+            )
+        return box
+
+    def _global_bytes(
+        self, thread: int, address: Any, size: int, verb: str, dtype: Any = None
+    ) -> TensorBox | None:
+        """`size` bytes of global memory at the thread's `address`; None for none."""
+        chunk, start = self.chunk, scalar(address, thread)
+        if size % BULK_ALIGN or start % BULK_ALIGN:
+            raise Misaligned(
+                f"a {verb} of {size} bytes at global {start:#x} by {chunk.describe(thread)}: the "
+                f"size and both addresses must be multiples of {BULK_ALIGN}"
+            )
+        if not size:
+            return None
+        name, real = self.globals.locate(start, size, verb, thread)
+        return TensorBox.contiguous(name, real, size, dtype)
+
+    def _load(
+        self, thread: int, box: TensorBox, dst: Any, bar: Any, mask: Any, align: int,
+        source: int | None = None,
+    ) -> None:  # fmt: skip
+        """Carry out a load; `source` is where it reads shared memory, if it does."""
+        chunk = self.chunk
+        chunk.writes += 1
+        storage, proxies = self.storage, self.sanitizer.proxies
+        for cta, target, barrier in self._targets(thread, dst, bar, mask):
+            self._aligned(target, align, thread)
+            wrong = load_box(
+                box.real, box.plan, box.element, box.mask, box.pitch, target, storage.data[cta],
+                storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.readers[cta],
+            )  # fmt: skip
+            if wrong:
+                self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "load")
+            found = self._note_load(thread, box, cta, target, barrier, source)
+            self._arrived(thread, box, cta, target, barrier)
+            if found is not None:
+                found()
+        chunk.tally.bytes["global", "load"] += box.inside
+
+    def _arrived(
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int
+    ) -> None:
+        """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
+        slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
+        low, high = target & -128, -(-(target + box.reach) // 128) * 128
+        step = self.chunk.at_step
+        self.sanitizer.in_flight.flights.append(Flight(cta, low, high, slot, phase, step, thread))
+        self.chunk.tally.bytes["shared", "store"] += box.size
+
+    def _note_load(
+        self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,
+        source: int | None,
+    ) -> Callable[[], None] | None:  # fmt: skip
+        """Show a load to the detector of races: what it reads, and its write to a CTA."""
+        detector = self.sanitizer.detector
+        if detector is None:
+            return None
+        column = detector.column(cta, PHASES, barrier // MBARRIER)
+        serial = detector.operation(thread, column)
+        starts = np.unique(box.chunks(target)) * CHUNK
+        if source is None:
+            found = detector.global_ranges("load", serial, thread, *box.rows_inside(), False)
+        else:
+            own, read = thread // self.chunk.group, np.array([source])
+            found = detector.shared_ranges("load", serial, thread, own, read, box.size)
+        return found or detector.shared_ranges("store", serial, thread, cta, starts, CHUNK)
+
+    def _targets(self, thread: int, dst: Any, bar: Any, mask: Any) -> list[tuple[int, int, int]]:
+        """(CTA, address there, address of its barrier) for each CTA that receives a copy."""
+        clusters, own = self.clusters, thread // self.chunk.group
+        target, barrier = scalar(dst, thread), scalar(bar, thread)
+        who = self.chunk.describe(thread)
+        if mask is None:
+            ranks = [target >> CLUSTER_SHIFT]
+            there = clusters.peer(own, ranks[0], who)
+            if clusters.peer(own, barrier >> CLUSTER_SHIFT, who) != there:
+                raise EmulationError(
+                    f"a bulk load goes to shared {target & OFFSET:#x} of block "
+                    f"{self.chunk.block_name(there)}, its mbarrier is not there ({who})"
+                )
+        else:
+            bits = scalar(mask, thread)
+            ranks = [rank + 1 for rank in range(16) if bits >> rank & 1]
+        ctas = [clusters.peer(own, rank, who) for rank in ranks]
+        for cta in ctas:
+            if clusters.gone[cta]:
+                clusters.refuse_gone(cta, f"a bulk load to shared {target & OFFSET:#x}", who)
+        return [(cta, target & OFFSET, barrier & OFFSET) for cta in ctas]
+
+    def _store(self, thread: int, box: TensorBox, src: int, op: str | None, align: int) -> None:
+        chunk, group = self.chunk, self.chunk.group
+        chunk.writes += 1
+        self._read(thread, box, src, align, copies=op is None)
+        if op is not None:
+            box.reduce(self.storage.data[thread // group], src, op)
+        self._note_store(thread, box, src, op is not None)
+        if self.sanitizer.proxies.tracked:
+            owner, chunks = np.array([thread]), box.chunks(src)[None]
+            self.sanitizer.proxies.add(
+                Read(STORE, chunk.at_step, owner, self.commits[owner], owner // group, chunks)
+            )
+        chunk.tally.bytes["shared", "load"] += box.size
+        chunk.tally.bytes["global", "store"] += box.inside
+
+    def _note_store(self, thread: int, box: TensorBox, src: int, reduces: bool) -> None:
+        """Show a store to the detector of races: it is over for its source and its target apart."""
+        detector, cta = self.sanitizer.detector, thread // self.chunk.group
+        if detector is None:
+            return
+        found = []
+        for verb in ("load", "store"):
+            key = f"bulk {verb}s", thread
+            serial = detector.operation(thread, detector.column(cta, *key))
+            detector.issued(key, int(self.commits[thread]), serial)
+            if verb == "load":
+                starts = np.unique(box.chunks(src)) * CHUNK
+                found.append(detector.shared_ranges(verb, serial, thread, cta, starts, CHUNK))
+            else:
+                rows = box.rows_inside()
+                found.append(detector.global_ranges(verb, serial, thread, *rows, reduces))
+        for tell in found:
+            if tell is not None:
+                tell()
+
+    def _read(self, thread: int, box: TensorBox, src: int, align: int, *, copies: bool) -> None:
+        """Check the source of a copy in the thread's CTA, and copy it to the box if `copies`."""
+        chunk = self.chunk
+        self._aligned(src, align, thread)
+        cta, storage, proxies = thread // chunk.group, self.storage, self.sanitizer.proxies
+        wrong = store_box(
+            box.real, box.plan, box.element, box.mask, box.pitch, src, storage.data[cta],
+            storage.shadow[cta], storage.checks, proxies.stamps[cta], proxies.epochs,
+            chunk.geometry.first_thread(cta), copies,
+        )  # fmt: skip
+        if wrong:
+            self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, cta, thread, box, "store")
+
+    def _aligned(self, number: int, align: int, thread: int, what: str = "shared") -> None:
+        if number % align:
+            raise Misaligned(
+                f"a bulk copy of {self.chunk.describe(thread)} names {what} {number:#x}, which "
+                f"is no multiple of {align}"
+            )
+
+    def _refuse(
+        self, code: int, address: int, cta: int, thread: int, box: TensorBox, verb: str
+    ) -> NoReturn:
+        chunk, proxies = self.chunk, self.sanitizer.proxies
+        what = f"a bulk {verb} of {box.name} by {chunk.describe(thread)}"
+        if code == shadow.OUTSIDE:
+            raise OutOfBounds(
+                f"out of bounds: {what} reaches shared {address:#x}; block "
+                f"{chunk.block_name(cta)} has {self.storage.size:#x} bytes"
+            )
+        if code == shadow.UNFENCED:
+            raise EmulationError(
+                f"{what} reads shared {address:#x}, " + proxies.unfenced_store(cta, address)
+            )
+        if code == shadow.STILL_READ:
+            raise EmulationError(
+                f"{what} overwrites shared {address:#x}, which is still read by "
+                + proxies.reader(cta, address)
+            )
+        if code == shadow.UNWRITTEN:
+            raise Uninitialised(f"{what} reads shared {address:#x}, which nothing has written")
+        state = self.storage.shadow[cta, address : address + CHUNK]
+        if (state == shadow.BARRIER).any():
+            place = address + int(np.argmax(state == shadow.BARRIER))
+            name = self.mbarriers.name(cta, place // 8)
+            raise EmulationError(f"{what} touches shared {place:#x}: the {name} lives there")
+        place = address + int(np.argmax(state == shadow.PENDING))
+        error = EmulationError if verb == "load" else Uninitialised
+        raise error(f"{what}: " + self.sanitizer.in_flight.owner(cta, place))
