@@ -213,16 +213,16 @@ class TestStops:
         def blocks(x: tc.Array):
             b = tc.blockIdx.x
             if tc.threadIdx.x == 0:
-                tc.breakpoint(b % 100 == 50)
+                tc.breakpoint(b % 1000 == 50)
 
         printed = session(
-            capsys, blocks.emulate[200, 64], "p b", "p blockIdx.x", "thread (51) (3)", "p b", "c",
+            capsys, blocks.emulate[2000, 64], "p b", "p blockIdx.x", "thread (51) (3)", "p b", "c",
             "p b", "c", args=(X,),
         )  # fmt: skip
         assert printed[0] == printed[1].replace("all 32 lanes", "lane 0") == "50  (lane 0)"
         assert printed[2].splitlines()[0] == "block 51, warp 0, lane 3"
         assert printed[3] == "51"
-        assert printed[5] == "150  (lane 0)"
+        assert printed[5] == "1050  (lane 0)"
 
 
 class Point(NamedTuple):

@@ -82,6 +82,9 @@ SMALL = [
     *FP8_GROUP,
     mma_form("m8n8k16", "s32", "s8", "u8"),
     mma_form("m8n8k32", "s32", "s4", "u4"),
+    # whole numbers of sparse products are decoded through tables
+    sparse_form("m16n8k32", "s32", "s8"),
+    sparse_form("m16n8k64", "s32", "s4"),
 ]
 TYPES = [
     F16_F16,

@@ -62,7 +62,9 @@ class Machine:
         self.registers = RegisterFile(ctx, parameters)
         file = self.registers
         self.forms = Forms(ctx.program, file.addresses, file.varying, ctx.threads)
-        self.forms.accesses = ctx.sanitizer.detector is None and not ctx.tally.profile
+        # Orders other than the default one may part threads between two accesses.
+        alone = ctx.sanitizer.detector is not None or ctx.tally.profile or scheduler is not None
+        self.forms.accesses = not alone
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1
