@@ -94,10 +94,11 @@ def _gemms(size: int) -> dict[str, Case]:
             rng = np.random.default_rng(0)
             a, b = (values(rng, dtype, (size, size)) for _ in range(2))
             out = tc.s32 if dtype == tc.s8 else None
+            precision = "tf32" if dtype == tc.tf32 else None
 
             def multiply() -> None:
                 with tc.target("cpu", arch):
-                    kernels.gemm(a, b.T, out_dtype=out)
+                    kernels.gemm(a, b.T, out_dtype=out, precision=precision)
 
             return multiply, 2.0 * size**3
 
