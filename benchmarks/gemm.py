@@ -28,7 +28,6 @@ from tensorcore_dsl.runtime.driver import cuda_available
 from tensorcore_dsl.runtime.targets import current_target, emulated_arch
 
 NO_GPU = "NO GPU HERE: these GEMMs are emulated on the CPU, and not compared with cuBLAS."
-LANDSCAPE = "landscape"
 MOST_EMULATED = 10**10  # operations of an emulated suite: some seconds
 REPEATS, QUICK_REPEATS, SUITE_REPEATS = 11, 5, 7
 SECONDS, QUICK_SECONDS, SUITE_SECONDS = 165, 30, 480
@@ -50,18 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to run; cpu is the emulator (default: the GPU if there is one)")  # fmt: skip
     add("--arch", metavar="sm_XX", help=f"architecture to emulate (default: {emulated_arch()})")
     add("--hot", action="store_true", help="no rotating buffers: operands stay in the L2 cache")
-    add("--suite", choices=(*suites.SUITES, LANDSCAPE),
+    add("--suite", choices=(*suites.SUITES, landscape.NAME),
         help="a fixed list of problems in groups; --sizes replaces all of its sizes; "
-        f"{LANDSCAPE}: random problems")  # fmt: skip
+        f"{landscape.NAME}: random problems")  # fmt: skip
     add("--count", type=int, default=landscape.COUNT, metavar="N",
-        help=f"problems of the {LANDSCAPE} (default: {landscape.COUNT})")  # fmt: skip
+        help=f"problems of the {landscape.NAME} (default: {landscape.COUNT})")  # fmt: skip
     add("--groups", type=lambda text: tuple(part.strip() for part in text.split(",")), default=(),
         metavar="G,...", help="only groups of the suite that contain one of these")  # fmt: skip
     add("--seconds", "--budget", type=float, metavar="S",
         help=f"start no further case after this long (default: {SECONDS}, {QUICK_SECONDS} with "
         f"--quick, {SUITE_SECONDS} with --suite)")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N",
-        help=f"of the random operands and of the {LANDSCAPE} (default: 0)")  # fmt: skip
+        help=f"of the random operands and of the {landscape.NAME} (default: 0)")  # fmt: skip
     add("--verbose", action="store_true", help="print the traceback of a case that fails")
 
 
@@ -93,9 +92,9 @@ def run(options: argparse.Namespace) -> Report:
 
 def chosen_cases(options: argparse.Namespace, target: str) -> list[Case]:
     """Cases that the options select, in the order in which they are shown."""
-    if options.suite == LANDSCAPE:
+    if options.suite == landscape.NAME:
         if target == "cpu":
-            raise ValueError(f"the suite {LANDSCAPE} is for a GPU: emulation would take hours")
+            raise ValueError(f"the suite {landscape.NAME} is for a GPU: emulation would take hours")
         return landscape.problems(options.seed, options.count, options.dtypes)
     if options.suite:
         chosen = suites.cases(options.suite, options.groups, options.dtypes, options.sizes)
@@ -128,7 +127,7 @@ def prepare(
     report.machine["gpu_before"] = ask_gpu(GPU_STATE)
     torch = torch_with_gpu()
     baselines = available(torch)
-    if options.suite == LANDSCAPE:  # torch calls cuBLASLt, too
+    if options.suite == landscape.NAME:  # torch calls cuBLASLt, too
         baselines = [b for b in baselines if b.name == gemm_summary.USUAL[0]]
     versions = [getattr(baseline, "version", baseline.name) for baseline in baselines]
     print(f"Baselines: {', '.join(versions)}\n", flush=True)

@@ -20,7 +20,7 @@ def draw(report: Report, path: Path) -> str:
     compared = any("ratio" in r for r in report.results)
     groups = report.summary.get("groups", report.summary["dtypes"])
     widths = [6.5, max(6.5, 0.6 * len(groups))] if compared else [6.5]
-    first = _rates if report.summary.get("suite") != "landscape" else _map
+    first = landscape.draw_map if report.summary.get("suite") == landscape.NAME else _rates
     figure = Figure((sum(widths), 5), layout="constrained")
     axes = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     first(axes[0], report)
@@ -34,10 +34,6 @@ def draw(report: Report, path: Path) -> str:
     figure.suptitle(f"{where}, {report.date:%Y-%m-%d}", fontsize=10)
     figure.savefig(path, dpi=130)
     return f"Drawn to {path}"
-
-
-def _map(axis: Any, report: Report) -> None:
-    landscape.draw_map(axis, report.results)
 
 
 def _rates(axis: Any, report: Report) -> None:

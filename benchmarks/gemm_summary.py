@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import landscape
 from benchmarks.gemm_cases import Case
 from benchmarks.harness import Report, geometric_mean
 from benchmarks.suites import GOALS
@@ -104,13 +105,13 @@ def tables(document: dict[str, Any]) -> Iterator[Table]:
     unit, scale = UNITS[summary["target"]]
     by = "groups" if "groups" in summary else "dtypes"
     means = [mean_row(name, mean, unit, scale) for name, mean in summary[by].items()]
-    if summary.get("suite") == "landscape":
+    if summary.get("suite") == landscape.NAME:
         for row, mean in zip(means, summary[by].values(), strict=True):
             row |= spread(mean)
     yield Table("Geometric means", means)
     if "ceilings" in summary:
         yield Table("Ceilings", list(ceiling_rows(summary["ceilings"], unit, scale)))
-    if summary.get("suite") == "landscape":
+    if summary.get("suite") == landscape.NAME:
         worst = sorted((r for r in document["results"] if "ratio" in r), key=lambda r: r["ratio"])
         rows = [{"type": r["dtype"], **case_row(r, unit, scale)} for r in worst[:WORST]]
         yield Table("The worst", rows)

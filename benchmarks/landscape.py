@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.gemm_cases import BLAS, DTYPES, Case, Size
+from benchmarks.harness import Report
 
+NAME = "landscape"  # of the suite
 COUNT = 300
 MOST_OPERATIONS = 4e12  # of a problem
 MOST_BYTES = 2**31
@@ -31,11 +33,8 @@ def problems(seed: int, count: int = COUNT, dtypes: Sequence[str] = ()) -> list[
     """
     names = list(dtypes) or list(DTYPES)
     draws = {name: random.Random(f"{seed} {name}") for name in names}
-    return [_problem(draws[name], name, i // len(names)) for i, name in _turns(names, count)]
-
-
-def _turns(names: Sequence[str], count: int) -> list[tuple[int, str]]:
-    return [(i, names[i % len(names)]) for i in range(count)]
+    turns = ((i // len(names), names[i % len(names)]) for i in range(count))
+    return [_problem(draws[name], name, turn) for turn, name in turns]
 
 
 def _problem(draw: random.Random, dtype: str, turn: int) -> Case:
@@ -47,9 +46,7 @@ def _problem(draw: random.Random, dtype: str, turn: int) -> Case:
     name = "e4m3 promoted" if precise else dtype
     while True:
         M, N, K = (-(-n // step) * step for n in draw.choice(KINDS)(draw))
-        case = Case(
-            dtype, M, N, K, BLAS[layout], group=f"landscape {name}", kind="plain", precise=precise
-        )
+        case = Case(dtype, M, N, K, BLAS[layout], group=f"{NAME} {name}", precise=precise)
         if case.operations <= MOST_OPERATIONS and case.bytes <= MOST_BYTES:
             return case
 
@@ -85,11 +82,11 @@ def _layer(draw: random.Random) -> Size:
 KINDS = (_any, _any, _skinny, _few_tiles, _large, _layer)
 
 
-def draw_map(axis: Any, results: Sequence[dict[str, Any]]) -> None:
+def draw_map(axis: Any, report: Report) -> None:
     """A dot a problem over M and N K, coloured by the ratio: red where the reference is faster."""
     from matplotlib.colors import TwoSlopeNorm
 
-    measured = [r for r in results if "ratio" in r]
+    measured = [r for r in report.results if "ratio" in r]
     norm = TwoSlopeNorm(1.0, 0.5, 1.5)
     dots = axis.scatter(
         [r["M"] for r in measured], [r["N"] * r["K"] for r in measured], s=18,
