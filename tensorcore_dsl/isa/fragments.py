@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -125,26 +125,22 @@ def multiply(ctx: Context, instr: Instruction, a: Any, b: Any, c: Any, **extra: 
     )
 
 
-def multiply_several(
-    ctx: Context, instr: Instruction, operands: Sequence[tuple[Any, Any, Any]]
-) -> list[np.ndarray]:
-    """`multiply` for many (a, b, c) without dependences between them."""
+class RegisterProducts(Protocol):
+    """Products of registers that stay where they are."""
+
+    def run(self, active: np.ndarray | None) -> None:
+        """Compute them for the active warps, all if None."""
+
+
+def in_place(
+    ctx: Context, instr: Instruction, uses: Sequence[Sequence[np.ndarray]]
+) -> RegisterProducts:
+    """`multiply` of many (a, b, c, d), the memory of registers, without dependences between them."""
     from tensorcore_dsl.numerics import products
 
     product, maps = prepared(instr)
-    kinds = [
-        ((o.registers, ctx.threads), np.dtype(f"u{o.register_bits // 8}"), o.name)
-        for o in map(instr.operand, "abc")
-    ]
-    images: list[Any] = [
-        [
-            x if type(x) is np.ndarray and x.shape == shape and x.dtype == word
-            else image(ctx, instr, name, x)
-            for x, (shape, word, name) in zip(given, kinds, strict=True)
-        ]
-        for given in operands
-    ]  # fmt: skip
-    return products.several(product, ctx.arch, maps, images, ctx.whole_warps())
+    images: Any = [[x.reshape(-1, ctx.threads) for x in places] for places in uses]
+    return products.in_place(product, ctx.arch, maps, images)
 
 
 def image(ctx: Context, instr: Instruction, name: str, value: Any) -> np.ndarray:

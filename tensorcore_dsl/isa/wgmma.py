@@ -105,8 +105,10 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
     return np.asarray(groups.all(1))
 
 
-def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.ndarray:
-    """d = scale_a * a * scale_b * b + (c if scale_d else +0)."""
+def multiply(
+    ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None
+) -> np.ndarray:
+    """d = scale_a * a * scale_b * b + (c if scale_d else +0), written to `out` if given."""
     from tensorcore_dsl.numerics import products
 
     given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
@@ -125,7 +127,7 @@ def multiply(ctx: Context, instr: Instruction, c: Any, *operands: Any) -> np.nda
     if product.sparse:
         places = sparse.selection(ctx, instr, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
-    return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, **more)
+    return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
 
 
 def _operand_a(

@@ -3,22 +3,27 @@
 """Vector code that decodes operands, and that reads C and writes D block by block.
 
 A block is 4 rows by 4 columns of D, the 16 lanes of a vector; its columns are every second one of
-8, as in the registers of `mma`. Elements of A and B become binary32 numbers, with the exponents
-that alignment sees. A is stored as [block of rows][k][16 lanes], every element in the 4 lanes of
-its row, and B as [block of columns][k][4 columns].
+8, as in the registers of `mma`. A group is two blocks of rows by two neighbouring ones of columns.
+Elements of A and B become binary32 numbers, with the exponents that alignment sees, of 16 bits.
+Numbers of A are stored as [block of rows][k][16 lanes], every element in the 4 lanes of its row,
+and those of B as [block of columns][k][4 columns]. Exponents are compared for two blocks of columns
+at once, in 32 lanes (row, block, column): those of A are stored as [block of rows][k][32 lanes],
+those of B as [pair of blocks][k][8 columns].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from llvmlite import ir
 
-from .vectors import F32, I1, I32, I64, LANES, Emitter, Value, constant, vector
+from .vectors import F32, I1, I16, I32, I64, LANES, Emitter, Value, constant, vector
 
-LOW = -(1 << 20)  # exponent of a zero
-HIGH = 1 << 24  # exponent of infinities and NaN, also when the other factor is a zero
+# Exponents of zeros, and of infinities and NaN. The sum of both shows that there is one of these.
+LOW, HIGH = -(1 << 13), 1 << 13 | 1 << 12
+BOTH = 2  # blocks of rows, and of columns, of a group
 
 # Indices into the settings of an operand, and into those of a product.
 (BITS, FRACTION, FACTOR, LEAST_EXPONENT, FIRST_SPECIAL, SHIFT_UP, SIGNED, SCALE, OFFSET,
@@ -49,6 +54,21 @@ def kinds_of(name: str) -> dict[int, list[int]]:
 
 
 Memory = tuple[Value, Value, Value]  # words, places and kinds of C or D
+
+
+class Group(NamedTuple):
+    """Operands of a group: addresses of the numbers of A and B by block, of the exponents of A by
+    block and of B, and the words of C by block, row by row."""
+
+    a: list[Value]
+    b: list[Value]
+    exponents_a: list[Value]
+    exponents_b: Value
+    c: list[Value]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(block of rows, block of columns), row by row."""
+        return [(i, j) for i in range(BOTH) for j in range(BOTH)]
 
 
 class Blocks(Emitter):
@@ -138,46 +158,67 @@ class Blocks(Emitter):
 
     def operand(
         self, spread: bool, base: Value, places: Value, kinds: Value, count: Value,
-        form: Value, values: Value, exponents: Value,
+        quarters: Value, form: Value, values: Value, exponents: Value,
     ) -> None:  # fmt: skip
-        """Decode `count` vectors (4 k, 4 rows or columns); `spread` repeats rows for A."""
+        """Decode `count` vectors (4 k, 4 rows or columns), `quarters` of them for each block.
+
+        spread: the operand is A, whose elements are repeated in all lanes of their rows.
+        """
         builder = self.builder
         words = self.variable(constant(self.word, 0))
         way = "rows" if spread else "columns"
-        with self.over(count) as index:
+        with self.over(builder.udiv(count, quarters)) as block, self.over(quarters) as quarter:
+            index = builder.add(builder.mul(block, quarters), quarter)
             at = self.at(places, index, 4 * LANES)
             kind = self.load(self.at(kinds, index), I32)
             self.gather(base, at, kind, way, words)
             shift = self.masked(self.load(at, vector(I32)), 31)
             found = self.decode(self.get(words), shift, form)
-            for numbers, target in zip(found, (values, exponents), strict=False):
-                if not spread:
-                    self.store(numbers, self.at(target, index, self.size * LANES))
-                    continue
-                for k in range(4):
-                    rows = [4 * k + lane // 4 for lane in range(LANES)]
-                    to = builder.add(builder.mul(index, ir.Constant(I64, 4)), ir.Constant(I64, k))
-                    to = self.at(target, to, self.size * LANES)
-                    self.store(self.shuffle(numbers, rows), to)
+            if spread:
+                for numbers, target in zip(found, (values, exponents), strict=False):
+                    self.spread(numbers, self.at(target, index, 4 * self.size * LANES))
+            else:
+                self.store(found[0], self.at(values, index, self.size * LANES))
+                self.pair(found[1:], exponents, block, quarters, quarter)
+
+    def spread(self, numbers: Value, address: Value) -> None:
+        """Store numbers (4 k, 4 rows) with each in all lanes of its row: 64 bytes or more a k."""
+        lanes = BOTH * LANES if numbers.type.element == I16 else LANES
+        for k in range(4):
+            rows = [4 * k + lane * 4 // lanes for lane in range(lanes)]
+            to = self.at(address, ir.Constant(I64, k), self.size * LANES)
+            self.store(self.shuffle(numbers, rows), to)
+
+    def pair(
+        self, found: tuple[Value, ...], address: Value, block: Value, quarters: Value,
+        quarter: Value,
+    ) -> None:  # fmt: skip
+        """Store exponents (4 k, 4 columns) of B beside those of the other block of the pair."""
+        builder, four = self.builder, ir.Constant(I64, 4)
+        for numbers in found:
+            pair = builder.mul(builder.lshr(block, ir.Constant(I64, 1)), quarters)
+            half = builder.and_(block, ir.Constant(I64, 1))
+            first = builder.mul(builder.add(pair, quarter), four)
+            for k in range(4):
+                at = self.at(address, builder.add(first, ir.Constant(I64, k)), 16)
+                columns = list(range(4 * k, 4 * k + 4))
+                self.store(self.shuffle(numbers, columns), self.at(at, half, 8))
 
     # -- blocks of D ---------------------------------------------------------------------------
 
     @contextmanager
-    def elements(
-        self, first: Value, count: Value, a: Value, bs: list[Value], kind: ir.Type
-    ) -> Iterator[list[tuple[Value, list[Value]]]]:
-        """A loop over `count` k from `first` on, four at a time: [(of A, [of each B])]."""
+    def fours(self, first: Value, count: Value) -> Iterator[list[Value]]:
+        """A loop over `count` k from `first` on, four at a time."""
         four = ir.Constant(I64, 4)
         with self.over(self.builder.udiv(count, four)) as quarter:
-            found = []
-            for step in range(4):
-                k = self.builder.add(self.builder.mul(quarter, four), ir.Constant(I64, step))
-                k = self.builder.add(first, k)
-                of_a = self.load(self.at(a, k, self.size * LANES), vector(kind))
-                at_b = [self.at(b, k, self.size * 4) for b in bs]
-                of_b = [self.shuffle(self.load(b, vector(kind, 4)), [0, 1, 2, 3] * 4) for b in at_b]
-                found.append((of_a, of_b))
-            yield found
+            start = self.builder.add(first, self.builder.mul(quarter, four))
+            yield [self.builder.add(start, ir.Constant(I64, step)) for step in range(4)]
+
+    def numbers(self, a: list[Value], b: list[Value], k: Value) -> tuple[list[Value], list[Value]]:
+        """The numbers of k in some blocks of rows and of columns, in the lanes of a block of D."""
+        of_a = [self.load(self.at(x, k, self.size * LANES), vector(self.number)) for x in a]
+        of_b = [self.load(self.at(x, k, self.size * 4), vector(self.number, 4)) for x in b]
+        return of_a, [self.shuffle(x, [0, 1, 2, 3] * 4) for x in of_b]
 
     def flag(self, index: int) -> Value:
         return self.builder.trunc(self.setting(self.settings, index), I1)
@@ -201,18 +242,25 @@ class Blocks(Emitter):
                     self.gather(base, at, kind, "run", slot)
         return [self.get(slot) for slot in slots]
 
-    def write(self, memory: Memory, number: Value, bits: list[Value]) -> None:
-        """Write D of two neighbouring blocks."""
+    def keep(self, results: Value, number: Value, bits: list[Value]) -> None:
+        """Keep D of two neighbouring blocks; joined, where they share words."""
+        builder = self.builder
+        joined = builder.or_(bits[0], builder.shl(bits[1], constant(self.word, 16)))
+        first = builder.select(self.flag(PAIRED_D), joined, bits[0])
+        for block, word in enumerate((first, bits[1])):
+            index = builder.add(number, ir.Constant(I64, block))
+            self.store(word, self.at(results, index, self.size * LANES))
+
+    def write(self, memory: Memory, results: Value) -> None:
+        """Write all of D to the registers."""
         builder = self.builder
         base, places, kinds = memory
-        with builder.if_else(self.flag(PAIRED_D)) as (halves, words):
-            with halves:
-                joined = builder.or_(bits[0], builder.shl(bits[1], constant(self.word, 16)))
-                self.scatter(base, places, kinds, number, joined)
-            with words:
-                for block, word in enumerate(bits):
-                    index = builder.add(number, ir.Constant(I64, block))
-                    self.scatter(base, places, kinds, index, word)
+        rows, columns = self.setting(self.settings, ROWS), self.setting(self.settings, COLUMNS)
+        paired = self.setting(self.settings, PAIRED_D)
+        with self.over(builder.lshr(builder.mul(rows, columns), paired)) as index:
+            number = builder.shl(index, paired)
+            words = self.load(self.at(results, number, self.size * LANES), vector(self.word))
+            self.scatter(base, places, kinds, number, words)
 
     def scatter(
         self, base: Value, places: Value, kinds: Value, number: Value, words: Value
@@ -242,21 +290,34 @@ class Blocks(Emitter):
         builder.branch(done)
         builder.position_at_end(done)
 
-    def over_blocks(self, a: list[Value], b: list[Value], c: Memory, d: Memory) -> None:
-        """All blocks of D, two neighbours at a time."""
+    def over_groups(
+        self, a: list[Value], b: list[Value], c: Memory, d: Memory, results: Value
+    ) -> Value:
+        """Compute D in `results`, group by group, and write it. Is any of it to be computed
+        otherwise? Then nothing is written, so that D may lie where C does."""
         builder = self.builder
-        one, two = ir.Constant(I64, 1), ir.Constant(I64, 2)
+        two = ir.Constant(I64, BOTH)
         rows, columns, depth = (self.setting(self.settings, x) for x in (ROWS, COLUMNS, DEPTH))
-        with self.over(rows) as row, self.over(builder.udiv(columns, two)) as pair:
-            column = builder.mul(pair, two)
-            number = builder.add(builder.mul(row, columns), column)
-            of_a = [self.at(x, builder.mul(row, depth), self.size * LANES) for x in a]
-            of_b = [
-                [self.at(x, builder.mul(at, depth), self.size * 4) for x in b]
-                for at in (column, builder.add(column, one))
-            ]
-            self.write(d, number, self.block(of_a, of_b, self.read(c, number)))
+        bands, pairs = builder.udiv(rows, two), builder.udiv(columns, two)
+        with self.over(bands) as band, self.over(pairs) as pair:
+            down = [builder.add(builder.mul(band, two), ir.Constant(I64, i)) for i in range(BOTH)]
+            across = [builder.add(builder.mul(pair, two), ir.Constant(I64, i)) for i in range(BOTH)]
+            numbers = [builder.add(builder.mul(row, columns), across[0]) for row in down]
+            group = Group(
+                [self.at(a[0], builder.mul(row, depth), self.size * LANES) for row in down],
+                [self.at(b[0], builder.mul(column, depth), self.size * 4) for column in across],
+                [self.at(a[1], builder.mul(row, depth), self.size * LANES) for row in down],
+                self.at(b[1], builder.mul(pair, depth), 16),
+                [word for number in numbers for word in self.read(c, number)],
+            )
+            words = self.group(group)
+            for i, number in enumerate(numbers):
+                self.keep(results, number, words[BOTH * i : BOTH * i + BOTH])
+        wrong = self.any(builder.icmp_signed("!=", self.get(self.wrong), constant(I32, 0)))
+        with builder.if_then(builder.not_(wrong)):
+            self.write(d, results)
+        return wrong
 
-    def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
-        """The words of D of two blocks in the same rows."""
+    def group(self, group: Group) -> list[Value]:
+        """The words of D of a group, row by row."""
         raise NotImplementedError

@@ -27,9 +27,9 @@ class BlockPlan:
     kept: tuple[Array, ...]
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of the decoded values of one A and one B."""
-        return int(self.call[blocks.SIZE_A]), int(self.call[blocks.SIZE_B])
+    def sizes(self) -> tuple[int, int, int]:
+        """Bytes of the decoded values of one A and one B, and of one D."""
+        return tuple(self.call[[blocks.SIZE_A, blocks.SIZE_B, blocks.SIZE_D]].tolist())
 
 
 def block_plan(
@@ -45,7 +45,7 @@ def block_plan(
     engine = engines.get(model.accumulator, blocks.FUSED)
     size = 8 if engine == blocks.CHAIN else 4
     settings = _settings(product, model)
-    if settings is None or product.m % 4 or product.n % 8 or product.k % 4:
+    if settings is None or product.m % 8 or product.n % 8 or product.k % 4:
         return None
     length = int(settings[code.LENGTH])
     keys = [(i // length, k // (4 * packed), k % packed, k) for i, k in enumerate(order.tolist())]
@@ -73,6 +73,7 @@ def block_plan(
     call[[blocks.TILES, blocks.VECTORS_A]] = tiles, flat["a"].shape[1]
     call[[blocks.VECTORS_B, blocks.BLOCKS]] = flat["b"].shape[1], flat["d"].shape[1]
     call[[blocks.SIZE_A, blocks.SIZE_B]] = size * 64 * flat["a"].shape[1], size * flat["b"][0].size
+    call[[blocks.QUARTERS, blocks.SIZE_D]] = product.k // 4, size * flat["d"][0].size
     call[blocks.STEP_A : blocks.STEP_D + 1] = [size * steps[name] for name in "abcd"]
     call[blocks.PLACES_A : blocks.PLACES_D + 1] = [_address(flat[name]) for name in "abcd"]
     call[blocks.KINDS_A : blocks.KINDS_D + 1] = [_address(kinds[name]) for name in "abcd"]
@@ -120,8 +121,9 @@ def _settings(product: Product, model: Model) -> Array | None:
         s[[code.LENGTH, code.SATURATE]] = product.k, product.satfinite
         s[code.ADDED] = product.k // 2 if product.operation == "xor" else 0
         return s
-    # Terms are below 2**31, and so are sums of PART products.
-    bound = (1 << 31 - model.fraction) / _significand(product.a) / _significand(product.b)
+    # int32 holds C and PART products; larger sums are checked.
+    room = (2.0**31 - sums.ROOM) / 2.0**model.fraction - 2
+    bound = room / _significand(product.a) / _significand(product.b)
     part = next((model.length >> i for i in range(3) if model.length >> i < bound), 0)
     half = model.accumulator == "f16"
     if (

@@ -4,7 +4,7 @@
 
 A fused step is exact here in the usual range of exponents. A product of two elements has at most
 22 bits, multiplication by a power of two is exact, conversion to int32 cuts off what is below the
-last bit kept, and int32 and binary64 hold the sums.
+last bit kept, and int32 holds the sums, or shows that it does not.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from . import block_code as layout
-from .block_code import HIGH, LOW, Blocks
-from .vectors import F32, F64, I1, I32, I64, LANES, Value, constant, vector
+from .block_code import BOTH, HIGH, LOW, Blocks, Group
+from .vectors import F32, F64, I1, I16, I32, I64, LANES, Value, constant, vector
 
 # A step is exact if its largest exponent E lies between these: 2.0**(F - E) and results are normal
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
 LEAST, MOST = -96, 120
+ROOM = 1 << 7  # below 2**31, so that rounding a sum to binary32 does not leave int32
 
 inlined: Any = intrinsic
 
@@ -42,7 +43,8 @@ class FusedBlocks(Blocks):
         special = builder.icmp_unsigned(">=", size, self.everywhere(form, layout.FIRST_SPECIAL))
         exponent = self.exponents(value, self.everywhere(form, layout.LEAST_EXPONENT))
         exponent = builder.select(special, constant(I32, HIGH), exponent)
-        return self.as_float(builder.or_(self.float_bits(value), sign)), exponent
+        number = self.as_float(builder.or_(self.float_bits(value), sign))
+        return number, builder.trunc(exponent, vector(I16))
 
     def exponents(self, value: Value, least: Value) -> Value:
         """The exponents of numbers, at least `least`; LOW for zeros."""
@@ -61,66 +63,97 @@ class FusedBlocks(Blocks):
         with builder.if_then(builder.not_(single)):
             for word, slot in zip(words, slots, strict=True):
                 value, exponent = self.decode(word, constant(I32, 0), self.form_c)
-                self.note(builder.icmp_signed("==", exponent, constant(I32, HIGH)))
+                self.note(builder.icmp_signed("==", exponent, constant(I16, HIGH)))
                 self.put(value, slot)
         return slots
 
-    def step(self, first: Value, a: list[Value], b: list[list[Value]], c: list[Value]) -> None:
+    def largest(self, group: Group, first: Value, length: Value) -> list[Value]:
+        """The largest exponents of the products of a step, by block."""
+        builder, both = self.builder, BOTH * LANES
+        slots = [self.variable(constant(I16, [2 * LOW] * both)) for _ in group.exponents_a]
+        with self.fours(first, length) as four:
+            for k in four:
+                of_b = self.load(self.at(group.exponents_b, k, 16), vector(I16, 8))
+                of_b = self.shuffle(of_b, list(range(8)) * 4)
+                for slot, base in zip(slots, group.exponents_a, strict=True):
+                    of_a = self.load(self.at(base, k, 2 * both), vector(I16, both))
+                    self.put(self.larger(self.get(slot), builder.add(of_a, of_b)), slot)
+        found = []
+        for row, column in group.pairs():
+            lanes = [8 * (lane // 4) + 4 * column + lane % 4 for lane in range(LANES)]
+            found.append(builder.sext(self.shuffle(self.get(slots[row]), lanes), vector(I32)))
+        return found
+
+    def step(self, group: Group, first: Value, c: list[Value]) -> None:
         """One fused step: the accumulators in the slots `c` become the rounded sums."""
         builder = self.builder
-        length, part = (
+        length, part, least = (
             self.setting(self.settings, layout.LENGTH),
             self.setting(self.settings, layout.PART),
+            self.everywhere(self.settings, layout.LEAST_C),
         )
-        least = self.everywhere(self.settings, layout.LEAST_C)
-        before = [self.get(slot) for slot in c]
-        largest = [self.variable(self.exponents(value, least)) for value in before]
-        with self.elements(first, length, a[1], [e for _, e in b], I32) as found:
-            for of_a, of_b in found:
-                for slot, exponent in zip(largest, of_b, strict=True):
-                    self.put(self.larger(self.get(slot), builder.add(of_a, exponent)), slot)
-        ups, downs, totals = [], [], []
         bottom = self.everywhere(self.settings, layout.BOTTOM)
         aligned = self.everywhere(self.settings, layout.ALIGNED)
-        for slot, value in zip(largest, before, strict=True):
-            exponent = self.get(slot)
+        before = [self.get(slot) for slot in c]
+        ups, shifts, totals = [], [], []
+        for largest, value in zip(self.largest(group, first, length), before, strict=True):
+            exponent = self.larger(largest, self.exponents(value, least))
             some = builder.icmp_signed(">", exponent, constant(I32, LOW // 2))
             low = builder.icmp_signed("<", exponent, constant(I32, LEAST))
             high = builder.icmp_signed(">", exponent, constant(I32, MOST))
             self.note(builder.or_(high, builder.and_(some, low)))
-            shift = builder.sub(aligned, self.larger(exponent, bottom))
-            ups.append(self.power(shift))
-            downs.append(self.wide_power(builder.neg(shift)))
+            shifts.append(builder.sub(aligned, self.larger(exponent, bottom)))
+            ups.append(self.power(shifts[-1]))
             term = builder.fptosi(builder.fmul(value, ups[-1]), vector(I32))
-            totals.append(self.variable(builder.sitofp(term, vector(F64))))
-        with self.over(builder.udiv(length, part)) as number:
-            start = builder.add(first, builder.mul(number, part))
-            sums = [self.variable(constant(I32, 0)) for _ in b]
-            with self.elements(start, part, a[0], [v for v, _ in b], F32) as found:
-                for of_a, of_b in found:
-                    for slot, up, value in zip(sums, ups, of_b, strict=True):
-                        term = builder.fmul(builder.fmul(of_a, value), up)
-                        term = builder.fptosi(term, vector(I32))
-                        self.put(builder.add(self.get(slot), term), slot)
+            totals.append(self.variable(term))
+        self.add_terms(group, first, part, ups, totals)
+        with self.over(builder.sub(builder.udiv(length, part), ir.Constant(I64, 1))) as number:
+            start = builder.add(number, ir.Constant(I64, 1))
+            start = builder.add(first, builder.mul(start, part))
+            sums = [self.variable(constant(I32, 0)) for _ in totals]
+            self.add_terms(group, start, part, ups, sums)
             for total, slot in zip(totals, sums, strict=True):
-                wide = builder.sitofp(self.get(slot), vector(F64))
-                self.put(builder.fadd(self.get(total), wide), total)
-        for slot, total, down in zip(c, totals, downs, strict=True):
-            self.put(self.rounded(builder.fmul(self.get(total), down)), slot)
+                self.add_checked(total, self.get(slot))
+        for slot, total, shift in zip(c, totals, shifts, strict=True):
+            self.put(self.rounded(self.get(total), builder.neg(shift)), slot)
 
-    def rounded(self, value: Value) -> Value:
-        """The result of a step: KEPT bits, towards zero, or the nearest number of f16."""
+    def add_terms(
+        self, group: Group, first: Value, count: Value, ups: list[Value], sums: list[Value]
+    ) -> None:
+        """Add `count` products, cut to multiples of the last bit kept."""
+        builder = self.builder
+        with self.fours(first, count) as four:
+            for k in four:
+                of_a, of_b = self.numbers(group.a, group.b, k)
+                for (i, j), slot, up in zip(group.pairs(), sums, ups, strict=True):
+                    term = builder.fmul(builder.fmul(of_a[i], of_b[j]), up)
+                    term = builder.fptosi(term, vector(I32))
+                    self.put(builder.add(self.get(slot), term), slot)
+
+    def add_checked(self, total: Value, more: Value) -> None:
+        """Add to a total, and note lanes where the sum may not fit."""
+        builder, one = self.builder, constant(I32, 1)
+        half = builder.add(builder.ashr(self.get(total), one), builder.ashr(more, one))
+        limit = (1 << 30) - ROOM
+        shifted = builder.add(half, constant(I32, limit))
+        self.note(builder.icmp_unsigned(">", shifted, constant(I32, 2 * limit)))
+        self.put(builder.add(self.get(total), more), total)
+
+    def rounded(self, total: Value, exponent: Value) -> Value:
+        """What a step returns, total * 2**exponent: KEPT bits, towards zero, or the nearest f16."""
         builder = self.builder
         slot = self.variable(constant(F32, 0.0))
         nearest = self.flag(layout.NEAREST)
         with builder.if_else(nearest) as (to_half, to_zero):
             with to_half:
-                self.put(self.half(value), slot)
+                wide = builder.sitofp(total, vector(F64))
+                self.put(self.half(builder.fmul(wide, self.wide_power(exponent))), slot)
             with to_zero:
-                cut = builder.sub(ir.Constant(I64, 52), self.setting(self.settings, layout.KEPT))
-                mask = self.splat(builder.shl(ir.Constant(I64, -1), cut))
-                kept = self.as_float(builder.and_(self.float_bits(value), mask))
-                self.put(builder.fptrunc(kept, vector(F32)), slot)
+                cut = builder.sub(ir.Constant(I64, 23), self.setting(self.settings, layout.KEPT))
+                cut = builder.trunc(cut, I32)
+                mask = self.splat(builder.shl(ir.Constant(I32, -1), cut))
+                kept = builder.and_(self.float_bits(self.truncated(total)), mask)
+                self.put(builder.fmul(self.as_float(kept), self.power(exponent)), slot)
         return self.get(slot)
 
     def half(self, value: Value) -> Value:
@@ -175,9 +208,9 @@ class FusedBlocks(Blocks):
         given = builder.and_(self.masked(given, 0x8000), builder.neg(convert))
         return builder.or_(builder.select(normal, high, low), builder.or_(sign, given))
 
-    def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
+    def group(self, group: Group) -> list[Value]:
         builder = self.builder
-        slots = self.accumulators(c)
+        slots = self.accumulators(group.c)
         late = [self.variable(constant(F32, 0.0)) for _ in slots]
         with builder.if_then(self.flag(layout.LATE)):
             for slot, other in zip(slots, late, strict=True):
@@ -191,7 +224,7 @@ class FusedBlocks(Blocks):
                 self.put(constant(F32, 0.0), slot)
         length = self.setting(self.settings, layout.LENGTH)
         with self.over(builder.udiv(self.setting(self.settings, layout.DEPTH), length)) as step:
-            self.step(builder.mul(step, length), a, b, slots)
+            self.step(group, builder.mul(step, length), slots)
         return [
             self.finished(self.get(slot), self.get(other))
             for slot, other in zip(slots, late, strict=True)
@@ -213,25 +246,27 @@ class ExactBlocks(Blocks):
         code = builder.add(code, self.everywhere(form, layout.OFFSET))
         return (builder.fmul(builder.sitofp(code, vector(F32)), constant(F32, 0.5)),)
 
-    def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
+    def group(self, group: Group) -> list[Value]:
         builder = self.builder
-        kind = vector(F32)
         saturating = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(vector(I32), [vector(I32)] * 2),
             f"llvm.sadd.sat.v{LANES}i32",
         )
-        added = builder.sitofp(self.everywhere(self.settings, layout.ADDED), kind)
-        sums = [self.variable(added) for _ in b]
+        added = builder.sitofp(self.everywhere(self.settings, layout.ADDED), vector(F32))
+        # Two sums for each block, of the even and of the odd k: each waits for itself alone.
+        starts = [added] * len(group.c), [constant(F32, 0.0)] * len(group.c)
+        sums = [[self.variable(start) for start in some] for some in starts]
         depth = self.setting(self.settings, layout.DEPTH)
-        with self.elements(ir.Constant(I64, 0), depth, a[0], [x[0] for x in b], F32) as found:
-            for of_a, of_b in found:
-                for slot, value in zip(sums, of_b, strict=True):
-                    self.put(self.fused("fmuladd", of_a, value, self.get(slot)), slot)
+        with self.fours(ir.Constant(I64, 0), depth) as four:
+            for number, k in enumerate(four):
+                of_a, of_b = self.numbers(group.a, group.b, k)
+                for (i, j), slot in zip(group.pairs(), sums[number % 2], strict=True):
+                    self.put(self.fused("fmuladd", of_a[i], of_b[j], self.get(slot)), slot)
         saturate = self.flag(layout.SATURATE)
         result = []
-        for slot, word in zip(sums, c, strict=True):
-            whole = builder.fptosi(self.get(slot), vector(I32))
+        for even, odd, word in zip(*sums, group.c, strict=True):
+            whole = builder.fptosi(builder.fadd(self.get(even), self.get(odd)), vector(I32))
             clamped = builder.call(saturating, [word, whole])
             result.append(builder.select(saturate, clamped, builder.add(word, whole)))
         return result
@@ -245,14 +280,15 @@ class ChainBlocks(Blocks):
     def decode(self, words: Value, shifts: Value, form: Value) -> tuple[Value]:
         return (self.as_float(words),)
 
-    def block(self, a: list[Value], b: list[list[Value]], c: list[Value]) -> list[Value]:
+    def group(self, group: Group) -> list[Value]:
         builder = self.builder
-        sums = [self.variable(self.as_float(word)) for word in c]
+        sums = [self.variable(self.as_float(word)) for word in group.c]
         depth = self.setting(self.settings, layout.DEPTH)
-        with self.elements(ir.Constant(I64, 0), depth, a[0], [x[0] for x in b], F64) as found:
-            for of_a, of_b in found:
-                for slot, value in zip(sums, of_b, strict=True):
-                    self.put(self.fused("fma", of_a, value, self.get(slot)), slot)
+        with self.fours(ir.Constant(I64, 0), depth) as four:
+            for k in four:
+                of_a, of_b = self.numbers(group.a, group.b, k)
+                for (i, j), slot in zip(group.pairs(), sums, strict=True):
+                    self.put(self.fused("fma", of_a[i], of_b[j], self.get(slot)), slot)
         for slot in sums:  # a NaN has bits that depend on those of the operands
             self.note(builder.fcmp_unordered("uno", self.get(slot), self.get(slot)))
         return [self.float_bits(self.get(slot)) for slot in sums]
@@ -266,14 +302,14 @@ def decoder(kind: type[Blocks], spread: bool) -> Any:
 
     @inlined
     def decode(
-        typing: Any, base: Any, places: Any, kinds: Any, count: Any, form: Any, values: Any,
-        exponents: Any,
+        typing: Any, base: Any, places: Any, kinds: Any, count: Any, quarters: Any, form: Any,
+        values: Any, exponents: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
             kind(builder).operand(spread, *given)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 7), codegen
+        return types.void(*[types.int64] * 8), codegen
 
     return decode
 
@@ -284,14 +320,12 @@ def multiplier(kind: type[Blocks]) -> Any:
     @inlined
     def multiply(
         typing: Any, va: Any, ea: Any, vb: Any, eb: Any, c: Any, places_c: Any, kinds_c: Any,
-        d: Any, places_d: Any, kinds_d: Any, settings: Any, form_c: Any,
+        d: Any, places_d: Any, kinds_d: Any, results: Any, settings: Any, form_c: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            emitter = kind(builder, *given[10:])
-            emitter.over_blocks(given[0:2], given[2:4], given[4:7], given[7:10])
-            wrong = builder.icmp_signed("!=", emitter.get(emitter.wrong), constant(I32, 0))
-            return emitter.any(wrong)
+            emitter = kind(builder, *given[11:])
+            return emitter.over_groups(given[0:2], given[2:4], given[4:7], given[7:10], given[10])
 
-        return types.boolean(*[types.int64] * 12), codegen
+        return types.boolean(*[types.int64] * 13), codegen
 
     return multiply

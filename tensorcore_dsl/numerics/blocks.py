@@ -15,9 +15,9 @@ from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multipli
 (
     TILES, VECTORS_A, VECTORS_B, BLOCKS, STEP_A, STEP_B, STEP_C, STEP_D, SIZE_A, SIZE_B,
     PLACES_A, PLACES_B, PLACES_C, PLACES_D, KINDS_A, KINDS_B, KINDS_C, KINDS_D,
-    FORM_A, FORM_B, FORM_C, SETTINGS,
+    FORM_A, FORM_B, FORM_C, SETTINGS, QUARTERS, SIZE_D,
     DESCRIPTION,
-) = range(23)  # fmt: skip
+) = range(25)  # fmt: skip
 
 VECTOR = 64  # bytes of the places of one vector
 KIND = 4  # bytes of its kind
@@ -34,7 +34,8 @@ def _loops(kind: type[Blocks]) -> Any:
 
         first, second: addresses of the words of each A and B. uses: for each operation the indices
         of its A and B, and the addresses of the words of its C and D. active: one bool per warp.
-        decoded: addresses of memory for the decoded values of A, their exponents, and those of B.
+        decoded: addresses of memory for the decoded values of A, their exponents, those of B, and
+        for one D.
         left: (uses, warps) bool; becomes true where the result has to be computed otherwise.
         """
         for w in range(active.size):
@@ -45,15 +46,15 @@ def _loops(kind: type[Blocks]) -> Any:
                 for i in range(first.size):
                     decode_a(
                         first[i] + w * call[STEP_A], call[PLACES_A] + VECTOR * vectors,
-                        call[KINDS_A] + KIND * vectors, call[VECTORS_A], call[FORM_A],
-                        decoded[0] + i * call[SIZE_A], decoded[1] + i * call[SIZE_A],
+                        call[KINDS_A] + KIND * vectors, call[VECTORS_A], call[QUARTERS],
+                        call[FORM_A], decoded[0] + i * call[SIZE_A], decoded[1] + i * call[SIZE_A],
                     )  # fmt: skip
                 vectors = t * call[VECTORS_B]
                 for i in range(second.size):
                     decode_b(
                         second[i] + w * call[STEP_B], call[PLACES_B] + VECTOR * vectors,
-                        call[KINDS_B] + KIND * vectors, call[VECTORS_B], call[FORM_B],
-                        decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
+                        call[KINDS_B] + KIND * vectors, call[VECTORS_B], call[QUARTERS],
+                        call[FORM_B], decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
                     )  # fmt: skip
                 for use in range(len(uses)):
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
@@ -62,7 +63,7 @@ def _loops(kind: type[Blocks]) -> Any:
                         uses[use, 2] + w * call[STEP_C], call[PLACES_C] + VECTOR * blocks,
                         call[KINDS_C] + KIND * blocks,
                         uses[use, 3] + w * call[STEP_D], call[PLACES_D] + VECTOR * blocks,
-                        call[KINDS_D] + KIND * blocks,
+                        call[KINDS_D] + KIND * blocks, decoded[4],
                         call[SETTINGS], call[FORM_C],
                     ):  # fmt: skip
                         left[use, w] = True

@@ -69,7 +69,7 @@ class Plan:
         return self.a, self.b, self.c
 
 
-_NOTHING = np.zeros((0, 0), np.int32)
+NOTHING: Array = np.zeros((0, 0), np.int32)  # no extra operands
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +151,7 @@ def extra_operands(
 ) -> Array:
     """Selection and scales (batch, n) in the order that the compiled loops expect."""
     if not product.sparse and not product.scale_kind and selection is scale_a is scale_b is None:
-        return _NOTHING
+        return NOTHING
     wanted = {
         "selection": (selection, product.sparse, (product.m, product.stored)),
         "scale_a": (scale_a, product.scale_kind, (product.m, product.scale_vec)),

@@ -14,10 +14,13 @@ from .architectures import Model, Product
 from .architectures import model as model_of
 from .block_plans import BlockPlan
 from .formats import FORMATS
-from .plans import FragmentMaps, Plan, extra_operands, prepare
+from .plans import NOTHING, FragmentMaps, Plan, extra_operands, prepare
 from .softfloat import ROUNDINGS
 
-__all__ = ["FragmentMaps", "Model", "Product", "fragments", "matmul", "model_of", "several"]
+__all__ = [
+    "FragmentMaps", "Model", "Product", "Uses", "fragments", "in_place", "matmul", "model_of",
+    "several",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 LINE = 64  # bytes of a cache line
@@ -50,7 +53,7 @@ def matmul(
             raise ValueError(f"{product}: {name} has shape {operand.shape}, not {shape}")
     extra = extra_operands(product, model, batch, selection, scale_a, scale_b)
     d = np.empty((batch, product.m, product.n), _word(product))
-    _run(product, prepared, [(a, b, c, d)], extra, np.ones(batch, np.bool_))
+    Uses(product, prepared, [(a, b, c, d)], batch).run(None, extra)
     return d.astype(f"u{FORMATS[product.d].bits // 8}", copy=False)
 
 
@@ -67,6 +70,7 @@ def fragments(
     scale_a: Array | None = None,
     scale_b: Array | None = None,
     model: Model | None = None,
+    out: Array | None = None,
 ) -> Array:
     """The product of every warp (or warpgroup), from and to register images (registers, T).
 
@@ -74,10 +78,12 @@ def fragments(
     low to high; 6-bit elements are in the low bits of bytes, e2m1 (except mxf4) in bits 2 to 5.
     If the registers of each thread are neighbours in memory in all images, they are in the result,
     and no image is copied. `active`, one bool per warp, excludes the other warps, whose results are
-    unspecified. The other arguments are those of `matmul`, with the warps as the batch.
+    unspecified. The other arguments are those of `matmul`, with the warps as the batch. `out`
+    receives the result: a contiguous image, which may be c.
     """
     model = model or model_of(product, arch)
-    return _several(product, model, maps, [(a, b, c)], active, (selection, scale_a, scale_b))[0]
+    more = selection, scale_a, scale_b
+    return _several(product, model, maps, [(a, b, c)], active, more, out)[0]
 
 
 def several(
@@ -91,6 +97,19 @@ def several(
     return _several(product, model_of(product, arch), maps, operands, active, (None, None, None))
 
 
+def in_place(
+    product: Product,
+    arch: str,
+    maps: FragmentMaps,
+    uses: Sequence[tuple[Array, Array, Array, Array]],
+) -> Uses:
+    """`several` products that are computed again and again: of (a, b, c, d), contiguous images of
+    (registers, T) words that stay where they are."""
+    total = uses[0][2].shape[1]
+    prepared = prepare(product, model_of(product, arch), maps, total)
+    return Uses(product, prepared, uses, total // len(maps.c))
+
+
 def _several(
     product: Product,
     model: Model,
@@ -98,10 +117,11 @@ def _several(
     operands: Sequence[tuple[Array, Array, Array]],
     active: Array | None,
     more: tuple[Array | None, Array | None, Array | None],
+    out: Array | None = None,
 ) -> list[Array]:
     threads, total = len(maps.c), operands[0][2].shape[1]
     warps = total // threads
-    by_thread = _by_thread(maps, operands[0])
+    by_thread = out is None and _by_thread(maps, operands[0])
     prepared = prepare(product, model, maps, 0 if by_thread else total, by_thread)
     wanted = [
         (name, (x.shape[0], total) if getattr(maps, name) is not None else (warps, *x.shape))
@@ -123,11 +143,12 @@ def _several(
     extra = extra_operands(product, model, warps, *more)
     registers = prepared.d.shape[0]
     shape = (total, registers) if by_thread else (registers, total)
-    results = [np.empty(shape, _word(product)) for _ in operands]  # reuses memory pages
+    empty = [np.empty(shape, _word(product)) for _ in operands if out is None]
+    results = empty or [np.asarray(out)]
     if by_thread:
         operands = [_flipped(maps, given) for given in operands]
     uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
-    _run(product, prepared, uses, extra, np.ascontiguousarray(active))
+    Uses(product, prepared, uses, warps).run(np.ascontiguousarray(active), extra)
     return [d.T for d in results] if by_thread else results
 
 
@@ -156,47 +177,78 @@ def _words(operand: Array, word: Any) -> Array:
     return operand if operand.flags.c_contiguous else operand.copy()
 
 
-def _run(
-    product: Product,
-    plan: Plan,
-    uses: Sequence[tuple[Array, Array, Array, Array]],
-    extra: Array,
-    active: Array,
-) -> None:
-    """Run the loops; each of `uses` is (a, b, c, d) of one operation."""
-    word = _word(product)
-    images, first, second = _Images(word), _Images(word), _Images(word)
-    table = [
-        (first.number(a), second.number(b), images.address(c), images.address(d))
-        for a, b, c, d in uses
-    ]
-    given = np.array(table, np.int64)
-    left = np.broadcast_to(active, (len(uses), active.size))
-    if plan.blocks is not None:
-        left = _in_blocks(plan.blocks, first.table, second.table, given, active)
-    rest, active = np.flatnonzero(left.any(axis=1)), np.asarray(left.any(axis=0))
-    if product.a == "f64":
-        for use in rest.tolist():
-            _double(product, plan, uses[use], active)
-    elif len(rest):
-        given = given[rest]
-        needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
-        needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
-        loops.products(
-            first.table[needed_a], second.table[needed_b], given, extra, active, plan.places,
-            plan.tables, plan.settings,
-        )  # fmt: skip
+class Uses:
+    """Operations of one product on arrays that stay where they are.
+
+    uses: (a, b, c, d) of each operation, all of as many warps (or matrices); d may be c. No
+    operation reads what another one writes.
+    """
+
+    def __init__(
+        self,
+        product: Product,
+        plan: Plan,
+        uses: Sequence[tuple[Array, Array, Array, Array]],
+        warps: int,
+    ) -> None:
+        self.product, self.plan, self.uses = product, plan, uses
+        self.warps = warps
+        word = _word(product)
+        self._kept = ends, first, second = _Images(word), _Images(word), _Images(word)
+        table = [(first.number(a), second.number(b), *map(ends.address, cd)) for a, b, *cd in uses]
+        self.table = np.array(table, np.int64)
+        self.first, self.second = first.table, second.table
+        if plan.blocks is not None:
+            self._memory, self.decoded = _room(plan.blocks, len(self.first), len(self.second))
+
+    def run(self, active: Array | None, extra: Array = NOTHING) -> None:
+        """Compute them for the `active` warps (bool, all if None).
+
+        extra: what `plans.extra_operands` returns.
+        """
+        if active is None:
+            active = np.ones(self.warps, np.bool_)
+        if self.plan.blocks is None:
+            left = np.broadcast_to(active, (len(self.uses), active.size))
+        else:
+            left = _in_blocks(self, active)
+        if left.any():
+            self._run_loops(left, extra)
+
+    def _run_loops(self, left: Array, extra: Array) -> None:
+        """Compute what is `left`, (uses, warps) bool, in binary64."""
+        rest, plan = np.flatnonzero(left.any(axis=1)), self.plan
+        if self.product.a == "f64":
+            for use in rest.tolist():
+                _double(self.product, plan, self.uses[use], left[use])
+            return
+        alike = bool((left[rest] == left[rest[0]]).all())
+        for some in [rest] if alike else rest[:, None]:
+            given = self.table[some]
+            needed_a, given[:, 0] = np.unique(given[:, 0], return_inverse=True)
+            needed_b, given[:, 1] = np.unique(given[:, 1], return_inverse=True)
+            loops.products(
+                self.first[needed_a], self.second[needed_b], given, extra,
+                np.ascontiguousarray(left[some[0]]), plan.places, plan.tables, plan.settings,
+            )  # fmt: skip
 
 
-def _in_blocks(plan: BlockPlan, first: Array, second: Array, uses: Array, active: Array) -> Array:
+def _in_blocks(uses: Uses, active: Array) -> Array:
     """Compute what blocks can; (uses, warps) bool of what remains."""
-    left = np.zeros((len(uses), active.size), np.bool_)
-    size_a, size_b = len(first) * plan.sizes[0], len(second) * plan.sizes[1]
-    memory = np.empty(2 * (size_a + size_b) + LINE, np.uint8)
-    start = -(-_address(memory) // LINE) * LINE
-    decoded = start + np.array([0, size_a, 2 * size_a, 2 * size_a + size_b])
-    blocks.LOOPS[plan.engine](first, second, uses, active, plan.call, decoded, left)
+    plan = uses.plan.blocks
+    assert plan is not None
+    left = np.zeros((len(uses.uses), active.size), np.bool_)
+    loop = blocks.LOOPS[plan.engine]
+    loop(uses.first, uses.second, uses.table, active, plan.call, uses.decoded, left)
     return left
+
+
+def _room(plan: BlockPlan, first: int, second: int) -> tuple[Array, Array]:
+    """Memory for the decoded operands and for one D, and the addresses in it."""
+    size_a, size_b, size_d = plan.sizes
+    sizes = np.array([first * size_a] * 2 + [second * size_b] * 2 + [size_d])
+    memory = np.empty(int(sizes.sum()) + LINE, np.uint8)
+    return memory, -(-_address(memory) // LINE) * LINE + np.cumsum(sizes) - sizes
 
 
 def _address(array: Array) -> int:

@@ -11,7 +11,7 @@ from numba.core import cgutils as _cgutils
 
 cgutils: Any = _cgutils  # without types
 LANES = 16
-I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 Value = Any  # of LLVM IR; llvmlite has no types
@@ -82,6 +82,19 @@ class Emitter:
         biased = self.builder.add(exponent, constant(I32, 1023))
         wide = self.builder.zext(biased, vector(I64))
         return self.as_float(self.builder.shl(wide, constant(I64, 52)))
+
+    def size_of(self, value: Value) -> Value:
+        """The absolute value of int32 lanes."""
+        negative = self.builder.icmp_signed("<", value, constant(I32, 0))
+        return self.builder.select(negative, self.builder.neg(value), value)
+
+    def truncated(self, value: Value) -> Value:
+        """int32 lanes below 2**31 - 64 as binary32, rounded towards zero."""
+        builder = self.builder
+        near = builder.sitofp(value, vector(F32))
+        back = builder.fptosi(near, vector(I32))
+        beyond = builder.icmp_signed(">", self.size_of(back), self.size_of(value))
+        return self.as_float(builder.add(self.float_bits(near), builder.sext(beyond, vector(I32))))
 
     def fused(self, name: str, a: Value, b: Value, c: Value) -> Value:
         """a * b + c: rounded once ("fma"), or in the fastest way ("fmuladd")."""

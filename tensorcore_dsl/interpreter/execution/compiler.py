@@ -19,9 +19,11 @@ from tensorcore_dsl.interpreter.lanes import runs
 from tensorcore_dsl.interpreter.sanitizer import mma_hazards
 from tensorcore_dsl.ir import nodes
 from tensorcore_dsl.ir.constants import const_bits, const_int
+from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT, OWN
 from tensorcore_dsl.isa.lanes import ADD, COPY, Access, access, operations
 from tensorcore_dsl.isa.spec import Operand
+from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 
 def compile_program(kernel: nodes.Kernel) -> Program:
@@ -57,7 +59,7 @@ def _joins(node: Any, run: list[Any]) -> bool:
     first = run[-1]
     if not (isinstance(node, nodes.Op) and isinstance(first, nodes.Op)):
         return False
-    if node.instr is not first.instr or node.instr.execute not in steps.SEVERAL:
+    if node.instr is not first.instr or node.instr.execute is not fragments.multiply:
         return False
     if node.guard is not None or first.guard is not None:
         return False
@@ -160,29 +162,31 @@ class _Compiler:
     def _execute_at_once(self, start: int, ops: list[nodes.Op]) -> None:
         """Let the first step of a run execute all of its ops."""
         first, instr = self.program.steps[start], ops[0].instr
-        operands = [
-            [self.operand(s, o) for s, o in zip(op.operands, instr.operands, strict=True)]
-            for op in ops
-        ]
-        results = [
-            (self.value(v), np.dtype(word(v.type.register_bits))) for op in ops for v in op.results
-        ]
-        reads = frozenset(place for fetched in operands for place, _ in fetched)
-        first.run = steps.at_once(
-            first.run, instr, [steps.fetch(fetched) for fetched in operands], results, start, reads
-        )
+        uses = [self._registers(op) for op in ops]
+        reads = frozenset(place for readers in uses for place, _ in readers[:-1])
+        first.run = steps.at_once(first.run, instr, uses, start, reads)
+
+    def _registers(self, op: nodes.Op) -> steps.Registers:
+        """The operands and the result of a product of warps."""
+        operands = zip(op.operands, op.instr.operands, strict=True)
+        return (*(self.operand(s, o) for s, o in operands), (self.value(op.results[0]), None))
 
     def _op(self, op: nodes.Op) -> None:
         operands = [self.operand(s, o) for s, o in zip(op.operands, op.instr.operands, strict=True)]
         reads = tuple(place for place, _ in operands)
         results = [(self.value(v), np.dtype(word(v.type.register_bits))) for v in op.results]
         self.made.update(dict.fromkeys(op.results, op.loc))
-        call = steps.call(op.instr, steps.fetch(operands))
+        fetch = steps.fetch(operands)
         blocking = "blocking" in op.instr.effects
         warp = "warp" in op.instr.effects and not blocking
         mask = steps.member_mask(op.instr, reads)
-        make = steps.product if op.instr.execute in steps.PRODUCTS else steps.plain
-        run = (steps.blocking if blocking else make)(call, results, self.here)
+        if op.instr.execute is fragments.multiply:
+            run = steps.products(op.instr, [self._registers(op)], self.here)
+        elif op.instr.execute is multiply_async:
+            run = steps.async_product(op.instr, fetch, results[0][0])
+        else:
+            make = steps.blocking if blocking else steps.plain
+            run = make(steps.call(op.instr, fetch), results, self.here)
         plain, run = run, self._checked(run, op, reads, [place for place, _ in results])
         if run is plain and op.guard is None:
             self._fuse_op(op)

@@ -37,9 +37,6 @@ def fused(alone: Run, part: Fused) -> Run:
         new = registers.partial or not forms.settled[number]
         if ctx.limit < end or not forms.used or (new and registers.lacks(part.reads)):
             return alone(machine)
-        if registers.moved and not registers.moved.isdisjoint(part.places):
-            registers.locate(part.places)
-            forms.locate(part, registers.addresses, registers.varying, ctx.threads)
         if move is None:
             execute(forms.tables[number], ctx.mask, ctx.active is None)
         elif not forms.accesses or (part.whole and ctx.lanes != 32 * ctx.warps):

@@ -27,6 +27,7 @@ from tensorcore_dsl.interpreter.lanes.runs import Forms
 from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
+from tensorcore_dsl.isa.fragments import RegisterProducts
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
@@ -45,11 +46,11 @@ class Machine:
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
-    loops without an end. arrivers: by step and row of the barriers' state, the threads of arrivals.
-    asked: the step where threads that wait are asked again, -1 for none. observers: see the marks
-    of a debug build. resident: CTAs that the device holds at a time; those behind them start when
-    others have ended. started: CTAs that have started. stop: a request to end; the machine then
-    raises KeyboardInterrupt.
+    loops without an end. products: by step and number, what is prepared. arrivers: by step and row
+    of the barriers' state, the threads of arrivals. asked: the step where threads that wait are
+    asked again, -1 for none. observers: see the marks of a debug build. resident: CTAs that the
+    device holds at a time; those behind them start when others have ended. started: CTAs that have
+    started. stop: a request to end; the machine then raises KeyboardInterrupt.
     """
 
     stop: Stop | None = None
@@ -66,6 +67,7 @@ class Machine:
         alone = ctx.sanitizer.detector is not None or ctx.tally.profile or scheduler is not None
         self.forms.accesses = not alone
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
+        self.products: dict[tuple[int, int], RegisterProducts] = {}
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1
         self.started, self.resident = 0, resident or ctx.geometry.ctas

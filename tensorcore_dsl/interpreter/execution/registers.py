@@ -24,7 +24,7 @@ class RegisterFile:
     values: (T,) or (registers, T) arrays, or constants; None where nothing has been written.
     partial: (T,) bool of the threads that have written a register, where it is not all of them.
     addresses: of the first register of each place, or of 32 copies of a constant. varying:
-    (places,), 1 for registers, 0 for constants. moved: places whose memory has been exchanged.
+    (places,), 1 for registers, 0 for constants.
     """
 
     def __init__(self, chunk: Chunk, parameters: list[Any]) -> None:
@@ -33,7 +33,6 @@ class RegisterFile:
         self.shapes = program.shapes
         self.values: list[Any] = [None] * program.places
         self.partial: dict[int, np.ndarray] = {}
-        self.moved: set[int] = set()
         sizes = np.array([0 if s is None else s[1] * s[0].itemsize for s in self.shapes], np.int64)
         self.varying = (sizes > 0).astype(np.int64)
         room = -(-(sizes * threads) // _LINE) * _LINE + _APART
@@ -43,7 +42,7 @@ class RegisterFile:
         self.addresses = self._memory.ctypes.data + self._starts
         self._constants = [self._constant(*constant) for constant in program.constants]
         for place, bits in zip(program.params, parameters, strict=True):
-            self._home(place)[...] = bits
+            self.home(place)[...] = bits
 
     def _constant(self, place: int, item: Any, registers: int | None) -> np.ndarray:
         """Set a constant; returns the memory where compiled code reads it."""
@@ -53,8 +52,8 @@ class RegisterFile:
         self.addresses[place] = words.ctypes.data
         return words
 
-    def _home(self, place: int) -> Any:
-        """The memory of a place, as the array that its value is."""
+    def home(self, place: int) -> Any:
+        """The memory of a place, as the array that its value is; it never moves."""
         value = self.values[place]
         if value is None:
             shape = self.shapes[place]
@@ -71,7 +70,7 @@ class RegisterFile:
         if value.dtype is not dtype and value.dtype != dtype:
             raise errors.EmulationError(f"a result has type {value.dtype}, the register {dtype}")
         new, chunk = self.values[place] is None, self.chunk
-        home = self._home(place)
+        home = self.home(place)
         if chunk.active is None:
             if value is not home:
                 home[...] = value
@@ -79,29 +78,9 @@ class RegisterFile:
             np.copyto(home, value, where=chunk.active)
         self.wrote((place,), new)
 
-    def adopt(self, place: int, value: np.ndarray, dtype: np.dtype[Any]) -> None:
-        """`write` of a new array that nobody else keeps: it becomes the memory of the place."""
-        chunk, new = self.chunk, self.values[place] is None
-        alone = new or chunk.active is None
-        if not alone:
-            written = self.partial.get(place)
-            alone = written is not None and not (written & ~chunk.mask).any()
-        if not alone or value.dtype != dtype or not value.flags.c_contiguous:
-            self.write(place, value, dtype)
-            return
-        self.values[place] = value
-        self.moved.add(place)
-        if self.partial or new:
-            self.wrote((place,), new)
-
-    def locate(self, places: Iterable[int]) -> None:
-        """Bring the addresses of places that have moved up to date."""
-        for place in self.moved.intersection(places):
-            self.addresses[place] = self.values[place].__array_interface__["data"][0]
-
     def put(self, place: int, value: Any) -> None:
         """Set a register in all threads, without a note of who has written it."""
-        self._home(place)[...] = value
+        self.home(place)[...] = value
 
     def wrote(self, places: Iterable[int], new: bool) -> None:
         """Note that the active threads have written registers, which are all `new`, or none is."""
@@ -128,7 +107,7 @@ class RegisterFile:
         """Note that the active threads have written registers, some of them for the first time."""
         new = [place for place in places if self.values[place] is None]
         for place in new:
-            self._home(place)
+            self.home(place)
         self.wrote([place for place in places if place in self.partial], False)
         self.wrote(new, True)
 

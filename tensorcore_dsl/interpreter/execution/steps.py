@@ -18,7 +18,6 @@ from tensorcore_dsl.interpreter.sanitizer.mma_hazards import MmaHazards
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa import fragments
 from tensorcore_dsl.isa.spec import Instruction
-from tensorcore_dsl.isa.wgmma import multiply as multiply_async
 
 Fetch = Callable[[list[Any]], tuple[Any, ...]]
 Reader = tuple[int, "Callable[[Any], Any] | None"]  # a place, and a function to apply to its value
@@ -44,12 +43,42 @@ def call(instr: Instruction, fetch: Fetch) -> Callable[[Machine], Any]:
     return lambda machine: execute(machine.ctx, instr, *fetch(machine.registers.values))
 
 
-def product(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: int) -> Run:
-    """A matrix product, whose result is a new array."""
-    ((place, kind),) = results
+Registers = tuple[Reader, ...]  # those of a, b, c and d
+
+
+def products(instr: Instruction, uses: list[Registers], at: int) -> Run:
+    """Matrix products of warps whose operands are registers, computed in place."""
+    key, writes = (at, len(uses)), frozenset(readers[-1][0] for readers in uses)
 
     def run(machine: Machine) -> None:
-        machine.registers.adopt(place, call(machine), kind)
+        prepared = machine.products.get(key)
+        if prepared is None:
+            images = [_memory(machine, readers) for readers in uses]
+            ctx: Any = machine.ctx
+            prepared = machine.products[key] = fragments.in_place(ctx, instr, images)
+        prepared.run(machine.ctx.whole_warps())
+        machine.registers.wrote_all(writes)
+
+    return run
+
+
+def _memory(machine: Machine, readers: Registers) -> list[np.ndarray]:
+    registers = machine.registers
+    if any(registers.values[place] is None for place, _ in readers[:-1]):
+        raise ValueError("an operand is unwritten")
+    homes = [(registers.home(place), change) for place, change in readers]
+    return [home if change is None else change(home) for home, change in homes]
+
+
+def async_product(instr: Instruction, fetch: Fetch, place: int) -> Run:
+    """A product of warpgroups, which writes to the registers of its result."""
+    writes = frozenset({place})
+
+    def run(machine: Machine) -> None:
+        registers = machine.registers
+        operands = fetch(registers.values)
+        instr.execute(machine.ctx, instr, *operands, out=registers.home(place))
+        registers.wrote_all(writes)
 
     return run
 
@@ -76,36 +105,26 @@ def plain(call: Callable[[Machine], Any], results: list[tuple[int, Any]], at: in
     return run
 
 
-PRODUCTS = frozenset({fragments.multiply, multiply_async})  # their results are new arrays
-# Semantics that exist for several ops at once: these take a list of operands.
-SEVERAL: dict[Any, Callable[..., Any]] = {fragments.multiply: fragments.multiply_several}
-
-
 def at_once(
-    alone: Run, instr: Instruction, fetches: list[Fetch], results: list[tuple[int, Any]], at: int,
-    reads: frozenset[int],
-) -> Run:  # fmt: skip
-    """Several ops of one instruction, from position `at` on, independent of each other's results.
+    alone: Run, instr: Instruction, uses: list[Registers], at: int, reads: frozenset[int]
+) -> Run:
+    """Several products of warps, from position `at` on, independent of each other's results.
 
     `alone` executes the first of them. It is used where other threads stand at one of the next
     positions, and where some threads have not written what is read, so that errors are the same.
     """
-    execute = SEVERAL[instr.execute]
-    end = at + len(fetches)
+    end, execute = at + len(uses), products(instr, uses, at)
 
     def run(machine: Machine) -> int | None:
-        registers = machine.registers.values
-        unwritten = any(registers[place] is None for place in reads)
-        if machine.ctx.limit < end or unwritten or not reads.isdisjoint(machine.registers.partial):
+        ctx = machine.ctx
+        if ctx.limit < end or machine.registers.lacks(reads):
             return alone(machine)
-        if machine.ctx.active is not None and machine.park(at, 32):
+        if ctx.active is not None and machine.park(at, 32):
             return STOP
-        values = execute(machine.ctx, instr, [fetch(registers) for fetch in fetches])
-        if machine.ctx.sanitizer.detector is not None:
-            machine.ctx.sanitizer.detector.converge(None)
-        for (place, kind), value in zip(results, values, strict=True):
-            machine.registers.adopt(place, value, kind)
-        machine.ctx.tally.counts[at + 1 : end] += machine.ctx.warps
+        execute(machine)
+        if ctx.sanitizer.detector is not None:
+            ctx.sanitizer.detector.converge(None)
+        ctx.tally.counts[at + 1 : end] += ctx.warps
         return end
 
     return run

@@ -116,18 +116,10 @@ class Forms:
     """
 
     def __init__(self, program: Program, addresses: np.ndarray, varying: np.ndarray, threads: int):
-        self._rows = program.rows
         rows = located(program.rows, addresses, varying, threads)
         self.tables = [rows[part.rows] for part in program.fused]
         self.settled = [False] * len(self.tables)
         self.used = self.accesses = True
-
-    def locate(
-        self, part: Fused, addresses: np.ndarray, varying: np.ndarray, threads: int
-    ) -> None:
-        """Find the registers of a part anew, some of which have moved."""
-        rows = self._rows[part.rows]
-        self.tables[part.number] = located(rows, addresses, varying, threads)
 
 
 def located(table: np.ndarray, addresses: np.ndarray, varying: np.ndarray, threads: int) -> Any:
