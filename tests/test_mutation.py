@@ -164,11 +164,11 @@ SAME = {
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
     "isa.sparse.nibbles_per_row: return size(shape)[2] // 2 // (<3> if packed else "
     "stored_per_nibble(dtype))": "sm_90a has no e2m1",
-    "isa.wgmma.matrix: chunks = ctx.tiles.chunks(descriptor, outer, size, transposed) & <262142>": (
+    "isa.wgmma.matrix: chunks = descriptor.chunks(outer, size, transposed) & <262142>": (
         "chunks start at multiples of 16"
     ),
     'isa.wgmma.multiply: ctx, instr, "b", given["desc_b"], product.n, product.k, whole, '
-    'given.get("trans_b", <-1>) == 1': "neither is 1",
+    'given.get("trans_b", <-1>) == 1,': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":

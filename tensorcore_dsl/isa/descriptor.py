@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ FIELDS = {
     "swizzle": Field(62, 0x3,    1),
 }
 # fmt: on
-MOST_BATCHES = 64  # of descriptors whose addresses are kept
+MOST_BATCHES = 256  # of descriptors whose addresses are kept
 DESCRIPTOR_SWIZZLES = (0, 128, 64, 32)  # width in bytes; the index is the code in the descriptor
 
 
@@ -134,14 +134,22 @@ class SharedTiles:
         self._passed: set[tuple[Any, ...]] = set()
         self._chunks: dict[tuple[Any, ...], np.ndarray] = {}
 
-    def chunks(self, descriptor: Descriptor, *shape: Any) -> np.ndarray:
-        """`descriptor.chunks(*shape)`, found once for each batch of descriptors."""
-        key = (*(field.tobytes() for field in vars(descriptor).values()), *shape)
+    def chunks(
+        self, words: np.ndarray, whole: np.ndarray, key: Any, find: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """What `find` returns for the descriptors (warpgroups, 128) of one operand, the `key`.
+
+        It is kept for the warpgroups that are `whole`, each of which holds one descriptor.
+        """
+        first = words[:, :1]
+        if (words != first).any():
+            return find()
+        key = (key, first.tobytes(), whole.tobytes())
         found = self._chunks.get(key)
         if found is None:
             if len(self._chunks) == MOST_BATCHES:
                 self._chunks.clear()
-            found = self._chunks[key] = descriptor.chunks(*shape)
+            found = self._chunks[key] = find()
         return found
 
     def element(self, address: int) -> str:

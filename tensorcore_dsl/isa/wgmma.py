@@ -70,16 +70,24 @@ def a_layout(k: int, dtype: str) -> Layout:
 
 def matrix(
     ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
-    transposed: bool,
+    transposed: bool, out: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """(warpgroups, rows, k) elements of A, or (warpgroups, k, columns) of B, as raw bits."""
+    """(warpgroups, rows, k) elements of A, or (warpgroups, k, columns) of B, as raw bits.
+
+    out: receives them, unless they are single bits.
+    """
     element = dtypes.named(instr.params[name])
     words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
-    descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
     outer, inner = (k, rows) if transposed else (rows, k)
     size = inner * element.bits // 8
-    chunks = ctx.tiles.chunks(descriptor, outer, size, transposed) & 0x3FFFF
-    ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
+
+    def find() -> np.ndarray:
+        descriptor = Descriptor.of(instr, f"desc_{name}", words, whole)
+        chunks = descriptor.chunks(outer, size, transposed) & 0x3FFFF
+        ctx.tiles.check(instr, f"desc_{name}", descriptor, chunks, whole, outer, size * transposed)
+        return chunks
+
+    chunks = ctx.tiles.chunks(words, whole, (instr, name, transposed), find)
     across = transposed == (name == "a")  # are neighbours in memory apart in the matrix?
     if element == dtypes.b1:
         data = np.empty((len(words), outer, size), np.uint32)
@@ -87,7 +95,7 @@ def matrix(
         flags = np.unpackbits(data.astype(np.uint8), axis=-1, bitorder="little")
         return flags.swapaxes(1, 2) if across else flags
     shape = (inner, outer) if across else (outer, inner)
-    matrices = np.empty((len(words), *shape), np.uint32)
+    matrices = np.empty((len(words), *shape), np.uint32) if out is None else out
     ctx.shared.read_chunks(instr, chunks, whole, matrices, element.itemsize, across)
     return matrices
 
@@ -105,19 +113,32 @@ def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
     return np.asarray(groups.all(1))
 
 
+class Buffers:
+    """Memory for the operands of a product and what is prepared for them; it serves again and
+    again, for one instruction of a program."""
+
+    def __init__(self) -> None:
+        self.a: np.ndarray | None = None
+        self.b: np.ndarray | None = None
+        self.prepared: dict[tuple[int, ...], Any] = {}
+
+
 def multiply(
-    ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None
-) -> np.ndarray:
+    ctx: Context, instr: Instruction, c: Any, *operands: Any, out: np.ndarray | None = None,
+    buffers: Buffers | None = None,
+) -> np.ndarray:  # fmt: skip
     """d = scale_a * a * scale_b * b + (c if scale_d else +0), written to `out` if given."""
     from tensorcore_dsl.numerics import products
 
     given = dict(zip((o.name for o in instr.operands[1:]), operands, strict=True))
     whole = whole_groups(ctx, instr)
     product, maps = fragments.prepared(instr)
-    a = _operand_a(ctx, instr, given, whole, product.stored)
-    b = matrix(
-        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1
-    )
+    buffers = buffers or Buffers()
+    a = _operand_a(ctx, instr, given, whole, product.stored, buffers)
+    b = buffers.b = matrix(
+        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1,
+        buffers.b,
+    )  # fmt: skip
     b = _negated(b, instr.params["b"], given.get("scale_b", 1))
     c = fragments.image(ctx, instr, "c", c)
     keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
@@ -127,12 +148,22 @@ def multiply(
     if product.sparse:
         places = sparse.selection(ctx, instr, given["meta"], given["selector"])
         more["selection"] = places.reshape(-1, 64, product.stored)
-    return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
+    if product.sparse or out is None:
+        return products.fragments(product, ctx.arch, maps, a, b, c, active=whole, out=out, **more)
+    key = tuple(map(id, (a, b, c, out)))
+    prepared = buffers.prepared.get(key)
+    if prepared is None:
+        buffers.prepared.clear()
+        prepared = products.in_place(product, ctx.arch, maps, [(a, b, c, out)])
+        buffers.prepared[key] = prepared
+    prepared.run(whole)
+    return out
 
 
 def _operand_a(
-    ctx: Context, instr: Instruction, given: dict[str, Any], whole: np.ndarray, k: int
-) -> np.ndarray:
+    ctx: Context, instr: Instruction, given: dict[str, Any], whole: np.ndarray, k: int,
+    buffers: Buffers,
+) -> np.ndarray:  # fmt: skip
     """The register image of A, or the matrices (warpgroups, 64, k) at its descriptors."""
     sign = given.get("scale_a", 1)
     if "a" in given:
@@ -140,9 +171,11 @@ def _operand_a(
         flip = (
             np.uint32(_SIGNS[dtypes.named(instr.params["a"]).bits]) if sign == -1 else np.uint32(0)
         )
-        return words ^ flip
+        return words ^ flip if flip else words
     transposed = given.get("trans_a", 0) == 1
-    elements = matrix(ctx, instr, "a", given["desc_a"], 64, k, whole, transposed)
+    elements = buffers.a = matrix(
+        ctx, instr, "a", given["desc_a"], 64, k, whole, transposed, buffers.a
+    )
     return _negated(elements, instr.params["a"], sign)
 
 

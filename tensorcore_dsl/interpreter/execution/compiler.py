@@ -183,7 +183,7 @@ class _Compiler:
         if op.instr.execute is fragments.multiply:
             run = steps.products(op.instr, [self._registers(op)], self.here)
         elif op.instr.execute is multiply_async:
-            run = steps.async_product(op.instr, fetch, results[0][0])
+            run = steps.async_product(op.instr, fetch, results[0][0], self.here)
         else:
             make = steps.blocking if blocking else steps.plain
             run = make(steps.call(op.instr, fetch), results, self.here)

@@ -28,6 +28,7 @@ from tensorcore_dsl.interpreter.scheduling.orders import Scheduler
 from tensorcore_dsl.interpreter.sync import mbarriers
 from tensorcore_dsl.ir.nodes import Mark
 from tensorcore_dsl.isa.fragments import RegisterProducts
+from tensorcore_dsl.isa.wgmma import Buffers
 
 SLICE = 64  # backward jumps before a cohort that only polls lets others run
 LONG_SLICE = 4096  # the same for a cohort that does something else
@@ -46,8 +47,9 @@ class Machine:
 
     ctx: what instructions see. rounds: time slices that the running cohort has used up. budget:
     backward jumps left in its slice; marked: reads and writes at the last count. watchdog: notices
-    loops without an end. products: by step and number, what is prepared. arrivers: by step and row
-    of the barriers' state, the threads of arrivals. asked: the step where threads that wait are
+    loops without an end. products, buffers: by step, what is prepared for products of warps (by
+    their number too) and of warpgroups. arrivers: by step and row of the barriers' state, the
+    threads of arrivals. asked: the step where threads that wait are
     asked again, -1 for none. observers: see the marks of a debug build. resident: CTAs that the
     device holds at a time; those behind them start when others have ended. started: CTAs that have
     started. stop: a request to end; the machine then raises KeyboardInterrupt.
@@ -68,6 +70,7 @@ class Machine:
         self.forms.accesses = not alone
         self.watchdog = Watchdog(ctx, self.registers.values, limit)
         self.products: dict[tuple[int, int], RegisterProducts] = {}
+        self.buffers: dict[int, Buffers] = {}
         self.arrivers: dict[tuple[int, int], np.ndarray] = {}
         self.asked = -1
         self.started, self.resident = 0, resident or ctx.geometry.ctas
