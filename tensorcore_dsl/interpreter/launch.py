@@ -40,6 +40,8 @@ from tensorcore_dsl.ir.constants import const_bits
 from tensorcore_dsl.ir.nodes import Const, Kernel, Op, Param, While, walk
 
 CHUNK = 4096  # threads of a chunk: enough to share the cost of a step, few enough for the caches
+WIDE_CHUNK = 1 << 15  # the same of a kernel of warpgroups, few of which are at one step
+LEAST_CHUNK = 2048  # with fewer, the cost of steps grows more than other workers save
 MOST_THREADS = 1 << 15  # of a chunk of threads that have few registers
 REGISTERS = 1 << 21  # bytes of the registers of these
 MOST_CLUSTER = 16
@@ -269,11 +271,17 @@ def _chunks(
     if waits or polls:
         size = max(min(LARGE_CHUNK // threads, LARGE_SHARED // max(shared, 1)), most)
     else:
-        wanted = min(max(CHUNK, REGISTERS // max(registers, 1)), MOST_THREADS)
+        usual = WIDE_CHUNK if _has_warpgroups(kernel) else CHUNK
+        wanted = min(max(usual, REGISTERS // max(registers, 1)), MOST_THREADS)
         size = min(wanted // threads, SHARED // max(shared, 1))
-        size = min(size, -(-ctas // workers))
+        size = min(size, max(-(-ctas // workers), LEAST_CHUNK // threads))
     size = -(-max(size, 1) // cluster) * cluster
     return size, min(workers, -(-ctas // size))
+
+
+def _has_warpgroups(kernel: Kernel) -> bool:
+    """Has the kernel instructions of whole warpgroups?"""
+    return any(isinstance(node, Op) and node.instr.threads > 32 for node in walk(kernel.body))
 
 
 def _couplings(kernel: Kernel) -> tuple[bool, bool]:

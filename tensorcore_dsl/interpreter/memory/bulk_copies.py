@@ -30,7 +30,7 @@ from tensorcore_dsl.interpreter.memory.tensor_box import (
     load_boxes,
     store_box,
 )
-from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Flight, Read
+from tensorcore_dsl.interpreter.sanitizer.async_proxy import CHUNK, SHARE, STORE, Read
 from tensorcore_dsl.interpreter.sanitizer.races import PHASES
 from tensorcore_dsl.interpreter.sync.clusters import Clusters
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
@@ -60,22 +60,23 @@ class BulkCopies:
         self.idle: dict[tuple[int, str, str], tuple[str, int]] = {}  # the first, and its step
 
     def tensor_load(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> None:
-        if mask is None and self._load_alike(dst, tensor, coordinates, bar):
+        if self._load_alike(dst, tensor, coordinates, bar, mask):
             return
         for thread in np.flatnonzero(self.chunk.mask):
             box = self._box(thread, tensor, coordinates)
             self._note_place(int(thread), box, LOADS, len(coordinates))
             self._load(int(thread), box, dst, bar, mask, TENSOR_ALIGN)
 
-    def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any) -> bool:
-        """Load boxes of one array, each to its thread's own CTA, in one compiled call.
+    def _load_alike(self, dst: Any, tensor: Any, coordinates: Any, bar: Any, mask: Any) -> bool:
+        """Load boxes of one array, to the own CTA or those in the mask, in one compiled call.
 
         False, and nothing done, for other loads and for those that will be refused.
         """
+        shape, size = self.chunk.mask.shape, self.clusters.size
         threads = np.flatnonzero(self.chunk.mask)
-        ctas = threads // self.chunk.group
+        ctas, own = threads // self.chunk.group, np.arange(len(threads))
         handles, targets, barriers = (
-            np.broadcast_to(x, self.chunk.mask.shape)[threads] for x in (tensor, dst, bar)
+            np.broadcast_to(x, shape)[threads].astype(np.int64) for x in (tensor, dst, bar)
         )
         index, rest = divmod(int(handles[0]), 1 << MAP_SHIFT)
         index -= MAP_BASE
@@ -83,29 +84,33 @@ class BulkCopies:
             return False
         box, starts = self.boxes[index], np.zeros((len(threads), RANK), np.int64)
         for axis, places in enumerate(coordinates):
-            places = np.broadcast_to(places, self.chunk.mask.shape)[threads]
+            places = np.broadcast_to(places, shape)[threads]
             starts[:, axis] = places.astype(np.uint32).view(np.int32)
-        plain = (handles == handles[0]) & (targets % TENSOR_ALIGN == 0)
-        plain &= (targets | barriers) >> CLUSTER_SHIFT == 0
-        plain &= (starts[:, 0] * box.element % CHUNK == 0) & ~self.clusters.gone[ctas]
         inside = box.inside_at(starts)
-        if not (plain & (inside > 0)).all():
+        plain = (handles == handles[0]) & (starts[:, 0] * box.element % CHUNK == 0) & (inside > 0)
+        if mask is not None:
+            bits = np.broadcast_to(mask, shape)[threads].astype(np.int64)
+            plain &= bits >> size == 0
+            own, ranks = np.nonzero(bits[:, None] >> np.arange(size) & 1)
+            ctas = ctas[own] // size * size + ranks
+            targets, barriers = targets & OFFSET, barriers & OFFSET
+        plain &= (targets % TENSOR_ALIGN == 0) & ((targets | barriers) >> CLUSTER_SHIFT == 0)
+        if not plain.all() or self.clusters.gone[ctas].any():
             return False
         storage, proxies, failed = self.storage, self.sanitizer.proxies, np.zeros(1, np.int64)
         wrong = load_boxes(
-            box.real, box.plan, box.element, box.mask, box.pitch, starts, ctas,
-            targets.astype(np.int64), storage.data, storage.shadow, storage.checks, proxies.stamps,
-            proxies.readers, failed,
+            box.real, box.plan, box.element, box.mask, box.pitch, starts[own], ctas, targets[own],
+            storage.data, storage.shadow, storage.checks, proxies.stamps, proxies.readers, failed,
         )  # fmt: skip
-        done = int(failed[0]) if wrong else len(threads)
+        done = int(failed[0]) if wrong else len(ctas)
         self.chunk.writes += len(threads)
-        for i in range(done):
-            cta, target = int(ctas[i]), int(targets[i])
-            self.useful.add((cta // self.clusters.size, LOADS, box.name))
-            self._arrived(int(threads[i]), box, cta, target, int(barriers[i]))
+        self.useful |= {(int(c), LOADS, box.name) for c in np.unique(ctas[:done] // size)}
+        self._all_arrived(
+            threads[own[:done]], box, ctas[:done], targets[own[:done]], barriers[own[:done]]
+        )
         self.chunk.tally.bytes["global", "load"] += int(inside.sum())
         if wrong:
-            where = int(ctas[done]), int(threads[done])
+            where = int(ctas[done]), int(threads[own[done]])
             self._refuse(wrong >> 32, wrong & 0xFFFFFFFF, *where, box, "load")
         return True
 
@@ -195,7 +200,7 @@ class BulkCopies:
             owner, chunks = np.array([thread]), box.chunks(start)[None]
             read = Read(SHARE, chunk.at_step, owner, owner * 0, owner // chunk.group, chunks)
             self.sanitizer.proxies.add(read)
-            self.sanitizer.in_flight.flights[-1].source = read
+            self.sanitizer.in_flight.attach(read)
 
     def commit(self) -> None:
         """Close the group of each active thread."""
@@ -279,10 +284,24 @@ class BulkCopies:
     ) -> None:
         """Count the bytes of a box that have come to a CTA; they are in flight until seen."""
         slot, phase = self.mbarriers.complete(cta, barrier, box.size, thread)
+        self._fly(1, thread, box, cta, target, slot, phase)
+
+    def _all_arrived(
+        self, threads: np.ndarray, box: TensorBox, ctas: np.ndarray, targets: np.ndarray,
+        barriers: np.ndarray,
+    ) -> None:  # fmt: skip
+        """`_arrived` for the boxes of several threads."""
+        slots, phases = self.mbarriers.complete_all(ctas, barriers, box.size, threads)
+        self._fly(len(ctas), threads, box, ctas, targets, slots, phases)
+
+    def _fly(
+        self, count: int, thread: Any, box: TensorBox, cta: Any, target: Any, slot: Any, phase: Any
+    ) -> None:
+        """Note `count` boxes in flight; the other arguments are numbers or arrays."""
         low, high = target & -128, -(-(target + box.reach) // 128) * 128
-        step = self.chunk.at_step
-        self.sanitizer.in_flight.flights.append(Flight(cta, low, high, slot, phase, step, thread))
-        self.chunk.tally.bytes["shared", "store"] += box.size
+        columns = cta, low, high, slot, phase, self.chunk.at_step, thread
+        self.sanitizer.in_flight.add(count, columns)
+        self.chunk.tally.bytes["shared", "store"] += count * box.size
 
     def _note_load(
         self, thread: int, box: TensorBox, cta: int, target: int, barrier: int,

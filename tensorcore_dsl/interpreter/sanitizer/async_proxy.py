@@ -160,21 +160,10 @@ class ProxyFences:
         return _ADVICE[read.kind].format(wait=wait)
 
 
-@dataclass
-class Flight:
-    """A load to bytes `start` to `stop` of a CTA, counted by `phase` of the mbarrier in `slot`.
-
-    step, thread: who issued it. source: the read of another CTA's shared memory that ends with it.
-    """
-
-    cta: int
-    start: int
-    stop: int
-    slot: int
-    phase: int
-    step: int
-    thread: int
-    source: Read | None = None
+# Columns of a load in flight, to bytes START to STOP of a CTA, which PHASE of the mbarrier in SLOT
+# counts. STEP, THREAD: who issued it. SOURCE: the read of another CTA's shared memory that ends
+# with it, 0 for none.
+CTA, START, STOP, SLOT, PHASE, STEP, THREAD, SOURCE, COLUMNS = range(9)
 
 
 class CopiesInFlight:
@@ -186,50 +175,75 @@ class CopiesInFlight:
         self.chunk = chunk
         self.storage = storage
         self.proxies = proxies
-        self.flights: list[Flight] = []
+        self.count = 0
+        self._rows = np.zeros((64, COLUMNS), np.int64)
+        self._sources: dict[int, Read] = {}
 
-    def settle(self, seen: Callable[[int, int], int]) -> None:
-        """End the loads whose phase is over; `seen(cta, slot)` counts the phases seen to end."""
-        left = []
-        for flight in self.flights:
-            if seen(flight.cta, flight.slot) > flight.phase:
-                _land(self.storage.shadow[flight.cta], flight.start, flight.stop)
-                if flight.source is not None:
-                    self.proxies.end(flight.source)
-            else:
-                left.append(flight)
-        self.flights = left
+    @property
+    def rows(self) -> np.ndarray:
+        """(loads in flight, COLUMNS)."""
+        return self._rows[: self.count]
+
+    def add(self, count: int, columns: tuple[Any, ...]) -> None:
+        """Note `count` loads, whose columns are numbers or arrays."""
+        while len(self._rows) < self.count + count:
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+        new = self._rows[self.count : self.count + count]
+        for column, values in enumerate(columns):
+            new[:, column] = values
+        new[:, SOURCE] = 0
+        self.count += count
+
+    def attach(self, source: Read) -> None:
+        """The last load ends the read of another CTA's shared memory, too."""
+        number = max(self._sources, default=0) + 1
+        self._sources[number] = source
+        self.rows[-1, SOURCE] = number
+
+    def settle(self, phases: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+        """End the loads whose phase is over; `phases` counts those of (CTAs, slots) seen to end."""
+        rows = self.rows
+        over = phases(rows[:, CTA], rows[:, SLOT]) > rows[:, PHASE]
+        ended = rows[over]
+        _land(self.storage.shadow, ended)
+        for number in ended[:, SOURCE].tolist() if self._sources else ():
+            if number:
+                self.proxies.end(self._sources.pop(number))
+        left = rows[~over]
+        self._rows[: len(left)] = left
+        self.count = len(left)
 
     def leave(self, cta: int) -> None:
         """A CTA ends: no load to it may be in flight."""
-        for flight in self.flights:
-            if flight.cta == cta:
-                block = self.chunk.block_name(cta)
-                text = f"block {block} ends while {self._describe(flight)}"
-                raise EmulationError(text, self.chunk.loc(flight.step))
+        for flight in self.rows[self.rows[:, CTA] == cta]:
+            block = self.chunk.block_name(cta)
+            text = f"block {block} ends while {self._describe(flight)}"
+            raise EmulationError(text, self.chunk.loc(int(flight[STEP])))
 
     def owner(self, cta: int, address: int) -> str:
         """The copy that owns a byte in flight, for messages."""
-        for flight in self.flights:
-            if flight.cta == cta and flight.start <= address < flight.stop:
+        for flight in self.rows[self.rows[:, CTA] == cta]:
+            if flight[START] <= address < flight[STOP]:
                 return f"byte {address:#x}: " + self._describe(flight)
         return f"an asynchronous copy still owns byte {address:#x}; wait for the copy first"
 
-    def _describe(self, flight: Flight) -> str:
+    def _describe(self, flight: np.ndarray) -> str:
+        cta, slot, phase, step, thread = flight[[CTA, SLOT, PHASE, STEP, THREAD]].tolist()
         return (
-            f"the bulk load at {self.chunk.loc(flight.step)} (by "
-            f"{self.chunk.describe(flight.thread)}) is in flight: nobody has waited for phase "
-            f"{flight.phase} (parity {flight.phase & 1}) of the "
-            + self.name(flight.cta, flight.slot)
+            f"the bulk load at {self.chunk.loc(step)} (by {self.chunk.describe(thread)}) is in "
+            f"flight: nobody has waited for phase {phase} (parity {phase & 1}) of the "
+            + self.name(cta, slot)
         )
 
 
 @compiled
-def _land(states: Any, start: int, stop: int) -> None:
-    """A load to some bytes is over."""
-    for byte in range(start, min(stop, states.size)):
-        if states[byte] == PENDING:
-            states[byte] = WRITTEN
+def _land(states: Any, rows: Any) -> None:
+    """Loads are over."""
+    for row in range(rows.shape[0]):
+        cta = rows[row, CTA]
+        for byte in range(rows[row, START], min(rows[row, STOP], states.shape[1])):
+            if states[cta, byte] == PENDING:
+                states[cta, byte] = WRITTEN
 
 
 @compiled
