@@ -107,7 +107,8 @@ class _Hooks:
         ctx.tally = _Tally(ctx.tally, self)
         for owner, name, hook in (
             (ctx.mbarriers, "arrive", self.arrive), (ctx.mbarriers, "done", self.done),
-            (ctx.mbarriers, "complete", self.complete), (ctx.barriers, "arrive", self.meet),
+            (ctx.mbarriers, "complete", self.complete),
+            (ctx.mbarriers, "complete_all", self.complete_all), (ctx.barriers, "arrive", self.meet),
             (ctx.clusters, "arrive", self.cluster_arrive),
             (ctx.clusters, "done", self.cluster_done),
             (ctx.async_copies, "commit", partial(self.commit, "copies")),
@@ -225,10 +226,24 @@ class _Hooks:
         self, inner: Callable[..., tuple[int, int]], cta: int, address: int, size: int, thread: int
     ) -> tuple[int, int]:
         slot, phase = inner(cta, address, size, thread)
+        self._completed(cta, slot, phase, size, thread)
+        return slot, phase
+
+    def complete_all(
+        self, inner: Callable[..., tuple[np.ndarray, np.ndarray]], ctas: np.ndarray,
+        addresses: np.ndarray, size: int, threads: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        slots, phases = inner(ctas, addresses, size, threads)
+        columns = map(np.ndarray.tolist, (ctas, slots, phases, threads))
+        for cta, slot, phase, thread in zip(*columns):
+            self._completed(cta, slot, phase, size, thread)
+        return slots, phases
+
+    def _completed(self, cta: int, slot: int, phase: int, size: int, thread: int) -> None:
+        """Bytes of a copy have come to an mbarrier."""
         if thread < self.threads and cta < self.recording.blocks:
             arrived = MBARRIER, cta, slot, phase
             self.details.append(Copy(thread // WARP, cta, size, arrived))
-        return slot, phase
 
     def meet(
         self, inner: Callable[..., np.ndarray], barrier: Any, count: Any, wait: bool, *vote: Any
