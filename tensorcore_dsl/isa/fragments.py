@@ -98,7 +98,9 @@ def prepared(instr: Instruction) -> tuple[Any, Any]:
         scale_kind=p.get("scale_kind"), scale_vec=int(p.get("scale_vec", 0)),
         scale_type=p.get("scale_type"),
     )  # fmt: skip
-    return product, FragmentMaps(_map(instr, "a"), _map(instr, "b"), *(coords(instr, x) for x in "cd"))
+    return product, FragmentMaps(
+        _map(instr, "a"), _map(instr, "b"), coords(instr, "c"), coords(instr, "d")
+    )
 
 
 def coords(instr: Instruction, name: str) -> np.ndarray:

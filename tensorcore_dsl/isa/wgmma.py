@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -72,9 +72,10 @@ def matrix(
     ctx: Context, instr: Instruction, name: str, bits: Any, rows: int, k: int, whole: np.ndarray,
     transposed: bool, out: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """(warpgroups, rows, k) elements of A, or (warpgroups, k, columns) of B, as raw bits.
+    """(warpgroups, rows of A or columns of B, words), the lines of an operand that lie in memory
+    along K. Transposed: elements, (warpgroups, rows, k) of A or (warpgroups, k, columns) of B.
 
-    out: receives them, unless they are single bits.
+    out: receives them.
     """
     element = dtypes.named(instr.params[name])
     words = np.broadcast_to(np.asarray(bits, np.uint64), (ctx.threads,)).reshape(-1, THREADS)
@@ -88,16 +89,13 @@ def matrix(
         return chunks
 
     chunks = ctx.tiles.chunks(words, whole, (instr, name, transposed), find)
-    across = transposed == (name == "a")  # are neighbours in memory apart in the matrix?
-    if element == dtypes.b1:
-        data = np.empty((len(words), outer, size), np.uint32)
-        ctx.shared.read_chunks(instr, chunks, whole, data, 1, False)
-        flags = np.unpackbits(data.astype(np.uint8), axis=-1, bitorder="little")
-        return flags.swapaxes(1, 2) if across else flags
-    shape = (inner, outer) if across else (outer, inner)
-    matrices = np.empty((len(words), *shape), np.uint32) if out is None else out
-    ctx.shared.read_chunks(instr, chunks, whole, matrices, element.itemsize, across)
-    return matrices
+    across = transposed and name == "a"  # are neighbours in memory apart in the matrix?
+    shape = (inner, outer) if across else (outer, inner if transposed else size // 4)
+    found = np.empty((len(words), *shape), np.uint32) if out is None else out
+    ctx.shared.read_chunks(
+        instr, chunks, whole, found, element.itemsize if transposed else 4, across
+    )
+    return found
 
 
 def whole_groups(ctx: Context, instr: Instruction) -> np.ndarray:
@@ -134,12 +132,13 @@ def multiply(
     whole = whole_groups(ctx, instr)
     product, maps = fragments.prepared(instr)
     buffers = buffers or Buffers()
-    a = _operand_a(ctx, instr, given, whole, product.stored, buffers)
+    a, packed = _operand_a(ctx, instr, given, whole, product.stored, buffers)
+    transposed = given.get("trans_b", 0) == 1
     b = buffers.b = matrix(
-        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, given.get("trans_b", 0) == 1,
-        buffers.b,
-    )  # fmt: skip
+        ctx, instr, "b", given["desc_b"], product.n, product.k, whole, transposed, buffers.b
+    )
     b = _negated(b, instr.params["b"], given.get("scale_b", 1))
+    maps = _with_lines(instr, packed if transposed else packed | {"b"})
     c = fragments.image(ctx, instr, "c", c)
     keep = np.broadcast_to(np.asarray(given["scale_d"], bool), (ctx.threads,))
     if not keep.reshape(-1, THREADS)[whole].all():
@@ -163,29 +162,28 @@ def multiply(
 def _operand_a(
     ctx: Context, instr: Instruction, given: dict[str, Any], whole: np.ndarray, k: int,
     buffers: Buffers,
-) -> np.ndarray:  # fmt: skip
-    """The register image of A, or the matrices (warpgroups, 64, k) at its descriptors."""
-    sign = given.get("scale_a", 1)
+) -> tuple[np.ndarray, frozenset[str]]:  # fmt: skip
+    """The register image of A, or what `matrix` finds at its descriptors; {"a"} if these are lines."""
+    kind, sign = instr.params["a"], given.get("scale_a", 1)
     if "a" in given:
-        words = fragments.image(ctx, instr, "a", given["a"])
-        flip = (
-            np.uint32(_SIGNS[dtypes.named(instr.params["a"]).bits]) if sign == -1 else np.uint32(0)
-        )
-        return words ^ flip if flip else words
+        return _negated(fragments.image(ctx, instr, "a", given["a"]), kind, sign), frozenset()
     transposed = given.get("trans_a", 0) == 1
-    elements = buffers.a = matrix(
-        ctx, instr, "a", given["desc_a"], 64, k, whole, transposed, buffers.a
-    )
-    return _negated(elements, instr.params["a"], sign)
+    a = buffers.a = matrix(ctx, instr, "a", given["desc_a"], 64, k, whole, transposed, buffers.a)
+    return _negated(a, kind, sign), frozenset() if transposed else frozenset("a")
+
+
+@cache
+def _with_lines(instr: Instruction, packed: frozenset[str]) -> Any:
+    """The maps of a product whose operands of these names are lines."""
+    return replace(fragments.prepared(instr)[1], packed=packed)
 
 
 _SIGNS = {8: 0x80808080, 16: 0x80008000, 32: 0x80000000}  # sign bits of all elements of a register
 
 
-def _negated(bits: np.ndarray, kind: str, sign: int) -> np.ndarray:
-    if sign == 1:
-        return bits
-    return np.asarray(bits ^ bits.dtype.type(1 << (dtypes.named(kind).bits - 1)))
+def _negated(words: np.ndarray, kind: str, sign: int) -> np.ndarray:
+    """Elements of opposite sign, packed or one in a word, whose upper bits nobody reads."""
+    return words if sign == 1 else words ^ np.uint32(_SIGNS[dtypes.named(kind).bits])
 
 
 def fence(ctx: Context, instr: Instruction) -> None:

@@ -13,7 +13,7 @@ those of B as [pair of blocks][k][8 columns].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -33,24 +33,29 @@ BOTH = 2  # blocks of rows, and of columns, of a group
 
 # How the 16 words of a vector lie in memory: like those before it, anywhere, or at these distances
 # from the first word. The lanes of A and B are (k, row) and (k, column), the low two bits being row
-# and column; the strides are registers of a thread where these are neighbours in memory.
+# and column; the strides are registers of a thread where these are neighbours in memory. Neighbours
+# in lines of 32 bytes along K are rows of A at the distances of "columns" of registers, and columns
+# of B, every second one, at those of "lines".
 AGAIN, ANYWHERE = range(2)
 DISTANCES = {
     "run": [lane for lane in range(LANES)],
     "rows": [4 * (lane % 4) + lane // 4 for lane in range(LANES)],
     "columns": [8 * (lane % 4) + lane // 4 for lane in range(LANES)],
+    "lines": [16 * (lane % 4) + lane // 4 for lane in range(LANES)],
 }
-WAYS = [(name, stride) for name in DISTANCES for stride in (1, 2, 4)]
+WAYS = [(name, stride) for name in ("run", "rows", "columns") for stride in (1, 2, 4)]
+WAYS.append(("lines", 1))
 RUN = 2 + WAYS.index(("run", 1))
+WAYS_OF_A, WAYS_OF_B = ("rows", "columns"), ("columns", "lines")
 
 
 def distances(name: str, stride: int) -> list[int]:
     return [stride * distance for distance in DISTANCES[name]]
 
 
-def kinds_of(name: str) -> dict[int, list[int]]:
-    """{kind: distances} of a way to lie in memory, for all strides."""
-    return {2 + i: distances(*way) for i, way in enumerate(WAYS) if way[0] == name}
+def kinds_of(*names: str) -> dict[int, list[int]]:
+    """{kind: distances} of some ways to lie in memory, for all strides."""
+    return {2 + i: distances(*way) for i, way in enumerate(WAYS) if way[0] in names}
 
 
 Memory = tuple[Value, Value, Value]  # words, places and kinds of C or D
@@ -116,8 +121,10 @@ class Blocks(Emitter):
         word = self.builder.ashr(self.load(places, I32), ir.Constant(I32, 5))
         return self.at(base, self.builder.sext(word, I64), self.size)
 
-    def gather(self, base: Value, places: Value, kind: Value, way: str, slot: Value) -> None:
-        """Put the words at 16 places into `slot`; `way` is how they usually lie in memory."""
+    def gather(
+        self, base: Value, places: Value, kind: Value, ways: Sequence[str], slot: Value
+    ) -> None:
+        """Put the words at 16 places into `slot`; `ways` are how they usually lie in memory."""
         builder = self.builder
         done = builder.append_basic_block("gathered")
         anywhere = builder.append_basic_block("anywhere")
@@ -126,8 +133,8 @@ class Blocks(Emitter):
         builder.position_at_end(anywhere)
         self.put(self.words(base, places), slot)
         builder.branch(done)
-        for number, far in kinds_of(way).items():
-            block = builder.append_basic_block(way)
+        for number, far in kinds_of(*ways).items():
+            block = builder.append_basic_block("gathered")
             switch.add_case(ir.Constant(I32, number), block)
             builder.position_at_end(block)
             self.put(self.picked(self.first(base, places), far), slot)
@@ -166,12 +173,12 @@ class Blocks(Emitter):
         """
         builder = self.builder
         words = self.variable(constant(self.word, 0))
-        way = "rows" if spread else "columns"
+        ways = WAYS_OF_A if spread else WAYS_OF_B
         with self.over(builder.udiv(count, quarters)) as block, self.over(quarters) as quarter:
             index = builder.add(builder.mul(block, quarters), quarter)
             at = self.at(places, index, 4 * LANES)
             kind = self.load(self.at(kinds, index), I32)
-            self.gather(base, at, kind, way, words)
+            self.gather(base, at, kind, ways, words)
             shift = self.masked(self.load(at, vector(I32)), 31)
             found = self.decode(self.get(words), shift, form)
             if spread:
@@ -233,13 +240,13 @@ class Blocks(Emitter):
             index = builder.add(number, ir.Constant(I64, block))
             at, kind = self.at(places, index, 4 * LANES), self.load(self.at(kinds, index), I32)
             if not block:
-                self.gather(base, at, kind, "run", slot)
+                self.gather(base, at, kind, ("run",), slot)
                 continue
             with builder.if_else(paired) as (halves, words):
                 with halves:
                     self.put(builder.lshr(self.get(slots[0]), constant(self.word, 16)), slot)
                 with words:
-                    self.gather(base, at, kind, "run", slot)
+                    self.gather(base, at, kind, ("run",), slot)
         return [self.get(slot) for slot in slots]
 
     def keep(self, results: Value, number: Value, bits: list[Value]) -> None:

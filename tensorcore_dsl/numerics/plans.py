@@ -27,14 +27,16 @@ class FragmentMaps:
 
     Slots count from the low end of the first register. `threads` is 32 for a warp and 128 for a
     warpgroup; coordinates of b are (k, n). If a or b is None, that operand of `fragments` is a
-    batch of matrices, as in `matmul`. The four products of m8n8k4 on f16 belong to the four quad
-    pairs of a warp, and all their coordinates are below 8.
+    batch of matrices, as in `matmul`, or, if `packed` names it, of their lines: (rows of A or
+    columns of B, words), with the elements of a line packed along K. The four products of m8n8k4 on
+    f16 belong to the four quad pairs of a warp, and all their coordinates are below 8.
     """
 
     a: Array | None
     b: Array | None
     c: Array
     d: Array
+    packed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,9 @@ def prepare(
     for name, shape in shapes.items():
         kind = getattr(product, name)
         coordinates = getattr(maps, name) if maps is not None else None
-        if coordinates is None:
+        if maps is not None and name in maps.packed:
+            operands[name] = _lines(shape, _storage(product, kind), name == "b")
+        elif coordinates is None:
             operands[name] = _matrix(shape, kind)
         else:
             storage = _storage(product, kind)
@@ -142,7 +146,8 @@ def _in_blocks(
         "d": by_element.reshape(tiles, m, n),
     }
     steps = {name: operand.step for name, operand in operands.items()}
-    packed = 1 if maps is None or maps.a is None else max(32 // _storage(product, product.a)[0], 1)
+    held = maps is not None and (maps.a is not None or "a" in maps.packed)
+    packed = max(32 // _storage(product, product.a)[0], 1) if held else 1
     return block_plan(product, model, places, steps, order, packed)
 
 
@@ -196,6 +201,16 @@ def _matrix(shape: tuple[int, int], kind: str) -> Operand:
     size = shape[0] * shape[1]
     words = np.arange(size, dtype=np.int64)[None]
     return Operand(32 * words + (13 if kind == "tf32" else 0), size, shape, words)
+
+
+def _lines(shape: tuple[int, int], storage: tuple[int, int], across: bool) -> Operand:
+    """An operand whose lines along K are packed; `across`: K is its first axis."""
+    (bits, low), lines = storage, shape[1] if across else shape[0]
+    k = np.arange(shape[0] if across else shape[1], dtype=np.int64)
+    words = len(k) * bits // 32
+    places = 32 * words * np.arange(lines)[:, None] + k * bits + low
+    places = (places.T if across else places).reshape(1, -1)
+    return Operand(places, lines * words, (lines, words))
 
 
 def _registers(
