@@ -93,8 +93,8 @@ class Descriptor:
     def _chunks(
         self, some: np.ndarray, width: int, line: np.ndarray, byte: np.ndarray, transposed: bool
     ) -> np.ndarray:
-        """The addresses of the warpgroups whose swizzle has this width."""
-        leading, stride = self.leading[some, None], self.stride[some, None]
+        """The addresses of `some` warpgroups, whose swizzle has this width."""
+        leading, stride = (_shared(x[some, None]) for x in (self.leading, self.stride))
         if transposed and width:
             places = byte // width * leading + line // 8 * stride + line % 8 * width + byte % width
         elif transposed:
@@ -104,6 +104,11 @@ class Descriptor:
         else:
             places = line // 8 * stride + line % 8 * 16 + byte // 16 * leading
         return swizzled(self.start[some, None] + places, width, self.base[some, None])
+
+
+def _shared(column: np.ndarray) -> np.ndarray:
+    """One row for all, where all rows are equal."""
+    return column[:1] if (column == column[:1]).all() else column
 
 
 class SharedTile(NamedTuple):
