@@ -16,7 +16,7 @@ from tensorcore_dsl.environment.compiled_sources import FunctionKey
 from tensorcore_dsl.isa import fragments as layouts
 from tensorcore_dsl.numerics import block_code, block_sums, blocks, plans, products
 from tensorcore_dsl.numerics.architectures import model
-from tensorcore_dsl.numerics.products import fragments, matmul, several
+from tensorcore_dsl.numerics.products import fragments, in_place, matmul
 
 mma, near = table.mma, table.near
 F64 = mma((16, 8, 8), "f64", "f64")
@@ -285,13 +285,31 @@ def test_many_products_share_operands_and_hand_over_some(text):
     operands = [(some[i][0], some[j][1], some[j][2]) for i in range(3) for j in range(3)]
     active = np.array([True, False, True, True, False])
     lanes = np.repeat(active, 32)
+    got = [np.zeros_like(c) for _, _, c in operands]
+    uses = [(*given, d) for given, d in zip(operands, got, strict=True)]
     with left_over() as found:
-        got = several(p, "sm_90a", maps, operands, active)
+        in_place(p, "sm_90a", maps, uses).run(active)
     assert not found[0][:, ~active].any() and not found[0][0].any()
     assert found[0].any() == (p.a in table.FLOATS or p.a == "f64")
     with plans.binary64_loops():
         want = [fragments(p, "sm_90a", maps, *x, active=active) for x in operands]
     assert all((x[:, lanes] == y[:, lanes]).all() for x, y in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_results_may_replace_the_accumulators(text):
+    """Also those of products that blocks cannot compute, which are found out at their end."""
+    p, maps = layouts.prepared(isa.instruction(text))
+    a, b, c = images(p, maps, 6, 4, "near")
+    special = images(p, maps, 6, 5, "special")
+    half = np.repeat(np.arange(6) % 2 == 0, 32)
+    a, b, c = (np.where(half, x, y) for x, y in zip((a, b, c), special, strict=True))
+    want = fragments(p, "sm_90a", maps, a, b, c)
+    want = fragments(p, "sm_90a", maps, a, b, want)
+    uses = in_place(p, "sm_90a", maps, [(a, b, c, c)])
+    uses.run(None)
+    uses.run(None)
+    assert (c == want).all()
 
 
 def test_words_are_read_in_every_way():

@@ -19,7 +19,6 @@ from .softfloat import ROUNDINGS
 
 __all__ = [
     "FragmentMaps", "Model", "Product", "Uses", "fragments", "in_place", "matmul", "model_of",
-    "several",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -82,19 +81,24 @@ def fragments(
     receives the result: a contiguous image, which may be c.
     """
     model = model or model_of(product, arch)
-    more = selection, scale_a, scale_b
-    return _several(product, model, maps, [(a, b, c)], active, more, out)[0]
-
-
-def several(
-    product: Product,
-    arch: str,
-    maps: FragmentMaps,
-    operands: Sequence[tuple[Array, Array, Array]],
-    active: Array | None = None,
-) -> list[Array]:
-    """`fragments` of many (a, b, c); an array that occurs more than once is decoded once."""
-    return _several(product, model_of(product, arch), maps, operands, active, (None, None, None))
+    warps, total = c.shape[1] // len(maps.c), c.shape[1]
+    by_thread = out is None and _by_thread(maps, (a, b, c))
+    plan = prepare(product, model, maps, 0 if by_thread else total, by_thread)
+    _check(product, plan, maps, a, b, c)
+    if active is None:
+        active = np.ones(warps, np.bool_)
+    elif active.shape != (warps,) or active.dtype != np.bool_:
+        raise ValueError(
+            f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
+        )
+    extra = extra_operands(product, model, warps, selection, scale_a, scale_b)
+    registers = plan.d.shape[0]
+    if out is None:  # reuses memory pages
+        out = np.empty((total, registers) if by_thread else (registers, total), _word(product))
+    if by_thread:
+        a, b, c = _flipped(maps, (a, b, c))
+    Uses(product, plan, [(a, b, c, out)], warps).run(np.ascontiguousarray(active), extra)
+    return out.T if by_thread else out
 
 
 def in_place(
@@ -103,53 +107,27 @@ def in_place(
     maps: FragmentMaps,
     uses: Sequence[tuple[Array, Array, Array, Array]],
 ) -> Uses:
-    """`several` products that are computed again and again: of (a, b, c, d), contiguous images of
-    (registers, T) words that stay where they are."""
+    """Products that are computed again and again, of (a, b, c, d) as in `fragments`: contiguous
+    images that stay where they are. One that occurs more than once is decoded once."""
     total = uses[0][2].shape[1]
-    prepared = prepare(product, model_of(product, arch), maps, total)
-    return Uses(product, prepared, uses, total // len(maps.c))
+    plan = prepare(product, model_of(product, arch), maps, total)
+    for a, b, c, _ in uses:
+        _check(product, plan, maps, a, b, c)
+    return Uses(product, plan, uses, total // len(maps.c))
 
 
-def _several(
-    product: Product,
-    model: Model,
-    maps: FragmentMaps,
-    operands: Sequence[tuple[Array, Array, Array]],
-    active: Array | None,
-    more: tuple[Array | None, Array | None, Array | None],
-    out: Array | None = None,
-) -> list[Array]:
-    threads, total = len(maps.c), operands[0][2].shape[1]
-    warps = total // threads
-    by_thread = out is None and _by_thread(maps, operands[0])
-    prepared = prepare(product, model, maps, 0 if by_thread else total, by_thread)
-    wanted = [
-        (name, (x.shape[0], total) if getattr(maps, name) is not None else (warps, *x.shape))
-        for name, x in zip("abc", prepared.abc, strict=True)
-    ]
-    for given in operands:
-        for (name, shape), operand in zip(wanted, given, strict=True):
-            if operand.shape != shape or total % threads:
-                raise ValueError(
-                    f"{product}: {name} has shape {operand.shape}, not {shape}; "
-                    f"each product takes {threads} threads"
-                )
-    if active is None:
-        active = np.ones(warps, np.bool_)
-    elif active.shape != (warps,) or active.dtype != np.bool_:
-        raise ValueError(
-            f"{product}: active is {active.dtype} of {active.shape}; it must be bool of {(warps,)}"
-        )
-    extra = extra_operands(product, model, warps, *more)
-    registers = prepared.d.shape[0]
-    shape = (total, registers) if by_thread else (registers, total)
-    empty = [np.empty(shape, _word(product)) for _ in operands if out is None]
-    results = empty or [np.asarray(out)]
-    if by_thread:
-        operands = [_flipped(maps, given) for given in operands]
-    uses = [(*given, d) for given, d in zip(operands, results, strict=True)]
-    Uses(product, prepared, uses, warps).run(np.ascontiguousarray(active), extra)
-    return [d.T for d in results] if by_thread else results
+def _check(product: Product, plan: Plan, maps: FragmentMaps, *operands: Array) -> None:
+    """Raise ValueError for operands a, b, c of a wrong shape."""
+    threads, total = len(maps.c), operands[2].shape[1]
+    for name, prepared, operand in zip("abc", plan.abc, operands, strict=True):
+        in_registers = getattr(maps, name) is not None
+        matrices = total // threads, *prepared.shape
+        shape = (prepared.shape[0], total) if in_registers else matrices
+        if operand.shape != shape or total % threads:
+            raise ValueError(
+                f"{product}: {name} has shape {operand.shape}, not {shape}; "
+                f"each product takes {threads} threads"
+            )
 
 
 def _by_thread(maps: FragmentMaps, operands: tuple[Array, Array, Array]) -> bool:
