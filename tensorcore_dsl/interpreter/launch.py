@@ -122,7 +122,8 @@ def run(
         report = machine.run()
         if history is not None and ctx.sanitizer.detector is not None:
             history.retire(ctx.sanitizer.detector)
-        for part in () if recorder or scheduler else (ctx.special, ctx):
+        parts = ctx.special, ctx.sanitizer.in_flight, ctx
+        for part in () if recorder or scheduler else parts:
             vars(part).clear()  # parts refer to each other: this frees their memory at once
         progress.advance(ctas)
         return report
