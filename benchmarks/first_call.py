@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core import event
 
 from benchmarks.harness import Report, attempt, elapsed
 from benchmarks.tables import Table, duration, one_line, progress
@@ -208,27 +207,12 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 
 
 def _in_this_process(name: str) -> dict[str, Any]:
-    """Seconds of the first and the second run, and of what Numba compiles in the first one."""
-    events: Any = event
-    compiled: list[tuple[str, float]] = []
-    began: list[float] = []
+    """Seconds of the first and the second run, and of what is compiled in the first one."""
+    from tensorcore_dsl.lowering.forms import COMPILED
 
-    class Compilations(events.Listener):  # type: ignore[misc]
-        """A function counts with those that are compiled for it."""
-
-        def on_start(self, event: Any) -> None:
-            began.append(time.perf_counter())
-
-        def on_end(self, event: Any) -> None:
-            seconds = time.perf_counter() - began.pop()
-            if not began:
-                function = event.data["dispatcher"].py_func
-                compiled.append((f"{function.__module__}.{function.__name__}", seconds))
-
-    events.register("numba:compile", Compilations())
     cpu = time.process_time()
     first = elapsed(SCENARIOS[name])
-    found = {"first": first, "cpu": time.process_time() - cpu, "compiled": list(compiled)}
+    found = {"first": first, "cpu": time.process_time() - cpu, "compiled": list(COMPILED)}
     return found | {"second": elapsed(SCENARIOS[name])}
 
 

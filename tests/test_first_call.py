@@ -15,21 +15,10 @@ from tensorcore_dsl.environment.compile_notice import CompileNotice
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = """
 import os
-from numba.core import event
-
-compiled = []
-
-class Compilations(event.Listener):
-    def on_start(self, event):
-        pass
-
-    def on_end(self, event):
-        compiled.append(event.data["dispatcher"].py_func.__name__)
-
-event.register("numba:compile", Compilations())
 import numpy as np
 import tensorcore_dsl as tc
 from tensorcore_dsl.environment import compile_notice
+from tensorcore_dsl.lowering.forms import COMPILED
 
 compile_notice.AFTER = float(os.environ["AFTER"])
 
@@ -44,7 +33,7 @@ def reverse(x: tc.Array, y: tc.Array):
 x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
 reverse[1, 64](x, y)
 assert y.tolist() == (x[::-1] + 1).tolist()
-print(*sorted(compiled))
+print(*sorted(name.rpartition(".")[2] for name, _ in COMPILED))
 """
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import types
 
 from tensorcore_dsl.interpreter.core import native, shadow
 from tensorcore_dsl.lowering import compiled, inlined
+from tensorcore_dsl.lowering.forms import COMPILED
+from tensorcore_dsl.numerics.softfloat import as_bits, as_float, fused
 
 EDGES = [0, 1, -1, 2, -2, 7, -7, 63, 2**31, -(2**31), 2**62, -(2**63), 2**63 - 1]
 Table = namedtuple("Table", "rows size")
@@ -58,10 +63,10 @@ def test_division_by_zero_gives_zero():
 
 @compiled
 def unsigned(a: Any, b: Any, out: Any) -> None:
-    out[0], out[1], out[2] = a + b, a * b, a >> types.uint64(3)
+    out[0], out[1], out[2] = a + b, a * b, a >> np.uint64(3)
     out[3], out[4] = a // b, a % b
     out[5], out[6] = a < b, a == b
-    out[7] = types.int64(types.uint32(a))
+    out[7] = np.int64(np.uint32(a))
 
 
 def test_unsigned_numbers():
@@ -134,10 +139,10 @@ def parts(table: Any, mask: Any, first: int, last: int) -> tuple[int, int]:
     rows[0, :] = rows[1, :]
     rows[1, first:last] = 7
     rows[2] = 0
-    count = types.int64(mask.any()) + 10 * types.int64(mask[first:last].any())
+    count = np.int64(mask.any()) + 10 * np.int64(mask[first:last].any())
     scratch = np.zeros(4, np.uint16)
     scratch[2] -= 1
-    return count + table.size[0], types.int64(scratch[2]) + types.int64(scratch[1]) + rows.size
+    return count + table.size[0], np.int64(scratch[2]) + np.int64(scratch[1]) + rows.size
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -194,3 +199,192 @@ def test_words_at_addresses():
 def test_python_may_call_inlined_functions():
     assert collatz(6) == 8
     assert os.path.basename(flow.lowered.py_func.__code__.co_filename) == "test_lowering.py"
+
+
+# -- floating-point numbers ----------------------------------------------------------------------
+
+
+@compiled
+def of_floats(x: Any, y: Any, z: Any, single: Any, out: Any, bits: Any, tests: Any) -> None:
+    for i in range(x.size):
+        a, b, c = x[i], y[i], z[i]
+        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = a + b, a - b, a * b, a / b
+        out[i, 4], out[i, 5], out[i, 6] = fused(a, b, c), math.sqrt(a), -a
+        out[i, 7], out[i, 8] = np.rint(a), np.trunc(a)
+        out[i, 9], out[i, 10] = np.floor(a), np.ceil(a)
+        out[i, 11], out[i, 12], out[i, 13] = np.copysign(a, b), abs(a), 3 * a
+        out[i, 14], out[i, 15] = as_float(as_bits(a)), b if a < b else c
+        out[i, 16], out[i, 17] = np.float32(a), np.float32(a) * np.float32(b)
+        single[i] = np.float32(a) * np.float32(b) + np.float32(c)
+        bits[i, 0], bits[i, 1] = as_bits(a), as_bits(np.float32(a))
+        tests[i, 0], tests[i, 1], tests[i, 2] = a < b, a <= b, a == b
+        tests[i, 3], tests[i, 4], tests[i, 5] = a != b, a > b, not a >= b
+
+
+NUMBERS = [
+    0.0, -0.0, 1.0, -1.5, 2.5, 0.1, -7.3, 1e300, -1e300, 5e-324, 2.0**-126, 3e38, 1e-40, math.inf,
+    -math.inf, math.nan,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_floats():
+    x, y = (np.repeat(NUMBERS, 16), np.tile(NUMBERS, 16))
+    z = np.roll(y, 5)
+    out, bits = np.zeros((x.size, 18)), np.zeros((x.size, 2), np.uint64)
+    single, tests = np.zeros(x.size, np.float32), np.zeros((x.size, 6), np.bool_)
+    of_floats(x, y, z, single, out, bits, tests)
+    a, b, c = (v.astype(np.float32) for v in (x, y, z))
+    rounded_once = [float_sum(*v) for v in zip(x.tolist(), y.tolist(), z.tolist())]
+    expected = [
+        x + y, x - y, x * y, x / y, rounded_once, np.sqrt(x), -x, np.rint(x), np.trunc(x),
+        np.floor(x), np.ceil(x), np.copysign(x, y), abs(x), 3 * x, x, np.where(x < y, y, z), a,
+        a * b,
+    ]  # fmt: skip
+    for i, column in enumerate(expected):
+        np.testing.assert_array_equal(out[:, i], column, err_msg=str(i))
+        numbers = ~np.isnan(out[:, i])
+        assert (np.signbit(out[:, i]) == np.signbit(column))[numbers].all(), i
+    np.testing.assert_array_equal(single, a * b + c, "no fused operation that is not asked for")
+    assert (bits[:, 0] == x.view(np.uint64)).all()
+    assert (bits[:, 1] == a.view(np.uint32))[~np.isnan(a)].all()
+    relations = [x < y, x <= y, x == y, x != y, x > y, ~(x >= y)]
+    assert (tests == np.stack(relations, axis=1)).all()
+
+
+def float_sum(x, y, z):
+    """x * y + z rounded once, by exact fractions."""
+    if not all(map(math.isfinite, (x, y, z))):
+        return x * y + z
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    try:
+        return float(exact) if exact else x * y + z
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+@compiled
+def casts(x: Any, out: Any) -> None:
+    out[0], out[1] = np.int32(x[0]), np.int64(np.int32(x[1]))
+    out[2], out[3] = np.int64(np.float64(np.uint64(1) << np.uint64(63)) < 0), int(x[2])
+    out[4] = np.uint64(x[3])
+
+
+def test_casts_of_floats():
+    out = np.zeros(5, np.int64)
+    casts(np.array([-3.9, 2.0**31 - 1, 1e15 + 0.5, 2.0**62]), out)
+    assert out.tolist() == [-3, 2**31 - 1, 0, 10**15, 2**62]
+
+
+def test_a_variable_keeps_its_precision():
+    @compiled
+    def changes(x: Any) -> float:
+        found = np.float32(x[0])
+        found = x[1]
+        return found
+
+    with pytest.raises(NotImplementedError, match="found was float32 before, and float64 now"):
+        changes(np.zeros(2))
+
+
+def in_place(x, mode, scale):
+    """Translated anew for each call: what is known of `mode` decides what remains."""
+    if mode == 0:
+        return x, scale
+    for y in (x, scale):
+        if y > 2:
+            return y, scale + 1
+    return x * scale, np.uint64(7)
+
+
+def test_results_of_any_kind():
+    function = inlined(in_place)
+
+    @compiled
+    def calls(x: int, scale: int, out: Any) -> None:
+        out[0], out[1] = function(x, 0, scale)
+        out[2], out[3] = function(x, 1, scale)
+
+    for x, scale in ((1, 2), (1, 5), (4, 1)):
+        calls(x, scale, out := np.zeros(4, np.int64))
+        assert out.tolist() == [*in_place(x, 0, scale), *map(int, in_place(x, 1, scale))]
+
+
+def test_a_procedure_that_returns_early():
+    @inlined
+    def fill(x, out):
+        for i in range(out.size):
+            if x == 0:
+                return
+            out[i] = x
+
+    @compiled
+    def fills(x: int, out: Any) -> None:
+        fill(x, out)
+        out[0] += 1
+
+    for x in (0, 3):
+        fills(x, out := np.zeros(3, np.int64))
+        assert out.tolist() == [x + 1, x, x]
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+@compiled
+def second(x: Any, i: int, negative: bool) -> float:
+    return -x[i, 1] if negative else x[i, 1]
+
+
+def test_arguments_of_all_kinds():
+    """Other kinds of arrays get code of their own; numbers of NumPy serve as well."""
+    x = np.arange(12.0).reshape(3, 4)
+    for given in (x, np.asfortranarray(x), x[:, 1:], x.astype(np.float32), x.astype(np.int8)):
+        for i in (2, np.int64(2), np.uint8(2), True + 1):
+            for negative in (False, True, np.True_, 0):
+                expected = -given[i, 1] if negative else given[i, 1]
+                assert second(given, i, negative) == expected
+    assert len(second.forms) == 4
+    assert second(x.view(type("Sub", (np.ndarray,), {})), 1, False) == 5
+    assert second(x.view(np.dtype(np.float64, metadata={"a": 1})), 1, False) == 5
+    assert len(second.forms) == 4
+
+
+def test_wrong_arguments():
+    x = np.zeros((2, 2))
+    with pytest.raises(TypeError, match="second takes 3 arguments"):
+        second(x, 1)
+    with pytest.raises(TypeError, match=">f8 in a call of a compiled loop"):
+        second(x.astype(">f8"), 1, False)
+    with pytest.raises(TypeError, match="list in a call of a compiled loop"):
+        second([[1]], 1, False)
+    with pytest.raises(TypeError):
+        second(x, "1", False)
+    for number in (2**64, -(2**63) - 1):
+        with pytest.raises(TypeError, match="beyond 64 bits"):
+            second(x, number, False)
+
+
+def test_arguments_are_not_leaked():
+    x = np.zeros((2, 2))
+    before = sys.getrefcount(x), sys.getrefcount(second), sys.getrefcount(NotImplemented)
+    for _ in range(1000):
+        second(x, 1, False)
+        with pytest.raises(TypeError):
+            second(x, 2**64, False)
+    after = sys.getrefcount(x), sys.getrefcount(second), sys.getrefcount(NotImplemented)
+    assert max(b - a for a, b in zip(before, after)) < 10
+
+
+def test_threads_compile_once():
+    @compiled
+    def total(x: Any) -> int:
+        found = 0
+        for i in range(x.size):
+            found += x[i]
+        return found
+
+    before = len(COMPILED)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(total, [np.arange(1000, dtype=np.int16)] * 8))
+    assert found == [499500] * 8 and len(COMPILED) <= before + 1 and len(total.forms) == 1

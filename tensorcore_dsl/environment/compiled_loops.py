@@ -37,26 +37,6 @@ def compiled(function: Function) -> Function:
     return _compiled(function, error_model="numpy")
 
 
-def compiled_python(function: Function) -> Function:
-    """The same, where a division by zero raises as in Python."""
-    return _compiled(function, error_model="python")
-
-
-def compiled_for(signature: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays for these types alone, such as ``void(u8[::1],u8[::1])``."""
-    made: Any = _compiled(function, error_model="python")
-    made.compile(signature)
-    made.disable_compile()
-    return made  # type: ignore[no-any-return]
-
-
-def compiled_for_function(caller: Callable[..., Any], function: Any, *files: str) -> Any:
-    """`caller` compiled, whose code is that of `function`, translated by these source files."""
-    made: Any = _compiled(caller, error_model="numpy")
-    made._cache = LoopCache(function, *files)
-    return made
-
-
 def _compiled(function: Function, **options: Any) -> Function:
     make: Any = njit(nogil=True, **options)
     dispatcher = make(function)

@@ -1,4 +1,4 @@
-"""What the code of a function for Numba depends on: the functions and values that it refers to."""
+"""What the code of a compiled function depends on: the functions and values that it refers to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 
 SIMPLE = (bool, int, float, complex, str, bytes, np.generic, type(None))
@@ -31,8 +30,8 @@ class FunctionKey:
         return repr((self._function.__code__.co_filename, *self._reached[1]))
 
     def sources(self) -> str:
-        """The versions of Python and Numba, and all source files, by their content."""
-        versions = f"python {sys.version_info[:2]}, numba {numba.__version__}"
+        """The version of Python, and all source files, by their content."""
+        versions = f"python {sys.version_info[:2]}"
         return "\n".join([versions, *map(_content, sorted(self._reached[0]))])
 
     @cached_property
@@ -45,9 +44,10 @@ class FunctionKey:
 
 
 def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[int]) -> None:
-    """Add what `x` stands for: functions of the package are followed, other ones are not."""
-    x = getattr(x, "lowered", x)
-    x = getattr(x, "py_func", None) or getattr(x, "_defn", None) or x  # compiled, or an intrinsic
+    """Add what `x` stands for: functions of the package, and those that compiled code contains,
+    are followed, other ones are not."""
+    contained = getattr(x, "py_func", None) or getattr(x, "_defn", None)
+    x = contained or x
     if isinstance(x, SIMPLE):
         values.append(repr(x))
     elif isinstance(x, np.ndarray):
@@ -56,13 +56,13 @@ def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[i
     elif isinstance(x, (tuple, list, dict)):
         for item in x.items() if isinstance(x, dict) else x:
             _visit(item, package, files, values, seen)
-    elif isinstance(x, numba.types.Type):
+    elif isinstance(x, np.dtype):
         values.append(str(x))
     elif isinstance(x, FunctionType) and id(x) not in seen:
         seen.add(id(x))
         code = x.__code__
         values.append(repr((code.co_firstlineno, x.__qualname__, code.co_code)))
-        if (x.__module__ or "").partition(".")[0] == package:
+        if contained or (x.__module__ or "").partition(".")[0] == package:
             files.add(code.co_filename)
             for referred in _referred(x):
                 _visit(referred, package, files, values, seen)

@@ -1,4 +1,4 @@
-"""Loops over whole numbers, from Python's syntax straight to LLVM."""
+"""Compiled loops: functions of Python, from their syntax straight to LLVM."""
 
 from tensorcore_dsl.lowering.functions import compiled, inlined, primitive
 

@@ -10,41 +10,52 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.np import numpy_support
 
-from tensorcore_dsl.lowering.values import BOOL, COUNT, WORD, Array, Number, cast, llvm_type
+from tensorcore_dsl.lowering.values import (
+    BOOL,
+    BOOLEAN,
+    BYTE,
+    COUNT,
+    POINTER,
+    WORD,
+    Array,
+    ArrayKind,
+    Kind,
+    Number,
+    cast,
+    llvm_type,
+    strides_of,
+)
 
-_utilities: Any = cgutils  # without types
-_numpy: Any = numpy_support
-
-# Functions that convert numbers: types of Numba and of NumPy.
-WIDTHS = (8, 16, 32, 64)
-INTEGERS = [getattr(types, f"{kind}{n}") for kind in ("int", "uint") for n in WIDTHS]
-CASTS = {f: kind for kind in INTEGERS for f in (kind, _numpy.as_dtype(kind).type)}
+ALIGNED = 16  # bytes: memory of a call
 
 
 def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
     """Room for a value, made once where the function begins."""
-    return _utilities.alloca_once(builder, kind)
+    with builder.goto_entry_block():
+        return builder.alloca(kind)
 
 
-def load(builder: ir.IRBuilder, kind: Any, address: ir.Value) -> Number:
-    """The element at a real address; truth values take a byte."""
-    stored = ir.IntType(8) if kind is types.boolean else llvm_type(kind)
-    found = builder.load(builder.inttoptr(address, stored.as_pointer()), align=1, typ=stored)
-    if kind is types.boolean:
+def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """The place at a real address."""
+    return builder.inttoptr(address, POINTER)
+
+
+def load(builder: ir.IRBuilder, kind: Kind, place: ir.Value) -> Number:
+    """The element at a pointer; truth values take a byte."""
+    stored = BYTE if kind == BOOLEAN else llvm_type(kind)
+    found = builder.load(builder.bitcast(place, stored.as_pointer()), align=1, typ=stored)
+    if kind == BOOLEAN:
         return Number(kind, builder.icmp_unsigned("!=", found, ir.Constant(stored, 0)))
     return Number(kind, found)
 
 
-def store(builder: ir.IRBuilder, kind: Any, address: ir.Value, x: Any) -> None:
-    stored = ir.IntType(8) if kind is types.boolean else llvm_type(kind)
+def store(builder: ir.IRBuilder, kind: Kind, place: ir.Value, x: Any) -> None:
+    stored = BYTE if kind == BOOLEAN else llvm_type(kind)
     value = cast(builder, kind, x).value
-    if kind is types.boolean:
+    if kind == BOOLEAN:
         value = builder.zext(value, stored)
-    builder.store(value, builder.inttoptr(address, stored.as_pointer()), align=1)
+    builder.store(value, builder.bitcast(place, stored.as_pointer()), align=1)
 
 
 def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
@@ -61,9 +72,10 @@ def view(builder: ir.IRBuilder, array: Array, items: Sequence[Any]) -> Array:
             stop = extent if item.stop is None else _least(builder, item.stop, extent)
             left.append((builder.sub(stop, _least(builder, start, stop)), stride))
         first = cast(builder, COUNT, start).value
-        address = builder.add(address, builder.mul(first, stride))
+        address = builder.gep(address, [builder.mul(first, stride)])
     left += zip(shape[len(items) :], strides[len(items) :])
-    kind = types.Array(array.type.dtype, len(left), "A")
+    whole = not any(isinstance(item, slice) for item in items[:-1])
+    kind = ArrayKind(array.type.dtype, len(left), array.type.contiguous and whole)
     return Array(kind, address, tuple(n for n, _ in left), tuple(s for _, s in left))
 
 
@@ -74,18 +86,17 @@ def _least(builder: ir.IRBuilder, x: Any, limit: ir.Value) -> ir.Value:
 
 def constant(builder: ir.IRBuilder, table: np.ndarray) -> Array:
     """A table that the code contains."""
-    kind, data = _numpy.from_dtype(table.dtype), ir.ArrayType(ir.IntType(8), table.nbytes)
-    name = f"table.{hashlib.sha256(table.tobytes()).hexdigest()}"
+    data = ir.ArrayType(BYTE, table.nbytes)
+    content = np.ascontiguousarray(table).tobytes()
+    name = f"table.{hashlib.sha256(content).hexdigest()}"
     if name not in builder.module.globals:
         kept = ir.GlobalVariable(builder.module, data, name)
         kept.linkage, kept.global_constant = "internal", True
-        kept.initializer = ir.Constant(data, bytearray(np.ascontiguousarray(table).tobytes()))
-    address = builder.ptrtoint(builder.module.globals[name], WORD)
-    shape, strides = (
-        tuple(ir.Constant(WORD, n) for n in numbers)
-        for numbers in (table.shape, np.ascontiguousarray(table).strides)
-    )
-    return Array(types.Array(kind, table.ndim, "C"), address, shape, strides)
+        kept.initializer = ir.Constant(data, bytearray(content))
+    address = builder.bitcast(builder.module.globals[name], POINTER)
+    shape = tuple(ir.Constant(WORD, n) for n in table.shape)
+    kind = ArrayKind(table.dtype, table.ndim, contiguous=True)
+    return Array(kind, address, shape, strides_of(builder, table.dtype, shape))
 
 
 @dataclass(frozen=True)
@@ -146,25 +157,26 @@ def any_of(builder: ir.IRBuilder, array: Array) -> Number:
     builder.store(ir.Constant(BOOL, 0), slot)
     with counted(builder, 0, Number(COUNT, array.shape[0])) as loop:
         found = element(builder, view(builder, array, [loop.index]))
-        one = cast(builder, types.boolean, found).value
+        one = cast(builder, BOOLEAN, found).value
         builder.store(builder.or_(builder.load(slot), one), slot)
-    return Number(types.boolean, builder.load(slot))
+    return Number(BOOLEAN, builder.load(slot))
 
 
 def at_address(builder: ir.IRBuilder, address: Any, shape: Any, dtype: Any) -> Array:
     """The array at a real address; `None` stands for memory that lasts as long as the call."""
-    kind = _numpy.from_dtype(np.dtype(dtype))
+    kind = np.dtype(dtype)
     extents = shape if isinstance(shape, tuple) else (shape,)
     counts = tuple(cast(builder, COUNT, extent).value for extent in extents)
-    size: ir.Value = ir.Constant(WORD, np.dtype(dtype).itemsize)
-    strides: list[ir.Value] = []
-    for count in reversed(counts):
-        strides.insert(0, size)
-        size = builder.mul(size, count)
     if address is None:
-        address = Number(COUNT, builder.ptrtoint(builder.alloca(ir.IntType(8), size), WORD))
-    first = cast(builder, COUNT, address).value
-    return Array(types.Array(kind, len(counts), "C"), first, counts, tuple(strides))
+        size: ir.Value = ir.Constant(WORD, kind.itemsize)
+        for count in counts:
+            size = builder.mul(size, count)
+        first = builder.alloca(BYTE, size)
+        first.align = ALIGNED
+    else:
+        first = pointer(builder, cast(builder, COUNT, address).value)
+    made = ArrayKind(kind, len(counts), contiguous=True)
+    return Array(made, first, counts, strides_of(builder, kind, counts))
 
 
 def memory(builder: ir.IRBuilder, cleared: bool, shape: Any, dtype: Any) -> Array:

@@ -5,40 +5,42 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from tensorcore_dsl.lowering import arrays, values
-from tensorcore_dsl.lowering.values import COUNT, Array, Number, Record
+from tensorcore_dsl.lowering.numeric import CASTS, NUMERIC
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, WORD, Array, Kind, Number, Record
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift,
     ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
     ast.BitXor: operator.xor, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
 }  # fmt: skip
 
 
 class Variable:
-    """Room for a number. type: types.boolean, int64 or uint64."""
+    """Room for a number. type: whole numbers have 64 bits."""
 
-    def __init__(self, builder: ir.IRBuilder, kind: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, kind: Kind) -> None:
         self.type, self.slot = kind, arrays.variable(builder, values.llvm_type(kind))
 
 
 class Expressions:
     """Values of expressions: numbers, arrays, records, and what is known already.
 
-    scope: the global names. variables: a `Variable` for each number, and what else has a name.
+    scope: the names of the surroundings. variables: a `Variable` for each number that changes, and
+    what else has a name.
     """
 
-    def __init__(self, builder: ir.IRBuilder, scope: dict[str, Any]) -> None:
+    def __init__(self, builder: ir.IRBuilder, scope: Mapping[str, Any]) -> None:
         self.builder, self.scope = builder, scope
         self.variables: dict[str, Any] = {}
 
@@ -68,7 +70,7 @@ class Expressions:
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self.visit(node.value)
         if isinstance(owner, Record):
-            return owner.fields[owner.type.fields.index(node.attr)]
+            return owner.fields[owner.type.named._fields.index(node.attr)]
         if not isinstance(owner, Array):
             return getattr(owner, node.attr)
         if node.attr == "shape":
@@ -78,7 +80,7 @@ class Expressions:
         if node.attr == "any":
             return lambda builder: arrays.any_of(builder, owner)
         assert node.attr == "ctypes"
-        return SimpleNamespace(data=Number(COUNT, owner.address))
+        return SimpleNamespace(data=Number(COUNT, self.builder.ptrtoint(owner.address, WORD)))
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner = self.visit(node.value)
@@ -109,10 +111,12 @@ class Expressions:
             known = values.truth(self.builder, x)
             if isinstance(known, bool):
                 return not known
-            return Number(types.boolean, self.builder.not_(known))
+            return Number(BOOLEAN, self.builder.not_(known))
         if isinstance(node.op, ast.Invert):
-            return self.operate(operator.xor, x, -1) if isinstance(x, Number) else ~x
-        return self.operate(operator.sub, 0, x)
+            return ~x if isinstance(x, int) else values.inverted(self.builder, x)
+        if isinstance(x, Number) and values.is_float(x):
+            return Number(x.type, self.builder.fneg(x.value))
+        return self.operate(operator.sub, 0, x) if isinstance(x, Number) else -x
 
     def _compare(self, node: ast.Compare) -> Any:
         left, *others = map(self.visit, (node.left, *node.comparators))
@@ -137,7 +141,7 @@ class Expressions:
                 return left
             return self._boolop(ast.BoolOp(node.op, rest))
         if not rest:
-            return Number(types.boolean, left)
+            return Number(BOOLEAN, left)
         more = lambda: self._boolop(ast.BoolOp(node.op, rest))
         known = lambda: decides
         return self.choose(left, known if decides else more, more if decides else known)
@@ -160,15 +164,20 @@ class Expressions:
         for block, make in zip(blocks, (then, orelse)):
             self.builder.position_at_end(block)
             found.append((values.number(make()), self.builder.block))
-        (a, _), (b, _) = found
-        kind = a.type if a.type is b.type else COUNT
+        kind = values.joined([x.type for x, _ in found])
         end = self.builder.append_basic_block()
-        ready = []
-        for x, block in found:
+        for _, block in found:
             self.builder.position_at_end(block)
-            ready.append((values.cast(self.builder, kind, x).value, block))
             self.builder.branch(end)
         self.builder.position_at_end(end)
+        return self.one_of(kind, found)
+
+    def one_of(self, kind: Kind, found: list[tuple[Any, ir.Block]]) -> Number:
+        """The number of the block that leads here."""
+        ready = []
+        for x, block in found:
+            with self.builder.goto_block(block):
+                ready.append((values.cast(self.builder, kind, x).value, block))
         phi = self.builder.phi(values.llvm_type(kind))
         for value, block in ready:
             phi.add_incoming(value, block)
@@ -184,19 +193,19 @@ class Expressions:
             return arrays.memory(self.builder, function is np.zeros, *given)
         if function in (min, max):
             return self.extreme(operator.lt if function is min else operator.gt, given)
-        if function in (bool, int):
-            return values.cast(self.builder, types.boolean if function is bool else COUNT, *given)
-        if function in arrays.CASTS:
-            return values.cast(self.builder, arrays.CASTS[function], *given)
-        return function(self.builder, *given)
+        if function in CASTS:
+            return values.cast(self.builder, CASTS[function], *given)
+        return NUMERIC.get(function, function)(self.builder, *given)
 
     def extreme(self, better: Callable[..., Any], given: list[Any]) -> Any:
         found = given[0]
         for x in given[1:]:
             is_better = self.operate(better, x, found)
             if isinstance(is_better, Number):
-                a, b = (values.cast(self.builder, COUNT, y).value for y in (x, found))
-                found = Number(COUNT, self.builder.select(is_better.value, a, b))
+                wide = [values.wide(values.number(y).type) for y in (x, found)]
+                kind = values.joined(wide)
+                a, b = (values.cast(self.builder, kind, y).value for y in (x, found))
+                found = Number(kind, self.builder.select(is_better.value, a, b))
             elif is_better:
                 found = x
         return found

@@ -1,38 +1,34 @@
 """The functions that compiled loops consist of, and the decorators that make them.
 
-Numba infers types and chooses among overloads for each operation, which takes seconds for a
-function of a hundred lines. Functions that are marked here need none of this: numbers have 64 bits
-(see `values`), a variable keeps the type of its first value, and annotations name the types
-of parameters and of the result. Numba compiles the call from Python, and keeps the code.
+Numbers have 64 bits (see `values`), a variable keeps the type of its first value, and annotations
+name the types of parameters and of the result. A function whose result is `Any` is translated anew
+for each call, in the place of the call, with what is known of its arguments.
 
 What these functions may contain: numbers, truth values, arrays (elements, views, `.size`,
 `.shape`, `.ctypes.data`, `.any()`; values are stored to elements and views), named tuples of
-arrays, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, casts such
-as `types.uint32(x)`, `for` over `range`, `while`, `if`, and calls of functions of this kind.
+arrays, `np.empty` and `np.zeros` (memory of the call, not inside loops), `min`, `max`, `abs`, casts
+such as `np.uint32(x)`, functions of `numeric`, `for` over `range` and over tuples, `while`, `if`,
+and calls of functions of this kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from tensorcore_dsl.environment.compiled_loops import compiled_for_function
 from tensorcore_dsl.lowering import values
+from tensorcore_dsl.lowering.forms import Compiled
 from tensorcore_dsl.lowering.statements import Body
-from tensorcore_dsl.lowering.values import COUNT, Number
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, DOUBLE, Number
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_types: Any = types  # without types
-SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
-KINDS = {"int": COUNT, "bool": types.boolean, "Any": COUNT, "None": types.none} | {
-    f"tuple[{', '.join(['int'] * n)}]": _types.UniTuple(COUNT, n) for n in (2, 3, 4)
-}  # of annotations
+KINDS: dict[str, Any] = {
+    "int": COUNT, "bool": BOOLEAN, "float": DOUBLE, "None": None
+} | {f"tuple[{', '.join(['int'] * n)}]": (COUNT,) * n for n in (2, 3, 4)}  # of annotations
 
 
 class Lowered:
@@ -41,25 +37,35 @@ class Lowered:
     def __init__(self, function: Callable[..., Any], inline: bool) -> None:
         self.py_func, self.inline = function, inline
         self.parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
-        self.kinds = [function.__annotations__[name] for name in self.parameters]
-        self.result = KINDS[function.__annotations__["return"]]
+        self.kinds = [function.__annotations__.get(name, "Any") for name in self.parameters]
+        result = function.__annotations__.get("return", "Any")
+        self.parameter_kinds = [KINDS.get(kind) for kind in self.kinds]  # None: any
+        self.in_place = result == "Any"
+        self.result = KINDS.get(result)
 
     def call(self, builder: ir.IRBuilder, given: Iterable[Any]) -> Any:
         """Its result for values; it is translated once for each module."""
+        pairs = zip(self.kinds, given, strict=True)
+        if self.in_place:
+            return self._in_place(builder, [
+                x if kind == "Any" else values.cast(builder, KINDS[kind], x) for kind, x in pairs
+            ])  # fmt: skip
         arguments = [
-            x if kind == "Any" and not isinstance(x, int)
+            x if kind == "Any" and not isinstance(x, values.KNOWN)
             else values.cast(builder, values.number(x).type if kind == "Any" else KINDS[kind], x)
-            for kind, x in zip(self.kinds, given, strict=True)
+            for kind, x in pairs
         ]  # fmt: skip
-        function = self._function(builder.module, tuple(x.type for x in arguments))
+        function = self.function(builder.module, tuple(x.type for x in arguments))
         found = builder.call(function, [part for x in arguments for part in x.parts])
-        if isinstance(self.result, types.UniTuple):
-            parts = (builder.extract_value(found, i) for i in range(self.result.count))
-            return tuple(Number(COUNT, part) for part in parts)
-        return None if self.result is types.none else Number(self.result, found)
+        if isinstance(self.result, tuple):
+            parts = (builder.extract_value(found, i) for i in range(len(self.result)))
+            return tuple(map(Number, self.result, parts))
+        return None if self.result is None else Number(self.result, found)
 
-    def _function(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
-        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}({','.join(map(str, kinds))})"
+    def function(self, module: ir.Module, kinds: tuple[Any, ...]) -> ir.Function:
+        """The function of a module for arguments of these kinds."""
+        place = f"{self.py_func.__module__}.{self.py_func.__qualname__}.{id(self):x}"
+        name = f"{place}({','.join(map(str, kinds))})"
         if name in module.globals:
             return module.globals[name]
         result = values.result_type(self.result)
@@ -69,14 +75,67 @@ class Lowered:
         function.attributes.add("nounwind")
         if self.inline:
             function.attributes.add("alwaysinline")
-        left = iter(function.args)
-        arguments = [values.of_parts(kind, left) for kind in kinds]
-        body = Body(function, self.py_func.__globals__, self.result)
+        left, builder = iter(function.args), ir.IRBuilder(function.append_basic_block())
+        arguments = [values.of_parts(builder, kind, left) for kind in kinds]
+        body = Body(builder, self._scope(), lambda value: self._return(builder, value))
         body.translate(self.py_func.__code__, dict(zip(self.parameters, arguments)))
+        if not builder.block.is_terminated:
+            if self.result is None:
+                builder.ret_void()
+            else:
+                builder.unreachable()
         return function
+
+    def _scope(self) -> Mapping[str, Any]:
+        function = self.py_func
+        cells = (cell.cell_contents for cell in function.__closure__ or ())
+        enclosed = dict(zip(function.__code__.co_freevars, cells))
+        return ChainMap(enclosed, function.__globals__)
+
+    def _return(self, builder: ir.IRBuilder, value: Any) -> None:
+        if self.result is None:
+            builder.ret_void()
+        elif isinstance(self.result, tuple):
+            packed = ir.Constant(values.result_type(self.result), ir.Undefined)
+            for i, (kind, x) in enumerate(zip(self.result, value, strict=True)):
+                packed = builder.insert_value(packed, values.cast(builder, kind, x).value, i)
+            builder.ret(packed)
+        else:
+            builder.ret(values.cast(builder, self.result, value).value)
+
+    def _in_place(self, builder: ir.IRBuilder, arguments: list[Any]) -> Any:
+        end = builder.append_basic_block()
+        returned: list[tuple[Any, ir.Block]] = []
+
+        def leave(value: Any) -> None:
+            returned.append((value, builder.block))
+            builder.branch(end)
+
+        body = Body(builder, self._scope(), leave)
+        body.translate(self.py_func.__code__, dict(zip(self.parameters, arguments)))
+        if not builder.block.is_terminated:
+            if any(value is not None for value, _ in returned):
+                builder.unreachable()  # all ways return a value
+            else:
+                leave(None)
+        builder.position_at_end(end)
+        return _one_of(body, returned)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.py_func(*arguments)
+
+
+def _one_of(body: Body, returned: list[tuple[Any, ir.Block]]) -> Any:
+    """What a function returns, from the values of its `return` statements."""
+    first, _ = returned[0]
+    if len(returned) == 1 or first is None:
+        return first
+    if isinstance(first, tuple):
+        columns = zip(*(x for x, _ in returned), strict=True)
+        blocks = [block for _, block in returned]
+        return tuple(_one_of(body, list(zip(column, blocks))) for column in columns)
+    found = [(values.number(x), block) for x, block in returned]
+    return body.one_of(values.joined([x.type for x, _ in found]), found)
 
 
 class Primitive:
@@ -103,24 +162,5 @@ def inlined(function: Function) -> Function:
 def compiled(function: Function) -> Function:
     """For compiled functions and for Python, without the GIL. Array arguments: `Any`."""
     lowered = Lowered(function, inline=False)
-
-    def typing(kinds: tuple[Any, ...]) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            pairs = zip(kinds, given, strict=True)
-            found = lowered.call(builder, [values.of_numba(context, builder, *x) for x in pairs])
-            if isinstance(found, tuple):
-                parts = [x.value for x in found]
-                return context.make_tuple(builder, lowered.result, parts)
-            return context.get_dummy_value() if found is None else found.value
-
-        return lowered.result(*kinds), generate
-
-    # Numba asks for functions with as many parameters.
-    name, names = function.__name__, ", ".join(lowered.parameters)
-    scope: dict[str, Any] = {"__name__": function.__module__, "typing": typing}
-    exec(f"def body(context, {names}): return typing(({names},))", scope)
-    scope["body"] = intrinsic(scope["body"])
-    exec(f"def {name}({names}): return body({names})", scope)
-    made = compiled_for_function(scope[name], function, *SOURCES)
-    made.lowered = lowered
+    made: Any = Compiled(lowered)
     return made  # type: ignore[no-any-return]

@@ -4,39 +4,50 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import CodeType
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from tensorcore_dsl.lowering import arrays, values
 from tensorcore_dsl.lowering.expressions import OPERATORS, Expressions, Variable
-from tensorcore_dsl.lowering.values import BOOL, COUNT, Number
+from tensorcore_dsl.lowering.values import BOOL, BOOLEAN, Number
 
 
 class Body(Expressions):
-    """The translation of a function. result: the type of its result."""
+    """The translation of a function.
 
-    def __init__(self, function: ir.Function, scope: dict[str, Any], result: Any) -> None:
-        super().__init__(ir.IRBuilder(function.append_basic_block()), scope)
-        self.result = result
+    leave: makes the code of a `return` of a value.
+    """
+
+    def __init__(
+        self, builder: ir.IRBuilder, scope: Mapping[str, Any], leave: Callable[[Any], None]
+    ) -> None:
+        super().__init__(builder, scope)
+        self.leave = leave
         self.loops: list[tuple[ir.Block, ir.Block]] = []  # where `continue` and `break` go
+        self.stores: Mapping[str, int] = {}
+        self.line = 0
 
-    def translate(self, code: Any, arguments: dict[str, Any]) -> None:
+    def translate(self, code: CodeType, arguments: dict[str, Any]) -> None:
         """Add the statements behind a function's code of Python."""
+        definition = _definitions(code.co_filename)[code.co_firstlineno]
+        self.stores = _stores(definition)
         for name, value in arguments.items():
-            self.assign(name, value)
+            if self.stores[name]:
+                self.assign(name, value)
+            else:
+                self.variables[name] = value
         try:
-            self.statements(_definitions(code.co_filename)[code.co_firstlineno].body)
+            self.statements(definition.body)
         except NotImplementedError as error:
+            if "in a compiled loop" in str(error):
+                raise
             where = f"{code.co_filename}:{self.line}"
             raise NotImplementedError(f"{error}, in a compiled loop ({where})") from None
-        if not self.builder.block.is_terminated:
-            if self.result is types.none:
-                self.builder.ret_void()
-            else:
-                self.builder.unreachable()
 
     def statements(self, nodes: list[ast.stmt]) -> None:
         """Those behind a jump are left out."""
@@ -54,18 +65,7 @@ class Body(Expressions):
         pass
 
     def _return(self, node: ast.Return) -> None:
-        if node.value is None or self.result is types.none:
-            self.builder.ret_void()
-            return
-        found = self.visit(node.value)
-        if isinstance(found, tuple):
-            packed = ir.Constant(values.result_type(self.result), ir.Undefined)
-            for i, x in enumerate(found):
-                part = values.cast(self.builder, COUNT, x).value
-                packed = self.builder.insert_value(packed, part, i)
-            self.builder.ret(packed)
-        else:
-            self.builder.ret(values.cast(self.builder, self.result, found).value)
+        self.leave(None if node.value is None else self.visit(node.value))
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.visit(node.value)
@@ -98,24 +98,24 @@ class Body(Expressions):
             arrays.fill(self.builder, self.part(target), value)
 
     def assign(self, name: str, value: Any) -> None:
-        """Numbers live in variables, which have the type of the first value, of 64 bits.
+        """Numbers live in variables, which have the type of the first value, whole ones of 64 bits.
 
-        A later value has the same type, or is a constant or a truth value.
+        A later value has the same type, or is a constant or a truth value. A constant that is
+        assigned once remains known.
         """
-        if not isinstance(value, (int, Number)):
+        known = isinstance(value, values.KNOWN)
+        if not isinstance(value, Number) and (not known or self.stores[name] < 2):
             if name in self.variables:
                 raise NotImplementedError(f"{name} is assigned again, and is no number")
             self.variables[name] = value
             return
         given = values.number(value)
-        wide = given.type
-        if wide is not types.boolean:
-            wide = COUNT if wide.signed else types.uint64
+        wide = values.wide(given.type)
         if name not in self.variables:
             self.variables[name] = Variable(self.builder, wide)
         kind, slot = self.variables[name].type, self.variables[name].slot
-        fits = isinstance(value, int) or wide is types.boolean
-        if wide is not kind and (kind is types.boolean or not fits):
+        whole = kind.kind in "iu" and (isinstance(value, int) or wide == BOOLEAN)
+        if wide != kind and not whole:
             raise NotImplementedError(f"{name} was {kind} before, and {wide} now")
         self.builder.store(values.cast(self.builder, kind, given).value, slot)
 
@@ -148,7 +148,13 @@ class Body(Expressions):
         self.builder.position_at_end(end)
 
     def _for(self, node: ast.For) -> None:
-        assert isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)
+        """A loop over a range, or the statements for each item of a tuple."""
+        assert isinstance(node.target, ast.Name)
+        if not isinstance(node.iter, ast.Call):
+            for item in self.visit(node.iter):
+                self.assign(node.target.id, item)
+                self.statements(node.body)
+            return
         given = [self.visit(x) for x in node.iter.args]
         start, stop, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
         with arrays.counted(self.builder, start, stop, step) as loop:
@@ -170,3 +176,15 @@ def _definitions(path: str) -> dict[int, ast.FunctionDef]:
     tree = ast.parse("".join(linecache.getlines(path)))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return {min([f.lineno, *(d.lineno for d in f.decorator_list)]): f for f in functions}
+
+
+@cache
+def _stores(definition: ast.FunctionDef) -> Counter[str]:
+    """How often each name is assigned, where those of loops count as many."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] += 1
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            found[node.target.id] += 2
+    return found

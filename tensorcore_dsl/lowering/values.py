@@ -1,27 +1,57 @@
-"""Values in compiled loops: whole numbers, arrays and records of arrays, as LLVM sees them.
+"""Values in compiled loops: numbers, arrays and records of arrays, as LLVM sees them.
 
-Whole numbers have Numba's types and follow its rules: operations give 64 bits, signed if one
-operand is signed; what is known when the loop is compiled is a plain `int` or `bool` of Python.
+A kind is the type of a value: a dtype of NumPy for a number, `ArrayKind` or `RecordKind`.
+Operations on whole numbers give 64 bits, signed if one operand is signed; a floating-point operand
+makes the other one such a number, of 64 bits unless both have 32. What is known when the loop is
+compiled is a plain number of Python or a scalar of NumPy.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
 
-BOOL, WORD, COUNT = ir.IntType(1), ir.IntType(64), types.int64
+BOOL, BYTE, WORD = ir.IntType(1), ir.IntType(8), ir.IntType(64)
+POINTER = BYTE.as_pointer()
+BOOLEAN, UNSIGNED, COUNT = np.dtype(np.bool_), np.dtype(np.uint64), np.dtype(np.int64)
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+
+Kind = Any
+
+
+@dataclass(frozen=True)
+class ArrayKind:
+    """contiguous: do the elements lie in C's order, one behind the other?"""
+
+    dtype: np.dtype[Any]
+    ndim: int
+    contiguous: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{self.ndim}{'c' * self.contiguous}"
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """A class of named tuples, and the kinds of its fields."""
+
+    named: type[Any]
+    kinds: tuple[Kind, ...]
+
+    def __str__(self) -> str:
+        return f"{self.named.__name__}({','.join(map(str, self.kinds))})"
 
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number or truth value. type: types.boolean, int8 to uint64."""
+    """A number or truth value."""
 
-    type: Any
+    type: np.dtype[Any]
     value: ir.Value
 
     @property
@@ -31,16 +61,16 @@ class Number:
 
 @dataclass(frozen=True)
 class Array:
-    """An array: its real address, and its shape and strides in bytes."""
+    """An array: the pointer to its first element, and its shape and strides in bytes."""
 
-    type: types.Array
+    type: ArrayKind
     address: ir.Value
     shape: tuple[ir.Value, ...]
     strides: tuple[ir.Value, ...]
 
     @property
     def parts(self) -> list[ir.Value]:
-        return [self.address, *self.shape, *self.strides]
+        return [self.address, *self.shape, *(() if self.type.contiguous else self.strides)]
 
     def size(self, builder: ir.IRBuilder) -> Number:
         count = ir.Constant(WORD, 1)
@@ -53,7 +83,7 @@ class Array:
 class Record:
     """The fields of a named tuple."""
 
-    type: types.NamedTuple
+    type: RecordKind
     fields: tuple[Any, ...]
 
     @property
@@ -61,85 +91,134 @@ class Record:
         return [part for field in self.fields for part in field.parts]
 
 
-def of_parts(kind: Any, parts: Iterator[ir.Value]) -> Any:
-    """The value of a type from its `parts`."""
-    if isinstance(kind, types.Array):
+def of_parts(builder: ir.IRBuilder, kind: Kind, parts: Iterator[ir.Value]) -> Any:
+    """The value of a kind from its `parts`."""
+    if isinstance(kind, ArrayKind):
         address = next(parts)
         shape = tuple(next(parts) for _ in range(kind.ndim))
+        if kind.contiguous:
+            return Array(kind, address, shape, strides_of(builder, kind.dtype, shape))
         return Array(kind, address, shape, tuple(next(parts) for _ in range(kind.ndim)))
-    if isinstance(kind, types.NamedTuple):
-        return Record(kind, tuple(of_parts(field, parts) for field in kind.types))
+    if isinstance(kind, RecordKind):
+        return Record(kind, tuple(of_parts(builder, field, parts) for field in kind.kinds))
     return Number(kind, next(parts))
 
 
-def llvm_types(kind: Any) -> list[ir.Type]:
+def strides_of(
+    builder: ir.IRBuilder, dtype: np.dtype[Any], shape: Sequence[ir.Value]
+) -> tuple[ir.Value, ...]:
+    """The strides of elements that lie one behind the other."""
+    strides: list[ir.Value] = []
+    size = ir.Constant(WORD, dtype.itemsize)
+    for extent in reversed(shape):
+        strides.insert(0, size)
+        size = builder.mul(size, extent)
+    return tuple(strides)
+
+
+def llvm_types(kind: Kind) -> list[ir.Type]:
     """The types of the parts of a value."""
-    if isinstance(kind, types.Array):
-        return [WORD] * (1 + 2 * kind.ndim)
-    if isinstance(kind, types.NamedTuple):
-        return [part for field in kind.types for part in llvm_types(field)]
+    if isinstance(kind, ArrayKind):
+        return [POINTER, *[WORD] * (kind.ndim * (1 if kind.contiguous else 2))]
+    if isinstance(kind, RecordKind):
+        return [part for field in kind.kinds for part in llvm_types(field)]
     return [llvm_type(kind)]
 
 
-def llvm_type(kind: Any) -> ir.IntType:
-    return BOOL if kind is types.boolean else ir.IntType(kind.bitwidth)
+def llvm_type(kind: np.dtype[Any]) -> ir.Type:
+    if kind.kind == "f":
+        return ir.FloatType() if kind == SINGLE else ir.DoubleType()
+    return BOOL if kind == BOOLEAN else ir.IntType(8 * kind.itemsize)
 
 
 def result_type(kind: Any) -> ir.Type:
-    if isinstance(kind, types.UniTuple):
-        return ir.LiteralStructType([WORD] * kind.count)
-    return ir.VoidType() if kind is types.none else llvm_type(kind)
+    """kind: of a number, a tuple of such kinds, or None."""
+    if isinstance(kind, tuple):
+        return ir.LiteralStructType(list(map(llvm_type, kind)))
+    return ir.VoidType() if kind is None else llvm_type(kind)
 
 
-def of_numba(context: Any, builder: ir.IRBuilder, kind: Any, value: ir.Value) -> Any:
-    """An argument of a function that Numba compiles."""
-    if isinstance(kind, types.Array):
-        struct = context.make_array(kind)(context, builder, value)
-        unpack: Callable[[Any], tuple[Any, ...]] = lambda packed: tuple(
-            builder.extract_value(packed, i) for i in range(kind.ndim)
-        )
-        address = builder.ptrtoint(struct.data, WORD)
-        return Array(kind, address, unpack(struct.shape), unpack(struct.strides))
-    if isinstance(kind, types.NamedTuple):
-        return Record(kind, tuple(
-            of_numba(context, builder, field, builder.extract_value(value, i))
-            for i, field in enumerate(kind.types)
-        ))  # fmt: skip
-    return Number(kind, value)
+KNOWN = (bool, int, float, np.generic)
 
 
 def number(x: Any) -> Number:
     """A number, also from one of Python, which is of 64 bits."""
     if isinstance(x, Number):
         return x
+    if isinstance(x, np.generic):
+        kind = np.dtype(x.dtype)
+        return Number(kind, ir.Constant(llvm_type(kind), x.item()))
     if isinstance(x, bool):
-        return Number(types.boolean, ir.Constant(BOOL, int(x)))
+        return Number(BOOLEAN, ir.Constant(BOOL, int(x)))
     if isinstance(x, int):
-        return Number(COUNT if x < 1 << 63 else types.uint64, ir.Constant(WORD, x))
-    raise NotImplementedError(f"{type(x).__name__} where a whole number is needed")
+        return Number(COUNT if x < 1 << 63 else UNSIGNED, ir.Constant(WORD, x))
+    if isinstance(x, float):
+        return Number(DOUBLE, ir.Constant(ir.DoubleType(), x))
+    raise NotImplementedError(f"{type(x).__name__} where a number is needed")
 
 
-def cast(builder: ir.IRBuilder, kind: Any, x: Any) -> Number:
+def is_float(x: Number) -> bool:
+    return x.type.kind == "f"
+
+
+def is_unsigned(x: Number) -> bool:
+    return x.type.kind == "u"
+
+
+def cast(builder: ir.IRBuilder, kind: np.dtype[Any], x: Any) -> Number:
     """A number converted as in C; truth values ask whether it is not 0."""
     given = number(x)
     to = llvm_type(kind)
-    if given.type is kind or given.value.type == to:
+    if given.value.type == to:
         return Number(kind, given.value)
-    if kind is types.boolean:
-        zero = ir.Constant(given.value.type, 0)
-        return Number(kind, builder.icmp_unsigned("!=", given.value, zero))
-    if to.width < given.value.type.width:
-        return Number(kind, builder.trunc(given.value, to))
-    signed = given.type is not types.boolean and given.type.signed
-    return Number(kind, (builder.sext if signed else builder.zext)(given.value, to))
+    if kind == BOOLEAN:
+        return _compared(builder, "!=", given, cast(builder, given.type, 0))
+    if kind.kind == "f":
+        if is_float(given):
+            way = builder.fpext if kind == DOUBLE else builder.fptrunc
+        else:
+            way = builder.sitofp if given.type.kind == "i" else builder.uitofp
+    elif is_float(given):
+        way = builder.fptosi if kind.kind == "i" else builder.fptoui
+    elif to.width < given.value.type.width:
+        way = builder.trunc
+    else:
+        way = builder.sext if given.type.kind == "i" else builder.zext
+    return Number(kind, way(given.value, to))
+
+
+def wide(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The kind that a variable has for numbers of this one."""
+    if kind == BOOLEAN or kind.kind == "f":
+        return kind
+    return COUNT if kind.kind == "i" else UNSIGNED
+
+
+def joined(kinds: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """The kind of a value that has one of these kinds."""
+    if all(kind == kinds[0] for kind in kinds):
+        return kinds[0]
+    if any(kind.kind == "f" for kind in kinds):
+        return DOUBLE
+    return UNSIGNED if all(kind.kind == "u" for kind in kinds) else COUNT
 
 
 def truth(builder: ir.IRBuilder, x: Any) -> Any:
     """`bool` where it is known, else a value of one bit."""
-    return cast(builder, types.boolean, x).value if isinstance(x, Number) else bool(x)
+    return cast(builder, BOOLEAN, x).value if isinstance(x, Number) else bool(x)
+
+
+def inverted(builder: ir.IRBuilder, x: Any) -> Number:
+    """All bits changed."""
+    given = number(x)
+    kind = UNSIGNED if is_unsigned(given) else COUNT
+    return Number(kind, builder.not_(cast(builder, kind, given).value))
 
 
 PLAIN = {operator.add: "add", operator.sub: "sub", operator.mul: "mul"}
+FLOATING = {
+    operator.add: "fadd", operator.sub: "fsub", operator.mul: "fmul", operator.truediv: "fdiv"
+}  # fmt: skip
 LOGICAL = {operator.and_: "and_", operator.or_: "or_", operator.xor: "xor"}
 COMPARISONS = {
     operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
@@ -147,22 +226,25 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-def _unsigned(x: Number) -> bool:
-    return x.type is not types.boolean and not x.type.signed
-
-
 def binary(builder: ir.IRBuilder, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """The result of an operator."""
-    if not isinstance(left, Number) and not isinstance(right, Number):
+    if isinstance(left, (int, float, str)) and isinstance(right, (int, float, str)):
         return function(left, right)
     a, b = number(left), number(right)
     if function in COMPARISONS:
+        a, b = _as_unsigned(a, left, b), _as_unsigned(b, right, a)
         return _compared(builder, COMPARISONS[function], a, b)
-    if function in LOGICAL and a.type is types.boolean and b.type is types.boolean:
-        return Number(types.boolean, getattr(builder, LOGICAL[function])(a.value, b.value))
+    if function in LOGICAL and a.type == b.type == BOOLEAN:
+        return Number(BOOLEAN, getattr(builder, LOGICAL[function])(a.value, b.value))
+    if function is operator.truediv or is_float(a) or is_float(b):
+        if function not in FLOATING:
+            raise NotImplementedError(f"operator {function.__name__} of floats")
+        kind = a.type if a.type == b.type and is_float(a) else DOUBLE
+        x, y = cast(builder, kind, a).value, cast(builder, kind, b).value
+        return Number(kind, getattr(builder, FLOATING[function])(x, y))
     shifts = function in (operator.lshift, operator.rshift)
-    unsigned = _unsigned(a) and (shifts or _unsigned(b))
-    kind = types.uint64 if unsigned else COUNT
+    unsigned = is_unsigned(a) and (shifts or is_unsigned(b))
+    kind = UNSIGNED if unsigned else COUNT
     x, y = cast(builder, kind, a).value, cast(builder, kind, b).value
     if name := {**PLAIN, **LOGICAL}.get(function):
         return Number(kind, getattr(builder, name)(x, y))
@@ -175,14 +257,24 @@ def binary(builder: ir.IRBuilder, function: Callable[..., Any], left: Any, right
     raise NotImplementedError(f"operator {function.__name__}")
 
 
+def _as_unsigned(a: Number, x: Any, b: Number) -> Number:
+    """A constant that is not negative, compared with an unsigned number, is one."""
+    plain = isinstance(x, int) and not isinstance(x, bool) and x >= 0
+    return Number(UNSIGNED, a.value) if plain and is_unsigned(b) else a
+
+
 def _compared(builder: ir.IRBuilder, sign: str, a: Number, b: Number) -> Number:
-    unsigned = [_unsigned(a), _unsigned(b)]
-    kind = types.uint64 if all(unsigned) else COUNT
-    if kind is COUNT and types.uint64 in (a.type, b.type) and sign not in ("==", "!="):
+    if is_float(a) or is_float(b):
+        kind = a.type if a.type == b.type else DOUBLE
+        x, y = cast(builder, kind, a).value, cast(builder, kind, b).value
+        test = builder.fcmp_unordered if sign == "!=" else builder.fcmp_ordered
+        return Number(BOOLEAN, test(sign, x, y))
+    kind = UNSIGNED if is_unsigned(a) and is_unsigned(b) else COUNT
+    if kind == COUNT and UNSIGNED in (a.type, b.type) and sign not in ("==", "!="):
         raise NotImplementedError(f"{a.type} {sign} {b.type}: convert one of them")
-    compare = builder.icmp_unsigned if kind is types.uint64 else builder.icmp_signed
+    compare = builder.icmp_unsigned if kind == UNSIGNED else builder.icmp_signed
     x, y = cast(builder, kind, a).value, cast(builder, kind, b).value
-    return Number(types.boolean, compare(sign, x, y))
+    return Number(BOOLEAN, compare(sign, x, y))
 
 
 def _divided(

@@ -4,18 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from tensorcore_dsl.lowering import arrays, primitive
+from tensorcore_dsl.lowering.values import COUNT, Number, cast, llvm_type
 
 LANES = 8  # columns per vector
-
-inlined: Any = intrinsic
 
 
 def _vector(element: ir.Type) -> ir.VectorType:
@@ -34,20 +32,20 @@ def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 class _Columns:
     """Emitter of the fused sums of eight columns; `self.data` maps names to data pointers."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, kinds: Any, values: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, given: Sequence[Any]) -> None:
         self.builder = builder
-        self.data = {}
-        self.number = {}
         names = ("va", "ea", "vb", "eb", "rows", "vc", "ec", "out")
-        for name, kind, value in zip(names, kinds, values, strict=False):
-            self.data[name] = context.make_array(kind)(context, builder, value).data
+        self.data = {
+            name: builder.bitcast(x.address, llvm_type(x.type.dtype).as_pointer())
+            for name, x in zip(names, given, strict=False)
+        }
         numbers = ("at_a", "at_row", "at_c", "column", "length", "aligned", "floor")
-        for name, kind, value in zip(numbers, kinds[8:], values[8:], strict=True):
-            self.number[name] = context.cast(builder, value, kind, types.int64)
-        self.trunc = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(_vector(ir.DoubleType()), [_vector(ir.DoubleType())]),
-            f"llvm.trunc.v{LANES}f64",
+        self.number = {
+            name: cast(builder, COUNT, x).value for name, x in zip(numbers, given[8:], strict=True)
+        }
+        name, kind = f"llvm.trunc.v{LANES}f64", _vector(ir.DoubleType())
+        self.trunc = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(kind, [kind]), name
         )
 
     def at(self, name: str, index: ir.Value) -> ir.Value:
@@ -73,8 +71,8 @@ class _Columns:
     @contextmanager
     def over_k(self) -> Iterator[tuple[ir.Value, ir.Value]]:
         """A loop over the elements of the step, with their indices into A and into B."""
-        with cgutils.for_range(self.builder, self.number["length"]) as loop:
-            k = loop.index
+        with arrays.counted(self.builder, 0, Number(COUNT, self.number["length"])) as loop:
+            k = loop.index.value
             at_row = self.builder.add(self.number["at_row"], k)
             row = self.builder.load(self.pointer("rows", at_row))
             at_b = self.builder.add(self.builder.sext(row, ir.IntType(64)), self.number["column"])
@@ -83,7 +81,7 @@ class _Columns:
     def largest_exponent(self) -> ir.Value:
         narrow = ir.IntType(32)
         floor = _splat(self.builder, self.builder.trunc(self.number["floor"], narrow))
-        largest = cgutils.alloca_once(self.builder, _vector(narrow))
+        largest = arrays.variable(self.builder, _vector(narrow))
         self._raise_to(largest, floor, self.load("ec", self.number["at_c"]))
         with self.over_k() as (a, b):
             exponent = self.builder.add(self.at("ea", a), self.load("eb", b))
@@ -100,7 +98,7 @@ class _Columns:
         shift = builder.sub(aligned, self.largest_exponent())
         up = self.power(shift)
         down = self.power(builder.neg(shift))
-        total = cgutils.alloca_once(builder, _vector(ir.DoubleType()))
+        total = arrays.variable(builder, _vector(ir.DoubleType()))
         c = self.load("vc", self.number["at_c"])
         builder.store(builder.call(self.trunc, [builder.fmul(c, up)]), total)
         with self.over_k() as (a, b):
@@ -112,22 +110,14 @@ class _Columns:
         builder.store(builder.fmul(builder.load(total), down), out, align=8)
 
 
-@inlined
-def fused_columns(
-    typing: Any, va: Any, ea: Any, vb: Any, eb: Any, rows: Any, vc: Any, ec: Any, out: Any,
-    at_a: Any, at_row: Any, at_c: Any, column: Any, length: Any, aligned: Any, floor: Any,
-) -> Any:  # fmt: skip
+@primitive
+def fused_columns(builder: ir.IRBuilder, *given: Any) -> None:
     """One fused step for eight neighbouring columns of one row, as vector code.
 
-    out[at_c + j] = sum(trunc(t * 2**(aligned - E)) for t in (c, *products)) * 2**(E - aligned),
-    where E = max(exponents of the nonzero terms, floor). rows[at_row + k] is the start of the row
-    of B that is multiplied by element k of A.
+    given: va, ea, vb, eb, rows, vc, ec, out, contiguous arrays; at_a, at_row, at_c, column, length,
+    aligned, floor. out[at_c + j] =
+    sum(trunc(t * 2**(aligned - E)) for t in (c, *products)) * 2**(E - aligned), where E =
+    max(exponents of the nonzero terms, floor). rows[at_row + k] is the start of the row of B that
+    is multiplied by element k of A.
     """
-    arrays = (va, ea, vb, eb, rows, vc, ec, out)
-    arguments = (*arrays, at_a, at_row, at_c, column, length, aligned, floor)
-
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _Columns(context, builder, signature.args, values).emit()
-        return context.get_dummy_value()
-
-    return types.void(*arguments), codegen
+    _Columns(builder, given).emit()

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.environment.compiled_loops import compiled_python
+from tensorcore_dsl.lowering import compiled, inlined
 
 from .softfloat import RN, as_bits, as_float, fma64, fused
 
 fma: Any = fused
 
 
-@compiled_python
+@inlined
 def step(a, b, c, mode):
     """One fused multiply-add; the native instruction is used where its result is certain."""
     if mode == RN:
@@ -25,20 +25,17 @@ def step(a, b, c, mode):
     return fma64(a, b, c, mode)
 
 
-@compiled_python
-def products(
-    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: Any, d: Any
+@compiled
+def _products(
+    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: int, d: Any,
+    total: Any,
 ) -> None:
-    """All products of one call; the arguments are those of `loops.products`, in 64-bit words.
-
-    steps: distance of two warps in the words of A, B, C and D. mode: rounding mode of `softfloat`.
-    """
-    m, n, k = shape
+    """`products`, with memory for the elements of one D."""
+    m, n, k = shape[0], shape[1], shape[2]
     to_b = m * k
     to_c = to_b + k * n
     to_d = to_c + m * n
     held = (places.size - to_d) // 2
-    total = np.empty(m * n, np.uint64)
     for w in range(active.size):
         if not active[w]:
             continue
@@ -51,3 +48,14 @@ def products(
             total[p] = word
         for p in range(held):
             d[w * steps[3] + (places[to_d + p] >> 5)] = total[places[to_d + held + p]]
+
+
+def products(
+    a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: int, d: Any
+) -> None:
+    """All products of one call; the arguments are those of `loops.products`, in 64-bit words.
+
+    steps: distance of two warps in the words of A, B, C and D. mode: rounding mode of `softfloat`.
+    """
+    total = np.empty(shape[0] * shape[1], np.uint64)
+    _products(a, b, c, active, places, np.array(shape), np.array(steps), mode, d, total)

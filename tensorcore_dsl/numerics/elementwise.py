@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from tensorcore_dsl.environment.compiled_loops import compiled_for
-
-_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
+from tensorcore_dsl.lowering import compiled, inlined
 
 
 def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
@@ -20,9 +16,7 @@ def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[
     Its operands are numbers and arrays of these types, which are broadcast against each other.
     """
     result, *names = signature.replace("(", ",").rstrip(")").split(",")
-    make: Any = njit(nogil=True, forceinline=True, error_model="numpy")
-    types_ = ",".join(f"{name}[::1]" for name in (*names, result))
-    loop = compile_loop(_LOOPS[len(names)](make(kernel)), f"void({types_})")
+    loop = _LOOPS[len(names)](inlined(kernel))
     given, made = [np.dtype(name) for name in names], np.dtype(result)
 
     def call(*operands: Any) -> Any:
@@ -43,6 +37,7 @@ def _flat(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _unary(function: Any) -> Callable[..., None]:
+    @compiled
     def loop(x: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i])
@@ -51,6 +46,7 @@ def _unary(function: Any) -> Callable[..., None]:
 
 
 def _binary(function: Any) -> Callable[..., None]:
+    @compiled
     def loop(x: Any, y: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i], y[i])
@@ -59,6 +55,7 @@ def _binary(function: Any) -> Callable[..., None]:
 
 
 def _ternary(function: Any) -> Callable[..., None]:
+    @compiled
     def loop(x: Any, y: Any, z: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i], y[i], z[i])
@@ -67,9 +64,3 @@ def _ternary(function: Any) -> Callable[..., None]:
 
 
 _LOOPS = {1: _unary, 2: _binary, 3: _ternary}
-
-
-def compile_loop(loop: Callable[..., Any], signature: str) -> Callable[..., Any]:
-    """A compiled function of arrays, e.g. ``void(u8[::1],u8[::1])``."""
-    with _COMPILING:
-        return compiled_for(signature, loop)

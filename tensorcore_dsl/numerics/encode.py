@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import compile_elementwise, compile_loop
+from tensorcore_dsl.lowering import compiled, inlined
+
+from .elementwise import compile_elementwise
 from .number_formats import FLOATS, Bits, FloatFormat, register_dtype, values
 from .softfloat import (
     RN,
@@ -22,7 +24,6 @@ from .softfloat import (
     as_float,
     clz,
     flushed_code,
-    inlined,
     overflows_to_inf,
     round_code,
     stochastic_code,
@@ -94,6 +95,7 @@ def _integral_one(x: Any, mode: Any) -> Any:
     return np.ceil(x) if mode == RP else np.floor(x)
 
 
+@compiled
 def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
     """Floats; ``random`` has one element per number, or one for all (EXTRA: random bits used)."""
     step = 1 if random.size == x.size else 0
@@ -101,6 +103,7 @@ def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
         out[i] = _encode_one(x[i], random[i * step], p)
 
 
+@compiled
 def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
     """Floats, first rounded to integral values in mode p[EXTRA]."""
     for i in range(x.size):
@@ -108,6 +111,7 @@ def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
         out[i] = _encode_one(as_bits(value), np.uint64(0), p)
 
 
+@compiled
 def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
     """Integers; two's complement if p[EXTRA] is set."""
     for i in range(x.size):
@@ -130,7 +134,7 @@ def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
     if x & _MAGNITUDE > _INF:
         return np.uint64(nan)
     value = _integral_one(as_float(x), mode)
-    limit = 2.0 ** (bits - signed)
+    limit = as_float(np.uint64(1023 + bits - signed) << np.uint64(52))  # 2.0**(bits - signed)
     if value >= limit:
         return ~np.uint64(0) >> np.uint64(64 - bits + signed)
     if value < 0:
@@ -140,23 +144,19 @@ def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
     return np.uint64(np.int64(value))
 
 
+@compiled
 def _to_int_loop(x: Any, p: Any, out: Any) -> None:
     """p: bits of the integer, signedness, rounding mode, result of a NaN."""
     for i in range(x.size):
         out[i] = _to_int_one(x[i], p[0], p[1], p[2], p[3])
 
 
-_LOOPS: dict[str, tuple[Callable[..., None], str]] = {
-    "float": (_encode_loop, "void(u8[::1],u8[::1],i8[::1],u8[::1])"),
-    "integral float": (_encode_integral_loop, "void(u8[::1],i8[::1],u8[::1])"),
-    "integer": (_encode_int_loop, "void(u8[::1],i8[::1],u8[::1])"),
-    "to integer": (_to_int_loop, "void(u8[::1],i8[::1],u8[::1])"),
+_LOOPS: dict[str, Callable[..., None]] = {
+    "float": _encode_loop,
+    "integral float": _encode_integral_loop,
+    "integer": _encode_int_loop,
+    "to integer": _to_int_loop,
 }
-
-
-@cache
-def _loop(name: str) -> Callable[..., None]:
-    return compile_loop(*_LOOPS[name])
 
 
 def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
@@ -164,7 +164,7 @@ def run(name: str, x: Bits, p: Bits, *random: Bits) -> Bits:
     out = np.empty(x.shape, np.uint64)
     more = [r if r is NO_RANDOM else np.broadcast_to(r, x.shape) for r in random]
     flat = [np.require(v, requirements=["C", "W"]).reshape(-1) for v in (x, *more)]
-    _loop(name)(*flat, p, out.reshape(-1))
+    _LOOPS[name](*flat, p, out.reshape(-1))
     return out
 
 

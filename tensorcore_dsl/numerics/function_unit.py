@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
 
 from tensorcore_dsl.lowering import compiled, inlined, primitive
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
@@ -41,6 +40,8 @@ TANH_ROWS = TANH + np.cumsum(1 << TANH_BITS) - (1 << TANH_BITS)
 UP, DOWN_RSQRT, DOWN_SQRT = 0x4B800000, 0x45800000, 0x39800000  # 2**24, 2**12, 2**-12
 LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
 LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
+
+_WORD = np.dtype(np.uint32)
 
 
 def squares() -> npt.NDArray[np.uint16]:
@@ -74,11 +75,11 @@ def _segment(table: Any, square: Any, first: int, fraction: int) -> int:
 
 
 def _float32(builder: ir.IRBuilder, x: Any) -> ir.Value:
-    return builder.bitcast(cast(builder, types.uint32, x).value, ir.FloatType())
+    return builder.bitcast(cast(builder, _WORD, x).value, ir.FloatType())
 
 
 def _bits32(builder: ir.IRBuilder, value: ir.Value) -> Number:
-    return Number(types.uint32, builder.bitcast(value, ir.IntType(32)))
+    return Number(_WORD, builder.bitcast(value, ir.IntType(32)))
 
 
 @primitive

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorcore_dsl.lowering import inlined
+
 from .elementwise import compile_elementwise
 from .number_formats import FLOATS, find, register_dtype
 from .softfloat import (
@@ -26,7 +28,6 @@ from .softfloat import (
     div64,
     fma64,
     fused,
-    inlined,
     is_nan64,
     jam32,
     mul64,

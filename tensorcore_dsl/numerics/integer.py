@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.environment.compiled_loops import compiled_python
+from tensorcore_dsl.lowering import inlined
 
 from .elementwise import compile_elementwise
 from .number_formats import INTS, Bits, IntFormat, find, packed, register_dtype
@@ -185,8 +185,8 @@ def _extreme(choose: Ufunc) -> Callable[..., Bits]:
     return extreme
 
 
-@compiled_python
-def _part(x: Any, at: int, bits: int, signed: bool) -> Any:
+@inlined
+def _part(x: Any, at: Any, bits: Any, signed: Any) -> Any:
     value = np.int64(x) >> at & ((1 << bits) - 1)
     return value - (value >> (bits - 1) << bits) if signed else value
 

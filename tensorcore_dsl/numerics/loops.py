@@ -13,13 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types  # type: ignore[attr-defined]
 
-from tensorcore_dsl.environment.compiled_loops import compiled
+from tensorcore_dsl.lowering import arrays, compiled, inlined, primitive
 
-from . import softfloat
-from .columns import LANES, fused_columns, inlined
+from .columns import LANES, fused_columns
+from .softfloat import as_bits, as_float
+from .softfloat import fused as fma
 
 LOW = -(1 << 20)  # exponent of a zero: never the largest of an alignment
 HIGH = 200  # at least as large as the exponent of any element
@@ -38,44 +37,34 @@ HIGH = 200  # at least as large as the exponent of any element
 
 FUSED, GROUPED, SCALAR = range(3)  # engines
 
-fma: Any = softfloat.fused
+array_at: Any = primitive(arrays.at_address)
 
 
 @inlined
-def pointer(typing: Any, address: Any) -> Any:
-    """The memory at an address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), codegen
-
-
-@compiled
 def words_at(address):
     """An array of uint32 at an address, without a known end."""
-    return carray(pointer(address), 1 << 40, np.uint32)
+    return array_at(address, (1 << 40,), np.uint32)
 
 
-@compiled
+@inlined
 def power(exponent):
     """2.0**exponent in the normal range."""
-    return np.int64((np.int64(exponent) + 1023) << 52).view(np.float64)
+    return as_float((np.int64(exponent) + 1023) << 52)
 
 
-@compiled
+@inlined
 def bits_of(value):
-    return np.float64(value).view(np.int64)
+    return np.int64(as_bits(np.float64(value)))
 
 
-@compiled
+@inlined
 def exponent_of(value, least):
     """The exponent used for alignment: numbers below `least` are not normalised."""
     field = (bits_of(value) >> 52) & 0x7FF
     return np.int32(min(max(field - 1023, least), HIGH)) if value != 0.0 else np.int32(LOW)
 
 
-@compiled
+@inlined
 def gather(words, base, places, first, count, mask, out):
     """Bits of `count` elements, from places[first] on; a place is 32 * word + shift."""
     for p in range(count):
@@ -83,7 +72,7 @@ def gather(words, base, places, first, count, mask, out):
         out[p] = (np.int32(words[base + (place >> 5)]) >> (place & 31)) & mask
 
 
-@compiled
+@inlined
 def look_up(bits, tables, operand, values, exponents):
     """Decode elements of at most 8 bits through a table of (values, exponents)."""
     for p in range(values.size):
@@ -91,7 +80,7 @@ def look_up(bits, tables, operand, values, exponents):
         exponents[p] = np.int32(tables[operand, 1, bits[p]])
 
 
-@compiled
+@inlined
 def decode(bits, fraction, width, values, exponents):
     """Decode IEEE-like floats of `fraction` and `width` (exponent) bits."""
     top = (1 << width) - 1
@@ -109,23 +98,26 @@ def decode(bits, fraction, width, values, exponents):
         exponents[p] = np.int32(exponent if significand != 0 else LOW)
 
 
-@compiled
+@inlined
 def integers(bits, values, exponents):
     for p in range(values.size):
         values[p] = np.float64(bits[p])
         exponents[p] = np.int32(LOW)
 
 
-@compiled
+@inlined
 def singles(words, base, places, first, values):
     """Gather and decode binary32 words."""
     for p in range(values.size):
         word = np.uint32(words[base + (places[first + p] >> 5)])
-        values[p] = np.float64(word.view(np.float32))
+        values[p] = np.float64(as_float(np.uint32(word)))
 
 
-@compiled
-def elements(address, operand, warp, places, first, tables, s, bits, values, exponents):
+@inlined
+def elements(
+    address: int, operand: int, warp: int, places: Any, first: int, tables: Any, s: Any, bits: Any,
+    values: Any, exponents: Any,
+) -> None:
     """Gather and decode one operand of one tile; operand is 0 for A, 1 for B."""
     fraction, width = s[FRACTION_A + operand], s[WIDTH_A + operand]
     base, mask = warp * s[STEP_A + operand], s[MASK_A + operand]
@@ -138,7 +130,7 @@ def elements(address, operand, warp, places, first, tables, s, bits, values, exp
         decode(bits, fraction, width, values, exponents)
 
 
-@compiled
+@inlined
 def accumulators(words, warp, places, first, s, bits, values, exponents):
     """Gather and decode C, without exponents."""
     fraction, base = s[FRACTION_C], warp * s[STEP_C]
@@ -152,7 +144,7 @@ def accumulators(words, warp, places, first, s, bits, values, exponents):
         decode(bits, fraction, s[WIDTH_C], values, exponents)
 
 
-@compiled
+@inlined
 def rounded(x, fraction, least, limit, nearest):
     """x to `fraction` bits, subnormal below 2**least, infinite from limit on; -0 becomes +0."""
     exponent = min(max(((bits_of(x) >> 52) & 0x7FF) - 1023, least), HIGH)
@@ -163,7 +155,7 @@ def rounded(x, fraction, least, limit, nearest):
     return -np.inf if value <= -limit else value
 
 
-@compiled
+@inlined
 def round_all(x, fraction, least, limit, nearest, values, exponents):
     for p in range(x.size):
         value = rounded(x[p], fraction, least, limit, nearest)
@@ -171,7 +163,7 @@ def round_all(x, fraction, least, limit, nearest, values, exponents):
         exponents[p] = exponent_of(value, least)
 
 
-@compiled
+@inlined
 def encode(values, fraction, width, bits):
     """Bits of values that the format represents exactly; every NaN becomes the canonical one."""
     top = (1 << width) - 1
@@ -188,15 +180,15 @@ def encode(values, fraction, width, bits):
         bits[p] = np.int32(word if value == value else (1 << (fraction + width)) - 1)
 
 
-@compiled
+@inlined
 def encode_singles(values, bits):
     """`encode` for binary32."""
     for p in range(values.size):
-        word = np.float32(values[p]).view(np.int32)
+        word = np.int32(as_bits(np.float32(values[p])))
         bits[p] = word if values[p] == values[p] else np.int32(0x7FFFFFFF)
 
 
-@compiled
+@inlined
 def encode_integers(values, saturate, bits):
     for p in range(values.size):
         value = values[p]
@@ -205,7 +197,7 @@ def encode_integers(values, saturate, bits):
         bits[p] = np.int32(np.int64(value))
 
 
-@compiled
+@inlined
 def scatter(bits, places, first, positions, held, words, base):
     """Write each element of a tile to all threads that hold it, lowest element of a word first."""
     for p in range(held):
@@ -214,14 +206,14 @@ def scatter(bits, places, first, positions, held, words, base):
         words[base + (place >> 5)] = words[base + (place >> 5)] | word if place & 31 else word
 
 
-@compiled
+@inlined
 def scatter_words(bits, places, first, positions, held, words, base):
     """`scatter` for 32-bit elements."""
     for p in range(held):
         words[base + (places[first + p] >> 5)] = np.uint32(bits[places[positions + p]])
 
 
-@compiled
+@inlined
 def fused(va, ea, vb, eb, rows, vc, ec, x, s):
     """The chain of fused steps; vc, ec hold the accumulator before and after."""
     m, n, k, length = s[M], s[N], s[K], s[LENGTH]
@@ -241,7 +233,7 @@ def fused(va, ea, vb, eb, rows, vc, ec, x, s):
             round_all(x, s[KEPT], s[LEAST], limit, False, vc, ec)
 
 
-@compiled
+@inlined
 def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
     """One element: exact sums of groups, scaled, then aligned by the exponents of the scales."""
     k, n, length, blocks = s[K], s[N], s[LENGTH], s[SCALES]
@@ -265,7 +257,7 @@ def grouped_sum(va, vb, rows, c, ec, i, j, row, scales, scale_b, s):
     return total * power(largest - s[ALIGNED])
 
 
-@compiled
+@inlined
 def grouped(va, vb, rows, vc, ec, scales, x, s):
     """Block-scaled 4-bit products: one fused step adds the sums of groups of LENGTH elements."""
     m, n, k = s[M], s[N], s[K]
@@ -277,7 +269,7 @@ def grouped(va, vb, rows, vc, ec, scales, x, s):
     round_all(x, s[KEPT], s[LEAST], power(s[LIMIT]), False, vc, ec)
 
 
-@compiled
+@inlined
 def scalar(va, vb, vc, s):
     """m8n8k4 in scalar binary32 instructions, as on GPUs without that unit."""
     m, n = s[M], s[N]
@@ -295,7 +287,7 @@ def scalar(va, vb, vc, s):
             vc[i * n + j] = (c + low) + total if s[CONVERT] else c + total
 
 
-@compiled
+@inlined
 def scales_of(extra, w, tables, s, scales):
     """Significands and exponents of the scales: A's row by row, then B's."""
     first = s[M] * s[K] if s[SPARSE] else 0
@@ -304,7 +296,7 @@ def scales_of(extra, w, tables, s, scales):
         scales[1, p] = tables[2, 1, extra[w, first + p]]
 
 
-@compiled
+@inlined
 def scale_elements(va, ea, vb, eb, scales, s):
     """Multiply each element by the scale of its block, in value and exponent."""
     k, n, depth, blocks = s[K], s[N], s[DEPTH], s[SCALES]
@@ -318,7 +310,7 @@ def scale_elements(va, ea, vb, eb, scales, s):
         eb[p] += np.int32(scales[1, at])
 
 
-@compiled
+@inlined
 def begin(vc, ec, late, s):
     """Set the accumulator's exponents; with LATE, exclude c from the sum."""
     least, offset = s[LEAST], np.float64(s[OFFSET])
@@ -333,7 +325,7 @@ def begin(vc, ec, late, s):
             ec[p] = exponent_of(vc[p], least)
 
 
-@compiled
+@inlined
 def finish(vc, late, s, bits):
     """Steps after the chain: late addition of c, conversion to D's type, encoding."""
     fraction, width = s[FRACTION_D], s[WIDTH_D]
@@ -351,7 +343,7 @@ def finish(vc, late, s, bits):
         encode(vc, fraction, width, bits)
 
 
-@compiled
+@inlined
 def starts(extra, w, s, rows):
     """Start of the row of B that is multiplied by each stored element of A."""
     for p in range(rows.size):
@@ -359,29 +351,14 @@ def starts(extra, w, s, rows):
 
 
 @compiled
-def products(
-    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any,
-    settings: Any,
+def _products(
+    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any, s: Any,
+    bits: Any, va: Any, ea: Any, vb: Any, eb: Any, vc: Any, ec: Any, x: Any, late: Any, rows: Any,
+    scales: Any,
 ) -> None:  # fmt: skip
-    """All products of one call.
-
-    first, second: addresses of the words of each A and each B (register images or matrices). uses:
-    for each operation the indices of its A and B, and the addresses of the words of its C and D.
-    extra: (products, n) int32: the logical k of each stored element of A if sparse, then the scale
-    bytes of A, then of B; they belong to one operation. active: one bool per warp. places: of the
-    elements of A, B, C and D, then the position in the tile of each element of D. tables: (3, 2,
-    256), values and exponents of all 8-bit patterns of A, B and the scales.
-    """
-    s = settings
+    """`products`, with memory for decoded operands, accumulators and scales."""
     tiles = s[TILES]
     size_a, size_b, size_c = s[M] * s[K], s[DEPTH] * s[N], s[M] * s[N]
-    bits = np.empty(max(size_a, size_b, size_c), np.int32)
-    va, ea = np.empty((first.size, size_a)), np.empty((first.size, size_a), np.int32)
-    vb, eb = np.empty((second.size, size_b)), np.empty((second.size, size_b), np.int32)
-    vc, ec = np.empty(size_c), np.empty(size_c, np.int32)
-    x, late = np.empty(size_c), np.empty(size_c)
-    rows = np.empty(size_a if s[SPARSE] else s[K], np.int32)
-    scales = np.empty((2, (s[M] + s[N]) * s[SCALES]))
     end_a = tiles * size_a
     end_b = end_a + tiles * size_b
     end_c = end_b + tiles * size_c
@@ -394,15 +371,12 @@ def products(
         for t in range(tiles):
             at_c, at_d = end_b + t * size_c, end_c + t * held
             positions = at_d + tiles * held
-            for i in range(first.size + second.size):
-                if i < first.size:
-                    address, operand, at = first[i], 0, t * size_a
-                    values, exponents = va[i], ea[i]
-                else:
-                    address, operand, at = second[i - first.size], 1, end_a + t * size_b
-                    values, exponents = vb[i - first.size], eb[i - first.size]
-                elements(address, operand, w, places, at, tables, s, bits, values, exponents)
-            for use in range(len(uses)):
+            for i in range(first.size):
+                elements(first[i], 0, w, places, t * size_a, tables, s, bits, va[i], ea[i])
+            for i in range(second.size):
+                at_b = end_a + t * size_b
+                elements(second[i], 1, w, places, at_b, tables, s, bits, vb[i], eb[i])
+            for use in range(uses.shape[0]):
                 a, b = uses[use, 0], uses[use, 1]
                 accumulators(words_at(uses[use, 2]), w, places, at_c, s, bits, vc, ec)
                 begin(vc, ec, late, s)
@@ -420,3 +394,30 @@ def products(
                     scatter_words(bits, places, at_d, positions, held, d, step)
                 else:
                     scatter(bits, places, at_d, positions, held, d, step)
+
+
+def products(
+    first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any,
+    settings: Any,
+) -> None:  # fmt: skip
+    """All products of one call.
+
+    first, second: addresses of the words of each A and each B (register images or matrices). uses:
+    for each operation the indices of its A and B, and the addresses of the words of its C and D.
+    extra: (products, n) int32: the logical k of each stored element of A if sparse, then the scale
+    bytes of A, then of B; they belong to one operation. active: one bool per warp. places: of the
+    elements of A, B, C and D, then the position in the tile of each element of D. tables: (3, 2,
+    256), values and exponents of all 8-bit patterns of A, B and the scales.
+    """
+    m, n, k, depth, _, blocks = map(int, settings[: SCALES + 1])
+    size_a, size_b, size_c = m * k, depth * n, m * n
+    count_a, count_b = (first.size, size_a), (second.size, size_b)
+    _products(
+        first, second, uses, extra, active, places, tables, settings,
+        np.empty(max(size_a, size_b, size_c), np.int32),
+        np.empty(count_a), np.empty(count_a, np.int32),
+        np.empty(count_b), np.empty(count_b, np.int32),
+        np.empty(size_c), np.empty(size_c, np.int32), np.empty(size_c), np.empty(size_c),
+        np.empty(size_a if settings[SPARSE] else k, np.int32),
+        np.empty((2, (m + n) * blocks)),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Exact rounding in scalar functions for Numba, the basis of `ieee` and `encode`.
+"""Exact rounding in functions for compiled loops, the basis of `ieee` and `encode`.
 
 A finite number is ``sig * 2**(e - 63)`` with a 64-bit ``sig`` whose lowest bit may be sticky, the
 OR of all bits below. `round_code` rounds it to any format in any rounding mode. Formats narrower
@@ -9,13 +9,11 @@ result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic as numba_intrinsic
+
+from tensorcore_dsl.lowering import inlined, numeric, primitive
 
 RN, RZ, RM, RP, RNA, RS = range(6)
 ROUNDINGS = {"rn": RN, "rz": RZ, "rm": RM, "rp": RP, "rna": RNA, "rs": RS}
@@ -32,63 +30,12 @@ _ONE = np.uint64(1023 << 52)
 _INVALID = np.uint64(0xFFF8 << 48)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
-    """A function to be inlined into compiled loops, and cached with them."""
-    return njit(nogil=True, forceinline=True)(function)
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    return numba_intrinsic(function)
-
-
-def _bitcast(name: str, to: dict[int, Any]) -> Any:
-    def typing(context: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.bitcast(args[0], context.get_value_type(signature.return_type))
-
-        return to[x.bitwidth](x), codegen
-
-    typing.__name__ = name
-    return intrinsic(typing)
-
-
-as_float = _bitcast("as_float", {32: types.float32, 64: types.float64})
-as_bits = _bitcast("as_bits", {32: types.uint32, 64: types.uint64})
-
-
-@intrinsic
-def fused(context: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z, rounded once."""
-    return x(x, y, z), lambda context, builder, signature, args: builder.fma(*args)
-
-
-@intrinsic
-def clz(context: Any, x: Any) -> Any:
-    """Leading zeros; the width for 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return x(x), codegen
-
-
-@intrinsic
-def bit_reverse(context: Any, x: Any) -> Any:
-    return x(x), lambda context, builder, signature, args: builder.bitreverse(args[0])
-
-
-@intrinsic
-def high_product(context: Any, x: Any, y: Any) -> Any:
-    """The upper half of the product of two unsigned or two signed integers of one width."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(2 * x.bitwidth)
-        extend = builder.sext if x.signed else builder.zext
-        product = builder.mul(extend(args[0], wide), extend(args[1], wide))
-        upper = builder.lshr(product, ir.Constant(wide, x.bitwidth))
-        return builder.trunc(upper, ir.IntType(x.bitwidth))
-
-    return x(x, x), codegen
+as_float = primitive(numeric.as_float)
+as_bits = primitive(numeric.as_bits)
+fused = primitive(numeric.fused)
+clz = primitive(numeric.clz)
+bit_reverse = primitive(numeric.bit_reverse)
+high_product = primitive(numeric.high_product)
 
 
 @inlined
@@ -281,12 +228,13 @@ def pack16(x: Any, mantissa: Any, ftz: Any) -> Any:
     else:
         odd = m >> np.uint32(13) & np.uint32(1)
         normal = np.uint32(m - np.uint32(0x37FFF001) + odd)
-        small = as_bits(np.float32(as_float(m) + np.float32(0.5))) - np.uint32(0x3F000000)
+        shifted = np.float32(as_float(np.uint32(m)) + np.float32(0.5))
+        small = as_bits(shifted) - np.uint32(0x3F000000)
         code = normal >> np.uint32(13) if m >= np.uint32(0x38800000) else small
         code = np.uint32(0x7C00) if m >= np.uint32(0x47800000) else code
         tiny = np.float32(2.0**-14 * (1 - 2.0**-12))
     if ftz:
-        code = np.uint32(0) if as_float(m) < tiny else code
+        code = np.uint32(0) if as_float(np.uint32(m)) < tiny else code
     return np.uint16(np.uint32(0x7FFF) if m > np.uint32(0x7F800000) else code | sign)
 
 

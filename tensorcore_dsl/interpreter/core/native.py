@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
 
 from tensorcore_dsl.lowering import compiled as compiled
 from tensorcore_dsl.lowering import inlined as inlined
 from tensorcore_dsl.lowering import primitive
-from tensorcore_dsl.lowering.arrays import at_address, load, store
+from tensorcore_dsl.lowering.arrays import at_address, load, pointer, store
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 
@@ -18,7 +18,7 @@ def _peek(kind: Any) -> Any:
     @primitive
     def peek(builder: Any, address: Any) -> Any:
         """The word at a real address."""
-        return load(builder, kind, cast(builder, COUNT, address).value)
+        return load(builder, kind, pointer(builder, cast(builder, COUNT, address).value))
 
     return peek
 
@@ -27,12 +27,12 @@ def _poke(kind: Any) -> Any:
     @primitive
     def poke(builder: Any, address: Any, value: Any) -> None:
         """Store a word at a real address."""
-        store(builder, kind, cast(builder, COUNT, address).value, value)
+        store(builder, kind, pointer(builder, cast(builder, COUNT, address).value), value)
 
     return poke
 
 
-KINDS = (types.uint8, types.uint16, types.uint32, types.uint64)
+KINDS = [np.dtype(f"u{size}") for size in (1, 2, 4, 8)]
 peek8, peek16, peek32, peek64 = map(_peek, KINDS)
 poke8, poke16, poke32, poke64 = map(_poke, KINDS)
 

@@ -9,7 +9,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.interpreter.core.native import compiled
 from tensorcore_dsl.interpreter.core.program import Step
@@ -119,8 +118,8 @@ def sectors(addresses: Any, active: Any, size: int) -> int:
             if not active[thread]:
                 continue
             lanes += 1
-            sector = addresses[thread] // types.uint64(SECTOR)
-            last = (addresses[thread] + types.uint64(size - 1)) // types.uint64(SECTOR)
+            sector = addresses[thread] // np.uint64(SECTOR)
+            last = (addresses[thread] + np.uint64(size - 1)) // np.uint64(SECTOR)
             while sector <= last and count < 64:
                 known = False
                 for i in range(count):
@@ -128,7 +127,7 @@ def sectors(addresses: Any, active: Any, size: int) -> int:
                 if not known:
                     seen[count] = sector
                     count += 1
-                sector += types.uint64(1)
+                sector += np.uint64(1)
         units += count
         ideal += (lanes * size + SECTOR - 1) // SECTOR
     return units << 32 | ideal
@@ -151,8 +150,8 @@ def bank_passes(addresses: Any, active: Any, size: int) -> int:
                 continue
             lanes += 1
             for i in range(words):
-                word = addresses[thread] // types.uint64(4) + types.uint64(i)
-                bank = types.int64(word % types.uint64(BANKS))
+                word = addresses[thread] // np.uint64(4) + np.uint64(i)
+                bank = int(word % np.uint64(BANKS))
                 known = False
                 for j in range(used[bank]):
                     known = known or bank_words[bank, j] == word

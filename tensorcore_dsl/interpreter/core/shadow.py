@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.isa.context import CLUSTER_SHIFT
@@ -75,7 +74,7 @@ def all_written(shadow: int, size: int) -> bool:
 @native.inlined
 def in_flight(shadow: int, size: int) -> bool:
     """Does an asynchronous copy or an mbarrier own any of the bytes?"""
-    states = types.uint64(0)
+    states = np.uint64(0)
     if size >= 8:
         for start in range(0, size, 8):
             states |= native.peek64(shadow + start)
@@ -104,7 +103,7 @@ def mark(shadow: int, size: int, state: int) -> None:
 @native.inlined
 def stamp_words(stamps: Any, cta: int, address: int, size: int, epochs: Any, thread: int) -> None:
     """Stamp the words of `size` bytes from `address` on with a thread and its epoch."""
-    stamp = types.int64(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
+    stamp = int(epochs[thread]) << STAMP_BITS | thread & STAMP_MASK
     first = stamps.ctypes.data + cta * stamps.shape[1] * 4
     if size >= 8:
         for start in range(0, size, 8):

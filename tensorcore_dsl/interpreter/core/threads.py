@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.interpreter.core.native import compiled
 
@@ -49,9 +48,9 @@ def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
     """out: active lanes whose `named` mask has a lane of their warp that is neither active nor
     `excused`."""
     for warp in range(active.size // 32):
-        here = types.uint32(0)
+        here = np.uint32(0)
         for lane in range(32):
             if active[warp * 32 + lane] or excused[warp * 32 + lane]:
-                here |= types.uint32(1) << types.uint32(lane)
+                here |= np.uint32(1) << np.uint32(lane)
         for thread in range(warp * 32, warp * 32 + 32):
-            out[thread] = active[thread] and (types.uint32(named[thread]) & ~here) != 0
+            out[thread] = active[thread] and (np.uint32(named[thread]) & ~here) != 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.lanes.runner import (
@@ -44,12 +43,12 @@ def _addresses(row: Any, slot: int, offset: int, wide: bool, target: int, thread
     if wide:
         for thread in range(threads):
             at = first + thread // 32 * step + thread % 32 * 8
-            native.poke64(target + 8 * thread, native.peek64(at) + types.uint64(offset))
+            native.poke64(target + 8 * thread, native.peek64(at) + np.uint64(offset))
     else:
         for thread in range(threads):
             at = first + thread // 32 * step + thread % 32 * 4
-            word = native.peek32(at) + types.uint32(offset)
-            native.poke32(target + 4 * thread, types.uint32(word))
+            word = native.peek32(at) + np.uint32(offset)
+            native.poke32(target + 4 * thread, np.uint32(word))
 
 
 @native.compiled

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native, shadow
@@ -180,7 +179,7 @@ def global_move(
     threads, size, base = addresses.size, width * count, words.ctypes.data
     for thread in range(threads):
         if active[thread]:
-            address = types.int64(addresses[thread])
+            address = int(addresses[thread])
             real = locate(address, size, table)
             if real == 0:
                 return native.mistake(shadow.OUTSIDE, thread)
@@ -210,7 +209,7 @@ def shared_load(
         bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
-                address = types.int64(addresses[thread])
+                address = int(addresses[thread])
                 if address + size > limit:
                     return native.mistake(shadow.OUTSIDE, thread)
                 if checked:
@@ -242,7 +241,7 @@ def shared_store(
         bytes_at, states_at = data.ctypes.data + cta * limit, states.ctypes.data + cta * limit
         for thread in range(cta * group, cta * group + group):
             if active[thread]:
-                address = types.int64(addresses[thread])
+                address = int(addresses[thread])
                 if address + size > limit:
                     return native.mistake(shadow.OUTSIDE, thread)
                 if checked:
@@ -278,7 +277,7 @@ def matrix_load(
     group, base = threads // ctas, out.ctypes.data
     for thread in range(threads):
         if active[thread]:
-            address, cta = types.int64(addresses[thread]), thread // group
+            address, cta = int(addresses[thread]), thread // group
             if address + 16 > limit:
                 return native.mistake(shadow.OUTSIDE, thread)
             at = cta * limit + address
@@ -311,12 +310,12 @@ def copy_check(
     group = threads // ctas
     for thread in range(threads):
         if active[thread]:
-            target, source = types.int64(targets[thread]), types.int64(sources[thread])
+            target, source = int(targets[thread]), int(sources[thread])
             if valid[thread] > size:
                 return native.mistake(TOO_MANY, thread)
             if target + size > limit:
                 return native.mistake(shadow.OUTSIDE, thread)
-            if valid[thread] and locate(source, types.int64(valid[thread]), table) == 0:
+            if valid[thread] and locate(source, int(valid[thread]), table) == 0:
                 return native.mistake(shadow.OUTSIDE + GLOBAL_SIDE, thread)
             if readers.shape[1] and readers[thread // group, target >> 4]:
                 return native.mistake(shadow.STILL_READ, thread)
@@ -343,15 +342,15 @@ def copy_finish(
     group = threads // ctas
     for thread in range(threads):
         if active[thread]:
-            at = (thread // group) * limit + types.int64(targets[thread])
-            target, read = data.ctypes.data + at, types.int64(valid[thread])
+            at = (thread // group) * limit + int(targets[thread])
+            target, read = data.ctypes.data + at, int(valid[thread])
             if read == size and size >= 8:
-                source = locate(types.int64(sources[thread]), size, table)
+                source = locate(int(sources[thread]), size, table)
                 for start in range(0, size, 8):
                     native.poke64(target + start, native.peek64(source + start))
             else:
                 if read:
-                    source = locate(types.int64(sources[thread]), read, table)
+                    source = locate(int(sources[thread]), read, table)
                     for byte in range(read):
                         native.poke8(target + byte, native.peek8(source + byte))
                 for byte in range(read, size):
@@ -359,7 +358,7 @@ def copy_finish(
             if checked:
                 shadow.mark(states.ctypes.data + at, size, shadow.WRITTEN)
             if epochs.size:
-                address = types.int64(targets[thread])
+                address = int(targets[thread])
                 shadow.stamp_words(stamps, thread // group, address, size, epochs, thread)
 
 
@@ -401,10 +400,10 @@ def async_load(
             to += 4 * (first * lines + line if across else element)
             if size == 2:
                 for j in range(8):
-                    native.poke32(to + step * j, types.uint32(native.peek16(source + 2 * j)))
+                    native.poke32(to + step * j, np.uint32(native.peek16(source + 2 * j)))
             elif size == 1:
                 for j in range(16):
-                    native.poke32(to + step * j, types.uint32(native.peek8(source + j)))
+                    native.poke32(to + step * j, np.uint32(native.peek8(source + j)))
             else:
                 for j in range(4):
                     native.poke32(to + step * j, native.peek32(source + 4 * j))

@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl import dtypes
 from tensorcore_dsl.errors import EmulationError, listing
@@ -184,8 +183,8 @@ def load_box(
                     return native.mistake(shadow.IN_FLIGHT, at)
                 shadow.mark(states.ctypes.data + at, CHUNK, shadow.PENDING)
             if stamps.size:
-                native.poke64(stamps.ctypes.data + at, types.uint64(0))
-                native.poke64(stamps.ctypes.data + at + 8, types.uint64(0))
+                native.poke64(stamps.ctypes.data + at, np.uint64(0))
+                native.poke64(stamps.ctypes.data + at + 8, np.uint64(0))
             to = data.ctypes.data + at
             if inside and low <= byte and byte + CHUNK <= high:
                 native.poke64(to, native.peek64(source + byte))
@@ -194,7 +193,7 @@ def load_box(
                 for i in range(CHUNK):
                     there = inside and low <= byte + i and byte + i < high
                     native.poke8(
-                        to + i, native.peek8(source + byte + i) if there else types.uint8(0)
+                        to + i, native.peek8(source + byte + i) if there else np.uint8(0)
                     )
     return 0
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.interpreter.core import native
 from tensorcore_dsl.interpreter.core.native import compiled, inlined, lowest_bit
@@ -72,27 +71,27 @@ CTA_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = range(3)
 
 @inlined
 def _who(h: Any, serial: int) -> int:
-    who: int = types.int64(peek32(h[WHO] + 4 * serial))
+    who: int = int(peek32(h[WHO] + 4 * serial))
     return who
 
 
 @inlined
 def _ours(h: Any, serial: int) -> bool:
     """Was an access made in this chunk?"""
-    ours: bool = types.int64(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
+    ours: bool = int(peek32(h[OWNER] + 4 * (serial >> PAGE_BITS))) == h[CHUNK]
     return ours
 
 
 @inlined
 def _known(h: Any, vector: int, row: int, column: int) -> int:
     at = h[KNOWN] + vector * h[VECTOR_BYTES] + row * h[ROW_BYTES] + 4 * column
-    known: int = types.int64(peek32(at))
+    known: int = int(peek32(at))
     return known
 
 
 @inlined
 def _node(h: Any, node: int, item: int) -> int:
-    value: int = types.int64(peek32(h[NODES] + 12 * node + 4 * item))
+    value: int = int(peek32(h[NODES] + 12 * node + 4 * item))
     return value
 
 
@@ -105,7 +104,7 @@ def order_of(
     lanes: 0 for an asynchronous operation. mine: the lanes that do it, of the warp of `thread`.
     vector: ORDER, or one of the fenced ones. local: the access is known to be of this cluster.
     """
-    if local and lanes != 0 and vector == 0 and serial <= types.int64(peek32(h[FLOOR] + 4 * row)):
+    if local and lanes != 0 and vector == 0 and serial <= int(peek32(h[FLOOR] + 4 * row)):
         return 1
     if not local and not _ours(h, serial):
         return 2 if h[COUPLED] else 0
@@ -131,11 +130,11 @@ def report(h: Any, what: int, thread: int, place: int, serial: int, lanes: int) 
     """Add a row to `found`, while there is room."""
     if h[FOUNDS] < ROOM:
         at = h[FOUND] + 8 * COLUMNS * h[FOUNDS]
-        poke64(at, types.uint64(what))
-        poke64(at + 8 * THREAD, types.uint64(thread))
-        poke64(at + 8 * PLACE, types.uint64(place))
-        poke64(at + 8 * SERIAL, types.uint64(serial))
-        poke64(at + 8 * LANES, types.uint64(lanes))
+        poke64(at, np.uint64(what))
+        poke64(at + 8 * THREAD, np.uint64(thread))
+        poke64(at + 8 * PLACE, np.uint64(place))
+        poke64(at + 8 * SERIAL, np.uint64(serial))
+        poke64(at + 8 * LANES, np.uint64(lanes))
         h[FOUNDS] += 1
 
 
@@ -153,7 +152,7 @@ def first_of(h: Any, code: int) -> tuple[int, int, int]:
 def _compatible(h: Any, strong: int, serial: int, thread: int) -> bool:
     """Are both accesses strong, of one size, with scopes that include each other?"""
     who = _who(h, serial)
-    other = types.int64(peek8(h[STRONG] + (who >> WARP_BITS)))
+    other = int(peek8(h[STRONG] + (who >> WARP_BITS)))
     if strong == 0 or (strong ^ other) & (ATOMIC - 1):
         return False
     scope = min(strong, other) >> SIZE_BITS
@@ -186,7 +185,7 @@ def examine(
             return 1
         order = order_of(h, serial, lanes, mine, thread, row, 0, local)
         step = _who(h, serial) >> WARP_BITS
-        nc = what == READ and types.int64(peek8(h[STRONG] + step)) == NON_COHERENT
+        nc = what == READ and int(peek8(h[STRONG] + step)) == NON_COHERENT
         if serial > h[SINCE] or nc:
             report(h, what, thread, place, serial, lanes)
             return 1
@@ -212,7 +211,7 @@ def _observed(
     h: Any, serial: int, step: int, reads: int, mine: int, thread: int, row: int, local: bool
 ) -> bool:  # fmt: skip
     """Did a read that happened before what is done now observe the last write, a strong one?"""
-    if types.int64(peek8(h[STRONG] + step)) == 0:
+    if int(peek8(h[STRONG] + step)) == 0:
         return False
     while reads != 0:
         kind = reads & KIND
@@ -232,7 +231,7 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
     """The code of a chain: an access in front of `rest`."""
     if rest != 0 or (lanes & (lanes - 1) != 0 and lanes != FULL):
         key = (serial * 0x9E3779B1 ^ lanes * 0x85EBCA6B ^ rest * 0xC2B2AE35) >> 7 & (MEMO - 1)
-        node = types.int64(peek32(h[MEMORY] + 4 * key))
+        node = int(peek32(h[MEMORY] + 4 * key))
         same = node != 0 and _node(h, node, 0) == serial and _node(h, node, 1) == lanes
         if same and _node(h, node, 2) == rest:
             return node << LANE_BITS | CHAIN
@@ -240,10 +239,10 @@ def prepend(h: Any, serial: int, lanes: int, rest: int) -> Any:
             node = h[NEXT_NODE]
             h[NEXT_NODE] += 1
             at = h[NODES] + 12 * node
-            poke32(at, types.uint32(serial))
-            poke32(at + 4, types.uint32(lanes))
-            poke32(at + 8, types.uint32(rest))
-            poke32(h[MEMORY] + 4 * key, types.uint32(node))
+            poke32(at, np.uint32(serial))
+            poke32(at + 4, np.uint32(lanes))
+            poke32(at + 8, np.uint32(rest))
+            poke32(h[MEMORY] + 4 * key, np.uint32(node))
             return node << LANE_BITS | CHAIN
         lanes = lanes & -lanes  # no room: only one of the accesses is kept
     if lanes == 0:
@@ -279,7 +278,7 @@ def added(
             newest = False
             continue
         order = order_of(h, old, there, mine, thread, row, 0, local)
-        if strong and types.int64(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
+        if strong and int(peek8(h[STRONG] + (_who(h, old) >> WARP_BITS))) == 0:
             order = 2
         elif observes and newest:
             order = 1
@@ -332,8 +331,8 @@ def touch(
     seen_writes, seen_reads, new_writes, new_reads = -1, -1, 0, 0
     for granule in range(first, last + 1):
         at = 4 * granule
-        wrote = types.int64(peek32(writes + at))
-        read = types.int64(peek32(reads + at))
+        wrote = int(peek32(writes + at))
+        read = int(peek32(reads + at))
         if wrote != seen_writes or (read != seen_reads and stores):
             place = granule << shift
             if todo & CHECK:
@@ -365,8 +364,8 @@ def touch(
         seen_writes, seen_reads = wrote, read
         if todo & NOTE:
             if stores:
-                poke32(writes + at, types.uint32(new_writes))
-            poke32(reads + at, types.uint32(new_reads))
+                poke32(writes + at, np.uint32(new_writes))
+            poke32(reads + at, np.uint32(new_reads))
     return 0
 
 
@@ -381,7 +380,7 @@ def touch_words(
     Addresses outside are left out; the memories refuse them.
     """
     group = addresses.size // places.shape[0] if memory != GLOBAL else 1
-    strong = types.int64(peek8(h[STRONG] + step))
+    strong = int(peek8(h[STRONG] + step))
     local = memory != GLOBAL
     if strong == NON_COHERENT:  # no write at all is right
         strong, h[SINCE] = 0, 0
@@ -395,14 +394,14 @@ def touch_words(
             continue
         serial = h[NEXT]
         h[NEXT] += 1
-        poke32(h[WHO] + 4 * serial, types.uint32(step << WARP_BITS | first // 32))
+        poke32(h[WHO] + 4 * serial, np.uint32(step << WARP_BITS | first // 32))
         # Lanes with equal addresses access together.
-        ascending, before = True, types.int64(-1)
+        ascending, before = True, (-1)
         for lane in range(32):
             lanes_of[lane] = 0
             if active[first + lane]:
                 lanes_of[lane] = 1 << lane
-                address = types.int64(addresses[first + lane])
+                address = int(addresses[first + lane])
                 ascending = ascending and address > before
                 before = address
         if not ascending:
@@ -410,12 +409,12 @@ def touch_words(
             for lane in range(32):
                 if lanes_of[lane] == 0:
                     continue
-                address = types.int64(addresses[first + lane])
+                address = int(addresses[first + lane])
                 row = peek64(h[ROW_OF] + 8 * (first + lane))
                 slot = (address * 0x9E3779B1 >> 12) & 63
                 while slots[slot] >= 0:
                     other = first + slots[slot]
-                    same = types.int64(addresses[other]) == address
+                    same = int(addresses[other]) == address
                     if same and peek64(h[ROW_OF] + 8 * other) == row:
                         lanes_of[slots[slot]] |= 1 << lane
                         lanes_of[lane] = 0
@@ -428,7 +427,7 @@ def touch_words(
             if lanes == 0:
                 continue
             thread = first + lane
-            address = types.int64(addresses[thread])
+            address = int(addresses[thread])
             if memory == OWN:
                 which, offset = thread // group, address
             elif memory == CLUSTER:
@@ -445,7 +444,7 @@ def touch_words(
                 continue
             if kind == STORE and lanes & (lanes - 1) != 0 and todo & CHECK:
                 report(h, TOGETHER, thread, offset, serial, lanes)
-            shift, here = places[which, SHIFT], types.int64(peek64(h[ROW_OF] + 8 * thread))
+            shift, here = places[which, SHIFT], int(peek64(h[ROW_OF] + 8 * thread))
             start, end = offset >> shift, offset + size - 1 >> shift
             if touch(
                 h, kind, todo, places[which, POINTER_WRITES], places[which, POINTER_READS], start,
@@ -466,7 +465,7 @@ def touch_ranges(
     """
     shift = place[SHIFT]
     for i in range(starts.size):
-        start = types.int64(starts[i])
+        start = int(starts[i])
         if start < 0 or start + size > place[LIMIT]:
             continue
         if touch(
@@ -484,5 +483,5 @@ def mark(h: Any, mask: Any, step: int) -> None:
     for first in range(0, mask.size, 32):
         if mask[first : first + 32].any():
             who = step << WARP_BITS | first // 32
-            poke32(h[WHO] + 4 * h[NEXT], types.uint32(who))
+            poke32(h[WHO] + 4 * h[NEXT], np.uint32(who))
             h[NEXT] += 1

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core import native
@@ -272,7 +271,7 @@ def unfenced(stamps: Any, epochs: Any, first: int, at: int) -> bool:
         return False
     missing = False
     for word in range(at // 4, at // 4 + CHUNK // 4):
-        stamp = types.int64(stamps[word])
+        stamp = int(stamps[word])
         thread = _stamped_thread(stamp, first)
         missing = missing or (stamp != 0 and epochs[thread] == stamp >> STAMP_BITS)
     return missing

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.errors import Deadlock, EmulationError, Misaligned, OutOfBounds
 from tensorcore_dsl.interpreter.core import shadow
@@ -345,7 +344,7 @@ def _arrive(
     for thread in range(active.size):
         if not active[thread]:
             continue
-        address, count = types.int64(addresses[thread]), types.int64(counts[thread])
+        address, count = int(addresses[thread]), int(counts[thread])
         cta = _owner(thread // group, address >> CLUSTER_SHIFT, cluster)
         slot = (address & OFFSET) // BYTES
         if cta < 0:
@@ -359,7 +358,7 @@ def _arrive(
         row = index[cta, slot]
         if state[cta, row, COUNT] == 0:
             return mistake(UNINITIALISED, thread)
-        state[cta, row, MISSING] += types.int64(expected[thread])
+        state[cta, row, MISSING] += int(expected[thread])
         if state[cta, row, MISSING] > MOST:
             return mistake(TOO_MUCH, thread)
         if count == 0:
@@ -410,7 +409,7 @@ def _done(
     for thread in range(active.size):
         if not active[thread]:
             continue
-        address, parity = types.int64(addresses[thread]), types.int64(parities[thread])
+        address, parity = int(addresses[thread]), int(parities[thread])
         cta, slot = thread // group, (address & OFFSET) // BYTES
         if address >> CLUSTER_SHIFT:
             return mistake(NOT_OWN, thread)

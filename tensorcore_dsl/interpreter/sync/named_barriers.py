@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import types
 
 from tensorcore_dsl.errors import EmulationError
 from tensorcore_dsl.interpreter.core.chunk import Chunk
@@ -123,7 +122,7 @@ def _arrive(
         if not active[thread]:
             continue
         cta = thread // group
-        which, count = types.int64(barrier[thread]), types.int64(counts[thread])
+        which, count = int(barrier[thread]), int(counts[thread])
         if waits_at[thread] != -1:
             continue
         if which >= BARRIERS:
@@ -136,7 +135,7 @@ def _arrive(
         # A count of all threads of the CTA is the same as no count.
         elif expected[cta, which] != goal and expected[cta, which] + goal != full - 1:
             return mistake(MISMATCH, thread)
-        bit = types.uint32(1) << types.uint32(thread % 32)
+        bit = np.uint32(1) << np.uint32(thread % 32)
         if lanes[thread // 32, which] & bit or counted[thread // 32, which]:
             return mistake(TWICE, thread)
         lanes[thread // 32, which] |= bit
@@ -173,11 +172,11 @@ def _settle(
     """Count the warps whose threads have all arrived; complete the barrier when all warps have."""
     exited, elsewhere = 0, False
     for warp in range(cta * group // 32, (cta * group + full) // 32):
-        living, stuck = types.uint32(0), True
+        living, stuck = np.uint32(0), True
         for lane in range(32):
             thread = warp * 32 + lane
             if alive[thread]:
-                living |= types.uint32(1) << types.uint32(lane)
+                living |= np.uint32(1) << np.uint32(lane)
                 waits = waits_at[thread] == which and waits_for[thread] == phase[cta, which]
                 stuck = stuck and waits
         if living == 0:

@@ -1,0 +1,206 @@
+"""What Python calls: reads arguments, runs a compiled function without the GIL, packs its result.
+
+Objects are read in memory as CPython and NumPy lay them out: PyObject ends with its type, then come
+the fields of PyTupleObject and of PyArrayObject (numpy/ndarraytypes.h). Arguments of other
+kinds than the function is compiled for make it return NotImplemented.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from tensorcore_dsl.lowering import values
+from tensorcore_dsl.lowering.values import BOOL, COUNT, POINTER, WORD, ArrayKind, Number, RecordKind
+
+POINTERS = POINTER.as_pointer()
+INT = ir.IntType(32)
+TYPE = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
+ITEMS = tuple.__basicsize__  # of the items of a tuple
+_AT = object.__basicsize__
+DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = _AT, _AT + 8, _AT + 16, _AT + 24, _AT + 40, _AT + 48
+CONTIGUOUS = 1  # of the flags
+
+# The functions of CPython that the code calls: result and parameters.
+FUNCTIONS = {
+    "Py_IncRef": (ir.VoidType(), [POINTER]),
+    "PyEval_SaveThread": (POINTER, []),
+    "PyEval_RestoreThread": (ir.VoidType(), [POINTER]),
+    "PyErr_Occurred": (POINTER, []),
+    "PyErr_Clear": (ir.VoidType(), []),
+    "PyObject_IsTrue": (INT, [POINTER]),
+    "PyLong_AsLongLong": (WORD, [POINTER]),
+    "PyLong_AsUnsignedLongLongMask": (WORD, [POINTER]),
+    "PyFloat_AsDouble": (ir.DoubleType(), [POINTER]),
+    "PyLong_FromLongLong": (POINTER, [WORD]),
+    "PyBool_FromLong": (POINTER, [WORD]),
+    "PyFloat_FromDouble": (POINTER, [ir.DoubleType()]),
+    "PyTuple_New": (POINTER, [WORD]),
+    "PyTuple_SetItem": (INT, [POINTER, WORD, POINTER]),
+}
+
+
+def kind_of(x: Any) -> Any:
+    """The kind of an argument that has no annotation."""
+    if isinstance(x, np.ndarray):
+        if x.dtype.kind in "biuf" and x.dtype.isnative:
+            dtype = np.dtype(f"{x.dtype.kind}{x.dtype.itemsize}")
+            return ArrayKind(dtype, x.ndim, x.flags.c_contiguous)
+    elif isinstance(x, tuple) and hasattr(x, "_fields"):
+        return RecordKind(type(x), tuple(map(kind_of, x)))
+    elif isinstance(x, values.KNOWN):
+        return values.number(x).type
+    found = getattr(x, "dtype", type(x).__name__)
+    raise TypeError(f"{found} in a call of a compiled loop: numbers and arrays of them are allowed")
+
+
+def canonical(kind: Any, x: Any) -> Any:
+    """The argument as an object that the code of this kind reads."""
+    if isinstance(kind, ArrayKind):
+        return np.asarray(x).view(kind.dtype)
+    if isinstance(kind, RecordKind):
+        return x._make(map(canonical, kind.kinds, x))
+    if kind.kind == "f":
+        return float(x)
+    if kind == values.BOOLEAN:
+        return bool(x)
+    return int(x) if isinstance(x, np.bool_) else operator.index(x)
+
+
+def objects(kinds: Sequence[Any]) -> tuple[Any, ...]:
+    """What the code compares with and returns, which it is given as a tuple."""
+    found: dict[int, Any] = {id(x): x for x in (NotImplemented, None, np.ndarray)}
+    for kind in _all(kinds):
+        used = kind.dtype if isinstance(kind, ArrayKind) else getattr(kind, "named", None)
+        found.setdefault(id(used), used)
+    return tuple(found.values())
+
+
+def _all(kinds: Sequence[Any]) -> Iterator[Any]:
+    for kind in kinds:
+        yield kind
+        if isinstance(kind, RecordKind):
+            yield from _all(kind.kinds)
+
+
+class Entry:
+    """Emits `PyObject *name(PyObject *objects, PyObject *const *given, ssize_t count)`."""
+
+    def __init__(self, called: ir.Function, kinds: Sequence[Any], result: Any, name: str) -> None:
+        self.module = called.module
+        kind = ir.FunctionType(POINTER, [POINTER, POINTERS, WORD])
+        self.function = ir.Function(self.module, kind, name)
+        self.own, self.given, count = self.function.args
+        self.places = {id(x): i for i, x in enumerate(objects(kinds))}
+        self.builder = ir.IRBuilder(self.function.append_basic_block())
+        self.other = self.function.append_basic_block()
+        right = self.builder.icmp_unsigned("==", count, ir.Constant(WORD, len(kinds)))
+        self.expect(right)
+        parts: list[ir.Value] = []
+        for i, wanted in enumerate(kinds):
+            at = self.builder.gep(self.given, [ir.Constant(WORD, i)])
+            parts += self.read(wanted, self.builder.load(at))
+        state = self.call("PyEval_SaveThread")
+        found = self.builder.call(called, parts)
+        self.call("PyEval_RestoreThread", state)
+        self.builder.ret(self.packed(result, found))
+        self.builder.position_at_end(self.other)
+        self.builder.ret(self.shared(NotImplemented))
+
+    def call(self, name: str, *given: ir.Value) -> ir.Value:
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(*FUNCTIONS[name]), name)
+        return self.builder.call(function, given)
+
+    def expect(self, right: ir.Value) -> None:
+        """Go on where this holds."""
+        block = self.builder.append_basic_block()
+        self.builder.cbranch(right, block, self.other)
+        self.builder.position_at_end(block)
+
+    def field(self, x: ir.Value, offset: int, kind: ir.Type = POINTER) -> ir.Value:
+        place = self.builder.gep(x, [ir.Constant(WORD, offset)])
+        return self.builder.load(self.builder.bitcast(place, kind.as_pointer()))
+
+    def object(self, x: Any) -> ir.Value:
+        return self.field(self.own, ITEMS + 8 * self.places[id(x)])
+
+    def shared(self, x: Any) -> ir.Value:
+        """A new reference."""
+        found = self.object(x)
+        self.call("Py_IncRef", found)
+        return found
+
+    def same(self, x: ir.Value, expected: Any) -> None:
+        self.expect(self.builder.icmp_unsigned("==", x, self.object(expected)))
+
+    def read(self, kind: Any, x: ir.Value) -> list[ir.Value]:
+        """The parts of an argument."""
+        if isinstance(kind, ArrayKind):
+            return self.array(kind, x)
+        if isinstance(kind, RecordKind):
+            self.same(self.field(x, TYPE), kind.named)
+            fields = [self.field(x, ITEMS + 8 * i) for i in range(len(kind.kinds))]
+            parts = [self.read(*pair) for pair in zip(kind.kinds, fields)]
+            return [part for field in parts for part in field]
+        return [self.number(kind, x)]
+
+    def array(self, kind: ArrayKind, x: ir.Value) -> list[ir.Value]:
+        self.same(self.field(x, TYPE), np.ndarray)
+        self.same(self.field(x, DTYPE), kind.dtype)
+        ndim = self.field(x, NDIM, INT)
+        self.expect(self.builder.icmp_unsigned("==", ndim, ir.Constant(INT, kind.ndim)))
+        lists = [SHAPE, STRIDES]
+        if kind.contiguous:
+            flag = self.builder.and_(self.field(x, FLAGS, INT), ir.Constant(INT, CONTIGUOUS))
+            self.expect(self.builder.icmp_unsigned("!=", flag, ir.Constant(INT, 0)))
+            lists = [SHAPE]
+        found = [self.field(x, DATA)]
+        for at in lists if kind.ndim else []:
+            numbers = self.field(x, at)
+            found += [self.field(numbers, 8 * i, WORD) for i in range(kind.ndim)]
+        return found
+
+    def number(self, kind: Any, x: ir.Value) -> ir.Value:
+        builder = self.builder
+        if kind == values.BOOLEAN:
+            return builder.trunc(self.call("PyObject_IsTrue", x), BOOL)
+        if kind.kind == "f":
+            found, error = self.call("PyFloat_AsDouble", x), ir.Constant(ir.DoubleType(), -1.0)
+            failed = builder.fcmp_ordered("==", found, error)
+        else:
+            name = "PyLong_AsLongLong" if kind == COUNT else "PyLong_AsUnsignedLongLongMask"
+            found, error = self.call(name, x), ir.Constant(WORD, -1)
+            failed = builder.icmp_unsigned("==", found, error)
+        with builder.if_then(failed, likely=False):
+            raised = builder.icmp_unsigned("!=", self.call("PyErr_Occurred"), POINTER(None))
+            with builder.if_then(raised):
+                self.call("PyErr_Clear")
+                builder.branch(self.other)
+                builder.position_at_end(builder.append_basic_block())
+        if kind.kind == "f":
+            return found if kind == values.DOUBLE else builder.fptrunc(found, ir.FloatType())
+        narrow = values.llvm_type(kind)
+        return found if narrow == WORD else builder.trunc(found, narrow)
+
+    def packed(self, kind: Any, found: ir.Value) -> ir.Value:
+        """The result as a new object."""
+        builder = self.builder
+        if kind is None:
+            return self.shared(None)
+        if isinstance(kind, tuple):
+            made = self.call("PyTuple_New", ir.Constant(WORD, len(kind)))
+            for i, item in enumerate(kind):
+                value = self.packed(item, builder.extract_value(found, i))
+                self.call("PyTuple_SetItem", made, ir.Constant(WORD, i), value)
+            return made
+        if kind.kind == "f":
+            return self.call("PyFloat_FromDouble", found)
+        name = "PyBool_FromLong" if kind == values.BOOLEAN else "PyLong_FromLongLong"
+        return self.call(name, values.cast(builder, COUNT, Number(kind, found)).value)

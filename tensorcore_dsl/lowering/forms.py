@@ -1,0 +1,105 @@
+"""The compiled forms of a function, one for each combination of kinds of arguments.
+
+Machine code lies in the directory of all caches (see TENSORCORE_DSL_CACHE; it is read once, as the
+package is imported). An entry is found by the function, the kinds and the values that it refers to,
+and valid while no source file that it is compiled from has changed, nor LLVM. A directory that
+cannot be written, a full disk and damaged entries cost a compilation, and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from llvmlite import ir
+
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.cache_directory import chosen_directory, is_trusted
+from tensorcore_dsl.environment.compile_notice import CompileNotice
+from tensorcore_dsl.environment.compiled_sources import FunctionKey
+from tensorcore_dsl.lowering import machine
+from tensorcore_dsl.lowering.entry import Entry, canonical, kind_of, objects
+
+_DIRECTORY = chosen_directory()
+_LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
+_NOTICE = CompileNotice(_LOOPS)
+_SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
+COMPILED: list[tuple[str, float]] = []  # what this process has compiled, in how many seconds
+_COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
+
+
+class Compiled:
+    """A function that is compiled, or loaded, when it is first called with arguments of a kind.
+
+    lowered: the `functions.Lowered`.
+    """
+
+    def __init__(self, lowered: Any) -> None:
+        self.lowered = lowered
+        self.py_func = self.__wrapped__ = lowered.py_func
+        self.__doc__, self.__name__ = lowered.py_func.__doc__, lowered.py_func.__name__
+        self.key = FunctionKey(lowered.py_func, *_SOURCES)
+        self.forms: tuple[Callable[..., Any], ...] = ()
+        self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        for form in self.forms:
+            found = form(*arguments)
+            if found is not NotImplemented:
+                return found
+        return self._first(arguments)
+
+    def _first(self, arguments: Sequence[Any]) -> Any:
+        """A call with arguments that no form takes as they are."""
+        annotated = self.lowered.parameter_kinds
+        if len(arguments) != len(annotated):
+            raise TypeError(f"{self.__name__} takes {len(annotated)} arguments")
+        kinds = tuple(
+            kind_of(x) if kind is None else kind for kind, x in zip(annotated, arguments)
+        )
+        with _COMPILING:
+            form = self._known.get(kinds)
+            if form is None:
+                form = self._known[kinds] = self._form(kinds)
+                self.forms = (*self.forms, form)
+        found = form(*map(canonical, kinds, arguments))
+        if found is NotImplemented:
+            raise TypeError(f"{self.__name__} is given numbers beyond 64 bits")
+        return found
+
+    def _form(self, kinds: tuple[Any, ...]) -> Any:
+        directory = _LOOPS if _usable() else None
+        name = disk_cache.entry_name(
+            "loop", self.key.name(), "|".join(map(str, kinds)), machine.processor()
+        )
+        entry = disk_cache.load(name, directory) if directory else None
+        symbol, own = f"loop_{name}", objects(kinds)
+        if entry is not None and entry[1] == self.key.sources():
+            try:
+                return machine.loaded(entry[0], symbol, own)
+            except RuntimeError:  # no object file
+                pass
+        _NOTICE.begins()
+        began = time.perf_counter()
+        try:
+            code = machine.object_code(self._module(kinds, symbol))
+        finally:
+            _NOTICE.ends()
+        COMPILED.append((f"{self.py_func.__module__}.{self.__name__}", time.perf_counter() - began))
+        if directory:
+            disk_cache.store(name, code, self.key.sources(), directory)
+        return machine.loaded(code, symbol, own)
+
+    def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
+        """In LLVM's language."""
+        module = ir.Module()
+        called = self.lowered.function(module, kinds)
+        Entry(called, kinds, self.lowered.result, symbol)
+        return str(module)
+
+
+def _usable() -> bool:
+    return _DIRECTORY is not None and is_trusted(_DIRECTORY) and is_trusted(_DIRECTORY / "loops")

@@ -1,0 +1,96 @@
+"""LLVM: optimises modules, makes machine code for this processor, and loads it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from tensorcore_dsl.lowering.entry import FUNCTIONS
+
+_LEVEL = 3
+_METH_FASTCALL = 0x80
+_llvm: Any = llvm  # without types
+
+
+@cache
+def processor() -> str:
+    """What machine code depends on, besides its source."""
+    return repr((
+        llvmlite.__version__, _llvm.llvm_version_info, _llvm.get_default_triple(),
+        _llvm.get_host_cpu_name(), _features(),
+    ))  # fmt: skip
+
+
+def _features() -> str:
+    return str(_llvm.get_host_cpu_features().flatten())
+
+
+@cache
+def _target() -> Any:
+    _llvm.initialize_native_target()
+    _llvm.initialize_native_asmprinter()
+    return _llvm.Target.from_default_triple().create_target_machine(
+        cpu=_llvm.get_host_cpu_name(), features=_features(), opt=_LEVEL,
+        reloc="static" if _llvm.get_default_triple().startswith("x86_64") else "default",
+        codemodel="jitdefault", jit=True,
+    )  # fmt: skip
+
+
+def object_code(text: str) -> bytes:
+    """The object file of a module in LLVM's language."""
+    target = _target()
+    module = _llvm.parse_assembly(text)
+    module.triple = _llvm.get_default_triple()
+    module.data_layout = str(target.target_data)
+    options = _llvm.create_pipeline_tuning_options(speed_level=_LEVEL)
+    options.loop_vectorization = options.slp_vectorization = True
+    passes = _llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
+    return bytes(target.emit_object(module))
+
+
+@cache
+def _engine() -> Any:
+    """Owns all machine code of the process."""
+    _target()
+    for name in FUNCTIONS:
+        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+        _llvm.add_symbol(name, address)
+    return _llvm.create_mcjit_compiler(_llvm.parse_assembly(""), _target())
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+    )  # fmt: skip
+
+
+_addresses: dict[str, int] = {}  # of the functions that are loaded
+_definitions: list[_MethodDef] = []  # live as long as the process, as the machine code does
+
+
+def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
+    """The function of this name in an object file, as Python calls it; see `entry.Entry`."""
+    address = _addresses.get(name)
+    if address is None:
+        engine = _engine()
+        file = _llvm.ObjectFileRef.from_data(code)
+        if not file:
+            raise RuntimeError("no object file")
+        engine.add_object_file(file)
+        engine.finalize_object()
+        address = engine.get_function_address(name)
+        if not address:
+            raise RuntimeError(f"the object file has no {name}")
+        _addresses[name] = address
+    definition = _MethodDef(b"loop", address, _METH_FASTCALL, None)
+    _definitions.append(definition)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    make.restype = ctypes.py_object
+    return make(ctypes.addressof(definition), own, None)
