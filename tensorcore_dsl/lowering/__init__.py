@@ -1,5 +1,5 @@
 """Compiled loops: functions of Python, from their syntax straight to LLVM."""
 
-from tensorcore_dsl.lowering.functions import compiled, inlined, primitive
+from tensorcore_dsl.lowering.functions import compiled, inlined, primitive, vectorised
 
-__all__ = ["compiled", "inlined", "primitive"]
+__all__ = ["compiled", "inlined", "primitive", "vectorised"]

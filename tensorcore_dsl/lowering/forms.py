@@ -34,11 +34,11 @@ _COMPILING = RLock()  # emulated blocks run in threads, each of which may compil
 class Compiled:
     """A function that is compiled, or loaded, when it is first called with arguments of a kind.
 
-    lowered: the `functions.Lowered`.
+    lowered: the `functions.Lowered`. level: see `machine.object_code`.
     """
 
-    def __init__(self, lowered: Any) -> None:
-        self.lowered = lowered
+    def __init__(self, lowered: Any, level: int) -> None:
+        self.lowered, self.level = lowered, level
         self.py_func = self.__wrapped__ = lowered.py_func
         self.__doc__, self.__name__ = lowered.py_func.__doc__, lowered.py_func.__name__
         self.key = FunctionKey(lowered.py_func, *_SOURCES)
@@ -73,7 +73,7 @@ class Compiled:
     def _form(self, kinds: tuple[Any, ...]) -> Any:
         directory = _LOOPS if _usable() else None
         name = disk_cache.entry_name(
-            "loop", self.key.name(), "|".join(map(str, kinds)), machine.processor()
+            "loop", self.level, self.key.name(), "|".join(map(str, kinds)), machine.processor()
         )
         entry = disk_cache.load(name, directory) if directory else None
         symbol, own = f"loop_{name}", objects(kinds)
@@ -85,7 +85,7 @@ class Compiled:
         _NOTICE.begins()
         began = time.perf_counter()
         try:
-            code = machine.object_code(self._module(kinds, symbol))
+            code = machine.object_code(self._module(kinds, symbol), self.level)
         finally:
             _NOTICE.ends()
         COMPILED.append((f"{self.py_func.__module__}.{self.__name__}", time.perf_counter() - began))

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 
 from tensorcore_dsl.lowering.entry import FUNCTIONS
 
-_LEVEL = 3
+PLAIN, VECTORS = 1, 3  # levels of optimisation
 _METH_FASTCALL = 0x80
 _llvm: Any = llvm  # without types
 
@@ -34,20 +34,21 @@ def _target() -> Any:
     _llvm.initialize_native_target()
     _llvm.initialize_native_asmprinter()
     return _llvm.Target.from_default_triple().create_target_machine(
-        cpu=_llvm.get_host_cpu_name(), features=_features(), opt=_LEVEL,
+        cpu=_llvm.get_host_cpu_name(), features=_features(), opt=VECTORS,
         reloc="static" if _llvm.get_default_triple().startswith("x86_64") else "default",
         codemodel="jitdefault", jit=True,
     )  # fmt: skip
 
 
-def object_code(text: str) -> bytes:
-    """The object file of a module in LLVM's language."""
+def object_code(text: str, level: int) -> bytes:
+    """The object file of a module in LLVM's language. level: PLAIN or VECTORS."""
     target = _target()
     module = _llvm.parse_assembly(text)
     module.triple = _llvm.get_default_triple()
     module.data_layout = str(target.target_data)
-    options = _llvm.create_pipeline_tuning_options(speed_level=_LEVEL)
-    options.loop_vectorization = options.slp_vectorization = True
+    options = _llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = options.slp_vectorization = level == VECTORS
+    options.loop_unrolling = options.loop_interleaving = level == VECTORS
     passes = _llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
     return bytes(target.emit_object(module))
@@ -71,7 +72,6 @@ class _MethodDef(ctypes.Structure):
 
 
 _addresses: dict[str, int] = {}  # of the functions that are loaded
-_definitions: list[_MethodDef] = []  # live as long as the process, as the machine code does
 
 
 def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
@@ -89,7 +89,7 @@ def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
             raise RuntimeError(f"the object file has no {name}")
         _addresses[name] = address
     definition = _MethodDef(b"loop", address, _METH_FASTCALL, None)
-    _definitions.append(definition)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))  # functions die last of all
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     make.restype = ctypes.py_object

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.lowering import compiled, inlined
+from tensorcore_dsl.lowering import inlined, vectorised
 
 from .softfloat import RN, as_bits, as_float, fma64, fused
 
@@ -25,7 +25,7 @@ def step(a, b, c, mode):
     return fma64(a, b, c, mode)
 
 
-@compiled
+@vectorised
 def _products(
     a: Any, b: Any, c: Any, active: Any, places: Any, shape: Any, steps: Any, mode: int, d: Any,
     total: Any,

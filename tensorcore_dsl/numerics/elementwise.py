@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.lowering import compiled, inlined
+from tensorcore_dsl.lowering import inlined, vectorised
 
 
 def compile_elementwise(kernel: Callable[..., Any], signature: str) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ def _flat(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _unary(function: Any) -> Callable[..., None]:
-    @compiled
+    @vectorised
     def loop(x: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i])
@@ -46,7 +46,7 @@ def _unary(function: Any) -> Callable[..., None]:
 
 
 def _binary(function: Any) -> Callable[..., None]:
-    @compiled
+    @vectorised
     def loop(x: Any, y: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i], y[i])
@@ -55,7 +55,7 @@ def _binary(function: Any) -> Callable[..., None]:
 
 
 def _ternary(function: Any) -> Callable[..., None]:
-    @compiled
+    @vectorised
     def loop(x: Any, y: Any, z: Any, out: Any) -> None:
         for i in range(out.size):
             out[i] = function(x[i], y[i], z[i])

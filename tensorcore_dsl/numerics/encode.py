@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.lowering import compiled, inlined
+from tensorcore_dsl.lowering import inlined, vectorised
 
 from .elementwise import compile_elementwise
 from .number_formats import FLOATS, Bits, FloatFormat, register_dtype, values
@@ -95,7 +95,7 @@ def _integral_one(x: Any, mode: Any) -> Any:
     return np.ceil(x) if mode == RP else np.floor(x)
 
 
-@compiled
+@vectorised
 def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
     """Floats; ``random`` has one element per number, or one for all (EXTRA: random bits used)."""
     step = 1 if random.size == x.size else 0
@@ -103,7 +103,7 @@ def _encode_loop(x: Any, random: Any, p: Any, out: Any) -> None:
         out[i] = _encode_one(x[i], random[i * step], p)
 
 
-@compiled
+@vectorised
 def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
     """Floats, first rounded to integral values in mode p[EXTRA]."""
     for i in range(x.size):
@@ -111,7 +111,7 @@ def _encode_integral_loop(x: Any, p: Any, out: Any) -> None:
         out[i] = _encode_one(as_bits(value), np.uint64(0), p)
 
 
-@compiled
+@vectorised
 def _encode_int_loop(x: Any, p: Any, out: Any) -> None:
     """Integers; two's complement if p[EXTRA] is set."""
     for i in range(x.size):
@@ -144,7 +144,7 @@ def _to_int_one(x: Any, bits: Any, signed: Any, mode: Any, nan: Any) -> Any:
     return np.uint64(np.int64(value))
 
 
-@compiled
+@vectorised
 def _to_int_loop(x: Any, p: Any, out: Any) -> None:
     """p: bits of the integer, signedness, rounding mode, result of a NaN."""
     for i in range(x.size):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from tensorcore_dsl.lowering import compiled, inlined, primitive
+from tensorcore_dsl.lowering import inlined, primitive, vectorised
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
@@ -317,7 +317,7 @@ def _one(op: int, table: Any, square: Any, x: int, y: int, ftz: bool) -> int:
     return _divided(table, square, x, y, ftz, op == DO_FULL)
 
 
-@compiled
+@vectorised
 def _evaluate(op: int, ftz: bool, x: Any, y: Any, out: Any, table: Any, square: Any) -> None:
     for i in range(out.size):
         out[i] = _one(op, table, square, x[i], y[i], ftz)

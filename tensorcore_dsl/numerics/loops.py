@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.lowering import arrays, compiled, inlined, primitive
+from tensorcore_dsl.lowering import arrays, inlined, primitive, vectorised
 
 from .columns import LANES, fused_columns
 from .softfloat import as_bits, as_float
@@ -350,7 +350,7 @@ def starts(extra, w, s, rows):
         rows[p] = (extra[w, p] if s[SPARSE] else p) * s[N]
 
 
-@compiled
+@vectorised
 def _products(
     first: Any, second: Any, uses: Any, extra: Any, active: Any, places: Any, tables: Any, s: Any,
     bits: Any, va: Any, ea: Any, vb: Any, eb: Any, vc: Any, ec: Any, x: Any, late: Any, rows: Any,

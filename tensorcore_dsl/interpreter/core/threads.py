@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.interpreter.core.native import compiled
+from tensorcore_dsl.lowering import vectorised
 
 
 def scalar(value: Any, thread: Any) -> int:
@@ -19,7 +19,7 @@ def words(values: Any, threads: int) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(values, (threads,)), dtype=np.uint32)
 
 
-@compiled
+@vectorised
 def census(active: Any) -> int:
     """`warps << 32 | lanes` of a mask over whole warps."""
     warps, lanes = 0, 0
@@ -32,7 +32,7 @@ def census(active: Any) -> int:
     return warps << 32 | lanes
 
 
-@compiled
+@vectorised
 def divided(active: Any, unit: int, out: Any) -> None:
     """out: active threads whose unit of `unit` threads is not active as a whole."""
     for first in range(0, active.size, unit):
@@ -43,7 +43,7 @@ def divided(active: Any, unit: int, out: Any) -> None:
             out[thread] = active[thread] and count != unit
 
 
-@compiled
+@vectorised
 def absent(active: Any, named: Any, excused: Any, out: Any) -> None:
     """out: active lanes whose `named` mask has a lane of their warp that is neither active nor
     `excused`."""
