@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numba
-
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.codegen import ptxas
 from tensorcore_dsl.codegen.cache_key import installed
@@ -153,4 +151,4 @@ def _library_version() -> str:
 
 def simulated() -> bool:
     """Whether Numba simulates CUDA, and so has no driver and no linker."""
-    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
+    return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))

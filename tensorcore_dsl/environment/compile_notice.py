@@ -11,7 +11,7 @@ from tensorcore_dsl.environment.switches import is_off
 
 VARIABLE = "TENSORCORE_DSL_NOTICE"
 AFTER = 1.0  # seconds of compilation that nobody needs to be told of
-USUAL = "5 to 20 s"
+USUAL = "1 to 4 s"
 
 
 class CompileNotice:

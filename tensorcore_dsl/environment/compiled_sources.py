@@ -46,7 +46,7 @@ class FunctionKey:
 def _visit(x: Any, package: str, files: set[str], values: list[str], seen: set[int]) -> None:
     """Add what `x` stands for: functions of the package, and those that compiled code contains,
     are followed, other ones are not."""
-    contained = getattr(x, "py_func", None) or getattr(x, "_defn", None)
+    contained = getattr(x, "py_func", None)
     x = contained or x
     if isinstance(x, SIMPLE):
         values.append(repr(x))

@@ -36,6 +36,11 @@ def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
         return builder.alloca(kind)
 
 
+def declared(builder: ir.IRBuilder, kind: ir.FunctionType, name: str) -> ir.Function:
+    """A function of LLVM's, such as `llvm.fma.v16f32`."""
+    return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+
+
 def pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """The place at a real address."""
     return builder.inttoptr(address, POINTER)

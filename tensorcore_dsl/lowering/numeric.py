@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tensorcore_dsl.lowering.arrays import declared
 from tensorcore_dsl.lowering.values import (
     BOOLEAN,
     COUNT,
@@ -33,11 +34,8 @@ def intrinsic(builder: ir.IRBuilder, name: str, *operands: Number) -> Number:
     """The function of LLVM of this name, for operands of one floating-point kind."""
     kind = operands[0].type
     given = [x.value for x in operands]
-    name = f"llvm.{name}.f{8 * kind.itemsize}"
-    found = builder.module.globals.get(name)
-    if found is None:
-        signature = ir.FunctionType(given[0].type, [x.type for x in given])
-        found = ir.Function(builder.module, signature, name)
+    signature = ir.FunctionType(given[0].type, [x.type for x in given])
+    found = declared(builder, signature, f"llvm.{name}.f{8 * kind.itemsize}")
     return Number(kind, builder.call(found, given))
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from tensorcore_dsl.lowering import arrays, primitive
+from tensorcore_dsl.lowering.values import BOOLEAN, COUNT, Number, cast
 
 from . import block_code as layout
 from .block_code import BOTH, HIGH, LOW, Blocks, Group
@@ -24,8 +24,6 @@ from .vectors import F32, F64, I1, I16, I32, I64, LANES, Value, constant, vector
 # numbers, and products that are subnormal in binary32 are below the last bit kept.
 LEAST, MOST = -96, 120
 ROOM = 1 << 7  # below 2**31, so that rounding a sum to binary32 does not leave int32
-
-inlined: Any = intrinsic
 
 
 class FusedBlocks(Blocks):
@@ -248,11 +246,8 @@ class ExactBlocks(Blocks):
 
     def group(self, group: Group) -> list[Value]:
         builder = self.builder
-        saturating = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(vector(I32), [vector(I32)] * 2),
-            f"llvm.sadd.sat.v{LANES}i32",
-        )
+        both = ir.FunctionType(vector(I32), [vector(I32)] * 2)
+        saturating = arrays.declared(builder, both, f"llvm.sadd.sat.v{LANES}i32")
         added = builder.sitofp(self.everywhere(self.settings, layout.ADDED), vector(F32))
         # Two sums for each block, of the even and of the odd k: each waits for itself alone.
         starts = [added] * len(group.c), [constant(F32, 0.0)] * len(group.c)
@@ -297,35 +292,32 @@ class ChainBlocks(Blocks):
 # -- what compiled loops call ------------------------------------------------------------------
 
 
+def _whole(builder: ir.IRBuilder, given: tuple[Any, ...]) -> list[Value]:
+    """Operands as int64."""
+    return [cast(builder, COUNT, x).value for x in given]
+
+
 def decoder(kind: type[Blocks], spread: bool) -> Any:
-    """An intrinsic that decodes an operand: see `Blocks.operand`; all arguments are int64."""
+    """A function that decodes an operand: see `Blocks.operand`; base to exponents."""
 
-    @inlined
-    def decode(
-        typing: Any, base: Any, places: Any, kinds: Any, count: Any, quarters: Any, form: Any,
-        values: Any, exponents: Any,
-    ) -> Any:  # fmt: skip
-        def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            kind(builder).operand(spread, *given)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 8), codegen
+    @primitive
+    def decode(builder: ir.IRBuilder, *given: Any) -> None:
+        kind(builder).operand(spread, *_whole(builder, given))
 
     return decode
 
 
 def multiplier(kind: type[Blocks]) -> Any:
-    """An intrinsic that computes one product; true if it has to be computed otherwise."""
+    """A function that computes one product; true if it has to be computed otherwise.
 
-    @inlined
-    def multiply(
-        typing: Any, va: Any, ea: Any, vb: Any, eb: Any, c: Any, places_c: Any, kinds_c: Any,
-        d: Any, places_d: Any, kinds_d: Any, results: Any, settings: Any, form_c: Any,
-    ) -> Any:  # fmt: skip
-        def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            emitter = kind(builder, *given[11:])
-            return emitter.over_groups(given[0:2], given[2:4], given[4:7], given[7:10], given[10])
+    Its operands: va, ea, vb, eb; words, places and kinds of C, and of D; memory for one D; settings
+    of the product, and of C.
+    """
 
-        return types.boolean(*[types.int64] * 13), codegen
+    @primitive
+    def multiply(builder: ir.IRBuilder, *given: Any) -> Number:
+        x = _whole(builder, given)
+        emitter, c, d = kind(builder, *x[11:]), (x[4], x[5], x[6]), (x[7], x[8], x[9])
+        return Number(BOOLEAN, emitter.over_groups(x[0:2], x[2:4], c, d, x[10]))
 
     return multiply

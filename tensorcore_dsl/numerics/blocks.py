@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorcore_dsl.environment.compiled_loops import compiled
+from tensorcore_dsl.lowering import vectorised
 
 from .block_code import Blocks
 from .block_sums import ChainBlocks, ExactBlocks, FusedBlocks, decoder, multiplier
@@ -26,7 +26,7 @@ KIND = 4  # bytes of its kind
 def _loops(kind: type[Blocks]) -> Any:
     decode_a, decode_b, multiply = decoder(kind, True), decoder(kind, False), multiplier(kind)
 
-    @compiled
+    @vectorised
     def products(
         first: Any, second: Any, uses: Any, active: Any, call: Any, decoded: Any, left: Any
     ) -> None:  # fmt: skip
@@ -56,7 +56,7 @@ def _loops(kind: type[Blocks]) -> Any:
                         call[KINDS_B] + KIND * vectors, call[VECTORS_B], call[QUARTERS],
                         call[FORM_B], decoded[2] + i * call[SIZE_B], decoded[3] + i * call[SIZE_B],
                     )  # fmt: skip
-                for use in range(len(uses)):
+                for use in range(uses.shape[0]):
                     a, b = uses[use, 0] * call[SIZE_A], uses[use, 1] * call[SIZE_B]
                     if multiply(
                         decoded[0] + a, decoded[1] + a, decoded[2] + b, decoded[3] + b,

@@ -44,9 +44,7 @@ class _Columns:
             name: cast(builder, COUNT, x).value for name, x in zip(numbers, given[8:], strict=True)
         }
         name, kind = f"llvm.trunc.v{LANES}f64", _vector(ir.DoubleType())
-        self.trunc = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(kind, [kind]), name
-        )
+        self.trunc = arrays.declared(builder, ir.FunctionType(kind, [kind]), name)
 
     def at(self, name: str, index: ir.Value) -> ir.Value:
         """The scalar at an index, broadcast to all lanes."""

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba.core import cgutils
+
+from tensorcore_dsl.lowering.arrays import declared
 
 LANES = 32
 NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
@@ -33,7 +34,6 @@ def constant(bits: int, value: int) -> ir.Constant:
     return ir.Constant(vector(bits), [value] * LANES)
 
 
-_declared: Any = cgutils.get_or_insert_function
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
@@ -130,7 +130,7 @@ def _arithmetic(method: str) -> Emit:
 
 def _fused(builder: Any, *operands: Any) -> Any:
     kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    function = _declared(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    function = declared(builder, kind, f"llvm.fma.v{LANES}f32")
     return _bits(builder, builder.call(function, [_floats(builder, x) for x in operands]))
 
 

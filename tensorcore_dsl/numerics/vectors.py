@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils as _cgutils
 
-cgutils: Any = _cgutils  # without types
+from tensorcore_dsl.lowering import arrays
+from tensorcore_dsl.lowering.values import COUNT, Number
+
 LANES = 16
 I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -101,13 +102,11 @@ class Emitter:
         width = 32 if a.type.element == F32 else 64
         kind = ir.FunctionType(a.type, [a.type] * 3)
         name = f"llvm.{name}.v{a.type.count}f{width}"
-        return self.builder.call(
-            cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c]
-        )
+        return self.builder.call(arrays.declared(self.builder, kind, name), [a, b, c])
 
     def variable(self, initial: Value) -> Value:
         """A slot with an initial value."""
-        slot = cgutils.alloca_once(self.builder, initial.type)
+        slot = arrays.variable(self.builder, initial.type)
         self.builder.store(initial, slot)
         return slot
 
@@ -119,8 +118,8 @@ class Emitter:
 
     @contextmanager
     def over(self, count: Value) -> Iterator[Value]:
-        with cgutils.for_range(self.builder, count, intp=I64) as loop:
-            yield loop.index
+        with arrays.counted(self.builder, 0, Number(COUNT, count)) as loop:
+            yield loop.index.value
 
     def any(self, lanes: Value) -> Value:
         """Is one of the bits (i1 lanes) set?"""
