@@ -99,9 +99,9 @@ def _tidy(log: str) -> str:
 @lru_cache
 def _linker_class() -> Any:
     """Numba's linker, with options for ptxas."""
-    if simulated():
-        raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
     try:
+        if simulated():
+            raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
         linker = import_module("numba.cuda.cudadrv.driver")._Linker
     except ImportError as error:
         raise AssemblyError(f"numba-cuda cannot be imported ({error}); {INSTALL_HINT}") from error
