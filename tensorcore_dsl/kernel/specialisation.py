@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tensorcore_dsl.arch import Arch
-from tensorcore_dsl.codegen import assemble, kernel_cache
+from tensorcore_dsl.codegen import assemble, ir_cache, kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic, diagnostics_of
 from tensorcore_dsl.codegen.line_table import source_lines, wanted
@@ -44,7 +44,9 @@ class Specialisation:
 
     @cached_property
     def ir(self) -> nodes.Kernel:
-        return compile_kernel(self.kernel, self.types, self.constants, self.arch, self.checks)
+        """The IR, from the disk if it is there."""
+        given = self.kernel, self.types, self.constants, self.arch, self.checks
+        return ir_cache.kept(*given, compile_kernel)
 
     @cached_property
     def ptx(self) -> str:

@@ -1,0 +1,71 @@
+"""The IR of kernels on disk: a second process that emulates a kernel evaluates no Python.
+
+The name of an entry is that of `kernel_cache`, a hash of all that the IR depends on; its content is
+a pickle of nodes. Instructions, layouts and element types in it are found by name. Nothing but
+this package's classes is made from it, and an entry that is damaged is as good as none.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from tensorcore_dsl.arch import Arch
+from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.ir.nodes import Kernel
+
+LEAST = 0.05  # seconds of evaluation: what takes less is not worth a file
+_PACKAGE = __name__.partition(".")[0]
+_OTHERS = frozenset({
+    ("builtins", "frozenset"), ("builtins", "set"), ("builtins", "slice"), ("builtins", "range"),
+    ("numpy", "dtype"), ("numpy._core.multiarray", "scalar"), ("types", "MappingProxyType"),
+})  # fmt: skip
+
+
+def kept(
+    kernel: Any, types: tuple[Any, ...], constants: dict[str, Any], arch: Arch, checks: bool,
+    evaluate: Callable[..., Kernel],
+) -> Kernel:  # fmt: skip
+    """What `evaluate` makes of the other arguments: from the disk if it is there."""
+    given = kernel, types, constants, arch
+    entry = kernel_cache.entry_name(*given, assembler="", lineinfo=True, checks=checks)
+    found = _load(entry) if entry else None
+    if found is not None:
+        return found
+    began = time.perf_counter()
+    made = evaluate(*given, checks)
+    if entry and time.perf_counter() - began >= LEAST:
+        _store(entry, made)
+    return made
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] != _PACKAGE and (module, name) not in _OTHERS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of IR")
+        return super().find_class(module, name)
+
+
+def _load(entry: str) -> Kernel | None:
+    stored = disk_cache.load(entry)
+    if stored is None:
+        return None
+    try:
+        found = _Reader(io.BytesIO(zlib.decompress(stored[0]))).load()
+    except Exception:  # whatever a damaged pickle may raise
+        return None
+    return found if isinstance(found, Kernel) else None
+
+
+def _store(entry: str, made: Kernel) -> None:
+    """Some IR cannot be stored: format strings belong to one process."""
+    try:
+        data = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+        return
+    disk_cache.store(entry, zlib.compress(data, 1), "")
