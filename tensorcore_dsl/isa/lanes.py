@@ -15,12 +15,16 @@ from tensorcore_dsl.isa.spec import LOAD, STORE, Instruction
 
 
 class Elementary(NamedTuple):
-    """An operation on words of `bits` bits: the numbers of its operands, and that of its result."""
+    """An operation on words of `bits` bits: the numbers of its operands, and that of its result.
+
+    function: of the function unit, for the operation "unit".
+    """
 
     name: str
     bits: int
     operands: tuple[int, ...]
     result: int = 0
+    function: str = ""
 
 
 class Access(NamedTuple):
@@ -38,7 +42,8 @@ ADD = "add"
 
 _INTEGER = {"add": 2, "sub": 2, "mul.lo": 2, "mad.lo": 3, "and": 2, "or": 2, "xor": 2, "not": 1}
 _BY_SIGN = {"min": 2, "max": 2, "shr": 2, "mul.wide": 2, "mad.wide": 3}
-_FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2}
+_FLOAT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "min": 2, "max": 2,
+          "div": 2, "sqrt": 1}
 _MODIFIERS = ("sat", "relu", "ftz", "satfinite", "nan", "oob", "x", "cls", "u")
 
 
@@ -95,6 +100,8 @@ def _boolean(instr: Instruction) -> Operations:
 
 def _floating(instr: Instruction) -> Operations:
     p = instr.params
+    if p["t"] == "f32" and p.get("rnd") == ".approx" and len(instr.operands) == 1:
+        return (Elementary("unit", 32, (0,), function=instr.opcode),)
     count = _FLOAT.get(instr.opcode)
     if p["t"] != "f32" or count is None or p.get("rnd", "") not in ("", ".rn"):
         return ()

@@ -27,6 +27,7 @@ _DIRECTORY = chosen_directory()
 _LOOPS = None if _DIRECTORY is None else _DIRECTORY / "loops"
 _NOTICE = CompileNotice(_LOOPS)
 _SOURCES = tuple(map(str, sorted(Path(__file__).parent.glob("*.py"))))
+BODY = ".body"  # behind the name of a form: of the function that its entry calls
 COMPILED: list[tuple[str, float]] = []  # what this process has compiled, in how many seconds
 _COMPILING = RLock()  # emulated blocks run in threads, each of which may compile a loop
 
@@ -70,33 +71,44 @@ class Compiled:
             raise TypeError(f"{self.__name__} is given numbers beyond 64 bits")
         return found
 
+    def address(self) -> int:
+        """Where the machine code of a function of numbers alone is, to be called from others."""
+        kinds = tuple(self.lowered.parameter_kinds)
+        with _COMPILING:
+            if kinds not in self._known:
+                self._known[kinds] = self._form(kinds)
+        return machine.address_of(self._symbol(kinds) + BODY)
+
+    def _symbol(self, kinds: tuple[Any, ...]) -> str:
+        parts = self.key.name(), "|".join(map(str, kinds)), machine.processor()
+        return disk_cache.entry_name("loop", self.level, *parts)
+
     def _form(self, kinds: tuple[Any, ...]) -> Any:
         directory = _LOOPS if _usable() else None
-        name = disk_cache.entry_name(
-            "loop", self.level, self.key.name(), "|".join(map(str, kinds)), machine.processor()
-        )
+        name = self._symbol(kinds)
         entry = disk_cache.load(name, directory) if directory else None
-        symbol, own = f"loop_{name}", objects(kinds)
+        own = objects(kinds)
         if entry is not None and entry[1] == self.key.sources():
             try:
-                return machine.loaded(entry[0], symbol, own)
+                return machine.loaded(entry[0], name, own)
             except RuntimeError:  # no object file
                 pass
         _NOTICE.begins()
         began = time.perf_counter()
         try:
-            code = machine.object_code(self._module(kinds, symbol), self.level)
+            code = machine.object_code(self._module(kinds, name), self.level)
         finally:
             _NOTICE.ends()
         COMPILED.append((f"{self.py_func.__module__}.{self.__name__}", time.perf_counter() - began))
         if directory:
             disk_cache.store(name, code, self.key.sources(), directory)
-        return machine.loaded(code, symbol, own)
+        return machine.loaded(code, name, own)
 
     def _module(self, kinds: tuple[Any, ...], symbol: str) -> str:
         """In LLVM's language."""
         module = ir.Module()
         called = self.lowered.function(module, kinds)
+        called.linkage, called.name = "external", symbol + BODY
         Entry(called, kinds, self.lowered.result, symbol)
         return str(module)
 

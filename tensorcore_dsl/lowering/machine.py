@@ -74,6 +74,11 @@ class _MethodDef(ctypes.Structure):
 _addresses: dict[str, int] = {}  # of the functions that are loaded
 
 
+def address_of(name: str) -> int:
+    """Where a function of a form is that has been loaded."""
+    return int(_engine().get_function_address(name))
+
+
 def loaded(code: bytes, name: str, own: tuple[Any, ...]) -> Any:
     """The function of this name in an object file, as Python calls it; see `entry.Entry`."""
     address = _addresses.get(name)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from tensorcore_dsl.lowering import inlined, primitive, vectorised
+from tensorcore_dsl.lowering import arrays, compiled, inlined, primitive, vectorised
 from tensorcore_dsl.lowering.values import COUNT, Number, cast
 
 from .function_unit_sm90 import COEFFICIENTS, FIRST
@@ -42,6 +42,8 @@ LARGE, QUARTER, HALF = 0x7E800000, 0x3E800000, 0x3F000000  # 2**126, 1/4, 1/2
 LOW_EX2, MINUS_24 = 0xC2FC0000, 0xC1C00000  # -126.0, -24.0
 
 _WORD = np.dtype(np.uint32)
+LANES, SEGMENTS = 32, len(COEFFICIENTS)
+array_at: Any = primitive(arrays.at_address)
 
 
 def squares() -> npt.NDArray[np.uint16]:
@@ -323,8 +325,27 @@ def _evaluate(op: int, ftz: bool, x: Any, y: Any, out: Any, table: Any, square: 
         out[i] = _one(op, table, square, x[i], y[i], ftz)
 
 
+@compiled
+def _of_lanes(given: int, made: int, op: int, table: int, square: int) -> None:
+    """`_one` without .ftz for 32 words. All but `op` are addresses."""
+    rows = array_at(table, (SEGMENTS, 3), np.int64)
+    squares_at = array_at(square, (1 << KEPT,), np.uint16)
+    x, out = array_at(given, (LANES,), np.uint32), array_at(made, (LANES,), np.uint32)
+    for lane in range(LANES):
+        out[lane] = _one(op, rows, squares_at, x[lane], 0, False)
+
+
+def for_lanes(op: str) -> tuple[int, ...]:
+    """What calls one of `OPS`, of one operand, for the 32 lanes of a warp: the address of a
+    function, and its operands behind the addresses of the given words and of the results."""
+    function: Any = _of_lanes
+    table, square = _tables()
+    return function.address(), OPS.index(op), table.ctypes.data, square.ctypes.data
+
+
 @cache
 def _tables() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
+    """Both live as long as the process."""
     return COEFFICIENTS, squares()
 
 

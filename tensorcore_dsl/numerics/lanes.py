@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from tensorcore_dsl.lowering.arrays import declared
+from tensorcore_dsl.lowering.arrays import declared, variable
+from tensorcore_dsl.lowering.values import WORD
 
 LANES = 32
 NAN = 0x7FFFFFFF  # every NaN that f32 arithmetic gives
@@ -19,11 +20,15 @@ Emit = Callable[..., Any]  # (builder, *vectors of the operands) -> vector of th
 
 
 class Operation(NamedTuple):
-    """Bits of the result and of each operand (8 for a predicate, which is 0 or 1), and the code."""
+    """Bits of the result and of each operand (8 for a predicate, which is 0 or 1), and the code.
+
+    literals: how many numbers, the same for all lanes, the code takes behind the operands.
+    """
 
     result: int
     operands: tuple[int, ...]
     emit: Emit
+    literals: int = 0
 
 
 def vector(bits: int) -> ir.VectorType:
@@ -134,6 +139,21 @@ def _fused(builder: Any, *operands: Any) -> Any:
     return _bits(builder, builder.call(function, [_floats(builder, x) for x in operands]))
 
 
+def _root(builder: Any, a: Any) -> Any:
+    function = declared(builder, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.sqrt.v{LANES}f32")
+    return _bits(builder, builder.call(function, [_floats(builder, a)]))
+
+
+def _unit(builder: Any, a: Any, function: Any, *more: Any) -> Any:
+    """A function of the function unit: see `function_unit.for_lanes`."""
+    given, made = variable(builder, vector(32)), variable(builder, vector(32))
+    builder.store(a, given)
+    numbers = [*(builder.ptrtoint(end, WORD) for end in (given, made)), *more]
+    kind = ir.FunctionType(ir.VoidType(), [WORD] * len(numbers))
+    builder.call(builder.inttoptr(function, kind.as_pointer()), numbers)
+    return builder.load(made)
+
+
 def _is_nan(builder: Any, a: Any) -> Any:
     magnitude = builder.and_(a, constant(32, 0x7FFFFFFF))
     return builder.icmp_unsigned(">", magnitude, constant(32, 0x7F800000))
@@ -233,11 +253,14 @@ def _of_floats() -> dict[tuple[str, int], Operation]:
         "add.f": Operation(32, (32, 32), _arithmetic("fadd")),
         "sub.f": Operation(32, (32, 32), _arithmetic("fsub")),
         "mul.f": Operation(32, (32, 32), _arithmetic("fmul")),
+        "div.f": Operation(32, (32, 32), _arithmetic("fdiv")),
+        "sqrt.f": Operation(32, (32,), _root),
         "fma.f": Operation(32, (32, 32, 32), _fused),
         "neg.f": Operation(32, (32,), _negative),
         "abs.f": Operation(32, (32,), _magnitude),
         "min.f": Operation(32, (32, 32), _float_extreme(False)),
         "max.f": Operation(32, (32, 32), _float_extreme(True)),
+        "unit": Operation(32, (32,), _unit, literals=4),
         "num.f": Operation(8, (32, 32), _test("fcmp_ordered", "ord")),
         "nan.f": Operation(8, (32, 32), _test("fcmp_unordered", "uno")),
     }

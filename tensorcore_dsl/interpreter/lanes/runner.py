@@ -18,7 +18,7 @@ from tensorcore_dsl.numerics.lanes import CODES, OPERATIONS, vector
 # Columns. The result and the operands each have an address and a step.
 SLOTS = 4  # the result, then up to three operands
 CODE, FIRST = 0, 1
-LITERALS = FIRST + 2 * SLOTS  # numbers of accesses to memory, see `lanes.memory`
+LITERALS = FIRST + 2 * SLOTS  # numbers of operations, and of accesses: see `lanes.memory`
 COLUMNS = LITERALS + 6
 _WORD = ir.IntType(64)
 
@@ -45,7 +45,7 @@ def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
     stores = {bits: builder.append_basic_block(f"store{bits}") for bits in (8, 16, 32, 64)}
     values: dict[int, list[Any]] = {bits: [] for bits in stores}
     choice = builder.switch(_column(builder, row, CODE), done)
-    for key, (bits, operands, code) in OPERATIONS.items():
+    for key, (bits, operands, code, literals) in OPERATIONS.items():
         block = builder.append_basic_block("operation")
         choice.add_case(ir.Constant(_WORD, CODES[key]), block)
         builder.position_at_end(block)
@@ -53,7 +53,8 @@ def _emit(builder: Any, row: Any, warp: Any, mask: Any, whole: Any) -> None:
             builder.load(_pointer(builder, row, warp, slot, width), align=width // 8)
             for slot, width in enumerate(operands, 1)
         ]
-        values[bits].append((code(builder, *loaded), builder.block))
+        more = [_column(builder, row, LITERALS + i) for i in range(literals)]
+        values[bits].append((code(builder, *loaded, *more), builder.block))
         builder.branch(stores[bits])
     for bits, block in stores.items():
         builder.position_at_end(block)

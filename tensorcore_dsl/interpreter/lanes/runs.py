@@ -16,6 +16,7 @@ from tensorcore_dsl.interpreter.lanes.memory import ACCESS
 from tensorcore_dsl.interpreter.lanes.runner import COLUMNS, FIRST, LITERALS, SLOTS
 from tensorcore_dsl.isa.lanes import Access, access, operations
 from tensorcore_dsl.isa.spec import Instruction
+from tensorcore_dsl.numerics.function_unit import for_lanes
 from tensorcore_dsl.numerics.lanes import CODES, LANES, OPERATIONS
 
 Slot = tuple[int, int, int]  # place, register of a group, bytes
@@ -23,13 +24,16 @@ Row = tuple[int, ...]
 NOTHING: Slot = (0, 0, 0)
 
 
-def row(name: str, bits: int, slots: Sequence[Slot]) -> Row | None:
-    """The row of an operation on these registers; None where their sizes differ from its own."""
+def row(name: str, bits: int, slots: Sequence[Slot], function: str = "") -> Row | None:
+    """The row of an operation on these registers; None where their sizes differ from its own.
+
+    function: of the function unit, if the operation calls one.
+    """
     operation = OPERATIONS[name, bits]
     widths = [bits // 8 for bits in (operation.result, *operation.operands)]
     if [width for _, _, width in slots] != widths:
         return None
-    return _row(CODES[name, bits], slots, ())
+    return _row(CODES[name, bits], slots, for_lanes(function) if function else ())
 
 
 def access_row(access: Access, slots: Sequence[Slot], literals: Sequence[int]) -> Row:
@@ -48,7 +52,9 @@ def instruction_rows(
 ) -> list[Row]:
     """The rows of an instruction; none if it has no compiled form."""
     found = [
-        row(op.name, op.bits, [results[op.result], *(operands[i] for i in op.operands)])
+        row(
+            op.name, op.bits, [results[op.result], *(operands[i] for i in op.operands)], op.function
+        )
         for op in operations(instr)
     ]
     rows = [r for r in found if r is not None]
