@@ -360,6 +360,8 @@ def test_wrong_arguments():
         second([[1]], 1, False)
     with pytest.raises(TypeError):
         second(x, "1", False)
+    with pytest.raises(ValueError, match="truth value"):
+        second(x, 1, x)
     for number in (2**64, -(2**63) - 1):
         with pytest.raises(TypeError, match="beyond 64 bits"):
             second(x, number, False)

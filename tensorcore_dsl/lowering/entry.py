@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from tensorcore_dsl.lowering import values
-from tensorcore_dsl.lowering.values import BOOL, COUNT, POINTER, WORD, ArrayKind, Number, RecordKind
+from tensorcore_dsl.lowering.values import COUNT, POINTER, WORD, ArrayKind, Number, RecordKind
 
 POINTERS = POINTER.as_pointer()
 INT = ir.IntType(32)
@@ -169,15 +169,13 @@ class Entry:
 
     def number(self, kind: Any, x: ir.Value) -> ir.Value:
         builder = self.builder
-        if kind == values.BOOLEAN:
-            return builder.trunc(self.call("PyObject_IsTrue", x), BOOL)
         if kind.kind == "f":
-            found, error = self.call("PyFloat_AsDouble", x), ir.Constant(ir.DoubleType(), -1.0)
-            failed = builder.fcmp_ordered("==", found, error)
+            found = self.call("PyFloat_AsDouble", x)
+            failed = builder.fcmp_ordered("==", found, ir.Constant(found.type, -1.0))
         else:
             name = "PyLong_AsLongLong" if kind == COUNT else "PyLong_AsUnsignedLongLongMask"
-            found, error = self.call(name, x), ir.Constant(WORD, -1)
-            failed = builder.icmp_unsigned("==", found, error)
+            found = self.call("PyObject_IsTrue" if kind == values.BOOLEAN else name, x)
+            failed = builder.icmp_signed("==", found, ir.Constant(found.type, -1))
         with builder.if_then(failed, likely=False):
             raised = builder.icmp_unsigned("!=", self.call("PyErr_Occurred"), POINTER(None))
             with builder.if_then(raised):
@@ -187,7 +185,7 @@ class Entry:
         if kind.kind == "f":
             return found if kind == values.DOUBLE else builder.fptrunc(found, ir.FloatType())
         narrow = values.llvm_type(kind)
-        return found if narrow == WORD else builder.trunc(found, narrow)
+        return found if narrow == found.type else builder.trunc(found, narrow)
 
     def packed(self, kind: Any, found: ir.Value) -> ir.Value:
         """The result as a new object."""

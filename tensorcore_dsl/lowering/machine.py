@@ -20,22 +20,25 @@ _llvm: Any = llvm  # without types
 def processor() -> str:
     """What machine code depends on, besides its source."""
     return repr((
-        llvmlite.__version__, _llvm.llvm_version_info, _llvm.get_default_triple(),
+        llvmlite.__version__, _llvm.llvm_version_info, _llvm.get_process_triple(),
         _llvm.get_host_cpu_name(), _features(),
     ))  # fmt: skip
 
 
 def _features() -> str:
-    return str(_llvm.get_host_cpu_features().flatten())
+    try:
+        return str(_llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM does not know them on all platforms
+        return ""
 
 
 @cache
 def _target() -> Any:
     _llvm.initialize_native_target()
     _llvm.initialize_native_asmprinter()
-    return _llvm.Target.from_default_triple().create_target_machine(
+    return _llvm.Target.from_triple(_llvm.get_process_triple()).create_target_machine(
         cpu=_llvm.get_host_cpu_name(), features=_features(), opt=VECTORS,
-        reloc="static" if _llvm.get_default_triple().startswith("x86_64") else "default",
+        reloc="static" if _llvm.get_process_triple().startswith("x86_64") else "default",
         codemodel="jitdefault", jit=True,
     )  # fmt: skip
 
@@ -44,7 +47,7 @@ def object_code(text: str, level: int) -> bytes:
     """The object file of a module in LLVM's language. level: PLAIN or VECTORS."""
     target = _target()
     module = _llvm.parse_assembly(text)
-    module.triple = _llvm.get_default_triple()
+    module.triple = _llvm.get_process_triple()
     module.data_layout = str(target.target_data)
     options = _llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = options.slp_vectorization = level == VECTORS
