@@ -81,12 +81,10 @@ def module(instrs: Sequence[Instruction], arch: str, version: tuple[int, int] | 
 @cache
 def assembles(text: str, arch: str) -> str:
     """What the assembler says against `text`; empty when it takes it."""
-    from numba.cuda.cudadrv.driver import _Linker
+    from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    linker = _Linker(cc=ARCHS[arch].cc, lto=False)
     try:
-        linker.add_ptx(text.encode(), "k")
-        linker.complete()
+        Linker(ObjectCode.from_ptx(text.encode()), options=LinkerOptions(arch=arch)).link("cubin")
     except Exception as error:  # the linker's own error types differ with its version
         return str(error)
     return ""

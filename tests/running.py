@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from numba.cuda.cudadrv.driver import _Linker  # noqa: F401
+    import cuda.core  # noqa: F401
 
     ASSEMBLES = True
 except ImportError:

@@ -884,7 +884,7 @@ def test_the_text_of_a_check() -> None:
 def test_the_ptx_of_a_check_assembles(arch: str) -> None:
     from assembler import assembles
 
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
 
     def many(x: tc.Array, i: tc.u32, j: tc.s64, n: tc.s32):
         x[i, j] = 1.0
@@ -916,7 +916,7 @@ def test_checks_on_the_gpu_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_builds_with_checks_have_their_own_entry_in_the_cache(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path))
     kernel = tc.kernel(row.function)
     types = kernel.types_of((X, 1))
@@ -984,7 +984,7 @@ def test_the_librarys_kernels_are_emulated_without_checks() -> None:
 
 def test_no_warnings_of_the_speed_of_checks(recwarn: pytest.WarningsRecorder) -> None:
     """The calls serialise wgmma, as the assembler says."""
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
 
     def multiply(x: tc.Array):
         tc.launch_bounds(128)

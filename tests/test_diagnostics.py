@@ -80,14 +80,19 @@ def test_the_first_instruction_of_the_kind_where_no_line_is_named():
 def test_a_log_of_unknown_form():
     made = Cubin("k", "sm_90a", "", b"", "all is well")
     (diagnostic,) = diagnostics_of(made, ("k.py", 3), dict)
-    assert "does not tell the kernel's resources" in diagnostic.text
+    assert "whether registers are spilled is not known" in diagnostic.text
+    assert diagnostic.text.endswith("the log is:\nall is well")
+
+
+def test_an_empty_log_says_nothing():
+    assert diagnostics_of(Cubin("k", "sm_90a", "", b"", " \n"), ("k.py", 3), dict) == ()
 
 
 # By the assembler, from Python's lines.
 
 
 def needs_assembler():
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
 
 
 def line_of(function, text):
@@ -175,7 +180,7 @@ def test_ptxas_keeps_setmaxnreg():
 
 def register_changes(code):
     """Operands of the USETMAXREG instructions, which nvdisasm prints for words of this form."""
-    (text,) = (data for name, data in sections(code) if name.startswith(".text."))
+    (text,) = (s.data for s in sections(code) if s.name.startswith(".text."))
     words = (word for word, _ in struct.iter_unpack("<QQ", text))
     return [word >> 32 & 0xFFFF for word in words if word & 0xFFFF == 0x79C8]
 

@@ -9,7 +9,7 @@ import pytest
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import driver
 
-pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+pytest.importorskip("cuda.core", reason="needs nvJitLink")
 
 
 @pytest.fixture
@@ -30,13 +30,14 @@ def test_no_gpu():
 
 
 def test_no_numba_cuda(monkeypatch, uncached):
-    def missing(name):
+    def missing(name="numba.cuda"):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(driver, "import_module", missing)
+    monkeypatch.setattr(driver, "numba_cuda", missing)
+    monkeypatch.setattr(driver, "find_spec", lambda name: None)
     monkeypatch.setattr(driver, "_driver_library", lambda: True)
     assert not driver.cuda_available()
-    with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cuda\]"):
+    with pytest.raises(LaunchError, match=r"tensorcore-dsl\[cu13\]"):
         driver.cuda_driver()
 
 

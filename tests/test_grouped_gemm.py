@@ -272,7 +272,7 @@ WIDE = HopperConfig(BN=192, cluster_m=2, pingpong=True).with_stages()
 @pytest.mark.parametrize("config", [SKINNY_GROUPS, PINGPONG], ids=["few rows", "in turn"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> None:
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     for dtype in (BF16, F16) if order == "F" else (BF16,):
         a, b, d = (
             whole(64, 512, dtype=dtype),
@@ -290,7 +290,7 @@ def test_the_assembler_has_nothing_to_say_of_groups(order: str, config: Any) -> 
 @pytest.mark.parametrize("config", [PINGPONG, ALONE, WIDE], ids=["in turn", "alone", "wide"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_the_assembler_has_nothing_to_say_of_gates(dtype: Any, config: HopperConfig) -> None:
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     if not is_assembled(config):
         pytest.skip("needs a whole-program ptxas")
     x, weights, d = (np.empty(shape, dtype) for shape in ((64, 512), (256, 512), (64, 256)))

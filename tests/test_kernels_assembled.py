@@ -17,7 +17,7 @@ import pytest
 import tensorcore_dsl as tc
 from tensorcore_dsl.kernels.host.plan import plan
 
-pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+pytest.importorskip("cuda.core", reason="needs nvJitLink")
 pytestmark = pytest.mark.filterwarnings("error::tensorcore_dsl.PerformanceWarning")
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2

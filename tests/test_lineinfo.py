@@ -161,7 +161,7 @@ class TestOption:
 class TestMachineCode:
     @pytest.fixture(autouse=True)
     def assembler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+        pytest.importorskip("cuda.core", reason="needs nvJitLink")
         monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
 
     def cubin(self, lineinfo: bool | None, kernel: Any = mapped) -> bytes:

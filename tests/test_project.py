@@ -44,7 +44,7 @@ assert (d == 16).all(), d
 try:
     double.cubin(x)
 except tc.AssemblyError as error:
-    assert "tensorcore-dsl[cuda]" in str(error), error
+    assert "tensorcore-dsl[cu13]" in str(error), error
 else:
     raise AssertionError("an assembler out of nowhere")
 print("done")

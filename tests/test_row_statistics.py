@@ -361,7 +361,7 @@ def test_tiles_where_no_thread_has_more_registers(monkeypatch: pytest.MonkeyPatc
 
 
 def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) -> None:
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     M, N = size
     a, b, d = np.empty((M, 1024), dtype), np.empty((1024, N), dtype, "F"), np.empty(size, out)
     rows = (SQUARES, MOST, LEAST)
@@ -375,7 +375,7 @@ def check_assembled(dtype: Any, out: Any, config: Any, size: tuple[int, int]) ->
 
 
 def test_combining_is_assembled_too() -> None:
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     parts, found = np.empty((2, 3, 64), F32), np.empty((2, 64), F32)
     used = combine_parts.resources(parts, found, arch="sm_90a", reductions=(SUM, MOST))
     assert not used.spills

@@ -410,7 +410,7 @@ def matrices():
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
 def test_parameters_of_a_cubin(arch):
     """Sizes and order of the parameters are those that a launch gives addresses of."""
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     given_ = (*matrices(), 3)
     made = copy.specialise(given_, {}, arch).cubin
     maps = (TensorMap(0, (1, 0), (64, 32), 128), TensorMap(1, (1, 0), (64, 32), 128))
@@ -434,7 +434,7 @@ def clustered(a: tc.Array, scale: tc.f32):
 
 def test_a_kernel_from_python(monkeypatch):
     """Maps, clusters, shared memory beyond 48 KiB and annotated numbers reach the driver."""
-    pytest.importorskip("numba.cuda.cudadrv.driver", reason="needs numba-cuda")
+    pytest.importorskip("cuda.core", reason="needs nvJitLink")
     gpu = FakeGpu(sizes=(8, 4, 4, 8, 4, 128))
     monkeypatch.setattr(cuda_driver, "cuda_driver", lambda: gpu)
     array = arrays()[0]

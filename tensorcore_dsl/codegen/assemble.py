@@ -1,7 +1,7 @@
 """Assembles PTX to machine code: by nvJitLink, or by ptxas where a whole program is needed.
 
-This needs no GPU and no driver. nvJitLink is used through Numba's linker; `numba.cuda` is imported
-when first needed, and a cached kernel does not need it.
+This needs no GPU and no driver. nvJitLink is used through `cuda.core`, which is imported when first
+needed; a cached kernel does not need it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorcore_dsl.environment import disk_cache
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.isa import names
 
-INSTALL_HINT = "pip install 'tensorcore-dsl[cuda]' brings the assembler (no GPU is needed for it)"
+INSTALL_HINT = "pip install 'tensorcore-dsl[cu13]' brings the assembler (no GPU is needed for it)"
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
 _LINES = "-lineinfo"
 _FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
@@ -77,15 +77,23 @@ def _run(
 def _link(
     ptx: str, target: archs.Arch, name: str, max_registers: int | None, options: list[str]
 ) -> tuple[bytes, str]:
-    """Code and log of Numba's linker."""
-    linker_class = _linker_class()
+    """Code and log of nvJitLink."""
+    _library_version()  # without nvJitLink, cuda.core turns to the driver
     try:
-        linker = linker_class(
-            max_registers=max_registers, cc=target.cc, lto=False, lineinfo=_LINES in options
-        )
-        linker.ptxas_options = [option for option in options if option != _LINES]
-        linker.add_ptx(ptx.encode(), name)
-        return bytes(linker.complete().code), _tidy(linker.info_log)
+        core: Any = import_module("cuda.core")
+        wanted = core.LinkerOptions(
+            name=name, arch=target.name, max_register_count=max_registers,
+            lineinfo=_LINES in options or None,
+            ptxas_options=[option for option in options if option != _LINES],
+        )  # fmt: skip
+    except (ImportError, AttributeError, TypeError) as error:  # none, or one before 0.5
+        raise AssemblyError(f"cuda.core cannot be used ({error}); {INSTALL_HINT}") from error
+    try:
+        linker = core.Linker(core.ObjectCode.from_ptx(ptx.encode(), name=name), options=wanted)
+        try:
+            return bytes(linker.link("cubin").code), _tidy(linker.get_info_log())
+        finally:
+            linker.close()
     except Exception as error:  # nvJitLink, its loader and cuda.core each have their own
         raise AssemblyError(_explain(error, ptx, target)) from error
 
@@ -94,27 +102,6 @@ def _tidy(log: str) -> str:
     """The log without times, so that equal texts give equal cubins."""
     lines = log.replace("\0", "").splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip() and "Compile time" not in line)
-
-
-@lru_cache
-def _linker_class() -> Any:
-    """Numba's linker, with options for ptxas."""
-    try:
-        if simulated():
-            raise AssemblyError("NUMBA_ENABLE_CUDASIM is set: Numba has no linker")
-        linker = import_module("numba.cuda.cudadrv.driver")._Linker
-    except ImportError as error:
-        raise AssemblyError(f"numba-cuda cannot be imported ({error}); {INSTALL_HINT}") from error
-
-    class VerboseLinker(linker):  # type: ignore[misc, valid-type]
-        ptxas_options: list[str]
-
-        def _get_linker_options(self, ptx: bool) -> Any:
-            options = super()._get_linker_options(ptx)
-            options.ptxas_options = self.ptxas_options
-            return options
-
-    return VerboseLinker
 
 
 def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
@@ -141,14 +128,10 @@ def toolchain() -> str:
     return " ".join(packages)
 
 
+@lru_cache
 def _library_version() -> str:
-    """The version of the CUDA toolkit's nvJitLink."""
+    """The version of nvJitLink, as (13, 0); AssemblyError where it cannot be loaded."""
     try:
         return str(import_module("cuda.bindings.nvjitlink").version())
     except Exception as error:  # no bindings, or no library for them
         raise AssemblyError(f"there is no nvJitLink ({error}); {INSTALL_HINT}") from error
-
-
-def simulated() -> bool:
-    """Whether Numba simulates CUDA, and so has no driver and no linker."""
-    return bool(getattr(import_module("numba").config, "ENABLE_CUDASIM", False))

@@ -1,4 +1,4 @@
-"""Machine code of one kernel, and its resources by the cubin file and the assembler's log."""
+"""Machine code of one kernel, and its resources by the assembler's log and the cubin file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.ir.nodes import TensorMap
 
 REGISTERS_PER_PARTITION = 16384  # a multiprocessor has four partitions of 16384 registers
@@ -20,22 +20,26 @@ MOST_THREADS = 1024  # of one block, on every architecture
 class Resources:
     """Resources of one kernel. Bytes are per thread for spills and local memory, else per block.
 
-    `spill_stores` and `spill_loads` count the bytes of all spill instructions, as ptxas does.
-    `max_threads` is the largest block that the registers and `.maxntid` allow. `warnings` are
-    ptxas' diagnostics (C75xx: serialised wgmma), each with the PTX line that it names.
+    None is unknown: neither the log nor the machine code tells it. `spill_stores` and `spill_loads`
+    count the bytes of all spill instructions, as ptxas does; only its log has them. `max_threads`
+    is the largest block that the registers and `.maxntid` allow. `warnings` are ptxas' diagnostics
+    (C75xx: serialised wgmma), each with the PTX line that it names.
     """
 
-    registers: int
-    spill_stores: int
-    spill_loads: int
-    local_bytes: int
-    shared_bytes: int
+    registers: int | None
+    spill_stores: int | None
+    spill_loads: int | None
+    local_bytes: int | None
+    shared_bytes: int | None
     constant_bytes: int
     max_threads: int
     warnings: tuple[str, ...] = ()
 
     @property
-    def spills(self) -> bool:
+    def spills(self) -> bool | None:
+        """Whether registers are spilled to memory; None if unknown."""
+        if self.spill_stores is None or self.spill_loads is None:
+            return None
         return bool(self.spill_stores or self.spill_loads)
 
 
@@ -62,18 +66,26 @@ class Cubin:
 
     @cached_property
     def resources(self) -> Resources:
-        """Registers, spills and memory of the kernel; AssemblyError if the log lacks them."""
+        """Registers, spills and memory of the kernel: by the log, else by the machine code."""
         log = _log_of(self.log, self.name)
         stack, stores, loads = _numbers(
             r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
         )
         (registers,) = _numbers(r"Used (\d+) registers", log)
-        shared = re.search(r"Used .*?(\d+) bytes smem", log)
+        (shared,) = _numbers(r"Used .*?(\d+) bytes smem", log)
+        if registers is None:
+            registers = self._property(_REGISTER_COUNT)
+        elif shared is None:
+            shared = 0  # the log mentions what is used
+        if stack is None:
+            stack = self._property(_FRAME_SIZE)
+            if stack == 0:  # spilled registers lie in the frame
+                stores = loads = 0
+        fitting = MOST_THREADS if registers is None else threads_that_fit(registers)
         return Resources(
             registers=registers, spill_stores=stores, spill_loads=loads, local_bytes=stack,
-            shared_bytes=int(shared[1]) if shared else 0,
-            constant_bytes=self._constant_bytes(),
-            max_threads=min(self._declared_threads(), threads_that_fit(registers)),
+            shared_bytes=shared, constant_bytes=self._constant_bytes(),
+            max_threads=min(self._declared_threads(), fitting),
             warnings=tuple(quote(line, self.ptx) for line in _diagnostics(self.log)),
         )  # fmt: skip
 
@@ -88,7 +100,7 @@ class Cubin:
 
     def _constant_bytes(self) -> int:
         pattern = re.compile(rf"\.nv\.constant\d+(\.{re.escape(self.name)})?")
-        return sum(len(data) for name, data in sections(self.code) if pattern.fullmatch(name))
+        return sum(len(s.data) for s in sections(self.code) if pattern.fullmatch(s.name))
 
     def _declared_threads(self) -> int:
         for attribute, value in self._attributes():
@@ -97,18 +109,24 @@ class Cubin:
                 return int(x * y * z)
         return MOST_THREADS
 
-    def _attributes(self) -> Iterator[tuple[int, bytes]]:
-        """The attributes with a sized value in `.nv.info`, which begin with 4 bytes.
+    def _property(self, attribute: int) -> int | None:
+        """A number that `.nv.info` gives of each function, by the function's symbol."""
+        text = self._section(f".text.{self.name}")
+        if text is None:
+            return None
+        symbol = text.info & _SYMBOL
+        pairs = (
+            struct.unpack("<II", value)
+            for number, value in _attributes_of(self._section(".nv.info"))
+            if number == attribute and len(value) == 8
+        )
+        return next((int(value) for function, value in pairs if function == symbol), None)
 
-        These are a format, the attribute's number, and the size of the value in 16 bits.
-        """
-        data, at = dict(sections(self.code)).get(f".nv.info.{self.name}", b""), 0
-        while at + 4 <= len(data):
-            kind, attribute, size = struct.unpack_from("<BBH", data, at)
-            at += 4
-            if kind == _SIZED_VALUE:
-                yield attribute, data[at : at + size]
-                at += size
+    def _attributes(self) -> Iterator[tuple[int, bytes]]:
+        return _attributes_of(self._section(f".nv.info.{self.name}"))
+
+    def _section(self, name: str) -> Section | None:
+        return next((s for s in sections(self.code) if s.name == name), None)
 
 
 def threads_that_fit(registers: int) -> int:
@@ -119,22 +137,47 @@ def threads_that_fit(registers: int) -> int:
 
 # Numbers in the cubin file.
 _MAX_THREADS, _REQNTID, _KPARAM_INFO = 0x05, 0x10, 0x17
+_FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
 _SIZED_VALUE = 4
 _NOBITS = 8
+_SYMBOL = 0xFFFFFF  # the bits of a text section's `info` that number the function's symbol
 
 
-def sections(code: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each section of a 64-bit ELF image; sections without bytes are zeros."""
+class Section(NamedTuple):
+    """A section of an ELF image. info: its meaning depends on the kind of the section."""
+
+    name: str
+    data: bytes
+    info: int
+
+
+def _attributes_of(section: Section | None) -> Iterator[tuple[int, bytes]]:
+    """The attributes with a sized value of an `.nv.info` section, which begin with 4 bytes.
+
+    These are a format, the attribute's number, and the size of the value in 16 bits.
+    """
+    data, at = section.data if section else b"", 0
+    while at + 4 <= len(data):
+        kind, attribute, size = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if kind == _SIZED_VALUE:
+            yield attribute, data[at : at + size]
+            at += size
+
+
+def sections(code: bytes) -> Iterator[Section]:
+    """The sections of a 64-bit ELF image; those without bytes are zeros."""
     if not code.startswith(b"\x7fELF"):
         return
     (table,) = struct.unpack_from("<Q", code, 0x28)
     count, names_index = struct.unpack_from("<HH", code, 0x3C)
-    headers = [struct.unpack_from("<IIQQQQ", code, table + 64 * i) for i in range(count)]
+    headers = [struct.unpack_from("<IIQQQQII", code, table + 64 * i) for i in range(count)]
     names = headers[names_index][4]
-    for name, kind, _, _, offset, size in headers:
+    for name, kind, _, _, offset, size, _, info in headers:
         start = names + name
         text = code[start : code.index(0, start)].decode()
-        yield text, bytes(size) if kind == _NOBITS else code[offset : offset + size]
+        data = bytes(size) if kind == _NOBITS else code[offset : offset + size]
+        yield Section(text, data, info)
 
 
 def _log_of(log: str, kernel: str) -> str:
@@ -144,13 +187,11 @@ def _log_of(log: str, kernel: str) -> str:
     return mine[0] if mine else log
 
 
-def _numbers(pattern: str, log: str) -> tuple[int, ...]:
+def _numbers(pattern: str, log: str) -> tuple[int | None, ...]:
+    """The numbers of a pattern's groups; None for each where the log lacks it."""
     found = re.search(pattern, log)
     if found is None:
-        raise AssemblyError(
-            f"the assembler's log does not tell the kernel's resources (looked for "
-            f"{pattern!r}); the log is:\n{log.strip() or '(empty)'}"
-        )
+        return (None,) * re.compile(pattern).groups
     return tuple(int(group) for group in found.groups())
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tensorcore_dsl.codegen.cubin import Cubin, Resources
 from tensorcore_dsl.codegen.line_table import Place
-from tensorcore_dsl.errors import AssemblyError, PerformanceWarning
+from tensorcore_dsl.errors import PerformanceWarning
 from tensorcore_dsl.isa import names
 
 _SLOW = re.compile(r"Potential Performance Loss|^warning", re.IGNORECASE)
@@ -56,11 +56,10 @@ def diagnostics_of(
     """
     if not cubin.log.strip():  # nvJitLink sometimes returns an empty log
         return ()
-    try:
-        resources = cubin.resources
-    except AssemblyError as error:  # a log of an unknown format
-        return (Diagnostic(str(error), *kernel),)
+    resources = cubin.resources
     messages = [(_spill_message(resources), 0)] if resources.spills else []
+    if resources.spills is None:
+        messages = [(_unknown_message(cubin.log), 0)]
     slow = [text for text in resources.warnings if _SLOW.search(text)]
     messages += [(_advised(text), _line(text, cubin.ptx)) for text in slow]
     places = lines() if any(line for _, line in messages) else {}
@@ -72,6 +71,13 @@ def _spill_message(resources: Resources) -> str:
         f"registers are spilled to memory: {resources.spill_stores} bytes of stores and "
         f"{resources.spill_loads} of loads a thread, with {resources.registers} registers in "
         f"use; {_SPILLED}"
+    )
+
+
+def _unknown_message(log: str) -> str:
+    return (
+        "whether registers are spilled is not known, as the assembler's log does not tell it; "
+        f"the log is:\n{log.strip()}"
     )
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from tensorcore_dsl.codegen.assemble import INSTALL_HINT
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
 
 try:
-    types: Any = import_module("numba.cuda.types")
-    cgutils: Any = import_module("numba.cuda.cgutils")
-    targetconfig: Any = import_module("numba.cuda.core.targetconfig")
-    TypingError: Any = import_module("numba.cuda.core.errors").TypingError
-    _intrinsic: Any = import_module("numba.cuda.extending")._intrinsic
+    numba_cuda("numba.cuda.np.arrayobj")  # of which the first compilation has need
+    types: Any = numba_cuda("numba.cuda.types")
+    cgutils: Any = numba_cuda("numba.cuda.cgutils")
+    targetconfig: Any = numba_cuda("numba.cuda.core.targetconfig")
+    TypingError: Any = numba_cuda("numba.cuda.core.errors").TypingError
+    _intrinsic: Any = numba_cuda("numba.cuda.extending")._intrinsic
 except ImportError as error:
     raise ImportError(f"numba-cuda cannot be imported ({error}); {INSTALL_HINT}") from error
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from tensorcore_dsl.codegen.assemble import INSTALL_HINT, simulated
+import numba
+
+from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.ptx import STATIC_SHARED_LIMIT
+from tensorcore_dsl.environment.numba_cuda import numba_cuda
 from tensorcore_dsl.errors import LaunchError
 from tensorcore_dsl.runtime import tensor_maps
 from tensorcore_dsl.runtime.array_interop import CURRENT_DEVICE
@@ -34,13 +39,20 @@ def cuda_available() -> bool:
     if not _driver_library() or simulated():
         return False
     try:
-        driver = import_module("numba.cuda.cudadrv.driver")
-    except ImportError:
+        driver = numba_cuda("numba.cuda.cudadrv.driver")
+    except ImportError as error:
+        if find_spec("numba_cuda") is not None:
+            warnings.warn(f"kernels run on the CPU: {error}", RuntimeWarning, stacklevel=2)
         return False
     try:
         return bool(driver.driver.is_available and driver.driver.get_device_count())
     except driver.CudaSupportError:
         return False
+
+
+def simulated() -> bool:
+    """Whether Numba simulates CUDA, and so has no driver."""
+    return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
 
 
 def _driver_library() -> bool:
@@ -74,7 +86,7 @@ def _reason() -> str:
     if simulated():
         return "NUMBA_ENABLE_CUDASIM is set"
     try:
-        return str(import_module("numba.cuda").cuda_error() or "no device").strip()
+        return str(numba_cuda().cuda_error() or "no device").strip()
     except ImportError as error:
         return f"{error}; {INSTALL_HINT}"
 
@@ -83,8 +95,8 @@ class NumbaDriver:
     """Numba's driver and contexts (implements `launch.Driver`)."""
 
     def __init__(self) -> None:
-        driver = import_module("numba.cuda.cudadrv.driver")
-        self._cuda: Any = import_module("numba.cuda")
+        driver = numba_cuda("numba.cuda.cudadrv.driver")
+        self._cuda: Any = numba_cuda()
         self._driver: Any = driver.driver
         self._binding: Any = driver.binding
         self._loaded: dict[tuple[int, int], Loaded] = {}
