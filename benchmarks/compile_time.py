@@ -96,7 +96,9 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
     result: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
     with suppress(tc.AssemblyError):  # before the samples: nvJitLink may log a text only once
         used = known.cubin.resources
-        result |= {"registers": used.registers, "spilled": used.spill_stores + used.spill_loads}
+        result["registers"] = used.registers
+        if used.spill_stores is not None and used.spill_loads is not None:
+            result["spilled"] = used.spill_stores + used.spill_loads
     samples: dict[str, list[float]] = {}
     for number in range(repeats + 1):
         try:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -26,7 +27,7 @@ from tensorcore_dsl.codegen import cache_key as cache_keys
 from tensorcore_dsl.codegen.cache_key import Unhashable, cache_key
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.codegen.diagnostics import Diagnostic
-from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment import disk_cache, distributions
 from tensorcore_dsl.ir.nodes import TensorMap
 from tensorcore_dsl.kernel import Kernel
 from tensorcore_dsl.kernels.hopper.config import HopperConfig
@@ -499,11 +500,98 @@ def test_modules_with_names_of_pythons_own(tmp_path):
     assert process(tmp_path)
 
 
-def test_versions_of_installed_packages_count(tmp_path, assembled, monkeypatch):
-    cubin_of(simple)
-    (tmp_path / "something-2.0.dist-info").mkdir()
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    cache_keys.installed.cache_clear()
-    cubin_of(simple)
-    cache_keys.installed.cache_clear()
-    assert len(assembled) == 2
+# Installed packages: those count that a kernel reaches.
+
+USER = """
+    import sys
+    import numpy as np
+    import tensorcore_dsl as tc
+    import plain
+    import single
+    from tensorcore_dsl.arch import arch
+    from tensorcore_dsl.codegen import kernel_cache
+    @tc.kernel
+    def reaches(x: tc.Array):
+        x[0] = x[0] * plain.factor()
+    @tc.kernel
+    def reaches_a_file(x: tc.Array):
+        x[0] = x[0] * single.factor()
+    @tc.kernel
+    def reaches_none(x: tc.Array):
+        x[0] = x[0] * 2
+    for kernel in (reaches, reaches_a_file, reaches_none):
+        print(kernel_cache.entry_name(kernel, (), {}, arch("sm_90a"), ""))
+"""
+
+
+def install(site, name, version, requires=(), module=True):
+    """A distribution, as pip leaves it; with a module of its name."""
+    for old in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(old)
+    facts = site / f"{name}-{version}.dist-info"
+    facts.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {r}" for r in requires]
+    (facts / "METADATA").write_text("\n".join(lines) + "\n")
+    (facts / "RECORD").write_text(f"{name}/__init__.py,,\n" if module else "")
+    if module:
+        (site / name).mkdir(exist_ok=True)
+        (site / name / "__init__.py").write_text("def factor():\n    return 2.0\n")
+
+
+def keys(folder):
+    done = subprocess.run(
+        [sys.executable, "user.py"], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder / 'site-packages'}",
+             "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.split()
+    assert len(set(found)) == 3 and "None" not in found
+    return found
+
+
+def test_installed_packages_count_for_the_kernels_that_reach_them(tmp_path):
+    """Those that a kernel reaches and what they require, extras aside; no others."""
+    site = tmp_path / "site-packages"
+    write(tmp_path, {"user.py": USER})
+    install(site, "plain", "1.0", ["below>=0.3", "tester; extra == 'test'"])
+    install(site, "below", "0.3", module=False)
+    (site / "single.py").write_text("def factor():\n    return 2.0\n")  # of no distribution
+    first = keys(tmp_path)
+    assert keys(tmp_path) == first
+    install(site, "unrelated", "1.0")
+    install(site, "tester", "1.0", module=False)
+    assert keys(tmp_path) == first
+    install(site, "unrelated", "2.0")
+    assert keys(tmp_path) == first
+    install(site, "below", "0.4", module=False)
+    second = keys(tmp_path)
+    assert second[0] != first[0] and second[1:] == first[1:]
+    install(site, "plain", "1.1", ["below>=0.3"])
+    third = keys(tmp_path)
+    assert third[0] not in (first[0], second[0]) and third[1:] == first[1:]
+    (site / "single.py").write_text("def factor():\n    return 2.25\n")
+    fourth = keys(tmp_path)
+    assert fourth[1] != first[1] and (fourth[0], fourth[2]) == (third[0], third[2])
+
+
+def test_versions_of_numpy_count(monkeypatch):
+    """Constants are computed with it."""
+    before = cache_key(simple)
+    monkeypatch.setattr(cache_keys, "versions_of", lambda names: [f"{n} 99" for n in names])
+    assert cache_key(simple) != before
+
+
+def test_modules_of_distributions_with_other_names():
+    found = distributions.versions_behind("xdist")
+    assert found is not None and any(x.startswith("pytest-xdist ") for x in found)
+    assert any(x.startswith("execnet ") for x in found), "what it requires"
+    assert distributions.versions_behind("tests") is None
+
+
+def test_ufuncs_of_other_packages():
+    """NumPy's are known by name; of another one the extension module is looked for."""
+    assert cache_key(np.exp) != cache_key(np.sin)
+    with pytest.raises(Unhashable, match="no extension module holds"):
+        cache_key(np.frompyfunc(abs, 1, 1))

@@ -14,13 +14,14 @@ from typing import Any
 
 from tensorcore_dsl import arch as archs
 from tensorcore_dsl.codegen import ptxas
-from tensorcore_dsl.codegen.cache_key import installed
 from tensorcore_dsl.codegen.cubin import Cubin, quote
 from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.environment.distributions import versions_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.isa import names
 
 INSTALL_HINT = "pip install 'tensorcore-dsl[cu13]' brings the assembler (no GPU is needed for it)"
+_WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
 _LINES = "-lineinfo"
 _FORCE = "-override-directive-values"  # else .maxntid and .maxnreg beat the caller's limit
@@ -121,11 +122,10 @@ def _explain(error: Exception, ptx: str, target: archs.Arch) -> str:
 @lru_cache
 def toolchain() -> str:
     """Names and versions of the packages of nvJitLink, without importing them."""
-    used = ("nvidia_nvjitlink-", "nvidia_nvjitlink_cu12-", "cuda_bindings-", "cuda_core-")
-    packages = [name.removesuffix(".dist-info") for name in installed() if name.startswith(used)]
+    packages = versions_of((*_WHEELS, "cuda-bindings", "cuda-core"))
     if not any("nvjitlink" in package for package in packages):
-        packages.append(f"libnvJitLink-{_library_version()}")
-    return " ".join(packages)
+        packages += (f"libnvJitLink {_library_version()}",)
+    return ", ".join(packages)
 
 
 @lru_cache

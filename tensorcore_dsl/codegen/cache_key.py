@@ -3,8 +3,9 @@
 The walk starts at a function. It hashes the text of the function's file, its code, defaults and
 closure, and the values of the global names that the code mentions; then, recursively, functions,
 classes and modules among these values. Objects of installed packages are hashed by name, with the
-versions of all packages, unless their module uses this package. Values that cannot be hashed by
-their contents raise `Unhashable`; their kernels are not cached.
+versions of their package and of those that it requires, unless their module uses this package. Other
+packages do not count. Values that cannot be hashed by their contents raise `Unhashable`; their
+kernels are not cached.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from dis import opmap
 from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 import numpy as np
 
-from tensorcore_dsl.origins import is_foreign, is_library
+from tensorcore_dsl.environment.distributions import versions_behind, versions_of
+from tensorcore_dsl.origins import PACKAGE, is_foreign, is_library
+from tensorcore_dsl.origins import is_installed as is_installed_file
 
 _PLAIN = (type(None), bool, int, str, bytes, float, complex, type(...), type(NotImplemented))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -43,6 +47,10 @@ _OUTSIDE_MODULES = frozenset(
      "tempfile", "time", "uuid"),
 )  # fmt: skip
 _OUTSIDE_NAMES = frozenset(("open", "input", "environ", "getenv", "random"))
+# This package computes constants with NumPy's types and with those of ml_dtypes.
+_COMPUTE_CONSTANTS = ("numpy", "ml-dtypes")
+# Their versions are in every key.
+_KNOWN = frozenset(("", PACKAGE, "numpy", "ml_dtypes", *sys.stdlib_module_names))
 _CLASS_CLUTTER = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__qualname__",
      "__abstractmethods__", "_abc_impl", "__annotations_cache__", "__firstlineno__",
@@ -61,7 +69,7 @@ def cache_key(*values: Any, paths: bool = False) -> str:
     paths: also of the paths of their files.
     """
     walk = _Walk(_library_names(tuple(filter(is_library, list(sys.modules)))))
-    walk.visit((sys.version, package_state(), installed()))
+    walk.visit((sys.version, package_state(), versions_of(_COMPUTE_CONSTANTS)))
     for value in values:
         walk.visit(value)
     if paths:
@@ -69,21 +77,20 @@ def cache_key(*values: Any, paths: bool = False) -> str:
     return str(walk.digest.hexdigest())
 
 
-@cache
 def package_state() -> str:
     """A hash of the names, sizes and times of this package's files."""
-    files = sorted(_files(os.path.dirname(os.path.dirname(__file__))))
-    return hashlib.sha256(repr(files).encode()).hexdigest()
+    return _state(os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.py"))
 
 
 @cache
-def installed() -> tuple[str, ...]:
-    """Names and versions of all installed packages."""
-    names: set[str] = set()
-    for folder in sys.path:
-        with suppress(OSError):
-            names.update(os.listdir(folder or "."))
-    return tuple(sorted(name for name in names if name.endswith((".dist-info", ".egg-info"))))
+def _state(place: str) -> str:
+    """The same of a top-level module in a file."""
+    folder, name = os.path.split(place)
+    if name.startswith("__init__."):
+        facts = repr(sorted(_files(folder)))
+    else:
+        facts = repr((place, os.stat(place).st_size, os.stat(place).st_mtime_ns))
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _files(folder: str) -> Iterator[tuple[str, int, int]]:
@@ -108,6 +115,7 @@ class _Walk:
     digest: Any = field(default_factory=hashlib.sha256)
     seen: dict[int, tuple[int, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
 
     def put(self, *words: object) -> None:
         for word in words:
@@ -125,6 +133,7 @@ class _Walk:
         name = self.library.get(id(value))
         if name is not None:
             self.put("library", name)
+            self.package(getattr(value, "__module__", None))
             return
         for kind, visit in _VISITS:
             if isinstance(value, kind):
@@ -132,6 +141,18 @@ class _Walk:
                 visit(self, value)
                 return
         self.instance(value)
+
+    def package(self, module: Any) -> None:
+        """The versions of an installed module's package, and of those that it requires."""
+        package = module.partition(".")[0] if isinstance(module, str) else ""
+        if package in self.packages or package in _KNOWN or package not in sys.modules:
+            return
+        self.packages.add(package)
+        versions = versions_behind(package)
+        place = getattr(sys.modules[package], "__file__", None)
+        if versions is None and place and is_installed_file(place):  # copied there by hand
+            versions = (_state(place),)
+        self.put("package", package, *(versions or ()))
 
     def visit_all(self, *values: Any) -> None:
         for value in values:
@@ -200,7 +221,8 @@ class _Walk:
     def module(self, module: types.ModuleType) -> None:
         if not is_opaque(module):
             raise Unhashable(f"{module} not used by its name, so any part of it may be read")
-        self.put(module.__name__, getattr(module, "__version__", ""))
+        self.put(module.__name__)
+        self.package(module.__name__)
 
     def function(self, function: types.FunctionType) -> None:
         code = function.__code__
@@ -210,6 +232,7 @@ class _Walk:
         self.put(*cells)
         self.code(code)
         if is_installed(function):
+            self.package(function.__module__)
             self.visit_all(*cells.values())
         else:
             self.put(self.text(code.co_filename, function.__globals__))
@@ -250,7 +273,9 @@ class _Walk:
         if origin in _OUTSIDE_MODULES and not isinstance(value, type):
             raise Unhashable(f"{value} gives values that can differ between processes")
         if is_module:
-            self.put(value.__name__, getattr(value, "__version__", ""))
+            self.put(value.__name__)
+            if is_opaque(value):
+                self.package(value.__name__)
         else:
             self.visit(value)
         return value
@@ -258,6 +283,7 @@ class _Walk:
     def cls(self, cls: type) -> None:
         self.put(cls.__module__, cls.__qualname__)
         if is_installed(cls):
+            self.package(cls.__module__)
             return
         module = sys.modules.get(cls.__module__)
         if filename := getattr(module, "__file__", None):
@@ -278,8 +304,21 @@ class _Walk:
 
     def builtin(self, function: Any) -> None:
         self.put(function.__module__, function.__qualname__)
+        self.package(function.__module__)
         if not isinstance(function.__self__, (types.ModuleType, type(None))):
             self.visit(function.__self__)
+
+    def ufunc(self, ufunc: np.ufunc) -> None:
+        """One of NumPy, or of an extension module that holds it."""
+        name = ufunc.__name__
+        self.put(name)
+        if getattr(np, name, None) is not ufunc:
+            modules = list(sys.modules.items())
+            homes = (n for n, m in modules if is_extension(m) and vars(m).get(name) is ufunc)
+            home = next(homes, None)
+            if home is None:
+                raise Unhashable(f"the ufunc {name} that no extension module holds")
+            self.package(home)
 
 
 _VISITS: list[tuple[Any, Any]] = [
@@ -298,7 +337,7 @@ _VISITS: list[tuple[Any, Any]] = [
     ((types.GenericAlias, types.UnionType, range, np.dtype), lambda walk, v: walk.put(repr(v))),
     (slice, lambda walk, v: walk.visit_all(v.start, v.stop, v.step)),
     ((np.ndarray, np.generic), _Walk.numbers),
-    (np.ufunc, lambda walk, v: walk.put(v.__name__)),
+    (np.ufunc, _Walk.ufunc),
     (_CONTAINERS, _Walk.container),
     (_PLAIN, _Walk.plain_subclass),
     (_DESCRIPTORS, lambda walk, v: walk.put(v.__qualname__)),
@@ -337,6 +376,12 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 def is_opaque(module: types.ModuleType) -> bool:
     return is_foreign(module.__name__, getattr(module, "__file__", None), vars(module))
+
+
+def is_extension(module: Any) -> bool:
+    """Whether a module is machine code."""
+    place = getattr(module, "__file__", None)
+    return isinstance(place, str) and place.endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def is_installed(value: Any) -> bool:

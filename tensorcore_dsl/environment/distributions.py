@@ -1,0 +1,60 @@
+"""Installed distributions: the versions of those that a module's code can depend on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what a requirement begins with
+_EXTRA = re.compile(r";.*\bextra\b")
+
+
+@cache
+def versions_behind(package: str) -> tuple[str, ...] | None:
+    """Names and versions of the distributions that a top-level module comes from, and of all that
+    these require, extras aside. None for a module that no installed distribution names."""
+    owners = [package] if _is_named_like(package) else _owners().get(package)
+    return tuple(sorted(_with_requirements(owners))) if owners else None
+
+
+def versions_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Names and versions of those of the distributions that are installed."""
+    return tuple(f"{name} {version}" for name in names if (version := _version(name)))
+
+
+def _is_named_like(package: str) -> bool:
+    """Whether the distribution of this name, if there is one, has the module of this name."""
+    try:
+        modules = metadata.distribution(package).read_text("top_level.txt")
+    except metadata.PackageNotFoundError:
+        return False
+    return modules is None or package in modules.split()
+
+
+@cache
+def _owners() -> dict[str, list[str]]:
+    """The distributions of each top-level module."""
+    return dict(metadata.packages_distributions())
+
+
+def _with_requirements(names: Iterable[str]) -> Iterator[str]:
+    waiting, seen = list(names), set[str]()
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        if version := _version(name):
+            yield f"{name} {version}"
+            needed = (r for r in metadata.requires(name) or () if not _EXTRA.search(r))
+            waiting += [found[0] for r in needed if (found := _NAME.match(r))]
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
