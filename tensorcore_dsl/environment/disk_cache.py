@@ -1,4 +1,8 @@
-"""Cache on disk: bytes and a text under a name, with a checksum."""
+"""Cache on disk: bytes and a text under a name, with a checksum.
+
+The time of a file says when it was last used. One of sixteen stores, by its name, looks at the size
+of all and removes what was used longest ago (`cache_contents.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tensorcore_dsl.environment.cache_contents import ENTRY, keep_within_limit, limit
 from tensorcore_dsl.environment.cache_directory import cache_directory, is_trusted, make_private
 
+_LOOKING = "0"  # what the names of one entry in sixteen begin with
 _MAGIC = b"tensorcore_dsl cubin 1\n"
 
 
@@ -35,6 +41,8 @@ def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
         data = path.read_bytes()
     except OSError:
         return None
+    with suppress(OSError):  # a disk that cannot be written
+        os.utime(path)
     start = len(_MAGIC) + 32
     payload = data[start:]
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(payload):
@@ -47,7 +55,11 @@ def load(name: str, directory: Path | None = None) -> tuple[bytes, str] | None:
 
 
 def store(name: str, code: bytes, text: str, directory: Path | None = None) -> None:
-    """Store an entry in one step; errors of the disk are ignored."""
+    """Store an entry in one step; errors of the disk are ignored.
+
+    ArgumentError if TENSORCORE_DSL_CACHE_LIMIT is no size.
+    """
+    most = limit()
     path = _path(name, directory)
     if path is None:
         return
@@ -57,6 +69,9 @@ def store(name: str, code: bytes, text: str, directory: Path | None = None) -> N
         make_private(path.parent)
         if is_trusted(path.parent):
             replace_file(path, _MAGIC + _digest(payload) + payload)
+            root = cache_directory()
+            if root is not None and most is not None and name.startswith(_LOOKING):
+                keep_within_limit(root, most)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -74,7 +89,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def _path(name: str, directory: Path | None) -> Path | None:
     directory = directory or cache_directory()
-    return directory / name[:2] / f"{name}.cubin" if directory else None
+    return directory / name[:2] / f"{name}{ENTRY}" if directory else None
 
 
 def _digest(payload: bytes) -> bytes:

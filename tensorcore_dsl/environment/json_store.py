@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tensorcore_dsl.environment.cache_contents import MEASURED_IN
 from tensorcore_dsl.environment.cache_directory import cache_directory, make_private
 from tensorcore_dsl.environment.disk_cache import replace_file
 
@@ -23,6 +24,7 @@ class JsonStore:
 
     def __init__(self, filename: str) -> None:
         self.filename = filename
+        MEASURED_IN.add(filename)
 
     def location(self) -> Path | None:
         """The file; None when TENSORCORE_DSL_CACHE is "off"."""
