@@ -94,7 +94,7 @@ def measure(case: Case, arch: str, repeats: int) -> dict[str, Any]:
     """Samples of every stage that works on this machine, and properties of the kernel."""
     known, fresh = specialisations(case, arch)
     result: dict[str, Any] = {"kernel": known.kernel.__name__, "ptx_lines": known.ptx.count("\n")}
-    with suppress(tc.AssemblyError):  # before the samples: nvJitLink may log a text only once
+    with suppress(tc.AssemblyError):
         used = known.cubin.resources
         result["registers"] = used.registers
         if used.spill_stores is not None and used.spill_loads is not None:

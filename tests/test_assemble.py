@@ -304,7 +304,7 @@ def test_no_nvjitlink(monkeypatch):
 
 
 def test_no_cuda_core(monkeypatch):
-    monkeypatch.setattr(assembling, "_library_version", lambda: "(13, 0)")
+    monkeypatch.setattr(assembling, "_library_version", lambda: (13, 0))
     monkeypatch.setattr(assembling, "import_module", missing)
     with pytest.raises(AssemblyError, match=r"cuda.core cannot be used .*tensorcore-dsl\[cu13\]"):
         assemble(kernel(), "sm_80", "k")
@@ -324,7 +324,35 @@ def test_the_assembler_needs_no_numba_cuda():
     assert done.returncode == 0, done.stderr
 
 
-# A log that says nothing: nvJitLink gives none in some installations.
+# A log that says nothing, as nvJitLink gives for a text that is in the driver's cache.
+
+
+def test_a_text_is_logged_each_time(monkeypatch):
+    """On a machine with a driver, its cache knows the text from the first time."""
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    first, second = (assemble(fused(100), "sm_80", "k") for _ in range(2))
+    assert first == second and "Used" in first.log
+
+
+@pytest.mark.parametrize("version, wanted", [((12, 3), None), ((12, 5), True), ((13, 0), True)])
+def test_the_drivers_cache_is_not_used_where_that_can_be_said(version, wanted, monkeypatch):
+    import cuda.core
+
+    class Core:
+        ObjectCode, Linker = cuda.core.ObjectCode, cuda.core.Linker
+
+        @staticmethod
+        def LinkerOptions(**options):
+            found.append(options)
+            return cuda.core.LinkerOptions(**options)
+
+    found = []
+    monkeypatch.setattr(assembling, "_library_version", lambda: version)
+    monkeypatch.setattr(assembling, "import_module", {"cuda.core": Core}.get)
+    assert assemble(kernel(), "sm_80", "k", 40, lineinfo=True).resources.registers
+    (options,) = found
+    assert options["no_cache"] is wanted and options["max_register_count"] == 40
+    assert options["lineinfo"] and options["ptxas_options"] == ["-v", "-override-directive-values"]
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ from tensorcore_dsl.environment.distributions import versions_of
 from tensorcore_dsl.errors import AssemblyError
 from tensorcore_dsl.isa import names
 
+# Where there is a driver, nvJitLink keeps what it made in the driver's cache (~/.nv/ComputeCache), and
+# gives the log of a text that is there no more. Versions before this one have no option for it.
+_KNOWS_NO_CACHE = (12, 5)
 INSTALL_HINT = "pip install 'tensorcore-dsl[cu13]' brings the assembler (no GPU is needed for it)"
 _WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 _VERBOSE = "-v"  # ptxas prints registers, spills and stack
@@ -79,13 +82,14 @@ def _link(
     ptx: str, target: archs.Arch, name: str, max_registers: int | None, options: list[str]
 ) -> tuple[bytes, str]:
     """Code and log of nvJitLink."""
-    _library_version()  # without nvJitLink, cuda.core turns to the driver
+    version = _library_version()  # without nvJitLink, cuda.core turns to the driver
     try:
         core: Any = import_module("cuda.core")
         wanted = core.LinkerOptions(
             name=name, arch=target.name, max_register_count=max_registers,
             lineinfo=_LINES in options or None,
             ptxas_options=[option for option in options if option != _LINES],
+            no_cache=version >= _KNOWS_NO_CACHE or None,
         )  # fmt: skip
     except (ImportError, AttributeError, TypeError) as error:  # none, or one before 0.5
         raise AssemblyError(f"cuda.core cannot be used ({error}); {INSTALL_HINT}") from error
@@ -129,9 +133,10 @@ def toolchain() -> str:
 
 
 @lru_cache
-def _library_version() -> str:
+def _library_version() -> tuple[int, int]:
     """The version of nvJitLink, as (13, 0); AssemblyError where it cannot be loaded."""
     try:
-        return str(import_module("cuda.bindings.nvjitlink").version())
+        major, minor = import_module("cuda.bindings.nvjitlink").version()
+        return int(major), int(minor)
     except Exception as error:  # no bindings, or no library for them
         raise AssemblyError(f"there is no nvJitLink ({error}); {INSTALL_HINT}") from error

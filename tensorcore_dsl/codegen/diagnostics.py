@@ -54,7 +54,7 @@ def diagnostics_of(
 
     `kernel` is where the kernel is defined; `lines` is called only if there are messages.
     """
-    if not cubin.log.strip():  # nvJitLink sometimes returns an empty log
+    if not cubin.log.strip():  # of nvJitLink before 12.5, from the driver's cache
         return ()
     resources = cubin.resources
     messages = [(_spill_message(resources), 0)] if resources.spills else []
