@@ -22,7 +22,7 @@ help:
 	@echo "make clean  remove the environment and all caches"
 
 demo: $(DEMO)
-	$(BIN)/python -m tensorcore_dsl.kernels.demo
+	$(BIN)/tensorcore-dsl demo
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS)

@@ -1,4 +1,4 @@
-"""On a terminal: the table of instructions (`show`, `list`), and scripts with checks (`check`)."""
+"""The program `tensorcore-dsl`, which is also `python -m tensorcore_dsl`."""
 
 from __future__ import annotations
 
@@ -6,62 +6,96 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
+import tensorcore_dsl as tc
 from tensorcore_dsl import isa
 from tensorcore_dsl.checking.script import check_script
+from tensorcore_dsl.environment import cache_contents as caches
+from tensorcore_dsl.environment.cache_directory import VARIABLE, cache_directory
 from tensorcore_dsl.errors import TensorCoreError
 from tensorcore_dsl.interpreter.scheduling.orders import order_of
 from tensorcore_dsl.isa.description import describe, search
+from tensorcore_dsl.kernels import bench, demo
 
+PROGRAM = "tensorcore-dsl"
 MANY = 60  # lines that `list` prints without --all
+CONTENTS = {
+    caches.KERNELS: "compiled kernels", caches.LOOPS: "compiled loops of the emulator",
+    caches.MEASUREMENTS: "measurements of tuning",
+}  # fmt: skip
+
+Command = Callable[[argparse.Namespace], int]
 
 
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
-        "python -m tensorcore_dsl", description="The instructions, and scripts with checks."
-    )
-    commands = whole.add_subparsers(dest="command", required=True, metavar="show | list | check")
-    show = commands.add_parser("show", help="describe an instruction")
-    show.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
-    show.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
-    show.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
-    find = commands.add_parser("list", help="instructions that match all given criteria")
-    find.add_argument("text", nargs="?", help="a part of the mnemonic")
-    find.add_argument("--opcode", help="for example mma")
-    find.add_argument("--arch", help="runs on this target, for example sm_90a")
-    find.add_argument("--dtype", help="an element type of an operand, for example e4m3")
-    find.add_argument("--shape", help="for example m16n8k16")
-    find.add_argument("--all", action="store_true", help=f"print more than {MANY} lines")
-    check = commands.add_parser(
-        "check", help="run a script with every launch emulated, with all checks"
-    )
-    check.add_argument("--first", action="store_true", help="stop at the first finding")
-    check.add_argument("--json", metavar="FILE", help="also write the findings; - prints them")
-    check.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
-    check.add_argument("--arch", help="the architecture to emulate, for example sm_80")
-    check.add_argument("script", help="path of a Python script")
-    check.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+        PROGRAM, description="Tensor-core kernels in Python, on GPUs and bit for bit on the CPU.",
+        epilog=f"`{PROGRAM} COMMAND --help` explains the options of a command.",
+    )  # fmt: skip
+    whole.add_argument(
+        "--version", action="version", version=f"{PROGRAM} {tc.__version__}",
+        help="print the version and exit",
+    )  # fmt: skip
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Command, about: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        made.set_defaults(run=run)
+        return made
+
+    about = command("show", show, "describe instructions: text, operands, layouts, targets")
+    about.add_argument("mnemonic", help="PTX text of one or more instructions", nargs="+")
+    about.add_argument("--no-layouts", action="store_true", help="omit the layout drawings")
+    about.add_argument("--plot", metavar="DIRECTORY", help="also draw the layouts to PNG files")
+    found = command("list", find, "instructions that match all given criteria; else the opcodes")
+    found.add_argument("text", nargs="?", help="a part of the mnemonic")
+    found.add_argument("--opcode", help="for example mma")
+    found.add_argument("--arch", help="runs on this target, for example sm_90a")
+    found.add_argument("--dtype", help="an element type of an operand, for example e4m3")
+    found.add_argument("--shape", help="for example m16n8k16")
+    found.add_argument("--all", action="store_true", help=f"print more than {MANY} lines")
+    shown = command("demo", on_target(demo.run_all), "multiply matrices and compare with NumPy")
+    timed = command("bench", on_target(bench.run), "time matrix products, and compare with NumPy")
+    bench.add_arguments(timed)
+    for made in (shown, timed):
+        made.add_argument("--target", choices=("cpu", "cuda"),
+                          help="where kernels run (default: the GPU, if there is one)")  # fmt: skip
+        made.add_argument("--arch", help="the architecture that the CPU emulates, as sm_80")
+    checked = command("check", check, "run a script with every launch emulated, with all checks")
+    checked.add_argument("--first", action="store_true", help="stop at the first finding")
+    checked.add_argument("--json", metavar="FILE", help="also write the findings; - prints them")
+    checked.add_argument("--order", metavar="ORDER", help="a seed or a schedule of threads")
+    checked.add_argument("--arch", help="the architecture to emulate, for example sm_80")
+    checked.add_argument("script", help="path of a Python script")
+    checked.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    cache = command("cache", show_cache, "say where the caches are and how large, or clear them")
+    cache.add_argument(
+        "--clear", nargs="?", const="all", choices=("all", *caches.KINDS),
+        help="remove what was compiled and measured, or one of the three (default: all)",
+    )  # fmt: skip
     return whole
 
 
-def show(mnemonics: Sequence[str], layouts: bool, directory: str | None) -> None:
+def show(options: argparse.Namespace) -> int:
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
-    instructions = [isa.instruction(text) for text in mnemonics]
-    print("\n\n".join(describe(instr, layouts, width) for instr in instructions))
-    if directory is not None:
+    instructions = [isa.instruction(text) for text in options.mnemonic]
+    print("\n\n".join(describe(instr, not options.no_layouts, width) for instr in instructions))
+    if options.plot is not None:
         from tensorcore_dsl.viz.plot import plot_instruction
 
         for instr in instructions:
-            for path in plot_instruction(instr, directory):
+            for path in plot_instruction(instr, options.plot):
                 print(path)
+    return 0
 
 
-def find(options: argparse.Namespace) -> None:
+def find(options: argparse.Namespace) -> int:
     asked = (options.opcode, options.arch, options.dtype, options.shape, options.text)
     if not any(asked):
         print_opcodes()
-        return
+        return 0
     matches = search(*asked)
     shown = matches if options.all else matches[:MANY]
     width = max((len(f.mnemonic) for f in shown), default=0)
@@ -71,6 +105,7 @@ def find(options: argparse.Namespace) -> None:
     if len(matches) > len(shown):
         print(f"... and {len(matches) - len(shown)} more; --all prints them, other options choose")
     print(f"{len(matches)} instruction{'' if len(matches) == 1 else 's'}")
+    return 0
 
 
 def print_opcodes() -> None:
@@ -79,6 +114,19 @@ def print_opcodes() -> None:
         print(f"{opcode:<16}{count:>6}")
     total = sum(counts.values())
     print(f"{total} instructions of {len(counts)} opcodes; --opcode lists those of one")
+
+
+def on_target(run: Command) -> Command:
+    """The command, run with its options --target and --arch."""
+
+    def chosen(options: argparse.Namespace) -> int:
+        target, arch = options.target, options.arch
+        if target is None and arch is not None:
+            target = "cpu"
+        with nullcontext() if target is None else tc.target(target, arch=arch):
+            return run(options)
+
+    return chosen
 
 
 def check(options: argparse.Namespace) -> int:
@@ -90,23 +138,50 @@ def check(options: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
+def show_cache(options: argparse.Namespace) -> int:
+    root = cache_directory()
+    if root is None:
+        print(f"there is no cache: {VARIABLE} is off or names a directory that others may write")
+        return 0
+    files = list(caches.files(root))
+    if options.clear is not None:
+        wanted = caches.KINDS if options.clear == "all" else (options.clear,)
+        caches.remove(file for file in files if file.kind in wanted)
+        left = list(caches.files(root))
+        print(f"removed {_size(sum(f.size for f in files) - sum(f.size for f in left))}")
+        files = left
+    print(root)
+    for kind, words in CONTENTS.items():
+        sizes = [file.size for file in files if file.kind == kind]
+        print(f"{words:<32}{len(sizes):>8} files{_size(sum(sizes)):>12}")
+    most = caches.limit()
+    limit = "no limit" if most is None else f"limit {_size(most)}"
+    print(f"{limit} for what is compiled ({caches.VARIABLE}); what was used longest ago goes first")
+    return 0
+
+
+def _size(number: int) -> str:
+    """A number of bytes for people."""
+    size, unit = float(number), "bytes"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size >= 1024:
+            size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 1 for an error; of `check` 1 for findings, else that of the script."""
     options = parser().parse_args(arguments)
     try:
-        if options.command == "check":
-            return check(options)
-        if options.command == "show":
-            show(options.mnemonic, not options.no_layouts, options.plot)
-        else:
-            find(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except TensorCoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader has closed the pipe: `list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return 0
+    return status
 
 
 if __name__ == "__main__":

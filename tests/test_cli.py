@@ -1,13 +1,20 @@
-"""The table on a terminal: descriptions, search, errors."""
+"""The program `tensorcore-dsl`: the table on a terminal, the demo, caches, help, errors."""
 
+import argparse
 import re
 import subprocess
 import sys
 
 import pytest
 
+import tensorcore_dsl as tc
 from tensorcore_dsl import isa
-from tensorcore_dsl.__main__ import MANY, main
+from tensorcore_dsl.__main__ import MANY, main, parser
+from tensorcore_dsl.codegen import kernel_cache
+from tensorcore_dsl.codegen.cubin import Cubin
+from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.kernels import demo
+from tensorcore_dsl.kernels.host import tuning_cache
 from tensorcore_dsl.isa.description import EFFECTS, constructor, describe, search
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
@@ -162,3 +169,145 @@ def test_a_reader_may_stop_early():
     assert not pipe.stderr.read()
     pipe.stderr.close()
     assert pipe.wait() == 0
+
+
+# -- help ------------------------------------------------------------------------------------------
+
+
+def commands():
+    (actions,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return actions.choices
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tensorcore-dsl {tc.__version__}\n"
+
+
+def test_commands():
+    assert set(commands()) == {"show", "list", "demo", "bench", "check", "cache"}
+
+
+@pytest.mark.parametrize("name", [None, *commands()])
+def test_help_explains_each_option_and_runs_nothing(name, capsys, monkeypatch):
+    chosen = parser() if name is None else commands()[name]
+    for action in chosen._actions:
+        explained = action.help or isinstance(action, argparse._SubParsersAction)
+        assert explained, f"{name} {action.option_strings or action.dest}"
+    monkeypatch.setattr(demo, "table", lambda results: pytest.fail("--help runs the demo"))
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"] if name is None else [name, "--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0 and out.startswith(f"usage: tensorcore-dsl {name or '[-h]'}")
+    assert all(option in out for action in chosen._actions for option in action.option_strings)
+
+
+def test_the_module_is_the_program():
+    for module in ("tensorcore_dsl", "tensorcore_dsl.kernels.demo"):
+        done = subprocess.run([sys.executable, "-m", module, "-h"], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
+        assert "GFLOP/s" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "arguments are required: COMMAND"),
+        (["bake"], "invalid choice: 'bake'"),
+        (["bench", "--sizes", "4x4"], "'4x4' is not a size; write MxNxK, or N for NxNxN"),
+        (["bench", "--sizes", "0"], "'0' is not a size"),
+        (["bench", "--sizes", "4xyx4"], "'4xyx4' is not a size"),
+        (["bench", "--dtypes", "bf16,f17"], "'f17' is not one of f16, bf16, f32, s8, f64"),
+        (["bench", "--orders", "row"], "'row' is not one of row.row, row.col, col.row, col.col"),
+        (["demo", "--target", "tpu"], "invalid choice: 'tpu'"),
+        (["cache", "--clear", "disk"], "invalid choice: 'disk'"),
+    ],
+)
+def test_wrong_usage(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+# -- demo and bench --------------------------------------------------------------------------------
+
+
+def test_bench_times_what_is_named(capsys):
+    out = printed(
+        capsys, "bench", "--arch", "sm_80", "--sizes", "32,20x16x24", "--dtypes", "f16,s8",
+        "--orders", "col.row",
+    )  # fmt: skip
+    head, *rows = out.splitlines()
+    assert head.split()[-2:] == ["error", "verdict"]
+    assert [row.split()[:7] for row in rows] == [
+        [*dtypes, *size, "col", "row"]
+        for dtypes in (("f16", "f16"), ("s8", "s32"))
+        for size in (("32", "32", "32"), ("20", "16", "24"))
+    ]
+    assert all("sm_80 (emulated)" in row and row.endswith(" ok") for row in rows)
+
+
+def test_bench_that_finds_a_wrong_product_fails(capsys, monkeypatch):
+    real = demo.kernels.gemm
+    monkeypatch.setattr(demo.kernels, "gemm", lambda *a, **more: 2 * real(*a, **more))
+    assert main(["bench", "--target", "cpu", "--sizes", "32"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_the_demo_runs_where_it_is_told_to(capsys, monkeypatch):
+    small = demo.Case(tc.f16, tc.f16, (32, 32, 32), ("row", "row"))
+    monkeypatch.setattr(demo, "cases", lambda target: [small])
+    out = printed(capsys, "demo", "--target", "cpu", "--arch", "sm_89")
+    assert "with the bits of sm_89" in out and "sm_89 (emulated)" in out and " ok" in out
+    assert "'sm_42'" in refused(capsys, "demo", "--arch", "sm_42")
+
+
+# -- caches ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(tmp_path, monkeypatch):
+    """A cache with a kernel, a loop and a measurement, beside a file of somebody else."""
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", str(tmp_path / "caches"))
+    monkeypatch.delenv("TENSORCORE_DSL_CACHE_LIMIT", raising=False)
+    kernel_cache.store("ab" * 32, Cubin("k", "sm_90a", "ptx", bytes(3000), "log"), ())
+    disk_cache.store("cd" * 32, bytes(5000), "", tmp_path / "caches" / "loops")
+    tuning_cache.STORE.remember("a", {"b": 1})
+    (tmp_path / "caches" / "other.json").write_text("{}")
+    yield tmp_path / "caches"
+    tuning_cache.STORE.forget()
+
+
+def counts(text):
+    return [int(n) for n in re.findall(r"^[a-z ]+ (\d+) files", text, re.M)]
+
+
+def test_the_cache_is_described(filled, capsys, monkeypatch):
+    text = printed(capsys, "cache")
+    assert text.splitlines()[0] == str(filled) and counts(text) == [1, 1, 1]
+    assert re.search(r"kernels +1 files +3\.\d KiB\n", text) and "limit 1.0 GiB" in text
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", "off")
+    assert "no limit" in printed(capsys, "cache")
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE_LIMIT", "much")
+    assert main(["cache"]) == 1 and "such as 500M or 2G" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "chosen, left",
+    [
+        ([], [0, 0, 0]), (["all"], [0, 0, 0]), (["kernels"], [0, 1, 1]), (["loops"], [1, 0, 1]),
+        (["measurements"], [1, 1, 0]),
+    ],
+)  # fmt: skip
+def test_the_cache_is_cleared(chosen, left, filled, capsys):
+    text = printed(capsys, "cache", "--clear", *chosen)
+    assert text.startswith("removed ") and counts(text) == left == counts(printed(capsys, "cache"))
+    assert (filled / "other.json").exists()
+
+
+def test_no_cache(monkeypatch, capsys):
+    monkeypatch.setenv("TENSORCORE_DSL_CACHE", "off")
+    for arguments in (["cache"], ["cache", "--clear"]):
+        assert "TENSORCORE_DSL_CACHE is off" in printed(capsys, *arguments)

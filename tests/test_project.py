@@ -159,7 +159,7 @@ def test_demo_refuses_what_is_wrong(monkeypatch, capsys, on_cpu, wrong):
     monkeypatch.setattr(kernels, "gemm", broken)
     monkeypatch.setattr(demo, "cases", lambda target: [SMALL])
     monkeypatch.setattr(demo, "current_target", lambda: "cpu")
-    assert demo.main() == 1
+    assert demo.run_all() == 1
     assert "WRONG" in capsys.readouterr().out
 
 
@@ -167,7 +167,7 @@ def test_demo_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(demo, "cases", lambda target: [SMALL, replace(SMALL, out=tc.f32)])
     monkeypatch.setattr(demo, "current_target", lambda: "cpu")
     with tc.target("cpu", arch="sm_80"):
-        assert demo.main() == 0
+        assert demo.run_all() == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if "emulated" in line and "ok" in line]
     assert [r[:5] for r in rows] == [

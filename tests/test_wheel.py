@@ -18,7 +18,7 @@ import tensorcore_dsl as tc
 from tensorcore_dsl.kernels import demo
 
 demo.cases = lambda target: [demo.Case(tc.f64, tc.f64, (64, 64, 32), ("row", "col"))]
-raise SystemExit(demo.main())
+raise SystemExit(demo.run_all())
 """
 
 
