@@ -160,7 +160,7 @@ def test_serialised_wgmma_is_a_warning():
  st.global.v4.f32 [%rd1], {{%f0,%f1,%f2,%f3}};"""
     params = ".param .u64 p, .param .u64 d"
     text = kernel(body, arch="sm_90a", version="8.0", params=params, registers=".reg .f32 %f<4>;")
-    (warning,) = assemble(text, "sm_90a", "k").resources.warnings
+    warning, *_ = assemble(text, "sm_90a", "k").resources.warnings  # nvJitLink 12 has two
     assert "C75" in warning
     assert "| add.f32 %f0, %f0, %f1;" in warning or "| wgmma" in warning
 

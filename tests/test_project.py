@@ -1,6 +1,5 @@
 """The project as a whole: what it needs, what it says of itself, the demo."""
 
-import configparser
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from setuptools.config.pyprojecttoml import load_file as read_configuration
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
@@ -65,17 +65,30 @@ def test_emulation_needs_no_cuda_package(tmp_path):
     assert found.stdout.endswith("done\n"), found.stderr
 
 
-def settings():
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    return parser
+def project():
+    """The table `[project]` of pyproject.toml, as setuptools and pip read it."""
+    return read_configuration(ROOT / "pyproject.toml")["project"]
 
 
 def test_requirements_of_the_plain_package():
-    """No CUDA package, and NumPy below 2.5 while numba-cuda uses np.row_stack."""
-    needed = settings()["options"]["install_requires"]
-    assert "cuda" not in needed and "torch" not in needed
-    assert "numpy>=2.0,<2.5" in needed.split()
+    """No CUDA package, and nothing has a cap: what a newer one breaks is mended at its border."""
+    needed = project()["dependencies"]
+    assert not [n for n in needed if "cuda" in n or "torch" in n]
+    assert "numpy>=2.0" in needed and not [n for n in needed if "<" in n or "==" in n]
+
+
+def test_extras_for_both_toolkits():
+    extras = project()["optional-dependencies"]
+    for extra in ("cu12", "cu13"):
+        assert f"numba-cuda[{extra}]>=0.26" in extras[extra]
+    assert extras["cuda"] == ["tensorcore-dsl[cu13]"]
+
+
+def test_every_python_is_named():
+    found = project()
+    named = {c.removeprefix("Programming Language :: Python :: ") for c in found["classifiers"]}
+    assert {f"3.{minor}" for minor in range(10, 15)} <= named
+    assert found["requires-python"] == ">=3.10" and found["license"] == "Apache-2.0"
 
 
 def test_versions_agree():
