@@ -11,12 +11,13 @@ DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
 DEV := $(VENV)/.dev
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint installs docs bench clean
 
 help:
 	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test   the tests"
 	@echo "make lint   ruff and mypy"
+	@echo "make installs  build sdist and wheel, test them with the oldest and newest versions of others"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
 	@echo "make bench  the benchmarks; results go to build/"
 	@echo "make clean  remove the environment and all caches"
@@ -30,6 +31,9 @@ test: $(DEV)
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+installs: $(DEV)
+	$(BIN)/python .ci/installs.py
 
 docs: $(DEV)
 	$(BIN)/python docs/generate.py

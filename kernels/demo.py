@@ -1,4 +1,4 @@
-"""`tensorcore-dsl demo`: tiled GEMMs on real matrices, on the GPU or in emulation, checked against NumPy."""
+"""`tensorcore-dsl demo`: tiled GEMMs of real matrices, on the GPU or emulated, against NumPy."""
 
 from __future__ import annotations
 

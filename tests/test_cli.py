@@ -13,9 +13,9 @@ from tensorcore_dsl.__main__ import MANY, main, parser
 from tensorcore_dsl.codegen import kernel_cache
 from tensorcore_dsl.codegen.cubin import Cubin
 from tensorcore_dsl.environment import disk_cache
+from tensorcore_dsl.isa.description import EFFECTS, constructor, describe, search
 from tensorcore_dsl.kernels import demo
 from tensorcore_dsl.kernels.host import tuning_cache
-from tensorcore_dsl.isa.description import EFFECTS, constructor, describe, search
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from setuptools.config.pyprojecttoml import load_file as read_configuration
 
 import tensorcore_dsl as tc
 from tensorcore_dsl import kernels
 from tensorcore_dsl.kernels import demo
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest brings
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,8 +70,8 @@ def test_emulation_needs_no_cuda_package(tmp_path):
 
 
 def project():
-    """The table `[project]` of pyproject.toml, as setuptools and pip read it."""
-    return read_configuration(ROOT / "pyproject.toml")["project"]
+    """The table `[project]` of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_requirements_of_the_plain_package():

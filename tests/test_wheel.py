@@ -1,6 +1,7 @@
-"""The wheel: its contents, and an installation beside another package named `kernels`."""
+"""Wheel and sdist: what they hold, and an installation beside another package named `kernels`."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,11 @@ import pip
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+FOLDERS = (".ci", "benchmarks", "docs", "kernels", "tensorcore_dsl", "tests")
+FILES = (
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
+    "pyproject.toml", "setup.cfg", "setup.py",
+)  # fmt: skip
 OTHER = "NAME = 'kernels of somebody else'\n"
 SHORT_DEMO = """
 import tensorcore_dsl as tc
@@ -40,18 +45,27 @@ def build(kind, source, directory):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from the unpacked sdist, so that the sdist is complete too."""
-    directory = tmp_path_factory.mktemp("dist")
-    source = directory / "source"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for folder in ("tensorcore_dsl", "kernels", "benchmarks", "tests"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for name in SOURCES:
-        shutil.copy(ROOT / name, source)
-    sdist = build("sdist", source, directory)
-    shutil.unpack_archive(sdist, directory)
-    return build("wheel", directory / sdist.name.removesuffix(".tar.gz"), directory)
+def source(tmp_path_factory):
+    """A copy of the sources of the repository."""
+    copy = tmp_path_factory.mktemp("dist") / "source"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(source):
+    """The folder of the unpacked sdist."""
+    packed = build("sdist", source, source.parent)
+    shutil.unpack_archive(packed, source.parent)
+    return source.parent / packed.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist):
+    return build("wheel", sdist, sdist.parent)
 
 
 def environment(directory):
@@ -66,6 +80,45 @@ def environment(directory):
 
 def modules(folder):
     return {p.relative_to(ROOT / folder).as_posix() for p in (ROOT / folder).rglob("*.py")}
+
+
+def files(folder):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def is_generated(name):
+    return name == "PKG-INFO" or ".egg-info/" in name
+
+
+def test_the_sdist_has_all_sources(sdist, source):
+    """Tests, golden results, docs, benchmarks and the program of the CI are sources too."""
+    expected = {name for name in files(source) if not is_generated(name)}
+    assert {name for name in files(sdist) if not is_generated(name)} == expected
+    assert any(name.startswith("tests/golden/") for name in expected)
+
+
+def test_no_source_is_forgotten():
+    """What lies at the top of a checkout is in the lists above, or git ignores it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("an sdist has no list of what is in the repository")
+    try:
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"git does not list the files: {error}")
+    tops = {name.split("/")[0] for name in tracked.split("\0") if name}
+    assert tops <= {*FOLDERS, *FILES, ".gitignore"}
+
+
+def test_metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    head, _, text = archive.read(name).decode().partition("\n\n")
+    assert "\nLicense-Expression: Apache-2.0\n" in head and "\nLicense-File: LICENSE\n" in head
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert all(t.startswith(("https://", "#")) for t in targets), "links to files lead nowhere"
+    assert text.startswith("# tensorcore_dsl") and "docs/fidelity.md" in text
 
 
 def test_contents(wheel):
@@ -101,7 +154,9 @@ def test_install_run_uninstall(wheel, tmp_path):
         "-c", "import tensorcore_dsl.kernels as k, kernels; print(k.__file__, kernels.NAME)"
     )
     assert imported == f"{site / 'tensorcore_dsl/kernels/__init__.py'} kernels of somebody else\n"
-    assert "m16n8k16" in run_installed("-m", "tensorcore_dsl", "list", "--opcode", "mma")
+    program = python.with_name("tensorcore-dsl")
+    assert "m16n8k16" in run_installed(program, "list", "--opcode", "mma")
+    assert run_installed(program, "--help") == run_installed("-m", "tensorcore_dsl", "--help")
     demo = run_installed("-c", SHORT_DEMO)
     assert " ok" in demo and "WRONG" not in demo
 

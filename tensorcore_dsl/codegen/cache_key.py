@@ -3,9 +3,9 @@
 The walk starts at a function. It hashes the text of the function's file, its code, defaults and
 closure, and the values of the global names that the code mentions; then, recursively, functions,
 classes and modules among these values. Objects of installed packages are hashed by name, with the
-versions of their package and of those that it requires, unless their module uses this package. Other
-packages do not count. Values that cannot be hashed by their contents raise `Unhashable`; their
-kernels are not cached.
+versions of their package and of those that it requires, unless their module uses this package.
+Other packages do not count. Values that cannot be hashed by their contents raise `Unhashable`;
+their kernels are not cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lies in the directory of all caches: its files, the limit of their size, and their removal."""
+"""What lies in the directory of all caches: its files, a limit of their size, their removal."""
 
 from __future__ import annotations
 

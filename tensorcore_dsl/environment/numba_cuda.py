@@ -32,11 +32,12 @@ def _names_that_numpy_removed() -> Iterator[None]:
 
     It teaches numba-cuda's compiler that function; a stand-in is there as long as the import lasts.
     """
-    if hasattr(np, "row_stack"):
+    numpy: Any = np
+    if hasattr(numpy, "row_stack"):
         yield
         return
-    np.row_stack = lambda tup: np.vstack(tup)
+    numpy.row_stack = lambda tup: numpy.vstack(tup)
     try:
         yield
     finally:
-        del np.row_stack
+        del numpy.row_stack
