@@ -12,10 +12,13 @@ from tensorcore_dsl.runtime import driver
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 COMPILES = """
+import sys
 import numpy as np
 import numba.np.arrayobj  # Numba's own, which may name it too
 if hasattr(np, "row_stack"):  # NumPy before 2.5
     del np.row_stack
+if "first" in sys.argv:
+    from numba import cuda
 from tensorcore_dsl import bf16, f32
 from tensorcore_dsl.numba import mma
 assert not hasattr(np, "row_stack"), "only for the time of the import"
@@ -34,11 +37,12 @@ assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
 """
 
 
-def test_numpy_without_row_stack(tmp_path):
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_numpy_without_row_stack(order, tmp_path):
     """NumPy 2.5 removed it; numba-cuda 0.30.4 names it as it first compiles."""
     script = tmp_path / "compiles.py"
     script.write_text(COMPILES)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script, order], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -9,7 +9,6 @@ from tensorcore_dsl.codegen.assemble import INSTALL_HINT
 from tensorcore_dsl.environment.numba_cuda import numba_cuda
 
 try:
-    numba_cuda("numba.cuda.np.arrayobj")  # of which the first compilation has need
     types: Any = numba_cuda("numba.cuda.types")
     cgutils: Any = numba_cuda("numba.cuda.cgutils")
     targetconfig: Any = numba_cuda("numba.cuda.core.targetconfig")
