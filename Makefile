@@ -9,15 +9,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 GPU := $(wildcard /dev/nvidiactl /proc/driver/nvidia/version)
 DEMO := $(VENV)/.demo$(if $(GPU),-cuda)
 DEV := $(VENV)/.dev
+SITE := $(VENV)/.site
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs site bench clean
 
 help:
 	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test   the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
+	@echo "make site   the documentation as a site, in build/site; a broken link is an error"
 	@echo "make bench  the benchmarks; results go to build/"
 	@echo "make clean  remove the environment and all caches"
 
@@ -34,11 +36,15 @@ lint: $(DEV)
 docs: $(DEV)
 	$(BIN)/python docs/generate.py
 
+site: $(SITE)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
 bench: $(DEV)
 	$(BIN)/python -m benchmarks --out build
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/reference
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then pip installs itself from outside.
@@ -57,4 +63,8 @@ $(VENV)/.demo-cuda: $(METADATA) | $(BIN)/python
 
 $(DEV): $(METADATA) | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(SITE): $(METADATA) | $(BIN)/python
+	$(PIP) -e '.[docs]'
 	@touch $@

@@ -15,6 +15,8 @@ import numpy as np
 from tensorcore_dsl.errors import LayoutError, TensorCoreError, listing
 from tensorcore_dsl.layout import Layout
 
+__all__ = ["draw_swizzle", "plot_instruction", "plot_layout", "plot_swizzle"]
+
 CELL = 0.5  # inches per matrix element
 MOST = (64, 32)  # most rows and columns of a drawing
 BANKS, BANK_BYTES, CHUNK = 32, 4, 16  # of shared memory; bytes that a swizzle moves as a unit

@@ -1,0 +1,126 @@
+"""The reference's pages: every public name, in groups.
+
+The groups of `tensorcore_dsl` are those of its docstring; other public modules are a group each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import tensorcore_dsl as tc
+from tensorcore_dsl.dtypes import DType
+
+# Public modules beside the package itself -> the title of their page.
+MODULES = {
+    "tensorcore_dsl.kernels": "Finished kernels",
+    "tensorcore_dsl.numba": "Instructions for Numba kernels",
+    "tensorcore_dsl.testing": "Timing",
+    "tensorcore_dsl.debugger": "The debugger",
+    "tensorcore_dsl.viz.plot": "Pictures",
+    "tensorcore_dsl.host": "For libraries of kernels",
+}
+# What users receive rather than name: class -> the page of the package's group that shows it.
+RECEIVED = {
+    "tensorcore_dsl.layout.Layout": "Instructions",
+    "tensorcore_dsl.isa.spec.Instruction": "Instructions",
+    "tensorcore_dsl.isa.spec.Operand": "Instructions",
+    "tensorcore_dsl.interpreter.launch.Report": "Debugging and checks",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """A page of the reference: public names of one module."""
+
+    title: str
+    module: str
+    names: tuple[str, ...]
+
+    @property
+    def own(self) -> list[str]:
+        """The names that no page before this one shows: modules repeat some of the package."""
+        if self.module == tc.__name__:
+            return list(self.names)
+        module = module_of(self.module)
+        return [n for n in self.names if getattr(module, n) is not getattr(tc, n, None)]
+
+    @property
+    def file(self) -> str:
+        return "_".join(re.findall(r"[a-z]+", self.title.lower())) + ".rst"
+
+
+def module_of(name: str) -> ModuleType:
+    """A public module by the name that users write: `tensorcore_dsl.debugger` is an attribute."""
+    head, _, tail = name.rpartition(".")
+    if head == tc.__name__ and isinstance(getattr(tc, tail, None), ModuleType):
+        return getattr(tc, tail)  # type: ignore[no-any-return]
+    return import_module(name)
+
+
+def groups() -> list[Group]:
+    """All pages, in the order of the package's docstring."""
+    found = [Group(title, tc.__name__, names) for title, names in _sections(tc.__doc__ or "")]
+    for name, title in MODULES.items():
+        found.append(Group(title, name, tuple(module_of(name).__all__)))
+    return found
+
+
+def _sections(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(title, names) of each title at the margin with indented lines under it."""
+    every = set(tc.__all__) - {name.rpartition(".")[2] for name in MODULES}
+    for title, body in re.findall(r"^(\S[^\n]*)\n((?:[ ]+\S[^\n]*\n?)+)", text, re.M):
+        named = re.findall(r"\w+", body)
+        names = {name: None for name in named if name in every}
+        if title == "Errors":
+            errors = [n for n in every if inspect.isclass(getattr(tc, n))]
+            names |= {n: None for n in sorted(errors) if issubclass(getattr(tc, n), Exception)}
+        if names:
+            yield title, tuple(names)
+
+
+def documented(name: str, value: Any) -> str:
+    """The directive that shows one name."""
+    if isinstance(value, DType):
+        return _element_type(name, value)
+    if inspect.isclass(value) and issubclass(value, BaseException):
+        return f".. autoexception:: {name}\n   :show-inheritance:\n"
+    if inspect.isclass(value):
+        return f".. autoclass:: {name}\n   :members:\n"
+    if inspect.isroutine(value):
+        return f".. autofunction:: {name}\n"
+    return f".. autodata:: {name}\n   :no-value:\n"
+
+
+def _element_type(name: str, dtype: DType) -> str:
+    """An element type is data: its facts instead of the docstring of its class."""
+    text = f".. data:: {name}\n\n   {dtype.bits} bits"
+    if dtype.is_float:
+        text += ", floating point"
+    stored = getattr(dtype, "numpy", None)
+    text += f"; NumPy: ``{stored}``" if stored is not None else "; no NumPy type of its own"
+    return text + ".\n"
+
+
+def page(group: Group) -> str:
+    """The page of a group in reStructuredText."""
+    module = module_of(group.module)
+    intro = (inspect.getdoc(module) or "") if group.module != tc.__name__ else ""
+    intro = re.sub(r"`([^`]+)`", r"``\1``", intro)
+    parts = [f"{group.title}\n{'=' * len(group.title)}\n", intro + "\n" if intro else ""]
+    if group.module == tc.__name__:
+        parts.append("Names of ``tensorcore_dsl``, which these pages call ``tc``.\n")
+    parts.append(f".. currentmodule:: {group.module}\n")
+    parts += [documented(name, getattr(module, name)) for name in group.own]
+    repeated = [f":obj:`~tensorcore_dsl.{n}`" for n in group.names if n not in group.own]
+    if repeated:
+        parts.append(f"From ``tensorcore_dsl``, under the same names: {', '.join(repeated)}.\n")
+    for path, title in RECEIVED.items():
+        if title == group.title:
+            parts.append(f".. autoclass:: {path}\n   :members:\n")
+    return "\n".join(parts)
