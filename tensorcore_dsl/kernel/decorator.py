@@ -155,13 +155,42 @@ def kernel(
 
 @public
 def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Decorator: `@kernel` or `@kernel(threads=128, max_registers=..., min_blocks=..., name=...)`.
+    """Decorator that makes a kernel of a function: `@kernel`, or `@kernel(threads=128)`.
 
-    threads fixes the block size (`.reqntid`), so that the assembler can use more registers. checks:
-    whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
-    environment has TENSORCORE_DSL_CHECKS=1. lineinfo=False leaves the lines of the source out of
-    the machine code; by default they are in it, unless the environment variable
-    TENSORCORE_DSL_LINEINFO is 0.
+    Parameters
+    ----------
+    function : function, optional
+        Its parameters are annotated: `tc.Array`, element types for run-time numbers, `tc.Const` for
+        what is known when compiling.
+    **options : keywords
+        threads: the block size (`.reqntid`), so that the assembler can use more registers.
+        max_registers, min_blocks: limits for the assembler. name: of the kernel in PTX. checks:
+        whether indices are checked, also on the GPU; None: in emulation, or everywhere if the
+        environment has TENSORCORE_DSL_CHECKS=1. lineinfo: False leaves the lines of the source out
+        of the machine code; by default they are in it, unless the environment variable
+        TENSORCORE_DSL_LINEINFO is 0.
+
+    Returns
+    -------
+    Kernel
+        Launched as `kernel[grid, block](...)`; a decorator, if only options are given.
+
+    Raises
+    ------
+    ArgumentError
+        No function, an option that does not exist, a number that is none.
+    CompileError
+        At the first launch: what the kernel language does not have, at its line.
+
+    Examples
+    --------
+    >>> @tc.kernel(threads=32)
+    ... def double(x: tc.Array, factor: tc.f32, offset: tc.Const = 0):
+    ...     x[tc.threadIdx.x] = factor * x[tc.threadIdx.x] + offset
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> double[1, 32](x, 2, offset=1)
+    >>> x[:3]
+    array([1., 3., 5.], dtype=float32)
     """
     if function is None:
         return partial(kernel, **options)

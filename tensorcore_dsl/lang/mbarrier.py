@@ -21,7 +21,36 @@ MAX_COUNT = (1 << 20) - 1  # arrivals and pending bytes of one phase
 
 
 def mbarriers(count: int) -> MbarrierArray:
-    """`count` mbarriers in shared memory, not yet initialised."""
+    """Mbarriers in shared memory, not yet initialised.
+
+    One thread initialises each with `init(arrivals)`; `fence_mbarrier_init` and a barrier of the
+    CTA follow before others use it.
+
+    Parameters
+    ----------
+    count : int
+        Known at compile time; 8 bytes each.
+
+    Returns
+    -------
+    MbarrierArray
+        `barriers[i]` has `init(count)`, `arrive(count=None)`, `arrive_expect_tx(bytes)`,
+        `test(parity)`, `wait(parity)` and `remote(rank)`. A new barrier is in phase 0, so that a
+        wait for parity 1 returns at once.
+
+    Raises
+    ------
+    OperandError
+        A count that is not known at compile time.
+
+    See Also
+    --------
+    tma_load : With an example.
+
+    Notes
+    -----
+    Section 9.7.13.15 of the PTX manual.
+    """
     return MbarrierArray(shared(count, dtypes.u64, align=8))
 
 
@@ -123,5 +152,19 @@ def _count(value: Any, what: str, least: int = 1) -> Any:
 
 
 def fence_mbarrier_init() -> None:
-    """Make initialised mbarriers visible to the cluster and to asynchronous copies."""
+    """Make initialised mbarriers visible to the cluster and to asynchronous copies.
+
+    Raises
+    ------
+    ArchError
+        A target before sm_90.
+
+    See Also
+    --------
+    tma_load : With an example.
+
+    Notes
+    -----
+    `fence.mbarrier_init.release.cluster`, section 9.7.13.4 of the PTX manual.
+    """
     emit(names.FENCE_MBARRIER_INIT)

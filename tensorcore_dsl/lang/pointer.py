@@ -127,13 +127,88 @@ class Pointer(Bounded):
 def load(
     pointer: Pointer, count: int = 1, *, pred: Any = None, otherwise: Any = 0, cache: str = ""
 ) -> Any:
-    """`pointer.load(...)`."""
+    """Load through a pointer: `pointer.load(...)`.
+
+    Parameters
+    ----------
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`; aligned to the bytes that are loaded.
+    count : int
+        Elements from consecutive addresses: 1, 2, 4, 8 or 16, at most 16 bytes.
+    pred : predicate, optional
+        Load only where it holds; elsewhere the result is `otherwise`.
+    otherwise : number
+        See `pred`; 0 for vectors of 8- and 16-bit elements.
+    cache : str
+        Cache modifiers: ".nc", ".cg", ".L1::evict_last", ...
+
+    Returns
+    -------
+    scalar or vector
+        One element, or a vector of `count`.
+
+    Raises
+    ------
+    OperandError
+        No pointer, another count, a count that is not known at compile time.
+    OutOfBounds, Misaligned, Uninitialised
+        In emulation: an address outside the array, not aligned, or with nothing in it.
+
+    Notes
+    -----
+    `ld`, section 9.7.9.8 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def quadruples(x: tc.Array, out: tc.Array):
+    ...     four = tc.load(x.at(4 * tc.threadIdx.x), 4)
+    ...     out[tc.threadIdx.x] = four[0] + four[1] + four[2] + four[3]
+    >>> x, out = np.arange(128, dtype=np.float32), np.zeros(32, np.float32)
+    >>> quadruples[1, 32](x, out)
+    >>> out[:3]
+    array([ 6., 22., 38.], dtype=float32)
+    """
     _check_pointer(pointer, "tc.load(x.at(i, j), pred=...)")
     return pointer.load(count, pred=pred, otherwise=otherwise, cache=cache)
 
 
 def store(pointer: Pointer, value: Any, *, pred: Any = None, cache: str = "") -> None:
-    """`pointer.store(...)`."""
+    """Store through a pointer: `pointer.store(...)`.
+
+    Parameters
+    ----------
+    pointer : Pointer
+        `array.at(...)` or `tile.at(...)`; aligned to the bytes that are stored.
+    value : number, scalar, vector or list
+        One element, or several to consecutive addresses: 1, 2, 4, 8 or 16, at most 16 bytes.
+        Converted to the type of the pointer.
+    pred : predicate, optional
+        Store only where it holds.
+    cache : str
+        Cache modifiers: ".wt", ".cs", ...
+
+    Raises
+    ------
+    OperandError
+        No pointer, another number of elements, a fragment, a constant that the type does not hold.
+    OutOfBounds, Misaligned
+        In emulation: an address outside the array, or not aligned.
+
+    Notes
+    -----
+    `st`, section 9.7.9.11 of the PTX manual.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def pairs(x: tc.Array):
+    ...     tc.store(x.at(2 * tc.threadIdx.x), [1, -1])
+    >>> x = np.zeros(64, np.float32)
+    >>> pairs[1, 32](x)
+    >>> x[:4]
+    array([ 1., -1.,  1., -1.], dtype=float32)
+    """
     _check_pointer(pointer, "tc.store(x.at(i, j), value, pred=...)")
     pointer.store(value, pred=pred, cache=cache)
 

@@ -75,7 +75,36 @@ class RuntimeRange:
 
 
 def static_range(*bounds: SupportsIndex) -> range:
-    """A range known at compile time, over which `for` is unrolled."""
+    """A range known at compile time, over which `for` is unrolled.
+
+    Parameters
+    ----------
+    *bounds : int
+        Stop; or start and stop; or start, stop and step, all known at compile time.
+
+    Returns
+    -------
+    range
+        Python's.
+
+    Raises
+    ------
+    OperandError
+        Run-time bounds, which `range` takes, or another number of them.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def powers(x: tc.Array):
+    ...     value = x[tc.threadIdx.x]
+    ...     for _ in tc.static_range(3):
+    ...         value *= value
+    ...     x[tc.threadIdx.x] = value
+    >>> x = np.full(32, 2, np.float32)
+    >>> powers[1, 32](x)
+    >>> float(x[0])
+    256.0
+    """
     if not 1 <= len(bounds) <= 3:
         raise OperandError(f"static_range takes 1 to 3 bounds, {len(bounds)} were given")
     for bound in bounds:

@@ -22,7 +22,34 @@ _target: ContextVar[tuple[str | None, str | None]] = ContextVar("target", defaul
 
 
 def target(name: str, arch: str | None = None) -> AbstractContextManager[None]:
-    """Run kernels on "cpu" or "cuda" inside; `arch` is what the CPU emulates."""
+    """Run kernels on the GPU or the CPU inside the block.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda"}
+        Where kernels run.
+    arch : str, optional
+        What the CPU emulates, such as "sm_80"; None: the environment's TENSORCORE_DSL_ARCH, or
+        sm_90a.
+
+    Returns
+    -------
+    context manager
+        Holds for this thread (for this context of asyncio).
+
+    Raises
+    ------
+    ArgumentError
+        Another name.
+    ArchError
+        An unknown architecture; the error lists those that are known.
+
+    Examples
+    --------
+    >>> with tc.target("cpu", arch="sm_80"):
+    ...     tc.current_target()
+    'cpu'
+    """
     if name not in TARGETS:
         raise ArgumentError(f"unknown target {name!r}; allowed are {listing(TARGETS)}")
     if arch is not None:
@@ -58,7 +85,24 @@ def _inside(name: str, arch: str | None) -> Iterator[None]:
 
 
 def current_target() -> str:
-    """cuda or cpu: `with target(...)`, else TENSORCORE_DSL_TARGET, else cuda if there is a GPU."""
+    """Where kernels run now, on the GPU or the CPU.
+
+    `with target(...)` decides, else TENSORCORE_DSL_TARGET, else whether there is a GPU.
+
+    Returns
+    -------
+    str
+        "cuda" or "cpu".
+
+    Raises
+    ------
+    ArgumentError
+        TENSORCORE_DSL_TARGET is something else.
+
+    See Also
+    --------
+    target : With an example.
+    """
     chosen = _target.get()[0] or os.environ.get(TARGET_VARIABLE) or None
     if chosen is None:
         return "cuda" if driver.cuda_available() else "cpu"
