@@ -30,7 +30,24 @@ RECEIVED = {
     "tensorcore_dsl.layout.Layout": "Instructions",
     "tensorcore_dsl.isa.spec.Instruction": "Instructions",
     "tensorcore_dsl.isa.spec.Operand": "Instructions",
-    "tensorcore_dsl.interpreter.launch.Report": "Debugging and checks",
+    "tensorcore_dsl.interpreter.core.report.Report": "Debugging and checks",
+}
+# Classes that have more methods than users need -> those that the page shows.
+MEMBERS = {
+    "Kernel": "configured, emulate, emulator, check, explore, ir, ptx, cubin, resources",
+    "Array": "ndim, size, T, at",
+    "Tile": "ndim, size, bytes, T, at, remote",
+    "Pointer": "as_type, load, store, remote",
+    "range": "",
+    "Debugger": "",
+    "Arch": "name, cc",
+    "Autotuned": "configured, emulate, emulator, check, explore, ir, ptx, cubin, resources, forget",
+    "Finding": "as_dict",
+    "CheckResult": "ok, summary, json, raise_first",
+    "Layout": "per_register, slots, registers, coords, owner",
+    "Instruction": "ptx, opcode, threads",
+    "Operand": "is_fragment, zeros",
+    "Report": "",
 }
 
 
@@ -91,10 +108,19 @@ def documented(name: str, value: Any) -> str:
     if inspect.isclass(value) and issubclass(value, BaseException):
         return f".. autoexception:: {name}\n   :show-inheritance:\n"
     if inspect.isclass(value):
-        return f".. autoclass:: {name}\n   :members:\n"
+        return _class(name)
     if inspect.isroutine(value):
         return f".. autofunction:: {name}\n"
     return f".. autodata:: {name}\n   :no-value:\n"
+
+
+def _class(path: str) -> str:
+    """A class with the methods and properties that users need."""
+    shown = MEMBERS.get(path.rpartition(".")[2])
+    if shown is None:
+        return f".. autoclass:: {path}\n   :members:\n"
+    members = f"   :members: {shown}\n   :inherited-members:\n" if shown else ""
+    return f".. autoclass:: {path}\n{members}"
 
 
 def _element_type(name: str, dtype: DType) -> str:
@@ -122,5 +148,5 @@ def page(group: Group) -> str:
         parts.append(f"From ``tensorcore_dsl``, under the same names: {', '.join(repeated)}.\n")
     for path, title in RECEIVED.items():
         if title == group.title:
-            parts.append(f".. autoclass:: {path}\n   :members:\n")
+            parts.append(_class(path))
     return "\n".join(parts)

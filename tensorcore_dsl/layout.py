@@ -20,8 +20,27 @@ Formula = Callable[[Any, Any], tuple[Any, Any]]
 class Layout:
     """Distribution of a rows x cols matrix over `threads` threads.
 
-    `formula(thread, slot)` returns (row, col) of the element in slot `slot` of a thread, counted
-    from the low end of its first register; arguments are integers or arrays.
+    Attributes
+    ----------
+    name : str
+        Names the instruction, the operand and the type.
+    rows, cols : int
+        Of the matrix.
+    dtype : dtype
+        Of the elements.
+    formula : function
+        `formula(thread, slot)` returns (row, col) of the element in slot `slot` of a thread,
+        counted from the low end of its first register; arguments are integers or arrays.
+    threads : int
+        32, or 128 of a warpgroup.
+    copies : int
+        Number of matrices of this shape, or of copies of one, in the threads.
+
+    Examples
+    --------
+    >>> layout = tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a.layout
+    >>> layout.rows, layout.cols, layout.slots, layout.owner(9, 3)
+    (16, 16, 8, (5, 3))
     """
 
     name: str

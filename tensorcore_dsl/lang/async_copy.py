@@ -51,7 +51,9 @@ def cp_async(
     --------
     copy_tile : A whole tile, by all threads of a block.
 
-    Notes ----- `cp.async`, section 9.7.9.25.3.1 of the PTX manual. The copy is complete behind
+    Notes
+    -----
+    `cp.async`, section 9.7.9.25.3.1 of the PTX manual. The copy is complete behind
     `cp_async_commit` and `cp_async_wait` of the thread that issued it; other threads see it behind
     a barrier after that.
 
@@ -163,8 +165,10 @@ def cp_async_wait(pending: int = 0) -> None:
     --------
     cp_async : The copies, with an example.
 
-    Notes ----- `cp.async.wait_group`, section 9.7.9.25.3.3 of the PTX manual. It waits for the
-    copies of this thread only: a barrier must follow before others read the data.
+    Notes
+    -----
+    `cp.async.wait_group`, section 9.7.9.25.3.3 of the PTX manual. It waits for the copies of this
+    thread only: a barrier must follow before others read the data.
     """
     check_pending(pending)
     emit(names.CP_ASYNC_WAIT, pending)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, SupportsFloat
 
-from tensorcore_dsl import dtypes
+from tensorcore_dsl import dtypes, isa
 from tensorcore_dsl.errors import OperandError
 from tensorcore_dsl.isa import names
 from tensorcore_dsl.lang.emit import emit
@@ -175,8 +175,41 @@ def _of_floats(function: Callable[[Any], Any]) -> Callable[[SupportsFloat], Any]
     return converted
 
 
-def _approximate(name: str, instruction: str) -> Any:
-    """The function `name`, which emits an instruction of f32."""
+_SECTIONS = """{what}, approximately; narrower floats are converted to f32 and back.
+
+Parameters
+----------
+value : number, scalar or fragment
+    Integers and numbers become f32.
+
+Returns
+-------
+scalar or fragment
+    Of the type of `value`, f32 of integers.
+
+Raises
+------
+OperandError
+    f64, or neither a number, a scalar nor a fragment.
+
+Notes
+-----
+`{instruction}`, section {section} of the PTX manual, which bounds the error.
+
+Examples
+--------
+>>> @tc.kernel
+... def each(x: tc.Array):
+...     x[tc.threadIdx.x] = tc.{name}(x[tc.threadIdx.x])
+>>> x = np.full(32, {given}, np.float32)
+>>> each[1, 32](x)
+>>> bool(np.isclose(x[0], {exact}))
+True
+"""
+
+
+def _approximate(name: str, instruction: str, what: str, given: float, exact: float) -> Any:
+    """The function `name`, an instruction of f32; its example has the result `exact` of `given`."""
 
     def function(value: Any) -> Any:
         if value.dtype.bits == 64:
@@ -184,17 +217,28 @@ def _approximate(name: str, instruction: str) -> Any:
         return emit(instruction, builder().convert(value, dtypes.f32))
 
     function.__name__ = name
-    function.__doc__ = f"{name}: {instruction}; narrower floats are converted to f32 and back."
+    section = isa.instruction(instruction).section
+    function.__doc__ = _SECTIONS.format(
+        what=what, instruction=instruction, section=section, name=name, given=given, exact=exact
+    )
     return _of_floats(function)
 
 
-exp2: Callable[[SupportsFloat], Any] = _approximate("exp2", names.EXP2)
-log2: Callable[[SupportsFloat], Any] = _approximate("log2", names.LOG2)
-rcp: Callable[[SupportsFloat], Any] = _approximate("rcp", names.RECIPROCAL)
-rsqrt: Callable[[SupportsFloat], Any] = _approximate("rsqrt", names.RECIPROCAL_SQRT)
-sin: Callable[[SupportsFloat], Any] = _approximate("sin", names.SIN)
-cos: Callable[[SupportsFloat], Any] = _approximate("cos", names.COS)
-tanh: Callable[[SupportsFloat], Any] = _approximate("tanh", names.TANH)
+exp2: Callable[[SupportsFloat], Any] = _approximate("exp2", names.EXP2, "2**x", 3, 8.0)
+log2: Callable[[SupportsFloat], Any] = _approximate(
+    "log2", names.LOG2, "The logarithm to base 2", 8, 3.0
+)
+rcp: Callable[[SupportsFloat], Any] = _approximate("rcp", names.RECIPROCAL, "1 / x", 4, 0.25)
+rsqrt: Callable[[SupportsFloat], Any] = _approximate(
+    "rsqrt", names.RECIPROCAL_SQRT, "1 / sqrt(x)", 4, 0.5
+)
+sin: Callable[[SupportsFloat], Any] = _approximate("sin", names.SIN, "The sine of radians", 0, 0.0)
+cos: Callable[[SupportsFloat], Any] = _approximate(
+    "cos", names.COS, "The cosine of radians", 0, 1.0
+)
+tanh: Callable[[SupportsFloat], Any] = _approximate(
+    "tanh", names.TANH, "The hyperbolic tangent", 0, 0.0
+)
 
 
 @_of_floats
@@ -256,8 +300,10 @@ def exp(value: Any) -> Any:
     --------
     exp2 : The instruction, which is all that a softmax needs.
 
-    Notes ----- The product with log2(e) is rounded in f32, then `ex2.approx` (section 9.7.3.21 of
-    the PTX manual) approximates; the relative error grows with the magnitude of x.
+    Notes
+    -----
+    The product with log2(e) is rounded in f32, then `ex2.approx` (section 9.7.3.21 of the PTX
+    manual) approximates; the relative error grows with the magnitude of x.
 
     Examples
     --------

@@ -33,6 +33,19 @@ def _comparison(relation: str) -> Any:
 class Pointer(Bounded):
     """The address of an element: `pointer + n` is n elements further, `pointer[n]` its value.
 
+    Attributes
+    ----------
+    dtype : dtype
+        Of the elements.
+    space : str
+        "global", "shared", or "shared::cluster" for another CTA's memory.
+
+    See Also
+    --------
+    load : Loads through one, with an example.
+
+    Notes
+    -----
     bounds: what the indices of the element must stay in. They are known until the pointer moves,
     or control flow joins it with another one; then it must stay in its area.
     """

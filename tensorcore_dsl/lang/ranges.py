@@ -18,7 +18,31 @@ from tensorcore_dsl.values.variables import new_variable
 
 
 class RuntimeRange:
-    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs."""
+    """`tc.range(...)`, or `range(...)` of run-time bounds: a loop that the kernel runs.
+
+    Parameters
+    ----------
+    *given : integer
+        Stop; or start and stop; or start, stop and step. Run-time integers too.
+
+    Raises
+    ------
+    OperandError
+        Bounds that are no integers, a step of zero, counting down in an unsigned type.
+
+    Examples
+    --------
+    >>> @tc.kernel
+    ... def total(x: tc.Array, out: tc.Array):
+    ...     value = 0.0
+    ...     for i in tc.range(x.shape[0]):
+    ...         value += x[i]
+    ...     out[0] = value
+    >>> out = np.zeros(1, np.float32)
+    >>> total[1, 1](np.ones(10, np.float32), out)
+    >>> float(out[0])
+    10.0
+    """
 
     def __init__(self, *given: SupportsIndex) -> None:
         bounds: tuple[Any, ...] = given

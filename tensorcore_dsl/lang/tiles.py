@@ -73,8 +73,10 @@ def shared(
     ArgumentError
         At the launch: more shared memory than a block can have.
 
-    Notes ----- `.shared`, section 5.1 of the PTX manual. `tensorcore_dsl.viz.plot.draw_swizzle`
-    shows the banks.
+    Notes
+    -----
+    `.shared`, section 5.1 of the PTX manual. `tensorcore_dsl.viz.plot.draw_swizzle` shows the
+    banks.
 
     Examples
     --------
@@ -213,9 +215,29 @@ def _check_dynamic(tile: Tile, offset: int, overlap: bool) -> None:
 class Tile(Indexed):
     """A view of shared memory with a static shape and strides, possibly swizzled.
 
-    The byte address of an element is origin + swizzle(offset). `origin` is a multiple of the
-    swizzle's period (8 rows of `swizzle` bytes). swizzle(x) XORs the bits from 4 on with the bits
-    from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
+    `tile[i, j]` is an element, `tile[1:5]` a view; run-time indices are checked in emulation.
+
+    Attributes
+    ----------
+    shape, strides : tuple of int
+        Known at compile time, strides in elements.
+    dtype : dtype
+        Of the elements.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+    offset : integer
+        Bytes from `origin` to the first element, before the swizzle.
+    origin : integer
+        A shared address, a multiple of the swizzle's period (8 rows of `swizzle` bytes).
+
+    See Also
+    --------
+    shared : Makes one, with an example.
+
+    Notes
+    -----
+    The byte address of an element is origin + swizzle(offset). swizzle(x) XORs the bits from 4 on
+    with the bits from 7 on: one bit for 32 bytes, two for 64, three for 128, as the hardware does.
     """
 
     parts = ("origin", "offset", "area")

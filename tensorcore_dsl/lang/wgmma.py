@@ -71,7 +71,7 @@ def wgmma_async(
 
     Notes
     -----
-    `wgmma.mma_async`, section 9.7.15.5.2 of the PTX manual (sparse: 9.7.15.6.4).
+    `wgmma.mma_async`, section 9.7.15.5.2 of the PTX manual (sparse: 9.7.15.6.3).
 
     Examples
     --------

@@ -112,12 +112,31 @@ def current_target() -> str:
 
 
 def emulated_arch() -> str:
-    """The architecture that the CPU emulates: `with target`, TENSORCORE_DSL_ARCH, or sm_90a."""
+    """The architecture that the CPU emulates.
+
+    Returns
+    -------
+    str
+        That of `with target`, of TENSORCORE_DSL_ARCH, or "sm_90a".
+    """
     return _target.get()[1] or os.environ.get(ARCH_VARIABLE) or DEFAULT_ARCH
 
 
 def device_arch() -> Arch:
-    """The architecture of the current GPU, with its architecture-specific features."""
+    """The architecture of the current GPU, with its architecture-specific features.
+
+    Returns
+    -------
+    Arch
+        `sm_90a` on an H200.
+
+    Raises
+    ------
+    LaunchError
+        There is no GPU.
+    ArgumentError
+        A compute capability that this version does not know.
+    """
     number = driver.compute_capability()
     for suffix in ("a", ""):
         with suppress(ArchError):
@@ -126,7 +145,18 @@ def device_arch() -> Arch:
 
 
 def target_arch() -> Arch:
-    """The architecture on which kernels run now: the GPU's, or the one that the CPU emulates."""
+    """The architecture on which kernels run now: the GPU's, or the one that the CPU emulates.
+
+    Returns
+    -------
+    Arch
+        See `current_target`.
+
+    Raises
+    ------
+    ArchError
+        TENSORCORE_DSL_ARCH names none.
+    """
     return device_arch() if current_target() == "cuda" else arch_named(emulated_arch())
 
 
@@ -147,5 +177,11 @@ def gpu_chosen() -> bool:
 
 
 def target_key() -> tuple[Any, ...]:
-    """The settings that `current_target` and `emulated_arch` depend on."""
+    """The settings that `current_target` and `emulated_arch` depend on.
+
+    Returns
+    -------
+    tuple
+        Hashable; a key for caches of what depends on the target.
+    """
     return _target.get(), _variables.get(_target_name), _variables.get(_arch_name)

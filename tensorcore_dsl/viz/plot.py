@@ -77,10 +77,36 @@ def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7)
 def plot_layout(
     layout: Layout, path: str | Path | None = None, *, rows: int = MOST[0], cols: int = MOST[1]
 ) -> Any:
-    """The matrix with a cell per element; colour and text name the thread that holds it.
+    """The matrix of a fragment, a cell per element, named after the register that holds it.
 
-    "T5:2" is element 2 of thread 5, counted from the low end of its first register. Matrices larger
-    than rows x cols are cut. If several threads hold an element, the first one is named.
+    "T5 a2" is the register a2 of thread 5; where a register holds several elements, "a2.1" is its
+    second one from the low end. Lines part the quads of a warp, and for a warpgroup its warps.
+
+    Parameters
+    ----------
+    layout : Layout
+        `mma.a.layout`, say. If several threads hold an element, the first one is named.
+    path : str or Path, optional
+        Where to save the picture; its ending gives the format.
+    rows, cols : int
+        Larger matrices are cut.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Which notebooks display.
+
+    Raises
+    ------
+    TensorCoreError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.viz.plot import plot_layout
+    >>> figure = plot_layout(tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a.layout)
+    >>> figure.axes[0].texts[0].get_text()
+    'T0:0'
     """
     shown = min(rows, layout.rows), min(cols, layout.cols)
     cells = holders(layout)
@@ -129,7 +155,29 @@ def _title(layout: Layout, shown: tuple[int, int]) -> str:
 
 
 def plot_instruction(instr: Any, directory: str | Path) -> list[Path]:
-    """Write a PNG for each fragment of an instruction; returns the paths."""
+    """A PNG for each fragment of an instruction.
+
+    Parameters
+    ----------
+    instr : Instruction
+        `tc.mma.m16n8k16(...)`, say.
+    directory : str or Path
+        Is made if it does not exist.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    TensorCoreError
+        matplotlib is not installed.
+
+    See Also
+    --------
+    plot_layout : One fragment, with an example.
+    """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
@@ -195,7 +243,35 @@ def _collisions(where: list[int]) -> int:
 
 
 def draw_swizzle(rows: int, row_bytes: int, swizzle: int) -> str:
-    """Shared memory as text: 128-byte lines over the 32 banks; "r3.c2" is chunk 2 of row 3."""
+    """Shared memory as text: 128-byte lines over the 32 banks; "r3.c2" is chunk 2 of row 3.
+
+    Parameters
+    ----------
+    rows : int
+        Of the tile.
+    row_bytes : int
+        Bytes of a row, a multiple of the swizzle and of 16.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+
+    Returns
+    -------
+    str
+        The first line says how many passes a column of chunks takes.
+
+    Raises
+    ------
+    LayoutError
+        Another swizzle, rows that it does not divide.
+
+    Examples
+    --------
+    >>> from tensorcore_dsl.viz.plot import draw_swizzle
+    >>> print(draw_swizzle(2, 64, 64))
+    2 rows of 64 bytes, 64-byte swizzle: a column of chunks in 8 rows is read with no bank conflicts
+      bank    0-3    4-7   8-11  12-15  16-19  20-23  24-27  28-31
+         0  r0.c0  r0.c1  r0.c2  r0.c3  r1.c0  r1.c1  r1.c2  r1.c3
+    """
     table = chunks(rows, row_bytes, swizzle)
     names = [["-" if r < 0 else f"r{r}.c{c}" for r, c in line] for line in table]
     width = max(7, 2 + max(len(n) for line in names for n in line))
@@ -220,7 +296,35 @@ def _swizzle_title(rows: int, row_bytes: int, swizzle: int) -> str:
 
 
 def plot_swizzle(rows: int, row_bytes: int, swizzle: int, path: str | Path | None = None) -> Any:
-    """Shared memory as a drawing: 128-byte lines over the 32 banks, chunks coloured by column."""
+    """Shared memory as a drawing: 128-byte lines over the 32 banks, chunks coloured by column.
+
+    Parameters
+    ----------
+    rows : int
+        Of the tile.
+    row_bytes : int
+        Bytes of a row, a multiple of the swizzle and of 16.
+    swizzle : int
+        0, 32, 64 or 128 bytes.
+    path : str or Path, optional
+        Where to save the picture; its ending gives the format.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Which notebooks display.
+
+    Raises
+    ------
+    LayoutError
+        Another swizzle, rows that it does not divide.
+    TensorCoreError
+        matplotlib is not installed.
+
+    See Also
+    --------
+    draw_swizzle : The same as text, with an example.
+    """
     table = chunks(rows, row_bytes, swizzle)
     title = _swizzle_title(rows, row_bytes, swizzle)
     figure, axis = _grid(table.shape[0], table.shape[1], title, (2 * CELL, 0.6 * CELL))
