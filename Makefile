@@ -12,13 +12,14 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 METADATA := setup.cfg setup.py pyproject.toml
 
-.PHONY: help demo test lint docs site bench clean
+.PHONY: help demo test lint docs pictures site bench clean
 
 help:
 	@echo "make demo   tiled GEMMs on the GPU, or in emulation, checked against NumPy"
 	@echo "make test   the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   run the examples of the docs again, generate the instruction reference"
+	@echo "make pictures   draw the pictures of the docs that are out of date"
 	@echo "make site   the documentation as a site, in build/site; a broken link is an error"
 	@echo "make bench  the benchmarks; results go to build/"
 	@echo "make clean  remove the environment and all caches"
@@ -35,6 +36,9 @@ lint: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python docs/generate.py
+
+pictures: $(DEV)
+	$(BIN)/python docs/pictures.py
 
 site: $(SITE)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -65,11 +66,16 @@ class Group:
         if self.module == tc.__name__:
             return list(self.names)
         module = module_of(self.module)
-        return [n for n in self.names if getattr(module, n) is not getattr(tc, n, None)]
+        return [n for n in self.names if not _same(getattr(module, n), getattr(tc, n, None))]
 
     @property
     def file(self) -> str:
         return "_".join(re.findall(r"[a-z]+", self.title.lower())) + ".rst"
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Are they one object? Modules wrap the functions that they publish."""
+    return inspect.unwrap(value) is inspect.unwrap(other)
 
 
 def module_of(name: str) -> ModuleType:
@@ -107,6 +113,8 @@ def documented(name: str, value: Any) -> str:
         return _element_type(name, value)
     if inspect.isclass(value) and issubclass(value, BaseException):
         return f".. autoexception:: {name}\n   :show-inheritance:\n"
+    if inspect.isclass(value) and value.__name__ != name:
+        return _renamed(name, value)
     if inspect.isclass(value):
         return _class(name)
     if inspect.isroutine(value):
@@ -121,6 +129,14 @@ def _class(path: str) -> str:
         return f".. autoclass:: {path}\n   :members:\n"
     members = f"   :members: {shown}\n   :inherited-members:\n" if shown else ""
     return f".. autoclass:: {path}\n{members}"
+
+
+def _renamed(name: str, value: type) -> str:
+    """A class under another name than its own, which autodoc would call an alias."""
+    from numpydoc.docscrape_sphinx import get_doc_object
+
+    text = str(get_doc_object(value, config={"show_class_members": False}))
+    return f".. class:: {name}\n\n{textwrap.indent(text, '   ')}\n"
 
 
 def _element_type(name: str, dtype: DType) -> str:

@@ -141,7 +141,7 @@ def plan(
     Returns
     -------
     Plan
-        With `family`, `config`, `kernel`, the grid, and why no other family serves.
+        With `kernel`, `config`, `traits` (what the kernel is compiled for) and `grid`.
 
     Raises
     ------

@@ -54,6 +54,7 @@ results are left of the arrow. `#` marks immediates, `[ ]` addresses, `°` fragm
 layouts), `x4` four registers. A target that ends in `a` is exactly that architecture; one that ends in
 `f` is its family (sm_100f: sm_100a and sm_103a). *PTX* is the first version of PTX that has the
 instruction, *manual* the section of the PTX manual 9.1, *count* the number of instructions.
+[fragment_drawings.md](fragment_drawings.md) has pictures of the fragments of matrix products.
 """
 
 

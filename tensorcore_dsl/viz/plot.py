@@ -77,10 +77,12 @@ def _cell(axis: Any, row: int, col: int, color: Any, text: str, size: float = 7)
 def plot_layout(
     layout: Layout, path: str | Path | None = None, *, rows: int = MOST[0], cols: int = MOST[1]
 ) -> Any:
-    """The matrix of a fragment, a cell per element, named after the register that holds it.
+    """The matrix of a fragment, a cell per element; text and colour name the thread that holds it.
 
-    "T5 a2" is the register a2 of thread 5; where a register holds several elements, "a2.1" is its
-    second one from the low end. Lines part the quads of a warp, and for a warpgroup its warps.
+    "T5:a2" is element a2 of thread 5, as the PTX manual counts them: from the low end of the first
+    register. White lines part threads, thin ones the elements within a register; black lines part
+    the quads (four neighbouring threads) of a warp, thick ones the warps of a warpgroup. Quads and
+    warps that hold whole rows or columns are named beside them.
 
     Parameters
     ----------
@@ -105,24 +107,77 @@ def plot_layout(
     --------
     >>> from tensorcore_dsl.viz.plot import plot_layout
     >>> figure = plot_layout(tc.mma.m16n8k16(tc.f16, tc.f16, tc.f32).a.layout)
-    >>> figure.axes[0].texts[0].get_text()
-    'T0:0'
+    >>> figure.axes[0].texts[3].get_text()
+    'T1:a1'
     """
     shown = min(rows, layout.rows), min(cols, layout.cols)
-    cells = holders(layout)
+    cells = holders(layout)[: shown[0], : shown[1]]
     figure, axis = _grid(*shown, _title(layout, shown), (CELL, 0.75 * CELL))
     _, colormaps = matplotlib_parts()
     colors = thread_colors(colormaps["hsv"], layout.threads)
+    letter = element_letter(layout)
     for row, col in np.ndindex(shown):
         thread, slot = cells[row, col]
-        _cell(axis, row, col, colors[thread], f"T{thread}:{slot}")
-    for line in np.arange(7.5, shown[0] - 1, 8):
-        axis.axhline(line, color="black", linewidth=0.8)
-    for line in np.arange(7.5, shown[1] - 1, 8):
-        axis.axvline(line, color="black", linewidth=0.8)
+        _cell(axis, row, col, colors[thread], f"T{thread}:{letter}{slot}")
+    _borders(axis, cells, layout)
+    _group_names(axis, cells, layout)
     axis.set_xticks(range(shown[1]))
     axis.set_yticks(range(shown[0]))
     return saved(figure, path)
+
+
+def element_letter(layout: Layout) -> str:
+    """What the manual calls a thread's elements: a, b, c (of accumulators, C and D); else e."""
+    found = re.match(r"(?:mma|wgmma|wmma)\.([A-Za-z])\b", layout.name)
+    return {"d": "c"}.get(found[1].lower(), found[1].lower()) if found else "e"
+
+
+def _borders(axis: Any, cells: np.ndarray, layout: Layout) -> None:
+    """Lines between neighbours, by what they are parts of."""
+    threads, registers = cells[..., 0], cells[..., 1] // layout.per_register
+    for across in (0, 1):
+        one, other = (np.diff(part, axis=across) != 0 for part in (threads, registers))
+        quads, warps = (np.diff(threads // n, axis=across) != 0 for n in (4, 32))
+        styles = [(quads, "black", 0.9), (one & ~quads, "white", 1.8), (other & ~one, "white", 1.2)]
+        if layout.threads > 32:
+            styles[0] = (quads & ~warps, "black", 0.9)
+            styles.append((warps, "black", 2.6))
+        for where, color, width in styles:
+            lines = [_between_cells(row, col, across) for row, col in np.argwhere(where)]
+            _segments(axis, lines, color, width)
+
+
+def _between_cells(row: int, col: int, across: int) -> list[tuple[float, float]]:
+    """The line below (across 0) or right of (1) a cell."""
+    if across == 0:
+        return [(col - 0.5, row + 0.5), (col + 0.5, row + 0.5)]
+    return [(col + 0.5, row - 0.5), (col + 0.5, row + 0.5)]
+
+
+def _segments(axis: Any, lines: list[list[tuple[float, float]]], color: str, width: float) -> None:
+    from matplotlib.collections import LineCollection
+
+    axis.add_collection(LineCollection(lines, colors=color, linewidths=width, capstyle="butt"))
+
+
+def _group_names(axis: Any, cells: np.ndarray, layout: Layout) -> None:
+    """Name the quad (and warp) of each row, or column, that one of them holds alone."""
+    kinds = [("quad", 4)] + [("warp", 32)] * (layout.threads > 32)
+    for distance, (kind, size) in enumerate(kinds):
+        groups = cells[..., 0] // size
+        whole = [(groups == groups[:, :1]).all(), (groups == groups[:1]).all()]
+        if not any(whole) or (groups == groups[0, 0]).all():
+            continue
+        numbers = groups[:, 0] if whole[0] else groups[0]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            name, middle = f"{kind} {numbers[first]}", (first + last - 1) / 2
+            if whole[0]:
+                place = (cells.shape[1] - 0.3 + 1.3 * distance, middle)
+                axis.text(*place, name, va="center", fontsize=7)
+            else:
+                place = (middle, cells.shape[0] - 0.3 + 0.8 * distance)
+                axis.text(*place, name, ha="center", va="top", fontsize=7)
 
 
 def holders(layout: Layout) -> np.ndarray:
